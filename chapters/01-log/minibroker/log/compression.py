@@ -1,0 +1,212 @@
+"""Compression of a whole record set: gzip, snappy, lz4, zstd. A pure module.
+
+A batch's header stays readable; only its records are compressed, together, because ten similar records compress far
+better as one text than one by one. A broker stores what the producer sent and never compresses anew.
+
+Decompression is always bounded: a kilobyte of zstd can claim to hold gigabytes, and a broker that believes it dies.
+The codec packages are imported on first use; a missing one is an error that names it, not a traceback at start.
+"""
+
+import enum
+import importlib
+import struct
+import zlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from minibroker.log.errors import CorruptBatch, RecordsTooLarge, UnsupportedCompressionType
+
+Bytes = bytes | bytearray | memoryview
+
+DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
+
+
+class Compression(enum.IntEnum):
+    """The codec numbers in the lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: int, data: Bytes) -> bytes:
+    """Compress a record set as a producer does."""
+    if codec == Compression.NONE:
+        return bytes(data)
+    return _codec(codec)[0](bytes(data))
+
+
+def decompress(codec: int, data: Bytes, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """Decompress a record set, giving up as soon as it is known to exceed `bytes_max`."""
+    if codec == Compression.NONE:
+        return bytes(data)
+    return _codec(codec)[1](bytes(data), bytes_max)
+
+
+def _codec(codec: int) -> tuple[Callable[[bytes], bytes], Callable[[bytes, int], bytes]]:
+    if codec not in _CODECS:
+        raise UnsupportedCompressionType(f"compression type {codec} is unknown: 0 to 4 are assigned")
+    return _CODECS[codec]
+
+
+def _load(name: str, codec: str) -> Any:
+    try:
+        module: ModuleType = importlib.import_module(name)
+    except ImportError as error:
+        raise UnsupportedCompressionType(f"{codec} needs the package {name.split('.')[0]}: {error}") from None
+    return module
+
+
+def _too_large(codec: str, bytes_max: int) -> RecordsTooLarge:
+    return RecordsTooLarge(f"{codec} records decompress to more than {bytes_max} bytes")
+
+
+# gzip ---------------------------------------------------------------------------------------------------------------
+
+_GZIP_WBITS = 31  # 15 bits of window, +16 for the gzip wrapper
+
+
+def _gzip_compress(data: bytes) -> bytes:
+    compressor = zlib.compressobj(wbits=_GZIP_WBITS)
+    return compressor.compress(data) + compressor.flush()
+
+
+def _gzip_decompress(data: bytes, bytes_max: int) -> bytes:
+    decompressor = zlib.decompressobj(wbits=_GZIP_WBITS)
+    try:
+        # One byte more than allowed is enough to know; zlib reads a max_length of 0 as "no limit", so never pass it.
+        plain = decompressor.decompress(data, bytes_max + 1)
+    except zlib.error as error:
+        raise CorruptBatch(f"gzip records do not decompress: {error}") from None
+    if len(plain) > bytes_max:
+        raise _too_large("gzip", bytes_max)
+    if not decompressor.eof:
+        raise CorruptBatch(f"gzip records are cut off after {len(data)} bytes")
+    return plain
+
+
+# lz4 ----------------------------------------------------------------------------------------------------------------
+
+
+def _lz4_compress(data: bytes) -> bytes:
+    frame = _load("lz4.frame", "lz4")
+    # Independent 64 KiB blocks: Kafka's Java client refuses linked ones.
+    compressed: bytes = frame.compress(
+        data, block_size=frame.BLOCKSIZE_MAX64KB, block_linked=False, content_checksum=False, store_size=False
+    )
+    return compressed
+
+
+def _lz4_decompress(data: bytes, bytes_max: int) -> bytes:
+    decompressor = _load("lz4.frame", "lz4").LZ4FrameDecompressor()
+    try:
+        plain: bytes = decompressor.decompress(data, max_length=bytes_max + 1)
+    except RuntimeError as error:
+        raise CorruptBatch(f"lz4 records do not decompress: {error}") from None
+    if len(plain) > bytes_max:
+        raise _too_large("lz4", bytes_max)
+    if not decompressor.eof:
+        raise CorruptBatch(f"lz4 records are cut off after {len(data)} bytes")
+    return plain
+
+
+# zstd ---------------------------------------------------------------------------------------------------------------
+
+_ZSTD_FIRST_GUESS = 64 * 1024
+
+
+def _zstd_compress(data: bytes) -> bytes:
+    return bytes(_load("cramjam", "zstd").zstd.compress(data))
+
+
+def _zstd_decompress(data: bytes, bytes_max: int) -> bytes:
+    # Producers stream, so the frame seldom says how much it holds. Offer a buffer, and four times as much whenever it
+    # was too small: memory stays within what the data really holds, whatever it claims.
+    cramjam = _load("cramjam", "zstd")
+    capacity = min(max(_ZSTD_FIRST_GUESS, 4 * len(data)), bytes_max)
+    while True:
+        plain = bytearray(capacity)
+        try:
+            count = cramjam.zstd.decompress_into(data, plain)
+        except cramjam.DecompressionError as error:
+            if "write whole buffer" not in str(error):
+                raise CorruptBatch(f"zstd records do not decompress: {error}") from None
+            if capacity >= bytes_max:
+                raise _too_large("zstd", bytes_max) from None
+            capacity = min(4 * capacity, bytes_max)
+        else:
+            return bytes(memoryview(plain)[:count])
+
+
+# snappy -------------------------------------------------------------------------------------------------------------
+# Two framings are in use. librdkafka sends one raw snappy block; the Java client and kafka-python send the stream of
+# the library snappy-java ("xerial"): a magic, two version numbers, then length-prefixed raw blocks.
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_SNAPPY_RATIO_MAX = 22  # 64 / 3, rounded up
+_INT32 = struct.Struct(">i")
+
+
+def _snappy_compress(data: bytes) -> bytes:
+    compress_raw = _load("cramjam", "snappy").snappy.compress_raw
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += [_INT32.pack(len(block)), block]
+    return b"".join(parts)
+
+
+def _snappy_decompress(data: bytes, bytes_max: int) -> bytes:
+    if not data.startswith(_XERIAL_MAGIC):
+        return _snappy_block(data, bytes_max)
+    parts: list[bytes] = []
+    room = bytes_max
+    for block in _xerial_blocks(data):
+        parts.append(_snappy_block(block, room, bytes_max))
+        room -= len(parts[-1])
+    return b"".join(parts)
+
+
+def _xerial_blocks(data: bytes) -> list[bytes]:
+    if len(data) < len(_XERIAL_HEADER):
+        raise CorruptBatch(f"snappy stream header is cut off after {len(data)} bytes")
+    blocks = []
+    position = len(_XERIAL_HEADER)
+    while position < len(data):
+        if position + _INT32.size > len(data):
+            raise CorruptBatch(f"snappy block length at byte {position} of {len(data)} is cut off")
+        (length,) = _INT32.unpack_from(data, position)
+        position += _INT32.size
+        if not 0 <= length <= len(data) - position:
+            raise CorruptBatch(f"snappy block at byte {position} claims {length} of {len(data) - position} bytes")
+        blocks.append(data[position : position + length])
+        position += length
+    return blocks
+
+
+def _snappy_block(block: bytes, room: int, bytes_max: int | None = None) -> bytes:
+    # A raw block begins with its own decompressed length: ask before believing. Its longest copy takes 3 bytes and
+    # gives 64, so a larger claim is a lie told to make us allocate.
+    cramjam = _load("cramjam", "snappy")
+    try:
+        claimed = cramjam.snappy.decompress_raw_len(block)
+        if claimed > room:
+            raise _too_large("snappy", room if bytes_max is None else bytes_max)
+        if claimed > _SNAPPY_RATIO_MAX * len(block):
+            raise CorruptBatch(f"snappy block of {len(block)} bytes claims to hold {claimed}")
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"snappy records do not decompress: {error}") from None
+
+
+_CODECS: dict[int, tuple[Callable[[bytes], bytes], Callable[[bytes, int], bytes]]] = {
+    Compression.GZIP: (_gzip_compress, _gzip_decompress),
+    Compression.SNAPPY: (_snappy_compress, _snappy_decompress),
+    Compression.LZ4: (_lz4_compress, _lz4_decompress),
+    Compression.ZSTD: (_zstd_compress, _zstd_decompress),
+}

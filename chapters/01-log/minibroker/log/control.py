@@ -1,0 +1,64 @@
+"""Control records: what a broker writes into a log by itself. A pure module.
+
+A control batch has one record that no consumer ever sees. Chapter 06 writes them to end a transaction; they take an
+offset like any other record, which is why readers must accept gaps.
+"""
+
+import enum
+import struct
+
+from minibroker.log.batch import BatchBuilder
+from minibroker.log.errors import InvalidRecord
+from minibroker.log.record import Record
+
+_KEY = struct.Struct(">hh")  # version, type
+_MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
+_VERSION = 0
+
+
+class ControlType(enum.IntEnum):
+    """The types that Kafka has assigned."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+def build_marker(
+    control_type: ControlType,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+) -> bytearray:
+    """Build the batch that ends a producer's transaction: ABORT or COMMIT."""
+    builder = BatchBuilder(
+        producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True
+    )
+    builder.append(
+        timestamp=timestamp,
+        key=_KEY.pack(_VERSION, control_type),
+        value=_MARKER_VALUE.pack(_VERSION, coordinator_epoch),
+    )
+    return builder.build()
+
+
+def control_type(record: Record) -> int:
+    """Read the type of a control record; a reader ignores types it does not know."""
+    if record.key is None or len(record.key) < _KEY.size:
+        raise InvalidRecord(f"control record at offset {record.offset} has no {_KEY.size}-byte key")
+    _version, number = _KEY.unpack_from(record.key)
+    return int(number)
+
+
+def coordinator_epoch(record: Record) -> int:
+    """Read the coordinator's epoch from an ABORT or COMMIT marker."""
+    if record.value is None or len(record.value) < _MARKER_VALUE.size:
+        raise InvalidRecord(f"marker at offset {record.offset} has no {_MARKER_VALUE.size}-byte value")
+    _version, epoch = _MARKER_VALUE.unpack_from(record.value)
+    return int(epoch)

@@ -1,0 +1,92 @@
+"""The real disk: `Files` on the operating system's calls.
+
+This module and ``__main__`` are the only ones of this room that touch the operating system.
+"""
+
+import os
+import sys
+
+from minibroker.log.compression import Bytes
+
+if sys.platform == "darwin":
+    import fcntl
+
+    def _flush(descriptor: int) -> None:
+        # macOS returns from fsync while the drive still holds the data in its cache; this call waits for the medium.
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+
+else:
+    # fdatasync leaves out what is not needed to read the data back, such as the time of the last change.
+    _flush = os.fdatasync
+
+
+class OSFile:
+    """An open file descriptor."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: str, *, create: bool, writable: bool) -> None:
+        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        self.path = path
+        self._descriptor = os.open(path, flags, 0o644)
+
+    def fileno(self) -> int:
+        """The descriptor, for system calls that move data without us."""
+        return self._descriptor
+
+    def pread(self, count: int, position: int) -> bytes:
+        """Read up to `count` bytes; the kernel may give fewer before the end, so ask again."""
+        data = os.pread(self._descriptor, count, position)
+        while len(data) < count and (more := os.pread(self._descriptor, count - len(data), position + len(data))):
+            data += more
+        return data
+
+    def pwrite(self, data: Bytes, position: int) -> int:
+        """Write into the page cache."""
+        return os.pwrite(self._descriptor, data, position)
+
+    def size(self) -> int:
+        """The file's bytes now."""
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        os.ftruncate(self._descriptor, size)
+
+    def fsync(self) -> None:
+        """Wait until the data has reached the disk."""
+        _flush(self._descriptor)
+
+    def close(self) -> None:
+        """Close the descriptor; a second close does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class OSFiles:
+    """The machine's own file systems."""
+
+    def open(self, path: str, *, create: bool = True, writable: bool = True) -> OSFile:
+        """Open a file; without `create` a missing one is a FileNotFoundError."""
+        return OSFile(path, create=create, writable=writable)
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace `target` by `source` in one step."""
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        os.unlink(path)
+
+    def list(self, directory: str) -> list[str]:
+        """The names in a directory, sorted."""
+        return sorted(os.listdir(directory))
+
+    def fsync_directory(self, directory: str) -> None:
+        """Wait until the names in a directory have reached the disk."""
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,216 @@
+"""The log: one append-only file of batches.
+
+A producer's batch is checked, stamped and written as it came; a reader gets a slice of the file. Records are never
+looked at. The file may be damaged at its end after a crash: opening it finds the last batch that may be believed and
+cuts off the rest.
+"""
+
+from typing import NamedTuple, NoReturn
+
+from minibroker.log.batch import (
+    NO_LEADER_EPOCH,
+    check_counts,
+    check_crc,
+    read_header,
+    stamp,
+    stamp_log_append_time,
+)
+from minibroker.log.errors import CorruptBatch, LogError, LogOffline, OffsetOutOfRange, StorageError
+from minibroker.log.interfaces import File, Files, FileSlice
+from minibroker.log.recovery import Recovered, headers, recover
+
+
+class FlushPolicy(NamedTuple):
+    """When appended records are forced to the disk. Kafka: `log.flush.interval.messages` and `.ms`.
+
+    With neither set the operating system decides, within half a minute or so; a power cut loses what it had not
+    written, and replication is the protection. One message means before every ack.
+    """
+
+    interval_messages: int | None = None
+    interval_ms: int | None = None
+
+
+NEVER = FlushPolicy()
+EVERY_APPEND = FlushPolicy(interval_messages=1)
+
+
+class LogFile:
+    """One file that keeps the contract of `interfaces.Log`. One thread at a time."""
+
+    def __init__(self, file: File, recovered: Recovered, *, base_offset: int, flush_policy: FlushPolicy) -> None:
+        self._file = file
+        self._size = recovered.size
+        self._flush_policy = flush_policy
+        self._flushed_ms: int | None = None
+        self._failure: str | None = None
+        self.recovered = recovered
+        self.leader_epoch = recovered.leader_epoch
+        self.log_start_offset = base_offset
+        self.log_end_offset = recovered.log_end_offset
+        self.flushed_offset = recovered.log_end_offset
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        path: str,
+        *,
+        base_offset: int = 0,
+        recovery_point: int = 0,
+        flush_policy: FlushPolicy = NEVER,
+    ) -> "LogFile":
+        """Open a log or begin one; cut off what a crash has damaged.
+
+        Records before `recovery_point` were flushed once. Damage there is no torn tail but a failing disk, and
+        cutting would throw away what the disk still holds: it is refused instead.
+        """
+        file = files.open(path)
+        recovered = recover(file, base_offset=base_offset)
+        if recovered.log_end_offset < recovery_point:
+            file.close()
+            raise CorruptBatch(_damaged_below(path, recovered, recovery_point))
+        if recovered.damage is not None:
+            file.truncate(recovered.size)
+        # What is served from now on must not vanish with the next power cut, and neither must the file's name.
+        file.fsync()
+        files.fsync_directory(path.rpartition("/")[0] or ".")
+        return cls(file, recovered, base_offset=base_offset, flush_policy=flush_policy)
+
+    # Appending -----------------------------------------------------------------------------------------------------
+
+    def append(
+        self, batch: bytearray | memoryview, *, leader_epoch: int = 0, log_append_time_ms: int | None = None
+    ) -> int:
+        """Check one batch, stamp it in place, write it; return the base offset it was given."""
+        # Check that it is one whole batch with a right checksum, honest counts, and an epoch that does not fall.
+        self._check_online()
+        header = read_header(batch)
+        if header.size != len(batch):
+            raise CorruptBatch(f"{len(batch)} bytes given, the batch in them has {header.size}")
+        check_crc(batch, header)
+        check_counts(header)
+        self._check_epoch(leader_epoch)
+        # Give it its place in the log.
+        base_offset = self.log_end_offset
+        stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch)
+        if log_append_time_ms is not None:
+            stamp_log_append_time(batch, timestamp=log_append_time_ms)
+        # Write it, and only then let the log's end move; flush if the policy says so.
+        self._write(batch)
+        self._size += len(batch)
+        self.log_end_offset = base_offset + header.record_count
+        self.leader_epoch = leader_epoch
+        self._flush_if_due()
+        return base_offset
+
+    def _check_epoch(self, leader_epoch: int) -> None:
+        if leader_epoch < self.leader_epoch:
+            raise LogError(f"leader epoch {leader_epoch} is older than {self.leader_epoch}, the log's last")
+
+    def _write(self, batch: bytearray | memoryview) -> None:
+        try:
+            written = self._file.pwrite(batch, self._size)
+            # A disk that fills up takes a part first and fails on the next call.
+            while written < len(batch):
+                written += self._file.pwrite(memoryview(batch)[written:], self._size + written)
+        except OSError as error:
+            self._cut_back()
+            raise StorageError(
+                f"append of {len(batch)} bytes at position {self._size} failed ({error.strerror}): "
+                "nothing of it was kept; free some disk and send it again"
+            ) from error
+
+    def _cut_back(self) -> None:
+        try:
+            self._file.truncate(self._size)
+        except OSError as error:
+            self._go_offline(f"a half-written batch could not be cut off ({error.strerror})", error)
+
+    # Flushing ------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make everything appended so far survive a power cut."""
+        self._check_online()
+        # Note the end first: what another append adds while the disk works is not covered.
+        flushed_offset = self.log_end_offset
+        try:
+            self._file.fsync()
+        except OSError as error:
+            self._go_offline(f"a flush failed ({error.strerror})", error)
+        self.flushed_offset = flushed_offset
+
+    def _flush_if_due(self) -> None:
+        interval_messages = self._flush_policy.interval_messages
+        if interval_messages is not None and self.log_end_offset - self.flushed_offset >= interval_messages:
+            self.flush()
+
+    def tick(self, now_ms: int) -> None:
+        """Flush if the policy's time is over. Whoever owns the log calls this now and then with any steady clock."""
+        interval_ms = self._flush_policy.interval_ms
+        if interval_ms is None:
+            return
+        if self._flushed_ms is None or self.flushed_offset == self.log_end_offset:
+            self._flushed_ms = now_ms
+        elif now_ms - self._flushed_ms >= interval_ms:
+            self.flush()
+            self._flushed_ms = now_ms
+
+    def _go_offline(self, failure: str, error: OSError) -> NoReturn:
+        # After a failed fsync Linux marks the pages clean: a second fsync would succeed without having written them.
+        # So the log stays offline, and recovery reads at the next start what the disk really has.
+        self._failure = failure
+        raise LogOffline(f"{failure}: the log is offline until a restart has checked it") from error
+
+    def _check_online(self) -> None:
+        if self._failure is not None:
+            raise LogOffline(f"{self._failure}: the log is offline until a restart has checked it")
+
+    # Reading and truncating ----------------------------------------------------------------------------------------
+
+    def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
+        """Find whole batches from the one that holds `offset`: at least one, even above `bytes_max`."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")
+        bound = self.log_end_offset if upto_offset is None else min(upto_offset, self.log_end_offset)
+        # Walk from the file's start, for there is nothing else to tell where an offset is; chapter 02 mends that.
+        # Pass over the batches that end before the offset; take the next ones while they fit and end within the bound.
+        start = stop = self._size
+        for position, header in headers(self._file):
+            if header.next_offset <= offset:
+                continue
+            start = min(start, position)
+            if header.next_offset > bound or (position > start and position + header.size - start > bytes_max):
+                return FileSlice(self._file, start, position - start)
+        return FileSlice(self._file, start, stop - start)
+
+    def truncate(self, offset: int) -> None:
+        """Remove every batch that holds `offset` or a later one."""
+        if offset < self.log_start_offset:
+            raise OffsetOutOfRange(f"offset {offset} is before the log's start {self.log_start_offset}")
+        leader_epoch = NO_LEADER_EPOCH
+        for position, header in headers(self._file):
+            if header.next_offset > offset:
+                self._file.truncate(position)
+                self._size = position
+                self.log_end_offset = header.base_offset
+                self.flushed_offset = min(self.flushed_offset, header.base_offset)
+                self.leader_epoch = leader_epoch
+                return
+            leader_epoch = header.leader_epoch
+
+    def close(self) -> None:
+        """Flush and give the file back."""
+        try:
+            if self._failure is None:
+                self.flush()
+        finally:
+            self._file.close()
+
+
+def _damaged_below(path: str, recovered: Recovered, recovery_point: int) -> str:
+    return (
+        f"{path}: readable up to offset {recovered.log_end_offset}, but records up to {recovery_point} were flushed. "
+        f"{recovered.damage or 'The file ends early'}. This is not a torn tail: restore the file, "
+        "or open it with a lower recovery point to cut it there"
+    )

@@ -1,0 +1,172 @@
+"""A disk in memory that can lose power, fill up and fail. A pure module: chance comes in as an argument.
+
+Each file is kept twice: as the page cache sees it, and as the platters hold it. A write changes the first and joins a
+list of pending operations; `fsync` carries the pending ones over to the second. `crash` is a power cut: of each
+file's pending operations a random prefix has reached the disk, the next one in part, the rest never. Names behave in
+the same way, and become durable with `fsync_directory`.
+"""
+
+import errno
+from random import Random
+from typing import NamedTuple
+
+from minibroker.log.compression import Bytes
+
+
+class _Write(NamedTuple):
+    position: int
+    data: bytes
+
+    def apply(self, content: bytearray) -> None:
+        if len(content) < self.position:
+            content.extend(bytes(self.position - len(content)))
+        content[self.position : self.position + len(self.data)] = self.data
+
+    def torn(self, chance: Random) -> "_Write":
+        return _Write(self.position, self.data[: chance.randrange(len(self.data) + 1)])
+
+
+class _Truncate(NamedTuple):
+    size: int
+
+    def apply(self, content: bytearray) -> None:
+        del content[self.size :]
+        content.extend(bytes(self.size - len(content)))
+
+    def torn(self, _chance: Random) -> "_Truncate":
+        return self  # a file system changes a size entirely or not at all
+
+
+class _Node:
+    """One file's two contents and what separates them."""
+
+    def __init__(self) -> None:
+        self.cached = bytearray()
+        self.durable = bytearray()
+        self.pending: list[_Write | _Truncate] = []
+
+    def change(self, operation: _Write | _Truncate) -> None:
+        operation.apply(self.cached)
+        self.pending.append(operation)
+
+    def settle(self, operations: list[_Write | _Truncate]) -> None:
+        for operation in operations:
+            operation.apply(self.durable)
+        self.pending = []
+
+    def crash(self, chance: Random | None) -> None:
+        reached: list[_Write | _Truncate] = []
+        if chance is not None and self.pending:
+            count = chance.randrange(len(self.pending) + 1)
+            reached = self.pending[:count] + [op.torn(chance) for op in self.pending[count : count + 1]]
+        self.settle(reached)
+        self.cached = bytearray(self.durable)
+
+
+class MemoryFile:
+    """An open file of a `MemoryFiles`. It is of no use after a crash, like any open file of a dead process."""
+
+    def __init__(self, files: "MemoryFiles", node: _Node) -> None:
+        self._files = files
+        self._node: _Node | None = node
+        self._crashes = files.crashes
+
+    def _open_node(self) -> _Node:
+        if self._node is None or self._crashes != self._files.crashes:
+            raise OSError(errno.EBADF, "the file is closed")
+        return self._node
+
+    def pread(self, count: int, position: int) -> bytes:
+        """Read from the page cache."""
+        return bytes(self._open_node().cached[position : position + count])
+
+    def pwrite(self, data: Bytes, position: int) -> int:
+        """Write into the page cache: all of it, or what there is room for."""
+        node = self._open_node()
+        taken = bytes(data)[: self._files.take_room(position + len(data) - len(node.cached), len(data))]
+        node.change(_Write(position, taken))
+        return len(taken)
+
+    def size(self) -> int:
+        """The bytes in the page cache."""
+        return len(self._open_node().cached)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+        node = self._open_node()
+        self._files.take_room(size - len(node.cached), 0)
+        node.change(_Truncate(size))
+
+    def fsync(self) -> None:
+        """Carry the pending operations to the disk, or fail as told. After a failure they are lost to it for good."""
+        node = self._open_node()
+        if self._files.fsync_error is not None:
+            # As Linux does: the pages are marked clean all the same, so a second fsync would succeed and lie.
+            node.pending = []
+            raise self._files.fsync_error
+        node.settle(node.pending)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._node = None
+
+
+class MemoryFiles:
+    """A disk in memory. `room_bytes` limits it; `fsync_error`, if set, is what every fsync raises."""
+
+    def __init__(self, *, room_bytes: int | None = None) -> None:
+        self.room_bytes = room_bytes
+        self.fsync_error: OSError | None = None
+        self.crashes = 0
+        self._names: dict[str, _Node] = {}
+        self._durable_names: dict[str, _Node] = {}
+
+    def open(self, path: str, *, create: bool = True, writable: bool = True) -> MemoryFile:  # noqa: ARG002
+        """Open a file; memory has no permissions, so every file is writable."""
+        if path not in self._names:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            self._names[path] = _Node()
+        return MemoryFile(self, self._names[path])
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace `target` by `source`."""
+        self._names[target] = self._names.pop(source)
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        del self._names[path]
+
+    def list(self, directory: str) -> list[str]:
+        """The names in a directory, sorted."""
+        return sorted(_name(path) for path in self._names if _directory(path) == directory)
+
+    def fsync_directory(self, directory: str) -> None:
+        """Make the names in a directory durable."""
+        kept = {path: node for path, node in self._durable_names.items() if _directory(path) != directory}
+        self._durable_names = kept | {p: n for p, n in self._names.items() if _directory(p) == directory}
+
+    def crash(self, chance: Random | None = None) -> None:
+        """Cut the power. Without a source of chance everything that was not flushed is lost."""
+        self.crashes += 1
+        self._names = dict(self._durable_names)
+        for node in self._names.values():
+            node.crash(chance)
+
+    def take_room(self, growth: int, count: int) -> int:
+        """Reserve room for a file that grows; return how many of `count` bytes may be written. A full disk raises."""
+        if self.room_bytes is None:
+            return count
+        if growth > 0 and self.room_bytes == 0:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        taken = min(growth, self.room_bytes)
+        self.room_bytes -= taken
+        return count - (growth - taken) if growth > 0 else count
+
+
+def _directory(path: str) -> str:
+    return path.rpartition("/")[0] or "."
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,179 @@
+"""One record inside a batch: offset, timestamp, key, value, headers. A pure module.
+
+On the wire and on disk a record carries no absolute number. Offset and timestamp are differences from its batch, so
+most records spend one or two bytes on each, and a broker can give a whole batch its place in the log by changing one
+field of the header. The layout:
+
+    record  = length:varint attributes:int8 timestamp_delta:varlong offset_delta:varint
+              key:bytes value:bytes headers:varint header*
+    header  = key:bytes(not null, UTF-8) value:bytes
+    bytes   = length:varint byte*            a length of -1 is null
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from minibroker.log.errors import InvalidRecord, InvalidVarint
+from minibroker.log.varint import (
+    VARINT_BYTES_MAX,
+    VARLONG_BYTES_MAX,
+    decode_unsigned_varint,
+    decode_varint,
+    encode_varint,
+)
+
+Header = tuple[str, bytes | None]
+
+_NULL = encode_varint(-1)
+_ATTRIBUTES = b"\x00"  # Kafka has assigned no bit of a record's attributes
+_HEADER_BYTES_MIN = 2  # an empty key and a null value, one length byte each
+
+
+class Record(NamedTuple):
+    """A record as applications see it. Timestamps are milliseconds since 1970; -1 is none."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header] = ()
+
+
+def encode_record(
+    *,
+    offset_delta: int,
+    timestamp_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[Header] = (),
+) -> bytes:
+    """Write one record, its own length first."""
+    # Attributes, timestamp delta, offset delta; then key, value and headers, each with its length before it.
+    # The record's length counts everything behind itself, so it is known last and written first.
+    body = b"".join(
+        (
+            _ATTRIBUTES,
+            encode_varint(timestamp_delta),
+            encode_varint(offset_delta),
+            _NULL if key is None else encode_varint(len(key)) + key,
+            _NULL if value is None else encode_varint(len(value)) + value,
+            _encode_headers(headers) if headers else b"\x00",
+        )
+    )
+    return encode_varint(len(body)) + body
+
+
+def _encode_headers(headers: Sequence[Header]) -> bytes:
+    parts = [encode_varint(len(headers))]
+    for key, value in headers:
+        name = key.encode()
+        parts += [encode_varint(len(name)), name]
+        parts.append(_NULL if value is None else encode_varint(len(value)) + value)
+    return b"".join(parts)
+
+
+def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp: int) -> Iterator[Record]:
+    """Read `count` records that fill `data` exactly, each as it is asked for.
+
+    Takes no more memory than `data` holds, whatever the lengths inside claim. A consumer spends most of its time in
+    this loop, and a call costs more than the decoding: so the first byte of each varint is read in place, for it is
+    often the only one, and so is the second of the two lengths that mostly have one. Lengths stay raw, that is
+    zigzagged: 1 is null, even is twice the length, any other odd number is a lie.
+    """
+    new, position = tuple.__new__, 0
+    try:
+        for _ in range(count):
+            # The record's length says where the record must end.
+            length = data[position]
+            position += 1
+            if length > 0x7F:
+                length += (data[position] << 7) - 0x80
+                position += 1
+                if length > 0x3FFF:
+                    length, position = decode_unsigned_varint(data, position - 2)
+            end = position + (length >> 1)
+            lies = length
+            # One byte of attributes that mean nothing yet, then the two deltas.
+            timestamp = data[position + 1]
+            position += 2
+            if timestamp > 0x7F:
+                timestamp, position = _longer_varint(data, position, VARLONG_BYTES_MAX)
+            offset = data[position]
+            position += 1
+            if offset > 0x7F:
+                offset, position = _longer_varint(data, position)
+            # Key, value and headers, each with its length before it.
+            key = value = None
+            length = data[position]
+            position += 1
+            if length != _RAW_NULL:
+                if length > 0x7F:
+                    length, position = _longer_varint(data, position)
+                lies |= length
+                key = data[position : (position := position + (length >> 1))]
+            length = data[position]
+            position += 1
+            if length != _RAW_NULL:
+                if length > 0x7F:
+                    length += (data[position] << 7) - 0x80
+                    position += 1
+                    if length > 0x3FFF:
+                        length, position = decode_unsigned_varint(data, position - 2)
+                lies |= length
+                value = data[position : (position := position + (length >> 1))]
+            headers: Sequence[Header] = ()
+            position += 1
+            if data[position - 1]:
+                headers, position = _decode_headers(data, position - 1, end)
+            # A field that ran past the record, or stopped short of its end, shows here.
+            if position != end or lies & 1:
+                raise InvalidRecord(_contradiction(position, end, lies))
+            offset = base_offset + ((offset >> 1) ^ -(offset & 1))
+            timestamp = base_timestamp + ((timestamp >> 1) ^ -(timestamp & 1))
+            yield new(Record, (offset, timestamp, key, value, headers))
+    except IndexError:
+        raise InvalidRecord(f"{count} records do not fit in {len(data)} bytes: the last is cut off") from None
+    except (InvalidVarint, UnicodeDecodeError) as error:
+        raise InvalidRecord(f"a record's field is malformed: {error}") from None
+    if position != len(data):
+        raise InvalidRecord(f"{count} records end at byte {position} of {len(data)}")
+
+
+_RAW_NULL = 1  # zigzag(-1)
+
+
+def _contradiction(position: int, end: int, lies: int) -> str:
+    if lies & 1:
+        return "a record holds a negative length"
+    return f"a record ends at byte {position}, not {end} as its length says"
+
+
+def _longer_varint(data: bytes, position: int, bytes_max: int = VARINT_BYTES_MAX) -> tuple[int, int]:
+    # The first byte, just before `position`, announced a second; two bytes are the common case.
+    second = data[position]
+    if second < 0x80:
+        return data[position - 1] - 0x80 + (second << 7), position + 1
+    return decode_unsigned_varint(data, position - 1, bytes_max=bytes_max)
+
+
+def _decode_headers(data: bytes, position: int, end: int) -> tuple[list[Header], int]:
+    count, position = decode_varint(data, position)
+    if not 0 <= count <= (end - position) // _HEADER_BYTES_MIN:
+        raise InvalidRecord(f"{count} headers cannot stand in {end - position} bytes")
+    headers: list[Header] = []
+    for _ in range(count):
+        key, position = _decode_bytes(data, position)
+        value, position = _decode_bytes(data, position)
+        if key is None:
+            raise InvalidRecord("a header's key is null")
+        headers.append((key.decode(), value))
+    return headers, position
+
+
+def _decode_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    length, position = decode_varint(data, position)
+    if length == -1:
+        return None, position
+    if not 0 <= length <= len(data) - position:
+        raise InvalidRecord(f"a length of {length} at byte {position} of {len(data)}")
+    return data[position : position + length], position + length

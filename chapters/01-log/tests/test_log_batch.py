@@ -1,0 +1,226 @@
+"""Batches: the header, the checksum, stamping in place, and what damage and lies get."""
+
+import struct
+import tracemalloc
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_strategies import CODECS, INT32, INT64, build, records, small_batch
+
+from minibroker.log.batch import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEADER_SIZE,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    RECORDS_AT,
+    Batch,
+    BatchBuilder,
+    TimestampType,
+    batches,
+    check_counts,
+    check_crc,
+    read_header,
+    stamp,
+    stamp_log_append_time,
+)
+from minibroker.log.compression import Compression
+from minibroker.log.errors import CorruptBatch, InvalidRecord, LogError, UnsupportedCompressionType
+from minibroker.log.record import Record
+
+
+def normal(found: list[Record]) -> list[Record]:
+    return [record._replace(headers=list(record.headers)) for record in found]
+
+
+@given(records(), st.sampled_from(CODECS))
+def test_a_batch_gives_back_its_records_with_every_codec(generated: list[Record], codec: Compression) -> None:
+    batch = Batch(build(generated, compression=codec))
+    batch.check_crc()
+    assert normal(list(batch.records())) == generated
+    assert batch.header.compression == codec
+
+
+@given(records(), INT64, st.integers(-1, 2**15 - 1), INT32, st.booleans(), st.booleans())
+def test_a_header_says_what_the_builder_was_told(
+    generated: list[Record], producer_id: int, producer_epoch: int, sequence: int, transactional: bool, control: bool
+) -> None:
+    batch = build(
+        generated,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=sequence,
+        is_transactional=transactional,
+        is_control=control,
+    )
+    header = read_header(batch)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (producer_id, producer_epoch, sequence)
+    assert (header.is_transactional, header.is_control) == (transactional, control)
+    assert header.size == len(batch)
+    assert header.record_count == len(generated) == header.next_offset == header.last_offset + 1
+    assert header.base_timestamp == generated[0].timestamp
+    assert header.max_timestamp == max(record.timestamp for record in generated)
+    assert header.timestamp_type is TimestampType.CREATE_TIME
+
+
+def test_a_builder_knows_its_size_and_may_leave_gaps() -> None:
+    builder = BatchBuilder(base_offset=10)
+    assert builder.append(timestamp=5, key=None, value=b"a") == 10
+    assert builder.append(timestamp=4, key=None, value=b"b", offset=17) == 17
+    assert builder.size == len(builder.build())
+    assert [record.offset for record in Batch(builder.build()).records()] == [10, 17]
+    assert read_header(builder.build()).last_offset == 17
+
+
+# Stamping: invariant 3
+
+
+@given(records(), st.sampled_from(CODECS), st.integers(0, 2**62), st.integers(0, 2**31 - 1))
+def test_stamping_keeps_the_checksum_and_touches_no_record(
+    generated: list[Record], codec: Compression, base_offset: int, leader_epoch: int
+) -> None:
+    batch = build(generated, compression=codec)
+    before = bytes(batch)
+    stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch)
+    assert bytes(batch[CRC_AT:]) == before[CRC_AT:]
+    check_crc(batch, read_header(batch))
+    assert read_header(batch).leader_epoch == leader_epoch
+    assert [r.offset for r in Batch(batch).records()] == [base_offset + r.offset for r in generated]
+
+
+@given(records(), st.sampled_from(CODECS), st.integers(0, 2**62))
+def test_log_append_time_renews_the_checksum_and_touches_no_record(
+    generated: list[Record], codec: Compression, now_ms: int
+) -> None:
+    batch = build(generated, compression=codec)
+    before = bytes(batch)
+    stamp_log_append_time(batch, timestamp=now_ms)
+    assert bytes(batch[RECORDS_AT:]) == before[RECORDS_AT:]
+    check_crc(batch, read_header(batch))
+    assert read_header(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert {record.timestamp for record in Batch(batch).records()} == {now_ms}
+    assert read_header(batch).compression == codec
+
+
+def test_log_append_time_without_a_new_checksum_would_be_refused() -> None:
+    batch = small_batch(b"a")
+    renewed = bytearray(batch)
+    stamp_log_append_time(renewed, timestamp=1)
+    renewed[CRC_AT:ATTRIBUTES_AT] = batch[CRC_AT:ATTRIBUTES_AT]
+    with pytest.raises(CorruptBatch, match="crc"):
+        check_crc(renewed, read_header(renewed))
+
+
+# Damage: invariant 2
+
+
+@settings(max_examples=30)
+@given(records(max_size=3), st.sampled_from(CODECS))
+def test_every_bit_flip_under_the_checksum_is_caught(generated: list[Record], codec: Compression) -> None:
+    batch = build(generated, compression=codec)
+    header = read_header(batch)
+    for position in range(CRC_AT, len(batch)):
+        for bit in range(8):
+            batch[position] ^= 1 << bit
+            with pytest.raises(CorruptBatch, match="crc"):
+                check_crc(batch, read_header(batch))
+            batch[position] ^= 1 << bit
+    check_crc(batch, header)
+
+
+def test_a_flip_of_length_or_magic_is_caught() -> None:
+    batch = small_batch(b"abc", b"defgh")
+    for position in [*range(LENGTH_AT, LEADER_EPOCH_AT), CRC_AT - 1]:
+        for bit in range(8):
+            flipped = bytearray(batch)
+            flipped[position] ^= 1 << bit
+            with pytest.raises(CorruptBatch):
+                Batch(flipped).check_crc()
+
+
+@given(records(max_size=3), st.sampled_from(CODECS), st.data())
+def test_every_prefix_of_a_batch_is_refused(generated: list[Record], codec: Compression, data: st.DataObject) -> None:
+    batch = build(generated, compression=codec)
+    cut = data.draw(st.integers(0, len(batch) - 1))
+    with pytest.raises(CorruptBatch):
+        Batch(batch[:cut])
+    assert list(batches(batch[:cut])) == []
+
+
+def test_a_batch_cut_off_behind_whole_ones_is_left_out() -> None:
+    whole = small_batch(b"a") + small_batch(b"b")
+    for cut in range(len(small_batch(b"c"))):
+        assert len(list(batches(whole + small_batch(b"c")[:cut]))) == 2
+
+
+def test_a_batch_is_read_wherever_it_stands() -> None:
+    batch = small_batch(b"a", b"b")
+    found = Batch(b"xyz" + batch + b"tail", 3)
+    found.check_crc()
+    assert [record.value for record in found.records()] == [b"a", b"b"]
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_give_a_clear_error(data: bytes) -> None:
+    with pytest.raises(CorruptBatch):
+        Batch(data).check_crc()
+
+
+def with_header(batch: bytearray, position: int, layout: str, value: int) -> bytearray:
+    """The batch with one field changed and a checksum that is right: a producer that lies."""
+    struct.pack_into(layout, batch, position, value)
+    struct.pack_into(">I", batch, CRC_AT, crc32c(bytes(batch[ATTRIBUTES_AT:])))
+    return batch
+
+
+@pytest.mark.parametrize("count", [-1, 0, 1, 3, 2**31 - 1])
+def test_a_record_count_that_lies_is_refused(count: int) -> None:
+    batch = Batch(with_header(small_batch(b"a", b"b"), 57, ">i", count))
+    batch.check_crc()
+    with pytest.raises(InvalidRecord):
+        check_counts(batch.header)
+    with pytest.raises(InvalidRecord):
+        list(batch.records())
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, HEADER_SIZE - 13, 2**31 - 1])
+def test_a_length_that_lies_is_refused_without_allocating(length: int) -> None:
+    batch = small_batch(b"a")
+    struct.pack_into(">i", batch, LENGTH_AT, length)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptBatch):
+            Batch(batch).check_crc()
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("magic", [0, 1, 3, 127, -1])
+def test_another_magic_is_refused_by_name(magic: int) -> None:
+    batch = small_batch(b"a")
+    struct.pack_into(">b", batch, CRC_AT - 1, magic)
+    with pytest.raises(CorruptBatch, match=f"magic {magic}, only 2"):
+        read_header(batch)
+
+
+def test_an_unassigned_codec_is_refused_by_number() -> None:
+    batch = Batch(with_header(small_batch(b"a"), ATTRIBUTES_AT, ">h", 5))
+    with pytest.raises(UnsupportedCompressionType, match="type 5"):
+        list(batch.records())
+
+
+@given(records(max_size=3), st.sampled_from(CODECS), st.data())
+def test_damage_behind_a_right_checksum_is_a_log_error_and_nothing_else(
+    generated: list[Record], codec: Compression, data: st.DataObject
+) -> None:
+    batch = build(generated, compression=codec)
+    position = data.draw(st.integers(RECORDS_AT, len(batch) - 1))
+    batch[position] ^= data.draw(st.integers(1, 255))
+    struct.pack_into(">I", batch, CRC_AT, crc32c(bytes(batch[ATTRIBUTES_AT:])))
+    try:
+        list(Batch(batch).records(bytes_max=1_000_000))
+    except LogError as error:
+        assert str(error)

@@ -1,0 +1,110 @@
+"""Records: what goes in comes out, and lies are found whatever they claim."""
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from log_strategies import INT64, records
+
+from minibroker.log.errors import InvalidRecord
+from minibroker.log.record import Record, decode_records, encode_record
+from minibroker.log.varint import encode_varint
+
+
+def encode(given_records: list[Record]) -> bytes:
+    return b"".join(
+        encode_record(offset_delta=r.offset, timestamp_delta=r.timestamp, key=r.key, value=r.value, headers=r.headers)
+        for r in given_records
+    )
+
+
+def decode(data: bytes, count: int = 1) -> list[Record]:
+    return list(decode_records(data, count=count, base_offset=0, base_timestamp=0))
+
+
+def framed(body: bytes) -> bytes:
+    return encode_varint(len(body)) + body
+
+
+@given(records())
+def test_records_come_back_as_they_went_in(generated: list[Record]) -> None:
+    decoded = decode(encode(generated), len(generated))
+    assert [r._replace(headers=list(r.headers)) for r in decoded] == generated
+
+
+@given(records(), INT64, st.integers(0, 2**62))
+def test_offsets_and_timestamps_are_counted_from_the_batch(
+    generated: list[Record], base_timestamp: int, base_offset: int
+) -> None:
+    data = encode(generated)
+    decoded = decode_records(data, count=len(generated), base_offset=base_offset, base_timestamp=base_timestamp)
+    for record, was in zip(decoded, generated, strict=True):
+        assert record.offset == base_offset + was.offset
+        assert record.timestamp == base_timestamp + was.timestamp
+
+
+def test_null_and_empty_are_different() -> None:
+    data = encode([Record(0, 0, None, b""), Record(1, 0, b"", None, [("h", None), ("", b"")])])
+    assert decode(data, 2) == [Record(0, 0, None, b""), Record(1, 0, b"", None, [("h", None), ("", b"")])]
+
+
+def test_records_are_decoded_only_as_they_are_asked_for() -> None:
+    good = encode([Record(0, 0, None, b"first")])
+    decoded = decode_records(good + b"\xff\xff", count=2, base_offset=0, base_timestamp=0)
+    assert next(decoded).value == b"first"
+    with pytest.raises(InvalidRecord):
+        next(decoded)
+
+
+@given(records(max_size=3), st.data())
+def test_every_prefix_is_refused(generated: list[Record], data: st.DataObject) -> None:
+    encoded = encode(generated)
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+    with pytest.raises(InvalidRecord):
+        decode(encoded[:cut], len(generated))
+
+
+def test_trailing_bytes_are_refused() -> None:
+    with pytest.raises(InvalidRecord, match="end at byte 8 of 9"):
+        decode(encode([Record(0, 0, None, b"x")]) + b"\x00")
+
+
+@given(st.binary(max_size=80), st.integers(0, 5))
+def test_arbitrary_bytes_give_records_or_one_clear_error(data: bytes, count: int) -> None:
+    try:
+        assert len(decode(data, count)) == count
+    except InvalidRecord as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (framed(b"\x00\x00\x00\x03x\x01\x00"), "negative length"),  # a key of length -2
+        (framed(b"\x00\x00\x00\x01\x05ab\x00"), "negative length"),  # a value of length -3
+        (framed(b"\x00\x00\x00\x01\x01\x03"), "-2 headers"),
+        (framed(b"\x00\x00\x00\x01\x01\x7e"), "63 headers cannot stand in 0 bytes"),
+        (framed(b"\x00\x00\x00\x01\x01\x02\x01\x01"), "header's key is null"),
+        (framed(b"\x00\x00\x00\x01\x01\x02\x02\xff\x01"), "malformed"),  # a key that is not UTF-8
+        (framed(b"\x00\x00\x00\x01\x01\x02\x00\x07"), "a length of -4"),
+        (b"\x0d\x00\x00\x00\x01\x01\x00", "negative length"),  # a record of length -7
+        (encode_varint(2**31 - 1) + b"\x00\x00\x00\x01\x01\x00", "as its length says"),
+        (framed(b"\x00\x00\x00\x01" + encode_varint(2**31 - 1) + b"\x00"), "cut off"),
+        (b"\xff" * 20, "malformed"),
+    ],
+)
+def test_a_length_that_lies_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(InvalidRecord, match=message):
+        decode(data)
+
+
+def test_a_hostile_length_costs_no_memory() -> None:
+    hostile = framed(b"\x00\x00\x00\x01" + encode_varint(2**31 - 1) + b"\x00")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRecord):
+            decode(hostile, 2**31 - 1)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
