@@ -1,0 +1,61 @@
+"""Appending to the log against the least that any log must do: a checksum and a write into the page cache.
+
+All cases write over one and the same warm file, so that the page cache costs them alike; what differs is our Python.
+"""
+
+from minibroker.bench import KIB, MIB, Bar, Benchmark, Case, Context, bytes_text, limits, scaled
+from minibroker.log.batch import BatchBuilder
+from minibroker.log.disk import OSFiles
+from minibroker.log.logfile import NEVER, LogFile
+from minibroker.log.recovery import Recovered
+
+
+def benchmark(context: Context) -> Benchmark:
+    size = scaled(full=128 * MIB, quick=2 * MIB)
+    descriptor = limits.scratch_file(context, "append.log", size)
+    cases, bars = [], []
+    for block_bytes in (MIB, 16 * KIB):
+        bare = limits.write(descriptor, size, block_bytes, with_crc32c=True)
+        ours = append_case(context, size, block_bytes, limit=bare.name)
+        cases += [bare, ours]
+        if block_bytes == MIB:
+            bars.append(Bar(ours.name, "ratio", at_least=0.95))
+        else:
+            bars.append(Bar(ours.name, "us_beyond", at_most=10))
+    return Benchmark(
+        "Append to one file, beside a bare checksum and write",
+        cases,
+        bars,
+        note="Each batch is checked (CRC-32C, counts, epoch), stamped in place and written with one call.",
+    )
+
+
+def append_case(context: Context, size: int, block_bytes: int, limit: str) -> Case:
+    file = OSFiles().open(str(context.directory / "append.log"))
+    context.on_close(file.close)
+    batch = batch_of(block_bytes)
+    count = size // block_bytes
+
+    def run() -> None:
+        # A log that takes the file for empty writes over its warm pages instead of growing it.
+        log = LogFile(file, Recovered(size=0, log_end_offset=0), base_offset=0, flush_policy=NEVER)
+        for _ in range(count):
+            log.append(batch)
+
+    name = f"append, {bytes_text(block_bytes)} batches"
+    return Case(name, run, bytes_count=count * block_bytes, operations_count=count, limit=limit)
+
+
+def batch_of(batch_bytes: int) -> bytearray:
+    """A batch of exactly so many bytes: 1 KB records, and a last one that fills it up."""
+    builder = BatchBuilder()
+    while builder.size + 2 * KIB < batch_bytes:
+        builder.append(timestamp=0, key=None, value=bytes(1000))
+    for fill in range(3 * KIB):
+        filled = BatchBuilder()
+        for _ in range(builder.record_count):
+            filled.append(timestamp=0, key=None, value=bytes(1000))
+        filled.append(timestamp=0, key=None, value=bytes(batch_bytes - builder.size - fill))
+        if filled.size == batch_bytes:
+            return filled.build()
+    raise AssertionError(f"no batch of {batch_bytes} bytes")

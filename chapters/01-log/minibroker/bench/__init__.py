@@ -1,0 +1,57 @@
+"""The harness of every benchmark and lab of the course: measure, compare with a physical limit, report, draw.
+
+The lowest room of the house: it imports no other room, and no third-party package but `crc32c`.
+
+| module      | owns                                                                            |
+|-------------|---------------------------------------------------------------------------------|
+| `measure`   | cases run in turn, wall and CPU time of each repeat, the figures derived from them |
+| `limits`    | what the machine itself can do: memcpy, crc32c, bare write, flush, read, loopback  |
+| `bars`      | what a benchmark promises, and whether the promise was kept                      |
+| `benchmark` | the declaration of a benchmark, and how its files are found                      |
+| `lab`       | the declaration of a lab, and how labs are found in the other rooms              |
+| `context`   | the folder under test, the number of repeats, quick mode, cleaning up            |
+| `report`    | the plain-text tables and the JSON documents                                     |
+| `plot`      | the figures, as SVG; `scales` holds their arithmetic and `svg` their spelling    |
+| `progress`  | the one line that says how far a run has come                                    |
+| `units`     | KiB and MB, and numbers as people read them                                      |
+
+A benchmark file reads like a list of facts; see `benchmark` for one.
+"""
+
+from minibroker.bench import limits
+from minibroker.bench.bars import Bar
+from minibroker.bench.benchmark import Benchmark
+from minibroker.bench.context import Context, is_quick, scaled
+from minibroker.bench.lab import Findings, Lab
+from minibroker.bench.measure import Case, Result, Results, Spread, measure
+from minibroker.bench.plot import BarChart, BarRow, Figure, Line, LineChart, Point
+from minibroker.bench.report import Table
+from minibroker.bench.units import GB, KIB, MB, MIB, bytes_text
+
+__all__ = [
+    "GB",
+    "KIB",
+    "MB",
+    "MIB",
+    "Bar",
+    "BarChart",
+    "BarRow",
+    "Benchmark",
+    "Case",
+    "Context",
+    "Figure",
+    "Findings",
+    "Lab",
+    "Line",
+    "LineChart",
+    "Point",
+    "Result",
+    "Results",
+    "Spread",
+    "Table",
+    "bytes_text",
+    "is_quick",
+    "limits",
+    "measure",
+    "scaled",
+]

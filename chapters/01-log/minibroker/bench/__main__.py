@@ -1,0 +1,91 @@
+"""Runs the benchmarks of a folder.
+
+```
+python -m minibroker.bench chapters/01-log/bench --out docs/chapters/01-log/figures
+```
+
+Exit codes: 0 done, 1 a bar was missed, 2 wrong usage, 130 interrupted. A quick run (`MINIBROKER_QUICK=1`)
+enforces no bar.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from minibroker.bench.benchmark import Found, Outcome, find_benchmarks, run
+from minibroker.bench.context import open_context
+from minibroker.bench.progress import ProgressLine
+from minibroker.bench.report import outcome_text, write_outcome
+
+MET, MISSED, INTERRUPTED = 0, 1, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for, and return the exit code."""
+    parser = command_line()
+    options = parser.parse_args(arguments)
+    chosen = choose(parser, options)
+    try:
+        outcomes = [run_and_report(found, options) for found in chosen]
+    except KeyboardInterrupt:
+        print("\ninterrupted; temporary files are removed", file=sys.stderr)
+        return INTERRUPTED
+    missed = [outcome.name for outcome in outcomes if outcome.is_missed]
+    if missed:
+        print(f"bars MISSED in: {', '.join(missed)}", file=sys.stderr)
+    return MISSED if missed else MET
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Describe the options."""
+    parser = argparse.ArgumentParser(prog="python -m minibroker.bench", description="Run the benchmarks of a folder.")
+    parser.add_argument("folder", type=Path, help="folder with bench_*.py files")
+    parser.add_argument("--out", type=Path, help="write NAME.json and NAME.svg there")
+    parser.add_argument("--repeats", type=positive, help="rounds that count (default 11; 3 in a quick run)")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="run this benchmark; may be repeated"
+    )
+    parser.add_argument("--dir", type=Path, help="put temporary files there, on the disk under test")
+    return parser
+
+
+def positive(text: str) -> int:
+    """Read a number of at least one."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def choose(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[Found]:
+    """Find the benchmarks that were asked for; leave with a line of explanation where there are none."""
+    for folder in filter(None, (options.folder, options.dir)):
+        if not folder.is_dir():
+            parser.error(f"there is no folder {folder}")
+    benchmarks = find_benchmarks(options.folder)
+    if not benchmarks:
+        parser.error(f"no bench_*.py in {options.folder} defines a benchmark")
+    names = [found.name for found in benchmarks]
+    unknown = [name for name in options.only if name not in names]
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(names)}")
+    return [found for found in benchmarks if not options.only or found.name in options.only]
+
+
+def run_and_report(found: Found, options: argparse.Namespace) -> Outcome:
+    """Run one benchmark, print its table, write its files."""
+    progress = ProgressLine(found.name)
+    try:
+        with open_context(directory=options.dir, repeats=options.repeats, progress=progress) as context:
+            outcome = run(found, context)
+    finally:
+        progress.close()
+    print(outcome_text(outcome), flush=True)
+    if options.out:
+        paths = write_outcome(options.out, outcome)
+        print(f"wrote {' and '.join(str(path) for path in paths)}\n", flush=True)
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""Owns measuring: cases run in turn, each repeat timed, and every figure derived from those times.
+
+Three habits make figures comparable on a machine that other programs share:
+
+1. Cases are *interleaved*: all cases once, then all cases again, so that a noisy neighbour disturbs them all alike.
+2. The first round is thrown away: it warms files, caches and allocators.
+3. Two cases are compared repeat by repeat, and the median of those comparisons is reported. A case and its limit
+   that ran a moment apart share their noise, which then cancels; put them next to each other in the list.
+"""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minibroker.bench.units import GB, MB
+
+REPEATS = 11
+
+# A case too quick for the clock counts as one nanosecond: a wrong figure that can be seen beats a division by zero.
+WALL_S_MIN = 1e-9
+
+
+class Sample(NamedTuple):
+    """A reading of the clock, or the difference of two: wall time, and CPU time (user + system) of this process."""
+
+    wall_s: float
+    cpu_s: float
+
+
+Clock = Callable[[], Sample]
+Progress = Callable[[int, int, str], None]
+
+
+def process_clock() -> Sample:
+    """Read the wall clock and the CPU time of all threads of this process."""
+    return Sample(time.perf_counter(), time.process_time())
+
+
+def no_progress(round_number: int, repeats: int, case_name: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A known amount of work to be timed: how many bytes it moves, how many operations it does, or both."""
+
+    name: str
+    run: Callable[[], object]
+    bytes_count: int = 0
+    operations_count: int = 0
+    limit: str = ""  # the name of the case this one is compared with
+    series: str = ""  # its colour in the figure, when there are several implementations
+    group: str = ""  # its heading in the figure
+    before: Callable[[], object] | None = None  # untimed, before each repeat
+    after: Callable[[], object] | None = None  # untimed, after each repeat
+
+    def __post_init__(self) -> None:
+        if self.bytes_count <= 0 and self.operations_count <= 0:
+            raise ValueError(f"case {self.name!r} must say how many bytes or operations it does")
+
+
+class Spread(NamedTuple):
+    """A median and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Summarise the repeats; a single one is its own quartiles."""
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0])
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, low, high)
+
+    @property
+    def percent(self) -> float:
+        """Half the distance between the quartiles, as a percentage of the median: the ± of the tables."""
+        return 50 * (self.high - self.low) / abs(self.median) if self.median else 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """A case and the samples of its repeats, in the order they ran."""
+
+    case: Case
+    samples: tuple[Sample, ...]
+
+    @property
+    def wall_s(self) -> Spread:
+        """Wall time of one repeat."""
+        return Spread.of([sample.wall_s for sample in self.samples])
+
+    @property
+    def cpu_s(self) -> Spread:
+        """CPU time of one repeat."""
+        return Spread.of([sample.cpu_s for sample in self.samples])
+
+    @property
+    def speed(self) -> Spread:
+        """Work done in a second, in the unit that the case counts; the ± of the tables is this one's."""
+        speed = self.spread("mb_per_s") or self.spread("ops_per_s")
+        assert speed is not None, "a case counts bytes or operations"
+        return speed
+
+    def spread(self, metric_name: str, against: "Result | None" = None) -> Spread | None:
+        """Compute a metric for every repeat and summarise it; None where this case has no such figure."""
+        metric = METRICS[metric_name]
+        if metric.is_comparison and against is None:
+            return None
+        other = against if against and metric.is_comparison else self
+        if metric.work and not (getattr(self.case, metric.work) and getattr(other.case, metric.work)):
+            return None
+        pairs = zip(self.samples, other.samples, strict=True)
+        return Spread.of([metric.compute(self.case, mine, other.case, theirs) for mine, theirs in pairs])
+
+
+Results = dict[str, Result]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure computed from one repeat of a case, alone or beside the same repeat of another case."""
+
+    label: str
+    compute: Callable[[Case, Sample, Case, Sample], float]
+    work: str = ""  # the field of the case that must not be zero
+    is_comparison: bool = False
+
+
+def mb_per_s(case: Case, sample: Sample, *_: object) -> float:
+    """Megabytes (10⁶) in a second of wall time."""
+    return case.bytes_count / MB / max(sample.wall_s, WALL_S_MIN)
+
+
+def ops_per_s(case: Case, sample: Sample, *_: object) -> float:
+    """Operations in a second of wall time."""
+    return case.operations_count / max(sample.wall_s, WALL_S_MIN)
+
+
+def us_per_op(case: Case, sample: Sample, *_: object) -> float:
+    """Microseconds of wall time for one operation."""
+    return sample.wall_s * 1e6 / case.operations_count
+
+
+def cpu_us_per_op(case: Case, sample: Sample, *_: object) -> float:
+    """Microseconds of CPU time for one operation."""
+    return sample.cpu_s * 1e6 / case.operations_count
+
+
+def cpu_s_per_gb(case: Case, sample: Sample, *_: object) -> float:
+    """Seconds of CPU time for a gigabyte (10⁹)."""
+    return sample.cpu_s * GB / case.bytes_count
+
+
+def shared_work(case: Case, other: Case) -> tuple[int, int]:
+    """Find the kind of work that both cases count, so that their speeds can be divided."""
+    for work in ("bytes_count", "operations_count"):
+        mine, theirs = getattr(case, work), getattr(other, work)
+        if mine and theirs:
+            return mine, theirs
+    raise ValueError(f"{case.name!r} and {other.name!r} count different work: bytes against operations")
+
+
+def ratio(case: Case, sample: Sample, other: Case, theirs: Sample) -> float:
+    """Speed of the case divided by the speed of the other: 1 is as fast, 0.5 half as fast."""
+    mine_work, their_work = shared_work(case, other)
+    return mine_work / max(sample.wall_s, WALL_S_MIN) * theirs.wall_s / their_work
+
+
+def cpu_ratio(case: Case, sample: Sample, other: Case, theirs: Sample) -> float:
+    """CPU time of the case divided by the CPU time of the other, for the same work: 2 burns twice as much."""
+    mine_work, their_work = shared_work(case, other)
+    return sample.cpu_s / mine_work * their_work / max(theirs.cpu_s, WALL_S_MIN)
+
+
+def us_beyond(case: Case, sample: Sample, other: Case, theirs: Sample) -> float:
+    """Microseconds that one operation takes longer than one of the other; the other must count operations too."""
+    return us_per_op(case, sample) - us_per_op(other, theirs)
+
+
+METRICS = {
+    "mb_per_s": Metric("MB/s", mb_per_s, work="bytes_count"),
+    "ops_per_s": Metric("ops/s", ops_per_s, work="operations_count"),
+    "us_per_op": Metric("µs/op", us_per_op, work="operations_count"),
+    "cpu_us_per_op": Metric("CPU µs/op", cpu_us_per_op, work="operations_count"),
+    "cpu_s_per_gb": Metric("CPU s/GB", cpu_s_per_gb, work="bytes_count"),
+    "ratio": Metric("speed ratio", ratio, is_comparison=True),
+    "cpu_ratio": Metric("CPU ratio", cpu_ratio, is_comparison=True),
+    "us_beyond": Metric("µs/op beyond", us_beyond, work="operations_count", is_comparison=True),
+}
+
+
+def time_once(case: Case, clock: Clock) -> Sample:
+    """Run a case once, with its set-up and tear-down outside the clock."""
+    if case.before:
+        case.before()
+    try:
+        # Garbage of the case before this one must not be collected on this one's time.
+        gc.collect()
+        start = clock()
+        case.run()
+        end = clock()
+    finally:
+        if case.after:
+            case.after()
+    return Sample(end.wall_s - start.wall_s, end.cpu_s - start.cpu_s)
+
+
+def measure(
+    cases: Sequence[Case],
+    *,
+    repeats: int = REPEATS,
+    clock: Clock = process_clock,
+    progress: Progress = no_progress,
+) -> Results:
+    """Time all cases in turn, one round to warm up and then `repeats` rounds that count."""
+    samples: dict[str, list[Sample]] = {case.name: [] for case in cases}
+    if len(samples) < len(cases):
+        raise ValueError("two cases have the same name")
+    for round_number in range(repeats + 1):
+        for case in cases:
+            progress(round_number, repeats, case.name)
+            sample = time_once(case, clock)
+            if round_number > 0:
+                samples[case.name].append(sample)
+    return {case.name: Result(case, tuple(samples[case.name])) for case in cases}
+
+
+def limit_of(result: Result, results: Results) -> Result | None:
+    """Find the result that a case is compared with."""
+    return results[result.case.limit] if result.case.limit else None

@@ -1,0 +1,184 @@
+"""Owns what a run leaves behind: a table for people, a JSON document for programs, a figure for the site.
+
+The JSON keeps every repeat, so that a reader can compute what we did not. It describes the machine by its kind only:
+no host name and no path of the machine that ran it ever enters a file that may be published.
+"""
+
+import json
+import os
+import platform
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minibroker.bench.bars import Verdict
+from minibroker.bench.benchmark import Outcome, figure_of
+from minibroker.bench.context import QUICK_NOTE
+from minibroker.bench.measure import METRICS, Result, Results, Spread, limit_of
+from minibroker.bench.plot import Figure
+from minibroker.bench.units import KIB, MB, number_text
+
+TABLE_METRICS = ("mb_per_s", "ops_per_s", "us_per_op", "cpu_s_per_gb", "ratio")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under named columns; columns of numbers are set to the right, columns of words to the left."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def text(self) -> str:
+        """Align the columns with spaces; a column in which nothing stands is left out."""
+        kept = [number for number in range(len(self.columns)) if any(row[number] for row in self.rows)]
+        lines = [[row[number] for number in kept] for row in (self.columns, *self.rows)]
+        columns = [_aligned(column) for column in zip(*lines, strict=True)]
+        return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    width = max(len(cell) for cell in column)
+    is_numbers = all(cell[0] in "-0123456789" for cell in column[1:] if cell)
+    return [cell.rjust(width) if is_numbers else cell.ljust(width) for cell in column]
+
+
+def results_table(results: Results) -> Table:
+    """Set out the figures of each case: median, ± half the distance of the quartiles, and the ratio to its limit."""
+    columns = ["case", *(METRICS[name].label for name in TABLE_METRICS), "of"]
+    columns.insert(3, "±")
+    return Table(columns, [_row(result, results) for result in results.values()])
+
+
+def _row(result: Result, results: Results) -> list[str]:
+    limit = limit_of(result, results)
+    spreads = [result.spread(name, limit) for name in TABLE_METRICS]
+    cells = [_median_text(spread) for spread in spreads]
+    return [result.case.name, *cells[:2], f"{result.speed.percent:.0f} %", *cells[2:], result.case.limit]
+
+
+def _median_text(spread: Spread | None) -> str:
+    return "" if spread is None else number_text(spread.median)
+
+
+def bars_table(verdicts: Sequence[Verdict]) -> Table:
+    """Set out the bars: what was promised, what was measured, whether it is met."""
+    rows = [
+        [
+            verdict.promise,
+            number_text(measured.median),
+            f"{number_text(measured.low)}–{number_text(measured.high)}",
+            verdict.text,
+        ]
+        for verdict in verdicts
+        for measured in [verdict.measured]
+    ]
+    return Table(["bar", "measured", "quartiles", "verdict"], rows)
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """Print a benchmark: its table, its bars, and how it was measured."""
+    repeats = len(next(iter(outcome.results.values())).samples)
+    title = f"{outcome.name}: {outcome.benchmark.title}"
+    parts = [f"{title}\n{'─' * len(title)}", results_table(outcome.results).text()]
+    if outcome.verdicts:
+        parts.append(bars_table(outcome.verdicts).text())
+    if outcome.benchmark.note:
+        parts.append(outcome.benchmark.note)
+    method = f"Medians of {repeats} interleaved repeats, ± half the distance between quartiles. {machine_text()}"
+    parts.append(method + (f"\n{QUICK_NOTE}; bars are not enforced" if outcome.quick else ""))
+    return "\n\n".join(parts) + "\n"
+
+
+def machine_text() -> str:
+    """Describe what the figures were measured on, in a sentence."""
+    facts = environment()
+    peak = f"peak memory {number_text(peak_memory_mb())} MB"
+    return f"{facts['python']}, {facts['platform']}, {facts['cores']} cores, {peak}."
+
+
+def environment() -> dict[str, str | int]:
+    """Describe the interpreter and the kind of machine, and nothing that would tell which machine."""
+    return {
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count() or 1,
+    }
+
+
+def peak_memory_mb() -> float:
+    """Say how much memory this process held at most since it began."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts kibibytes, macOS bytes.
+    return (peak if sys.platform == "darwin" else peak * KIB) / MB
+
+
+def results_document(results: Results) -> list[dict[str, object]]:
+    """Spell out results for a program: each case, each repeat, and the figures derived from them."""
+    return [_case_document(result, results) for result in results.values()]
+
+
+def _case_document(result: Result, results: Results) -> dict[str, object]:
+    case, limit = result.case, limit_of(result, results)
+    spreads = {name: result.spread(name, limit) for name in METRICS}
+    return {
+        "name": case.name,
+        "bytes_count": case.bytes_count,
+        "operations_count": case.operations_count,
+        "limit": case.limit,
+        "wall_s": _spread_document(result.wall_s),
+        "cpu_s": _spread_document(result.cpu_s),
+        **{name: _spread_document(spread) for name, spread in spreads.items() if spread},
+        "samples": [{"wall_s": round(wall_s, 9), "cpu_s": round(cpu_s, 9)} for wall_s, cpu_s in result.samples],
+    }
+
+
+def _spread_document(spread: Spread) -> dict[str, float]:
+    return {name: float(f"{value:.6g}") for name, value in spread._asdict().items()}
+
+
+def _verdict_document(verdict: Verdict) -> dict[str, object]:
+    return {
+        "promise": verdict.promise,
+        "case": verdict.bar.case,
+        "metric": verdict.bar.metric,
+        "against": verdict.against,
+        "at_least": verdict.bar.at_least,
+        "at_most": verdict.bar.at_most,
+        "measured": _spread_document(verdict.measured),
+        "met": verdict.is_met,
+    }
+
+
+def outcome_document(outcome: Outcome) -> dict[str, object]:
+    """Spell out a benchmark for a program."""
+    return {
+        "name": outcome.name,
+        "title": outcome.benchmark.title,
+        "note": QUICK_NOTE if outcome.quick else "",
+        "quick": outcome.quick,
+        "environment": environment(),
+        "peak_memory_mb": round(peak_memory_mb(), 1),
+        "cases": results_document(outcome.results),
+        "bars": [_verdict_document(verdict) for verdict in outcome.verdicts],
+    }
+
+
+def document_text(document: dict[str, object]) -> str:
+    """Spell a document as JSON that people can read in a diff."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_files(folder: Path, name: str, document: dict[str, object], figure: Figure) -> list[Path]:
+    """Write NAME.json and NAME.svg, and say where they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.json", folder / f"{name}.svg"]
+    for path, content in zip(paths, (document_text(document), figure.svg()), strict=True):
+        path.write_text(content, encoding="utf-8")
+    return paths
+
+
+def write_outcome(folder: Path, outcome: Outcome) -> list[Path]:
+    """Write the document and the figure of a benchmark."""
+    return write_files(folder, outcome.name, outcome_document(outcome), figure_of(outcome))

@@ -1,0 +1,148 @@
+"""Claims about the physical limits: each does the work that it counts, and leaves nothing behind."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minibroker.bench import limits
+from minibroker.bench.context import Context, is_quick, open_context, scaled
+from minibroker.bench.measure import Case, measure
+from minibroker.bench.units import KIB, bytes_text, number_text
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[Context]:
+    with open_context(directory=tmp_path, repeats=1) as opened:
+        yield opened
+
+
+MAKERS: dict[str, Callable[[Context, int], Case]] = {
+    "memcpy": lambda _, file: limits.memcpy(64 * KIB, 16 * KIB),
+    "crc32c": lambda _, file: limits.crc32c(64 * KIB, 16 * KIB),
+    "write": lambda _, file: limits.write(file, 64 * KIB, 16 * KIB),
+    "checked write": lambda _, file: limits.write(file, 64 * KIB, 16 * KIB, with_crc32c=True),
+    "append": lambda _, file: limits.append(file, 64 * KIB, 16 * KIB, flush_every_bytes=32 * KIB),
+    "checked append": lambda _, file: limits.append(file, 64 * KIB, 16 * KIB, with_crc32c=True),
+    "write and flush": lambda _, file: limits.write_flush(file, 64 * KIB, 16 * KIB),
+    "sequential read": lambda _, file: limits.sequential_read(file, 64 * KIB, 16 * KIB),
+    "random read": lambda _, file: limits.random_read(file, 64 * KIB, 16 * KIB),
+    "overwrite": lambda _, file: limits.overwrite(file, range(0, 64 * KIB, 16 * KIB), 16 * KIB, to_device=True),
+    "loopback": lambda context, file: limits.loopback(context, 64 * KIB, 16 * KIB),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS.keys())
+def test_each_limit_is_a_case_that_counts_its_blocks(context: Context, maker: Callable[[Context, int], Case]) -> None:
+    case = maker(context, limits.scratch_file(context, "scratch", 64 * KIB))
+    assert (case.bytes_count, case.operations_count) == (64 * KIB, 4)
+    assert len(measure([case], repeats=2)[case.name].samples) == 2
+
+
+def test_write_goes_over_the_same_warm_file(context: Context) -> None:
+    file = limits.scratch_file(context, "scratch", 64 * KIB)
+    measure([limits.write(file, 64 * KIB, 16 * KIB)], repeats=3)
+    assert os.fstat(file).st_size == 64 * KIB
+
+
+def test_append_starts_from_an_empty_file_each_time(context: Context) -> None:
+    file = limits.scratch_file(context, "scratch")
+    case = limits.append(file, 64 * KIB, 16 * KIB)
+    measure([case], repeats=3)
+    assert os.fstat(file).st_size == 64 * KIB
+    assert case.before is not None
+    case.before()
+    assert os.fstat(file).st_size == 0
+
+
+@pytest.mark.parametrize(("every_bytes", "flushes"), [(None, 0), (16 * KIB, 4), (32 * KIB, 2), (64 * KIB, 1)])
+def test_append_flushes_as_often_as_it_says(
+    context: Context, monkeypatch: pytest.MonkeyPatch, every_bytes: int | None, flushes: int
+) -> None:
+    flushed: list[int] = []
+    file = limits.scratch_file(context, "scratch")
+    monkeypatch.setattr(limits, "flush", flushed.append)
+    limits.append(file, 64 * KIB, 16 * KIB, flush_every_bytes=every_bytes).run()
+    assert len(flushed) == flushes
+
+
+@pytest.mark.skipif(not limits.can_drop_cache, reason="this system cannot drop the page cache of a file")
+def test_a_read_from_the_device_drops_the_page_cache_before_each_repeat(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[int] = []
+    file = limits.scratch_file(context, "scratch", 64 * KIB)
+    monkeypatch.setattr(limits, "drop_cache", dropped.append)
+    measure([limits.read(file, [0], 16 * KIB, from_device=True)], repeats=2)
+    assert dropped == [file] * 3
+
+
+def test_reading_past_the_end_is_an_error_and_no_fast_read(context: Context) -> None:
+    file = limits.scratch_file(context, "scratch", 16 * KIB)
+    with pytest.raises(EOFError, match="position 16384"):
+        limits.sequential_read(file, 32 * KIB, 16 * KIB).run()
+
+
+def test_random_positions_are_each_block_once_and_the_same_in_every_run() -> None:
+    positions = limits.shuffled_positions(256 * KIB, 4 * KIB)
+    assert sorted(positions) == list(range(0, 256 * KIB, 4 * KIB))
+    assert positions != sorted(positions)
+    assert positions == limits.shuffled_positions(256 * KIB, 4 * KIB)
+
+
+def test_a_file_smaller_than_a_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="hold no block"):
+        limits.block_positions(100, 4 * KIB)
+
+
+def test_flush_falls_back_to_fsync_where_there_is_no_fdatasync() -> None:
+    assert limits.flush is getattr(os, "fdatasync", os.fsync)
+
+
+def test_a_context_leaves_nothing_behind(tmp_path: Path) -> None:
+    closed: list[str] = []
+
+    def interrupted() -> None:
+        with open_context(directory=tmp_path) as context:
+            limits.scratch_file(context, "scratch", KIB)
+            limits.loopback(context, KIB, KIB)
+            context.on_close(closed.append, "first")
+            context.on_close(closed.append, "second")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+    assert closed == ["second", "first"]
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", True), ("yes", True), ("0", False), ("", False)])
+def test_quick_mode_is_asked_for_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str, expected: bool
+) -> None:
+    monkeypatch.setenv("MINIBROKER_QUICK", value)
+    assert is_quick() is expected
+    assert scaled(full=100, quick=1) == (1 if expected else 100)
+    with open_context(directory=tmp_path) as context:
+        assert context.repeats == (3 if expected else 11)
+
+
+def test_numbers_are_written_with_three_digits_and_sizes_in_whole_units() -> None:
+    values = [0, 3661.4, -3661.4, 12.24, 1.5, 0.9534, 0.00001234]
+    assert [number_text(value) for value in values] == [
+        "0",
+        "3,661",
+        "-3,661",
+        "12.2",
+        "1.50",
+        "0.953",
+        "1.23e-05",
+    ]
+    assert [bytes_text(size) for size in (100, 1024, 1536, 65536, 1048576)] == [
+        "100 B",
+        "1 KiB",
+        "1536 B",
+        "64 KiB",
+        "1 MiB",
+    ]
