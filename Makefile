@@ -1,0 +1,101 @@
+# Every target works from any folder (make -C …, make -f …) and sets up what it needs; see `make help`.
+ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
+VENV ?= .venv
+# What `make test`, the benchmarks and the site need on top of the broker itself.
+EXTRAS ?= dev,docs
+# More arguments for pytest: make chapter-01 ARGS=--mine
+ARGS ?=
+export VENV PYTHON NO_SETUP
+
+IN := cd "$(ROOT)" &&
+PY := $(IN) "$(VENV)/bin/python"
+
+NUMBERS := 01 02 03 04 05 06 07
+# A chapter is present as soon as its folder has code; until then its targets say so and do nothing.
+PRESENT := $(strip $(foreach n,$(NUMBERS),$(if $(wildcard $(ROOT)/chapters/$(n)-*/minibroker),$(n))))
+ABSENT := $(filter-out $(PRESENT),$(NUMBERS))
+folder = $(notdir $(firstword $(wildcard $(ROOT)/chapters/$(1)-*)))
+topic = $(patsubst $(1)-%,%,$(call folder,$(1)))
+has = $(if $(word 2,$(PRESENT)),chapters $(firstword $(PRESENT)) to $(lastword $(PRESENT)),chapter $(PRESENT))
+later = @echo "make $@: arrives with chapter $(1) ($(call topic,$(1))); this version has $(has)"
+at_last = @echo "make $@: arrives after chapter 07, with $(1); this version has $(has)"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev run test lint demo bench docs site clean
+.PHONY: $(NUMBERS:%=chapter-%) $(NUMBERS:%=bench-%)
+.PHONY: simulate chaos chaos-transactions chaos-spark bench-spark bench-peers test-java
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9-][a-z0-9 -]*\):.*## \(.*\)/\1\t\2/p; s/^## \(.*\): \(.*\)/\1\t\2/p' "$(ROOT)/Makefile" \
+		| awk -F '\t' '{ printf "  make %-20s %s\n", $$1, $$2 }'
+
+setup: ## .venv with the broker and its command line: seconds
+	@sh "$(ROOT)/final/setup.sh"
+
+setup-dev: ## the same .venv with all that tests, benchmarks and the site need
+	@sh "$(ROOT)/final/setup.sh" "$(EXTRAS)"
+
+test: lint ## lint, then the whole test suite
+	$(PY) -m pytest -n auto $(ARGS)
+
+lint: setup-dev ## ruff, mypy --strict, import-linter
+	@$(IN) found=$$(find chapters final -path '*/minibroker/__init__.py') && test -z "$$found" \
+		|| { echo "lint: $$found must not exist: minibroker is a namespace package" >&2; exit 1; }
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(IN) "$(VENV)/bin/lint-imports" --no-logo
+
+## chapter-01 … 07: that chapter's tests; ARGS=--mine tests your own code
+$(PRESENT:%=chapter-%): chapter-%: setup-dev
+	$(PY) -m pytest chapters/$(call folder,$*)/tests $(ARGS)
+
+$(ABSENT:%=chapter-%): chapter-%:
+	$(call later,$*)
+
+bench: ## the benchmarks of every chapter, one after the other
+	@for n in $(PRESENT); do $(MAKE) --no-print-directory -f "$(ROOT)/Makefile" bench-$$n || exit; done
+
+## bench-01 … 07: that chapter's benchmarks; figures into docs/
+$(PRESENT:%=bench-%): bench-%: setup-dev
+	$(PY) -m minibroker.bench chapters/$(call folder,$*)/bench --out docs/chapters/$(call folder,$*)/figures
+
+$(ABSENT:%=bench-%): bench-%:
+	$(call later,$*)
+
+docs: setup-dev ## serve the site, rebuilt on every change
+	$(IN) NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/python" -m mkdocs serve
+
+site: setup-dev ## build the site into site/, warnings are errors
+	$(IN) NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/python" -m mkdocs build --strict
+
+clean: ## remove what was built; .venv, data and workspace stay
+	$(IN) rm -rf site dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	$(IN) find chapters final tests -name __pycache__ -type d -exec rm -rf {} +
+
+run: ## one node on 127.0.0.1:9092 (later)
+	$(call later,03)
+
+test-java: ## the Java client and Kafka's own tools against ours (later)
+	$(call later,03)
+
+simulate: ## seeded faults in virtual time: SEEDS=N (later)
+	$(call later,04)
+
+chaos: ## nodes killed under load: CYCLES=N (later)
+	$(call later,05)
+
+chaos-transactions: ## the same with transactions (later)
+	$(call later,06)
+
+bench-peers: ## beside Apache Kafka and others (later)
+	$(call later,07)
+
+demo: ## a cluster, a Spark stream, a killed leader (later)
+	$(call at_last,the whole broker)
+
+chaos-spark: ## Spark jobs killed under load (later)
+	$(call at_last,the Spark connector)
+
+bench-spark: ## beside Spark's own connector (later)
+	$(call at_last,the Spark connector)

@@ -1,0 +1,101 @@
+"""Owns `minibroker lab`: list the labs of the course, run one, keep its figure.
+
+The mechanism is `minibroker.bench.lab`; this module only speaks with people. Figures go to files, tables to stdout,
+progress and errors to stderr. No colour is used, so `NO_COLOR` has nothing to switch off.
+"""
+
+import json
+from pathlib import Path
+
+import click
+
+from minibroker.bench.lab import (
+    Findings,
+    Lab,
+    find_labs,
+    findings_document,
+    findings_text,
+    run_lab,
+    write_findings,
+)
+from minibroker.bench.progress import ProgressLine
+from minibroker.bench.report import Table, document_text
+
+format_option = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Of the output.",
+)
+
+
+class UnknownLab(click.ClickException):
+    """Wrong usage, told in one line."""
+
+    exit_code = 2
+
+
+@click.group()
+def lab() -> None:
+    """Experiments to run on your own machine, one figure each."""
+
+
+@lab.command("list")
+@format_option
+def list_labs(format_: str) -> None:
+    """List the labs: name, chapter, what it shows."""
+    labs = list(find_labs().values())
+    if format_ == "json":
+        rows = [{"name": each.name, "chapter": each.chapter, "shows": each.shows} for each in labs]
+        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        cells = [[each.name, each.chapter, each.shows] for each in labs]
+        click.echo(Table(["lab", "chapter", "shows"], cells).text())
+
+
+@lab.command("run")
+@click.argument("name")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="Folder for NAME.svg and NAME.json.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Put temporary files there, on the disk under test.",
+)
+@format_option
+def run(name: str, out: Path, directory: Path | None, format_: str) -> None:
+    """Run the lab NAME: print its table and what it means, write its figure."""
+    labs = find_labs()
+    if name not in labs:
+        raise UnknownLab(f"there is no lab {name!r}; the labs are: {', '.join(labs)}")
+    try:
+        findings = run_with_progress(labs[name], directory)
+        paths = write_findings(out, labs[name], findings)
+    except OSError as error:
+        raise click.ClickException(f"the lab {name} failed: {error}") from error
+    show(labs[name], findings, format_)
+    click.echo(f"wrote {' and '.join(str(path) for path in paths)}", err=format_ == "json")
+
+
+def run_with_progress(chosen: Lab, directory: Path | None) -> Findings:
+    """Run a lab while a line on stderr says how far it is."""
+    progress = ProgressLine(f"lab {chosen.name}")
+    try:
+        return run_lab(chosen, directory=directory, progress=progress)
+    finally:
+        progress.close()
+
+
+def show(chosen: Lab, findings: Findings, format_: str) -> None:
+    """Print what was found, for people or for programs."""
+    if format_ == "json":
+        click.echo(document_text(findings_document(chosen, findings)), nl=False)
+    else:
+        click.echo(findings_text(chosen, findings))

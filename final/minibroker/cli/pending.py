@@ -1,0 +1,64 @@
+"""The commands that this version does not have yet, and the chapter that brings each.
+
+They are listed by ``--help`` under a heading of their own, and answer in one line instead of "no such command".
+"""
+
+from typing import NamedTuple
+
+import click
+
+PRESENT = "chapter 01"
+"""What this version has; the layout tests hold it against the folders."""
+
+
+class Arrival(NamedTuple):
+    """When a command comes: as `--help` lists it, and as the command itself says it."""
+
+    label: str
+    phrase: str
+
+
+PARTITIONS = Arrival("chapter 03", "with chapter 03 (partitions)")
+CONTROLLER = Arrival("chapter 05", "with chapter 05 (raft-controller)")
+GROUPS = Arrival("chapter 06", "with chapter 06 (groups-offsets)")
+PERFORMANCE = Arrival("chapter 07", "with chapter 07 (zero-copy-perf)")
+FINAL = Arrival("final", "after chapter 07 (final)")
+
+
+class Pending(NamedTuple):
+    """A command to come: when, and what it will do."""
+
+    arrives: Arrival
+    summary: str
+
+
+PENDING = {
+    "serve": Pending(PARTITIONS, "One node, all roles."),
+    "topics": Pending(PARTITIONS, "Create, list, describe, alter and delete topics."),
+    "produce": Pending(PARTITIONS, "Write lines from stdin to a topic."),
+    "consume": Pending(PARTITIONS, "Read a topic."),
+    "up": Pending(CONTROLLER, "A local cluster in the foreground."),
+    "cluster": Pending(CONTROLLER, "Nodes, leaders, replicas, and what is wrong."),
+    "groups": Pending(GROUPS, "List, describe, reset and delete consumer groups."),
+    "transactions": Pending(GROUPS, "List and abort transactions."),
+    "sql": Pending(GROUPS, "Query metadata as tables."),
+    "bench": Pending(PERFORMANCE, "Load a broker and print percentiles."),
+    "pipeline": Pending(FINAL, "Data pipelines on Spark."),
+    "plan": Pending(FINAL, "Capacity from rates and retention."),
+}
+
+
+def pending_command(name: str) -> click.Command:
+    """A command that takes any arguments and says when the real one arrives."""
+
+    def answer() -> None:
+        raise click.ClickException(f"arrives {PENDING[name].arrives.phrase}; this version has {PRESENT}")
+
+    # `--help` is an argument like any other here: there is nothing to explain yet.
+    return click.Command(
+        name,
+        callback=answer,
+        short_help=PENDING[name].summary,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )

@@ -1,0 +1,180 @@
+"""The program as people meet it: a process with arguments, two streams and an exit code."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from minibroker.cli.main import COMMANDS
+from minibroker.cli.pending import PENDING, PRESENT
+
+PROGRAM = (sys.executable, "-m", "minibroker.cli")
+
+# A program with one more command, whose body is given; run as the real one is.
+WITH_COMMAND = """
+import sys, click
+from minibroker.cli import main as cli
+@click.command()
+def planted():
+{body}
+cli.COMMANDS["planted"] = ("__main__:planted", "planted")
+cli.main()
+"""
+
+
+def run(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def minibroker(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return run(*PROGRAM, *arguments, **env)
+
+
+def with_command(body: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-c", WITH_COMMAND.format(body=textwrap.indent(body, "    ")), "planted")
+
+
+def test_help_lists_what_works_apart_from_what_arrives_later() -> None:
+    result = minibroker("--help")
+    assert result.returncode == 0
+    works, later = result.stdout.split("Arrives later:")
+    for name in COMMANDS:
+        assert f"\n  {name} " in works
+    for name, pending in PENDING.items():
+        assert f"\n  {name} " in later
+        assert f"({pending.arrives.label})" in later
+
+
+def test_the_commands_of_the_contract_are_all_there() -> None:
+    contract = "serve up topics produce consume groups transactions sql cluster dump bench pipeline lab plan course"
+    assert sorted([*COMMANDS, *PENDING]) == sorted(contract.split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_that_works_explains_itself(name: str) -> None:
+    result = minibroker(name, "--help")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"Usage: minibroker {name} ")
+
+
+@pytest.mark.parametrize("name", PENDING)
+def test_a_command_to_come_says_so_in_one_line(name: str) -> None:
+    result = minibroker(name, "anything", "--at", "all", "--help")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    expected = f"minibroker {name}: arrives {PENDING[name].arrives.phrase}; this version has {PRESENT}\n"
+    assert result.stderr == expected
+
+
+def test_help_imports_nothing_that_is_slow() -> None:
+    code = (
+        "import sys; from minibroker.cli.main import program; program.main(['--help'], standalone_mode=False);"
+        "print(sorted(m for m in sys.modules if m.split('.')[0] in "
+        "('rich', 'crc32c', 'lz4', 'cramjam', 'asyncio') or m.startswith(('minibroker.log', 'minibroker.bench'))))"
+    )
+    result = run(sys.executable, "-c", code)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_version_is_one_line() -> None:
+    result = minibroker("--version")
+    assert result.returncode == 0
+    assert result.stdout.startswith("minibroker ")
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_the_installed_script_is_the_same_program() -> None:
+    script = Path(sys.prefix, "bin", "minibroker")
+    assert run(str(script), "--help").stdout == minibroker("--help").stdout
+
+
+def test_an_unknown_command_is_wrong_usage_in_one_line() -> None:
+    result = minibroker("dmup")
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "dmup" in result.stderr
+    assert "minibroker --help" in result.stderr
+
+
+def test_an_unknown_option_is_wrong_usage_in_one_line() -> None:
+    result = minibroker("dump", "--sideways")
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "minibroker dump --help" in result.stderr
+
+
+def test_no_arguments_show_the_help_and_are_wrong_usage() -> None:
+    result = minibroker()
+    assert result.returncode == 2
+    assert "Usage: minibroker" in result.stderr
+
+
+def test_a_missing_file_is_one_line_and_exit_code_1_or_2(tmp_path: Path) -> None:
+    result = minibroker("dump", str(tmp_path / "nowhere.log"))
+    assert result.returncode in (1, 2)
+    assert len(result.stderr.splitlines()) == 1
+    assert "nowhere.log" in result.stderr
+
+
+def test_an_error_that_a_room_declares_is_one_line() -> None:
+    result = with_command(
+        "from minibroker.log.errors import OffsetOutOfRange\nraise OffsetOutOfRange('7 not in [0, 5)')"
+    )
+    assert result.returncode == 1
+    assert result.stderr == "minibroker planted: 7 not in [0, 5)\n"
+
+
+def test_an_error_of_the_operating_system_is_one_line() -> None:
+    result = with_command("open('/nowhere/at/all')")
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert "/nowhere/at/all" in result.stderr
+
+
+def test_a_bug_shows_its_traceback() -> None:
+    result = with_command("raise KeyError('a bug')")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+
+
+def test_a_command_may_return_its_exit_code() -> None:
+    assert with_command("return 1").returncode == 1
+    assert with_command("raise SystemExit(1)").returncode == 1
+    assert with_command("click.echo('done')").returncode == 0
+
+
+def started(body: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", WITH_COMMAND.format(body=textwrap.indent(body, "    ")), "planted"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_ctrl_c_ends_cleanly_with_130() -> None:
+    with started("print('ready', flush=True)\nimport signal\nsignal.pause()") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.strip() == ""
+
+
+def test_a_reader_that_goes_away_is_met_with_silence() -> None:
+    with started("for n in range(100_000):\n    click.echo(f'line {n}')") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "line 0\n"
+        process.stdout.close()
+        stderr = process.stderr.read()
+        assert process.wait(timeout=60) == 1
+    assert stderr == ""
+
+
+def test_a_reader_that_never_reads_is_met_with_silence_too() -> None:
+    command = f"'{sys.executable}' -m minibroker.cli --help | true"
+    result = run("sh", "-c", command)
+    assert result.returncode == 0
+    assert result.stderr == ""

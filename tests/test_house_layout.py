@@ -1,0 +1,158 @@
+"""The house stands as it is described: one namespace package, lists that agree, nothing copied, nothing left over."""
+
+import hashlib
+import re
+import subprocess
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibroker.cli.pending import PENDING, PRESENT
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTERS = sorted(ROOT.glob("chapters/[0-9][0-9]-*"))
+CHAPTERS_WITH_CODE = [folder for folder in CHAPTERS if (folder / "minibroker").is_dir()]
+ROOTS = [*CHAPTERS_WITH_CODE, ROOT / "final"]
+NAMES = [str(root.relative_to(ROOT)) for root in ROOTS]
+every_chapter_with_code = pytest.mark.parametrize("chapter", CHAPTERS_WITH_CODE, ids=lambda path: path.name)
+
+
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def rooms(root: Path) -> list[str]:
+    return sorted(folder.name for folder in (root / "minibroker").iterdir() if any(folder.glob("*.py")))
+
+
+def files_of_the_repository() -> list[Path]:
+    """What is or would be committed."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def lines_of_the_repository() -> list[tuple[str, str]]:
+    """Every line of text, with where it stands."""
+    found = []
+    for path in files_of_the_repository():
+        text = path.read_bytes()
+        if b"\0" not in text:
+            lines = text.decode("utf-8").splitlines()
+            found += [(f"{path.relative_to(ROOT)}:{number}", line) for number, line in enumerate(lines, start=1)]
+    return found
+
+
+# The namespace
+
+
+def test_the_namespace_has_no_init_file() -> None:
+    """One would hide every room but those beside it."""
+    assert [path for path in files_of_the_repository() if path.parts[-2:] == ("minibroker", "__init__.py")] == []
+
+
+def test_every_room_has_an_init_file() -> None:
+    missing = [
+        name for root in ROOTS for name in rooms(root) if not (root / "minibroker" / name / "__init__.py").is_file()
+    ]
+    assert missing == []
+
+
+def test_no_two_roots_have_a_room_of_the_same_name() -> None:
+    counted = Counter(name for root in ROOTS for name in rooms(root))
+    assert [name for name, count in counted.items() if count > 1] == []
+
+
+def test_the_build_names_every_root() -> None:
+    build = pyproject()["tool"]["hatch"]["build"]
+    assert build["dev-mode-dirs"] == NAMES
+    assert build["targets"]["wheel"]["packages"] == [f"{name}/minibroker" for name in NAMES]
+
+
+def test_mypy_checks_every_root_with_its_tests_and_benchmarks() -> None:
+    mypy = pyproject()["tool"]["mypy"]
+    assert mypy["mypy_path"][: len(NAMES)] == NAMES
+    parts = [
+        f"{name}/{part}" for name in NAMES for part in ("minibroker", "tests", "bench") if (ROOT / name / part).is_dir()
+    ]
+    assert sorted(mypy["files"]) == sorted([*parts, "tests", "conftest.py"])
+
+
+def test_the_site_reads_every_root() -> None:
+    listed = re.search(r"^ *paths: \[(.*)\]$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert listed is not None
+    assert listed[1].split(", ") == NAMES
+
+
+def test_every_room_that_is_there_is_a_required_layer() -> None:
+    contracts = pyproject()["tool"]["importlinter"]["contracts"]
+    layers = [name.strip() for layer in contracts[0]["layers"] for name in layer.split("|")]
+    assert sorted(name for name in layers if "(" not in name) == sorted(name for root in ROOTS for name in rooms(root))
+
+
+# The chapters
+
+
+def test_there_are_seven_chapters() -> None:
+    assert [folder.name[:2] for folder in CHAPTERS] == ["01", "02", "03", "04", "05", "06", "07"]
+
+
+@every_chapter_with_code
+def test_a_chapter_with_code_is_complete(chapter: Path) -> None:
+    assert (chapter / "README.md").is_file()
+    assert (chapter / "exercises.toml").is_file()
+    assert list((chapter / "tests").glob("test_*.py"))
+    assert list((chapter / "bench").glob("bench_*.py"))
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.name)
+def test_every_chapter_has_its_page_on_the_site(chapter: Path) -> None:
+    stub = (ROOT / "docs/chapters" / chapter.name / "README.md").read_text()
+    assert stub.splitlines()[0] == f'--8<-- "chapters/{chapter.name}/README.md"'
+
+
+def test_what_the_command_line_says_of_this_version_is_true() -> None:
+    numbers = [folder.name[:2] for folder in CHAPTERS_WITH_CODE]
+    expected = f"chapter {numbers[0]}" if len(numbers) == 1 else f"chapters {numbers[0]} to {numbers[-1]}"
+    assert expected == PRESENT
+
+
+def test_a_command_to_come_names_a_chapter_that_is_not_there() -> None:
+    absent = {folder.name for folder in CHAPTERS} - {folder.name for folder in CHAPTERS_WITH_CODE}
+    named = {
+        match for it in PENDING.values() for match in re.findall(r"with chapter (\d\d) \((.*)\)", it.arrives.phrase)
+    }
+    assert {"-".join(pair) for pair in named} <= absent
+
+
+# What is in the files
+
+
+def test_no_two_test_files_have_the_same_name() -> None:
+    counted = Counter(path.name for path in files_of_the_repository() if path.name.startswith("test_"))
+    assert [name for name, count in counted.items() if count > 1] == []
+
+
+def test_nothing_is_copied() -> None:
+    seen: dict[str, Path] = {}
+    copies = []
+    for path in files_of_the_repository():
+        text = b"".join(path.read_bytes().split())
+        if path.suffix in (".py", ".md", ".toml", ".sh") and text:
+            first = seen.setdefault(hashlib.sha256(text).hexdigest(), path)
+            copies += [f"{path} is {first}"] if first != path else []
+    assert copies == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    words = re.compile("|".join(rf"\b{word}\b" for word in ("TO" + "DO", "FIX" + "ME", "X" + "XX")))
+    assert [where for where, line in lines_of_the_repository() if words.search(line)] == []
+
+
+def test_no_line_names_a_folder_of_one_machine_or_a_package_index() -> None:
+    folders = re.compile(r"(?<![\w.*}\])])/(?:home|root|work|Users)/\w")
+    index = re.compile(r"\b(?:py" + r"pi\.org|python" + r"hosted\.org)\b")
+    assert [where for where, line in lines_of_the_repository() if folders.search(line) or index.search(line)] == []

@@ -1,0 +1,77 @@
+"""The targets of the Makefile: all there, and those of later chapters say so in one line."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+NUMBERS = [f"{number:02}" for number in range(1, 8)]
+PRESENT = [number for number in NUMBERS if list(ROOT.glob(f"chapters/{number}-*/minibroker"))]
+ABSENT = [number for number in NUMBERS if number not in PRESENT]
+WORKING = ["setup", "setup-dev", "test", "lint", "bench", "docs", "site", "clean", "help"]
+LATER = {
+    "run": "chapter 03 (partitions)",
+    "test-java": "chapter 03 (partitions)",
+    "simulate": "chapter 04 (replication-isr)",
+    "chaos": "chapter 05 (raft-controller)",
+    "chaos-transactions": "chapter 06 (groups-offsets)",
+    "bench-peers": "chapter 07 (zero-copy-perf)",
+    "demo": "after chapter 07",
+    "chaos-spark": "after chapter 07",
+    "bench-spark": "after chapter 07",
+}
+
+
+def make(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(
+        ["make", *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "target", [*WORKING, *(f"{kind}-{number}" for kind in ("chapter", "bench") for number in PRESENT)]
+)
+def test_a_target_that_works_would_run_something(target: str) -> None:
+    result = make("--dry-run", target)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
+    assert "arrives" not in result.stdout
+
+
+@pytest.mark.parametrize(("target", "arrives"), LATER.items())
+def test_a_target_to_come_says_so_in_one_line(target: str, arrives: str) -> None:
+    result = make(target)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(result.stdout.splitlines()) == 1
+    assert result.stdout.startswith(f"make {target}: arrives ")
+    assert arrives in result.stdout
+
+
+@pytest.mark.parametrize("target", [f"{kind}-{number}" for kind in ("chapter", "bench") for number in ABSENT])
+def test_a_chapter_to_come_says_so_in_one_line(target: str) -> None:
+    result = make(target)
+    (folder,) = ROOT.glob(f"chapters/{target[-2:]}-*")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"make {target}: arrives with chapter {target[-2:]} ({folder.name[3:]})")
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_make_alone_lists_every_target() -> None:
+    result = make()
+    assert result.returncode == 0
+    for target in [*WORKING, *LATER, "chapter-01", "bench-01"]:
+        assert f"make {target} " in result.stdout
+
+
+def test_make_works_from_another_folder(tmp_path: Path) -> None:
+    result = make("-f", str(ROOT / "Makefile"), "chapter-07", cwd=tmp_path)
+    assert result.stdout.startswith("make chapter-07: arrives with chapter 07 (zero-copy-perf)")
+
+
+def test_ci_runs_make_test() -> None:
+    script = ROOT / ".ci/run"
+    assert os.access(script, os.X_OK)
+    assert "test" in script.read_text().split()
