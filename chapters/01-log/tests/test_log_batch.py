@@ -1,4 +1,4 @@
-"""Batches: the header, the checksum, stamping in place, and what damage and lies get."""
+"""Batches: the header, the checksum, stamping in place, and what damage and lies get (invariants 2, 3 and 6)."""
 
 import struct
 import tracemalloc

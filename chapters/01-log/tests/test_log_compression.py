@@ -1,4 +1,4 @@
-"""Compression: every codec and framing, and bombs that cost little."""
+"""Compression: every codec and framing, and bombs that cost little (invariant 6)."""
 
 import gzip
 import importlib

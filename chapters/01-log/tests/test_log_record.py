@@ -1,4 +1,4 @@
-"""Records: what goes in comes out, and lies are found whatever they claim."""
+"""Records: what goes in comes out, and lies are found whatever they claim (invariant 6)."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""Recovery: what a crash, a torn write or a flipped bit leaves, and what may be believed of it."""
+"""Recovery: what a crash, a torn write or a flipped bit leaves, and what may be believed of it (invariants 2 and 4)."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Varints: invariant 1 of the lesson, and what hostile bytes get."""
+"""Varints: the bytes the format says, and what hostile bytes get (invariant 6 of the lesson)."""
 
 import pytest
 from hypothesis import given

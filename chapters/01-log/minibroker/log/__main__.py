@@ -22,7 +22,7 @@ from minibroker.log.dump import Summary, lines
 from minibroker.log.errors import CorruptBatch, LogError
 from minibroker.log.interfaces import File
 from minibroker.log.logfile import EVERY_APPEND, NEVER, FlushPolicy, LogFile
-from minibroker.log.recovery import headers
+from minibroker.log.recovery import check_batch, headers
 
 POLL_S = 0.1
 
@@ -146,9 +146,8 @@ def _print_records(file: File, position: int, offset: int) -> tuple[int, Corrupt
     try:
         for found, header in headers(file, position=position):
             if header.next_offset > offset:
-                batch = Batch(file.pread(header.size, found))
-                batch.check_crc()
-                _print_batch(batch, offset)
+                check_batch(file, found, header)
+                _print_batch(Batch(file.pread(header.size, found)), offset)
             position = found + header.size
     except CorruptBatch as damage:
         return position, damage

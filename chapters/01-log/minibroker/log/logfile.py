@@ -31,6 +31,8 @@ class FlushPolicy(NamedTuple):
     interval_ms: int | None = None
 
 
+_NO_INTERVAL = 2**63  # more messages than a log can hold
+
 NEVER = FlushPolicy()
 EVERY_APPEND = FlushPolicy(interval_messages=1)
 
@@ -41,7 +43,8 @@ class LogFile:
     def __init__(self, file: File, recovered: Recovered, *, base_offset: int, flush_policy: FlushPolicy) -> None:
         self._file = file
         self._size = recovered.size
-        self._flush_policy = flush_policy
+        self._flush_messages = flush_policy.interval_messages or _NO_INTERVAL
+        self._flush_ms = flush_policy.interval_ms
         self._flushed_ms: int | None = None
         self._failure: str | None = None
         self.recovered = recovered
@@ -66,13 +69,16 @@ class LogFile:
         cutting would throw away what the disk still holds: it is refused instead.
         """
         file = files.open(path)
-        recovered = recover(file, base_offset=base_offset)
+        recovered = Recovered(size=0, log_end_offset=base_offset)
+        if file.size() > 0:
+            recovered = recover(file, base_offset=base_offset)
         if recovered.log_end_offset < recovery_point:
             file.close()
             raise CorruptBatch(_damaged_below(path, recovered, recovery_point))
         if recovered.damage is not None:
             file.truncate(recovered.size)
-        # What is served from now on must not vanish with the next power cut, and neither must the file's name.
+        # What is served from now on must not vanish with the next power cut, and neither must the file's name
+        # (invariant 4).
         file.fsync()
         files.fsync_directory(path.rpartition("/")[0] or ".")
         return cls(file, recovered, base_offset=base_offset, flush_policy=flush_policy)
@@ -83,30 +89,30 @@ class LogFile:
         self, batch: bytearray | memoryview, *, leader_epoch: int = 0, log_append_time_ms: int | None = None
     ) -> int:
         """Check one batch, stamp it in place, write it; return the base offset it was given."""
-        # Check that it is one whole batch with a right checksum, honest counts, and an epoch that does not fall.
-        self._check_online()
+        # Check that it is one whole batch with a right checksum, honest counts, and an epoch that does not fall
+        # (invariant 2).
+        if self._failure is not None:
+            raise self._offline()
         header = read_header(batch)
         if header.size != len(batch):
             raise CorruptBatch(f"{len(batch)} bytes given, the batch in them has {header.size}")
         check_crc(batch, header)
         check_counts(header)
-        self._check_epoch(leader_epoch)
-        # Give it its place in the log.
+        if leader_epoch < self.leader_epoch:
+            raise LogError(f"leader epoch {leader_epoch} is older than {self.leader_epoch}, the log's last")
+        # Give it its place in the log, without touching a record (invariant 3).
         base_offset = self.log_end_offset
         stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch)
         if log_append_time_ms is not None:
             stamp_log_append_time(batch, timestamp=log_append_time_ms)
-        # Write it, and only then let the log's end move; flush if the policy says so.
+        # Write it, and only then let the log's end move (invariant 1); flush if the policy says so.
         self._write(batch)
         self._size += len(batch)
         self.log_end_offset = base_offset + header.record_count
         self.leader_epoch = leader_epoch
-        self._flush_if_due()
+        if self.log_end_offset - self.flushed_offset >= self._flush_messages:
+            self.flush()
         return base_offset
-
-    def _check_epoch(self, leader_epoch: int) -> None:
-        if leader_epoch < self.leader_epoch:
-            raise LogError(f"leader epoch {leader_epoch} is older than {self.leader_epoch}, the log's last")
 
     def _write(self, batch: bytearray | memoryview) -> None:
         try:
@@ -131,7 +137,8 @@ class LogFile:
 
     def flush(self) -> None:
         """Make everything appended so far survive a power cut."""
-        self._check_online()
+        if self._failure is not None:
+            raise self._offline()
         # Note the end first: what another append adds while the disk works is not covered.
         flushed_offset = self.log_end_offset
         try:
@@ -139,20 +146,15 @@ class LogFile:
         except OSError as error:
             self._go_offline(f"a flush failed ({error.strerror})", error)
         self.flushed_offset = flushed_offset
-
-    def _flush_if_due(self) -> None:
-        interval_messages = self._flush_policy.interval_messages
-        if interval_messages is not None and self.log_end_offset - self.flushed_offset >= interval_messages:
-            self.flush()
+        assert self.log_start_offset <= self.flushed_offset <= self.log_end_offset  # invariant 5
 
     def tick(self, now_ms: int) -> None:
         """Flush if the policy's time is over. Whoever owns the log calls this now and then with any steady clock."""
-        interval_ms = self._flush_policy.interval_ms
-        if interval_ms is None:
+        if self._flush_ms is None:
             return
         if self._flushed_ms is None or self.flushed_offset == self.log_end_offset:
             self._flushed_ms = now_ms
-        elif now_ms - self._flushed_ms >= interval_ms:
+        elif now_ms - self._flushed_ms >= self._flush_ms:
             self.flush()
             self._flushed_ms = now_ms
 
@@ -160,11 +162,10 @@ class LogFile:
         # After a failed fsync Linux marks the pages clean: a second fsync would succeed without having written them.
         # So the log stays offline, and recovery reads at the next start what the disk really has.
         self._failure = failure
-        raise LogOffline(f"{failure}: the log is offline until a restart has checked it") from error
+        raise self._offline() from error
 
-    def _check_online(self) -> None:
-        if self._failure is not None:
-            raise LogOffline(f"{self._failure}: the log is offline until a restart has checked it")
+    def _offline(self) -> LogOffline:
+        return LogOffline(f"{self._failure}: the log is offline until a restart has checked it")
 
     # Reading and truncating ----------------------------------------------------------------------------------------
 

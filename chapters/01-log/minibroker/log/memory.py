@@ -7,10 +7,12 @@ the same way, and become durable with `fsync_directory`.
 """
 
 import errno
-from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minibroker.log.compression import Bytes
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 class _Write(NamedTuple):
@@ -22,7 +24,7 @@ class _Write(NamedTuple):
             content.extend(bytes(self.position - len(content)))
         content[self.position : self.position + len(self.data)] = self.data
 
-    def torn(self, chance: Random) -> "_Write":
+    def torn(self, chance: "Random") -> "_Write":
         return _Write(self.position, self.data[: chance.randrange(len(self.data) + 1)])
 
 
@@ -33,7 +35,7 @@ class _Truncate(NamedTuple):
         del content[self.size :]
         content.extend(bytes(self.size - len(content)))
 
-    def torn(self, _chance: Random) -> "_Truncate":
+    def torn(self, _chance: "Random") -> "_Truncate":
         return self  # a file system changes a size entirely or not at all
 
 
@@ -54,7 +56,7 @@ class _Node:
             operation.apply(self.durable)
         self.pending = []
 
-    def crash(self, chance: Random | None) -> None:
+    def crash(self, chance: "Random | None") -> None:
         reached: list[_Write | _Truncate] = []
         if chance is not None and self.pending:
             count = chance.randrange(len(self.pending) + 1)
@@ -146,7 +148,7 @@ class MemoryFiles:
         kept = {path: node for path, node in self._durable_names.items() if _directory(path) != directory}
         self._durable_names = kept | {p: n for p, n in self._names.items() if _directory(p) == directory}
 
-    def crash(self, chance: Random | None = None) -> None:
+    def crash(self, chance: "Random | None" = None) -> None:
         """Cut the power. Without a source of chance everything that was not flushed is lost."""
         self.crashes += 1
         self._names = dict(self._durable_names)

@@ -77,8 +77,8 @@ def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp:
 
     Takes no more memory than `data` holds, whatever the lengths inside claim. A consumer spends most of its time in
     this loop, and a call costs more than the decoding: so the first byte of each varint is read in place, for it is
-    often the only one, and so is the second of the two lengths that mostly have one. Lengths stay raw, that is
-    zigzagged: 1 is null, even is twice the length, any other odd number is a lie.
+    often the only one, and so is the second of those that mostly have one. Lengths stay raw, that is zigzagged: 1 is
+    null, even is twice the length, any other odd number is a lie.
     """
     new, position = tuple.__new__, 0
     try:
@@ -101,7 +101,10 @@ def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp:
             offset = data[position]
             position += 1
             if offset > 0x7F:
-                offset, position = _longer_varint(data, position)
+                offset += (data[position] << 7) - 0x80
+                position += 1
+                if offset > 0x3FFF:
+                    offset, position = decode_unsigned_varint(data, position - 2)
             # Key, value and headers, each with its length before it.
             key = value = None
             length = data[position]

@@ -1,0 +1,80 @@
+"""What holds for the whole suite: with `--mine`, what workspace/ holds is tested instead of the reference.
+
+It must hold however pytest is started: `python -m pytest` inside a chapter's folder puts that folder, the
+reference, first on the path. So the order is set here, before any other conftest is read, and checked once
+all tests are imported.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from minibroker.course import whose
+from minibroker.course.house import workspace_of
+
+ROOT = Path(__file__).parent
+WORKSPACE = workspace_of(ROOT)
+SHOWN = WORKSPACE.relative_to(ROOT) if WORKSPACE.is_relative_to(ROOT) else WORKSPACE
+
+
+# A deadline would fail a test because the machine was busy; under CI the same examples come up every time.
+hypothesis.settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("suite")
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    parser.addoption("--mine", action="store_true", help="test your own code: what workspace/ holds comes first")
+    parser.addoption(
+        "--rewrite", action="store_true", help="record transcripts anew; read the difference before commit"
+    )
+    # The conftests of the chapters are read before options are: for them the order must stand now.
+    config = pluginmanager.get_plugin("pytestconfig")
+    assert isinstance(config, pytest.Config)
+    if _will_be_mine(config):
+        whose.put_first(WORKSPACE)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--mine"):
+        return
+    if not whose.rooms(WORKSPACE):
+        raise pytest.UsageError(f"--mine: nothing is in {SHOWN}/ yet: run `minibroker course start 1`")
+    whose.put_first(WORKSPACE)
+    _refuse_strangers()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.getoption("--mine"):
+        _refuse_strangers()
+
+
+def pytest_report_header() -> list[str]:
+    return whose.report(WORKSPACE, str(SHOWN))
+
+
+def _will_be_mine(config: pytest.Config) -> bool:
+    arguments = [*config.invocation_params.args, *os.environ.get("PYTEST_ADDOPTS", "").split()]
+    return "--mine" in arguments or getattr(config.option, "mine", False)
+
+
+def _refuse_strangers() -> None:
+    strangers = whose.strangers(WORKSPACE)
+    if strangers:
+        raise pytest.UsageError(
+            f"--mine: {', '.join(strangers)} was imported from elsewhere, so your code would not be tested"
+        )
+
+
+@pytest.fixture
+def transcript(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
+    """Compares a text with the one recorded in a file; with `--rewrite` it is recorded anew."""
+
+    def compare(path: Path, text: str) -> None:
+        if request.config.getoption("--rewrite"):
+            path.write_text(text)
+        assert text == path.read_text()
+
+    return compare

@@ -1,0 +1,179 @@
+"""Running the tests that an exercise lists, against the learner's code, and judging the exercise by them.
+
+pytest runs in a process of its own, so that it imports the learner's code fresh and its options are ours
+alone; one run serves all exercises. `witness` writes down what each test did.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minibroker.course.errors import CourseError
+from minibroker.course.exercises import Chapter, Exercise
+from minibroker.course.house import House
+from minibroker.course.witness import is_listed
+
+DONE, NOT_YET, FAILING = "done", "not yet", "failing"
+TEST_SECONDS_MAX = 60  # a learner's endless loop should not take the suite's full timeout
+_RAN = (0, 1, 5)  # pytest's exit codes for: all passed, some failed, none found
+
+# As the exception itself, as its repr inside another message, or as the line of source in a traceback.
+_STRIPPED = re.compile(r"NotImplementedError(?:: |\(\\?['\"])exercise (\d+\.\d+): ([\w.]+)")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one test did, or one file that could not be collected."""
+
+    test: str
+    outcome: str
+    line: str
+    text: str
+
+    @property
+    def stripped(self) -> list[tuple[str, str]]:
+        """The exercises (id and function) whose missing body shows in the failure."""
+        return [] if self.outcome == "passed" else _STRIPPED.findall(self.text)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How far one exercise is, why, and the test that shows it."""
+
+    exercise: Exercise
+    state: str
+    because: str = ""
+    test: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.because}" if self.because else self.state
+
+
+def check(house: House, chapter: Chapter, exercises: Sequence[Exercise]) -> list[Verdict]:
+    """Run the tests of these exercises against the learner's code and judge each exercise."""
+    listed = [test for exercise in exercises for test in node_ids(house, chapter, exercise)]
+    outcomes = run_tests(house, listed, mine=True)
+    return [judge(exercise, node_ids(house, chapter, exercise), outcomes) for exercise in exercises]
+
+
+def check_the_rest(house: House, chapter: Chapter) -> list[Outcome]:
+    """Run all tests of the chapter that no exercise lists, against the learner's code."""
+    listed = [test for exercise in chapter.exercises for test in node_ids(house, chapter, exercise)]
+    return run_tests(house, listed, mine=True, instead=chapter.folder / "tests")
+
+
+def node_ids(house: House, chapter: Chapter, exercise: Exercise) -> list[str]:
+    """Return the exercise's tests as pytest names them when it runs in the clone's root."""
+    return [f"{chapter.folder.relative_to(house.root).as_posix()}/{test}" for test in exercise.tests]
+
+
+def run_tests(
+    house: House,
+    listed: Sequence[str],
+    *,
+    mine: bool,
+    instead: Path | None = None,
+) -> list[Outcome]:
+    """Run the listed tests, or those in the folder `instead` that are not listed; return what each did."""
+    if importlib.util.find_spec("pytest") is None:
+        raise CourseError("pytest is not installed: run `make setup-dev`")
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "witness.jsonl"
+        command = [sys.executable, "-m", "pytest", *_options(house, report)]
+        command += ["--mine"] if mine else []
+        command += [f"--listed={test}" for test in listed]
+        command += ["--unlisted", str(instead)] if instead else _limited(listed)
+        ended = subprocess.run(
+            command,
+            cwd=house.root,
+            env=_environment(house, os.environ),
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+        if ended.returncode not in _RAN:
+            raise CourseError(f"pytest could not run (exit {ended.returncode}): {_last_words(ended)}")
+        return _read(report)
+
+
+def judge(exercise: Exercise, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verdict:
+    """Say how far an exercise is: its own function missing counts before all else, then the first failure."""
+    concerned = outcomes_of(tests, outcomes)
+    failed = [outcome for outcome in concerned if outcome.outcome == "failed"]
+    for outcome in failed:
+        for number, function in outcome.stripped:
+            if number == exercise.id:
+                because = f"NotImplementedError: exercise {number}: {function}"
+                return Verdict(exercise, NOT_YET, because, outcome.test)
+    for outcome in failed:
+        for number, function in outcome.stripped:
+            return Verdict(exercise, NOT_YET, f"needs exercise {number} first: {function}", outcome.test)
+    if failed:
+        return Verdict(exercise, FAILING, failed[0].line, failed[0].test)
+    return _unless_unseen(exercise, tests, concerned)
+
+
+def _unless_unseen(exercise: Exercise, tests: Sequence[str], concerned: Sequence[Outcome]) -> Verdict:
+    # No failure is not yet a success: each listed test must have been seen to pass.
+    for test in tests:
+        seen = [outcome for outcome in concerned if is_listed(outcome.test, [test])]
+        if not any(outcome.outcome == "passed" for outcome in seen):
+            because = f"{test} was skipped: {seen[0].line}" if seen else f"{test} did not run"
+            return Verdict(exercise, FAILING, because, test)
+    return Verdict(exercise, DONE)
+
+
+def outcomes_of(tests: Sequence[str], outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return what these tests did: their cases, and the files that should hold them but could not be read."""
+    return [outcome for outcome in outcomes if _concerns(outcome, tests)]
+
+
+def _concerns(outcome: Outcome, tests: Sequence[str]) -> bool:
+    # A file or folder that could not be collected concerns every test inside it.
+    inside = tuple(f"{outcome.test}{separator}" for separator in ("::", "/"))
+    return is_listed(outcome.test, tests) or any(test.startswith(inside) for test in tests)
+
+
+def _options(house: House, report: Path) -> list[str]:
+    return [
+        f"--rootdir={house.root}",
+        "--quiet",
+        "--continue-on-collection-errors",
+        "-pno:cacheprovider",
+        "-pminibroker.course.witness",
+        f"--witness={report}",
+    ]
+
+
+def _limited(listed: Sequence[str]) -> list[str]:
+    files = dict.fromkeys(test.partition("::")[0] for test in listed)
+    return [f"--override-ini=timeout={TEST_SECONDS_MAX}", *files]
+
+
+def _environment(house: House, environ: Mapping[str, str]) -> dict[str, str]:
+    # The packages of this clone, and nothing that an outer run of pytest put in front of them.
+    inherited = environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [entry for entry in inherited if entry and not (Path(entry) / "minibroker").is_dir()]
+    return {
+        **{key: value for key, value in environ.items() if key != "PYTEST_ADDOPTS"},
+        "PYTHONPATH": os.pathsep.join([*map(str, house.roots()), *others]),
+        "MINIBROKER_WORKSPACE": str(house.workspace),
+    }
+
+
+def _last_words(ended: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"
+
+
+def _read(report: Path) -> list[Outcome]:
+    if not report.exists():
+        return []
+    return [Outcome(**json.loads(line)) for line in report.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,137 @@
+"""`exercises.toml`: what a right one gives, and what is said about each way of being wrong."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from minibroker.course.errors import CourseError, InvalidExercises, WrongUsage
+from minibroker.course.exercises import load_chapter
+from minibroker.course.house import House
+
+RIGHT = """
+[[exercise]]
+id = "2.1"
+title = "Add"
+file = "minibroker/toy/sums.py"
+functions = ["add"]
+tests = ["tests/test_toy.py::test_add"]
+hint = "Plus."
+
+[[exercise]]
+id = "2.2"
+title = "Count"
+file = "minibroker/toy/sums.py"
+functions = ["Counter.up", "Counter.down"]
+tests = ["tests/test_toy.py::test_up", "tests/test_toy.py::test_down"]
+"""
+
+SUMS = """
+def add(a, b):
+    return a + b
+
+class Counter:
+    def up(self):
+        return 1
+
+    def down(self):
+        return -1
+
+def twice(): ...
+def twice(): ...
+"""
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    folder = tmp_path / "chapters" / "02-toy"
+    (folder / "minibroker" / "toy").mkdir(parents=True)
+    (folder / "minibroker" / "toy" / "sums.py").write_text(SUMS)
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_toy.py").write_text("")
+    (folder / "README.md").write_text("# Chapter 02: Toys and sums\n\nText.\n")
+    return House(tmp_path, tmp_path / "workspace")
+
+
+def write(house: House, text: str) -> None:
+    (house.root / "chapters" / "02-toy" / "exercises.toml").write_text(text)
+
+
+def test_a_right_file_gives_the_exercises_in_order(house: House) -> None:
+    write(house, RIGHT)
+    chapter = load_chapter(house, 2)
+    assert [exercise.id for exercise in chapter.exercises] == ["2.1", "2.2"]
+    assert chapter.exercise("2.2").functions == ("Counter.up", "Counter.down")
+    assert (chapter.title, chapter.rooms, chapter.exercise("2.1").hint) == ("Toys and sums", ["toy"], "Plus.")
+
+
+def test_a_chapter_without_a_lesson_is_called_by_its_folder(house: House) -> None:
+    write(house, RIGHT)
+    (house.root / "chapters" / "02-toy" / "README.md").unlink()
+    assert load_chapter(house, 2).title == "02-toy"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('id = "2.1"', 'id = "1.1"', "exercise 1.1: the id must be 2.1, 2.2 …"),
+        ('id = "2.1"', 'id = "2.01"', "exercise 2.01: the id must be 2.1, 2.2 …"),
+        ('id = "2.2"', 'id = "2.1"', "exercise 2.1: this id is taken by an earlier exercise"),
+        ('id = "2.2"', "", "exercise number 2 in the file: id is missing"),
+        ('title = "Add"', "", "exercise 2.1: title is missing"),
+        ('title = "Add"', "title = 3", "exercise 2.1: title must be a text that is not empty"),
+        ('hint = "Plus."', 'hint = " "', "exercise 2.1: hint must be a text that is not empty"),
+        ('hint = "Plus."', 'hnt = "Plus."', "exercise 2.1: unknown key hnt"),
+        ('functions = ["add"]', "functions = []", "exercise 2.1: functions must be a list of at least one text"),
+        ('functions = ["add"]', 'functions = "add"', "exercise 2.1: functions must be a list of at least one text"),
+        ('["add"]', '["sub"]', "exercise 2.1: minibroker/toy/sums.py: there is no function sub"),
+        ('["add"]', '["twice"]', "exercise 2.1: minibroker/toy/sums.py: twice is defined 2 times"),
+        ('"Counter.down"', '"add"', "exercise 2.2: add overlaps with add of an earlier one"),
+        ("toy/sums.py", "toy/none.py", "exercise 2.1: file minibroker/toy/none.py does not exist in 02-toy"),
+        ("minibroker/toy/sums.py", "../x.py", "exercise 2.1: file ../x.py must be minibroker/<room>/<module>.py"),
+        ("minibroker/toy/sums.py", "minibroker/x.py", "exercise 2.1: file minibroker/x.py must be"),
+        ('["tests/test_toy.py::test_add"]', "[]", "exercise 2.1: tests must be a list of at least one text"),
+        ("test_toy.py::test_add", "test_toy.py", "exercise 2.1: test tests/test_toy.py must name one test"),
+        ("test_toy.py::test_add", "test_no.py::test_a", "there is no file tests/test_no.py in 02-toy"),
+        ("::test_up", "::test_down", "exercise 2.2: a test is listed twice"),
+        ("[[exercise]]", "[[exercises]]", "unknown key exercises: only [[exercise]] tables belong here"),
+        ('title = "Add"', "title = ", "not valid TOML"),
+    ],
+)
+def test_a_mistake_is_named_with_its_file_and_exercise(house: House, old: str, new: str, complaint: str) -> None:
+    assert old in RIGHT
+    write(house, RIGHT.replace(old, new, 1))
+    with pytest.raises(InvalidExercises, match=re.escape(complaint)) as caught:
+        load_chapter(house, 2)
+    assert str(caught.value).startswith("chapters/02-toy/exercises.toml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_list_is_a_mistake(house: House) -> None:
+    write(house, "")
+    with pytest.raises(InvalidExercises, match=r"no \[\[exercise\]\] table"):
+        load_chapter(house, 2)
+
+
+def test_a_function_inside_another_exercises_function_is_a_mistake(house: House) -> None:
+    folder = house.root / "chapters" / "02-toy"
+    (folder / "minibroker" / "toy" / "sums.py").write_text("def add():\n    def up(): ...\n")
+    write(house, RIGHT.replace('["Counter.up", "Counter.down"]', '["add.up"]'))
+    with pytest.raises(InvalidExercises, match=r"exercise 2\.2: add\.up overlaps with add of an earlier one"):
+        load_chapter(house, 2)
+
+
+def test_an_unknown_exercise_is_wrong_usage_and_the_known_ones_are_named(house: House) -> None:
+    write(house, RIGHT)
+    with pytest.raises(WrongUsage, match=r"chapter 2 has no exercise 2\.9: it has 2\.1, 2\.2"):
+        load_chapter(house, 2).exercise("2.9")
+
+
+def test_a_chapter_that_is_not_there_and_one_without_a_list_are_told_apart(house: House) -> None:
+    with pytest.raises(CourseError, match="chapter 2 has no exercises yet"):
+        load_chapter(house, 2)
+    with pytest.raises(CourseError, match="chapter 3 is not written yet"):
+        load_chapter(house, 3)
+    (house.root / "chapters" / "03-later").mkdir()
+    with pytest.raises(CourseError, match="chapter 3 is not written yet"):
+        load_chapter(house, 3)

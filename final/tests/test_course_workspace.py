@@ -1,0 +1,449 @@
+"""A learner's session from the first command to the last, in a toy clone with one small chapter."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from minibroker.course.exercises import load_chapter
+from minibroker.course.house import House
+from minibroker.course.proving import complaints_about_exercise, complaints_about_order, complaints_about_reference
+
+CONFTEST = Path(__file__).parents[2] / "conftest.py"
+
+PROJECT = """
+[project]
+name = "minibroker"
+[tool.pytest.ini_options]
+addopts = ["--import-mode=importlib"]
+consider_namespace_packages = true
+"""
+
+EXERCISES = """
+[[exercise]]
+id = "1.1"
+title = "Add two numbers"
+file = "minibroker/toy/sums.py"
+functions = ["add"]
+tests = ["tests/test_toy_sums.py::test_add"]
+hint = "There is an operator for that."
+
+[[exercise]]
+id = "1.2"
+title = "Add many"
+file = "minibroker/toy/totals.py"
+functions = ["total"]
+tests = ["tests/test_toy_totals.py::test_total", "tests/test_toy_totals.py::test_no_numbers"]
+"""
+
+SUMS = '''"""Sums."""
+
+
+def add(a: int, b: int) -> int:
+    """Return the sum."""
+    # Use the operator.
+    return a + b
+'''
+
+TOTALS = '''"""Totals."""
+
+from minibroker.toy.sums import add
+
+
+def total(numbers: list[int]) -> int:
+    """Return the sum of all."""
+    result = 0
+    for number in numbers:
+        result = add(result, number)
+    return result
+'''
+
+TEST_SUMS = """
+import pytest
+
+from minibroker.course.exercises import load_chapter
+from minibroker.course.house import House
+from minibroker.course.proving import complaints_about_exercise, complaints_about_order, complaints_about_reference
+from minibroker.toy.sums import add
+
+@pytest.mark.parametrize("b", [1, 2])
+def test_add(b):
+    assert add(1, b) == 1 + b
+
+def test_add_stays_in_bounds():
+    assert add(1000, 0) == 1000
+"""
+
+TEST_TOTALS = """
+from minibroker.toy.totals import total
+
+def test_total():
+    assert total([1, 2, 3]) == 6
+
+def test_no_numbers():
+    assert total([]) == 0
+"""
+
+
+@dataclass
+class Learner:
+    """Sits in a clone and types commands."""
+
+    root: Path
+    chapter: Path
+    workspace: Path
+
+    def types(self, *words: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+        outer = ("MINIBROKER_WORKSPACE", "PYTHONSAFEPATH", "PYTHONPATH", "PYTEST_ADDOPTS")
+        env = {key: value for key, value in os.environ.items() if key not in outer}
+        command = [sys.executable, "-m", "minibroker.cli", "course", *words]
+        return subprocess.run(
+            command, cwd=cwd or self.root, env=env | environ, capture_output=True, text=True, check=False
+        )
+
+    def sees(self, *words: str, code: int = 0, cwd: Path | None = None, **environ: str) -> str:
+        ended = self.types(*words, cwd=cwd, **environ)
+        assert ended.returncode == code, ended.stdout + ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert not (code and not ended.stdout and ended.stderr.count("\n") != 1), "an error is one line"
+        return ended.stdout + ended.stderr
+
+    def writes(self, name: str, text: str) -> None:
+        (self.workspace / "minibroker" / "toy" / name).write_text(text)
+
+
+@pytest.fixture
+def learner(tmp_path: Path) -> Learner:
+    root = tmp_path / "clone"
+    chapter = root / "chapters" / "01-toy"
+    (chapter / "minibroker" / "toy" / "__pycache__").mkdir(parents=True)
+    (chapter / "minibroker" / "toy" / "__pycache__" / "junk.pyc").write_text("")
+    (chapter / "tests").mkdir()
+    (root / "chapters" / "02-later").mkdir()
+    files = {
+        "minibroker/toy/__init__.py": "",
+        "minibroker/toy/sums.py": SUMS,
+        "minibroker/toy/totals.py": TOTALS,
+        "tests/test_toy_sums.py": TEST_SUMS,
+        "tests/test_toy_totals.py": TEST_TOTALS,
+        "exercises.toml": EXERCISES,
+        "README.md": "# Chapter 01: Toys\n",
+    }
+    for name, text in files.items():
+        (chapter / name).write_text(text)
+    (root / "pyproject.toml").write_text(PROJECT)
+    shutil.copy(CONFTEST, root)
+    return Learner(root, chapter, root / "workspace")
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in paths}
+
+
+def test_a_session_goes_from_red_to_green(learner: Learner) -> None:
+    learner.sees("start", "1")
+    first = learner.sees("check", "1", code=1)
+    assert "testing your minibroker.toy from workspace/, the reference for the rest" in first
+    assert "1.1  Add two numbers  not yet: NotImplementedError: exercise 1.1: add\n" in first
+    assert "1.2  Add many         not yet: NotImplementedError: exercise 1.2: total\n" in first
+    step = "write add in workspace/minibroker/toy/sums.py, then `minibroker course check 1 --exercise 1.1`"
+    assert first.splitlines()[-1] == f"next: {step}"
+
+    learner.writes("totals.py", TOTALS)
+    assert "1.2  Add many         not yet: needs exercise 1.1 first: add\n" in learner.sees("check", "1", code=1)
+
+    learner.writes("sums.py", SUMS.replace("a + b", "a - b"))
+    wrong = learner.sees("check", "1", code=1)
+    assert "1.1  Add two numbers  failing: assert 0 == (1 + 1)\n" in wrong
+    test = "chapters/01-toy/tests/test_toy_sums.py::test_add[1]"
+    assert wrong.splitlines()[-1] == f"next: see the whole failure with `pytest --mine '{test}'`"
+
+    learner.writes("sums.py", SUMS.replace("a + b", "b + a"))
+    last = learner.sees("check", "1")
+    assert "1.1  Add two numbers  done\n" in last
+    assert "1.2  Add many         done\n" in last
+    assert "the rest of the chapter's tests pass with your code too: 1\n" in last
+    assert last.splitlines()[-1] == "next: compare with the reference, `minibroker course diff 1`"
+
+
+def test_start_strips_all_exercises_and_copies_the_rest_as_it_is(learner: Learner) -> None:
+    output = learner.sees("start", "1")
+    copy = files_in(learner.workspace / "minibroker")
+    assert sorted(copy) == ["toy/__init__.py", "toy/sums.py", "toy/totals.py"]
+    assert copy["toy/sums.py"] == SUMS.replace("return a + b", 'raise NotImplementedError("exercise 1.1: add")')
+    assert copy["toy/totals.py"].startswith(TOTALS.partition("    result = 0")[0])
+    assert "1.1  Add two numbers  workspace/minibroker/toy/sums.py: add, line 4\n" in output
+    assert not (learner.workspace / "minibroker" / "__init__.py").exists()
+    assert sorted(path.name for path in learner.workspace.iterdir()) == [".course.json", "minibroker"]
+
+
+def test_a_second_start_refuses_and_touches_nothing(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("sums.py", "# hours of work\n")
+    before = files_in(learner.workspace)
+    output = learner.sees("start", "1", code=1)
+    assert "workspace/minibroker/toy is already there" in output
+    assert "`minibroker course start 1 --again` keeps it aside and starts anew" in output
+    assert files_in(learner.workspace) == before
+
+
+def test_start_refuses_a_package_that_the_learner_made_by_hand(learner: Learner) -> None:
+    (learner.workspace / "minibroker" / "toy").mkdir(parents=True)
+    learner.writes("sums.py", "# my own\n")
+    learner.sees("start", "1", code=1)
+    assert files_in(learner.workspace) == {"minibroker/toy/sums.py": "# my own\n"}
+
+
+def test_start_again_keeps_every_earlier_copy_under_a_number(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("sums.py", "# first try\n")
+    assert "kept in workspace/.old/01-toy.1" in learner.sees("start", "1", "--again")
+    learner.writes("sums.py", "# second try\n")
+    assert "kept in workspace/.old/01-toy.2" in learner.sees("start", "1", "--again")
+    old = learner.workspace / ".old"
+    assert (old / "01-toy.1" / "minibroker" / "toy" / "sums.py").read_text() == "# first try\n"
+    assert (old / "01-toy.2" / "minibroker" / "toy" / "sums.py").read_text() == "# second try\n"
+    assert "exercise 1.1: add" in (learner.workspace / "minibroker" / "toy" / "sums.py").read_text()
+
+
+def test_the_workspace_stands_where_the_environment_says(learner: Learner, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    learner.sees("start", "1", MINIBROKER_WORKSPACE=str(elsewhere))
+    assert (elsewhere / "minibroker" / "toy" / "sums.py").exists()
+    assert not learner.workspace.exists()
+    output = learner.sees("check", "1", "--exercise", "1.1", code=1, MINIBROKER_WORKSPACE=str(elsewhere))
+    assert f"testing your minibroker.toy from {elsewhere}/" in output
+
+
+def test_commands_work_from_any_folder_of_the_clone(learner: Learner) -> None:
+    learner.sees("start", "1", cwd=learner.chapter)
+    assert "exercise 1.1: add" in learner.sees("check", "1", code=1, cwd=learner.chapter / "tests")
+
+
+def test_checking_one_exercise_runs_that_one_and_shows_its_hint_until_it_is_done(learner: Learner) -> None:
+    learner.sees("start", "1")
+    output = learner.sees("check", "1", "--exercise", "1.1", code=1)
+    assert "hint: There is an operator for that." in output
+    assert "1.2" not in output
+    learner.writes("sums.py", SUMS)
+    output = learner.sees("check", "1", "--exercise", "1.1")
+    assert "hint" not in output
+    assert output.splitlines()[-1] == "next: `minibroker course check 1` tests all exercises of the chapter"
+
+
+def test_a_syntax_error_fails_what_imports_it_and_nothing_else(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("sums.py", SUMS)
+    learner.writes("totals.py", "def total(:\n")
+    output = learner.sees("check", "1", code=1)
+    assert "1.1  Add two numbers  done\n" in output
+    assert "1.2  Add many         failing: SyntaxError: invalid syntax\n" in output
+
+
+def test_when_another_test_of_the_chapter_fails_the_chapter_is_not_green(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("sums.py", SUMS.replace("a + b", "a + b if a < 1000 else 0"))
+    learner.writes("totals.py", TOTALS)
+    output = learner.sees("check", "1", code=1)
+    assert "all 2 exercises are done" in output
+    assert "failing  chapters/01-toy/tests/test_toy_sums.py::test_add_stays_in_bounds: assert 0 == 1000" in output
+    assert output.splitlines()[-1].startswith("next: other tests fail: 1; see the first with `pytest --mine ")
+
+
+def test_a_listed_test_that_did_not_run_is_not_a_success(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("sums.py", SUMS)
+    (learner.chapter / "tests" / "test_toy_sums.py").write_text("def test_other(): ...\n")
+    output = learner.sees("check", "1", "--exercise", "1.1", code=1)
+    assert "failing: chapters/01-toy/tests/test_toy_sums.py::test_add did not run" in output
+    skipped = "import pytest\n@pytest.mark.skip(reason='no disk')\ndef test_add(): ...\n"
+    (learner.chapter / "tests" / "test_toy_sums.py").write_text(skipped)
+    assert "test_add was skipped: Skipped: no disk" in learner.sees("check", "1", "--exercise", "1.1", code=1)
+
+
+def test_check_warns_with_the_file_names_when_the_reference_moved_on(learner: Learner) -> None:
+    learner.sees("start", "1")
+    assert "warning" not in learner.sees("check", "1", code=1)
+    (learner.chapter / "minibroker" / "toy" / "sums.py").write_text(SUMS + "\nMORE = 1\n")
+    (learner.chapter / "minibroker" / "toy" / "fresh.py").write_text("")
+    ended = learner.types("check", "1")
+    names = "minibroker/toy/fresh.py, minibroker/toy/sums.py"
+    assert f"warning: the reference moved on since your copy was made: {names}; see it with" in ended.stderr
+    assert "`minibroker course diff 1`" in ended.stderr
+    assert "reference moved on" in learner.sees("list")
+    learner.sees("start", "1", "--again")
+    assert "moved on" not in learner.sees("check", "1", code=1) + learner.sees("list")
+
+
+def test_diff_turns_the_learners_code_into_the_reference(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("totals.py", TOTALS)
+    learner.writes("mine.py", "X = 1\n")
+    output = learner.sees("diff", "1")
+    assert "--- workspace/minibroker/toy/sums.py\n+++ chapters/01-toy/minibroker/toy/sums.py\n" in output
+    assert '-    raise NotImplementedError("exercise 1.1: add")\n+    return a + b\n' in output
+    assert "--- workspace/minibroker/toy/mine.py\n+++ /dev/null\n" in output
+    assert "totals.py" not in output
+
+
+def test_diff_of_one_exercise_shows_its_function_only(learner: Learner) -> None:
+    learner.sees("start", "1")
+    output = learner.sees("diff", "1", "--exercise", "1.2")
+    assert output.startswith("--- workspace/minibroker/toy/totals.py::total\n")
+    assert "sums" not in output
+    learner.writes("totals.py", "# everything new\n" + TOTALS)
+    same = learner.sees("diff", "1", "--exercise", "1.2")
+    assert same == "your code of exercise 1.2 is the same as the reference\n"
+
+
+def test_an_empty_diff_says_so(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("sums.py", SUMS)
+    learner.writes("totals.py", TOTALS)
+    assert learner.sees("diff", "1") == "your code of chapter 1 is the same as the reference\n"
+
+
+def test_diff_of_a_function_that_cannot_be_found_says_why(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("sums.py", "def plus(): ...\n")
+    output = learner.sees("diff", "1", "--exercise", "1.1", code=1)
+    assert "workspace/minibroker/toy/sums.py: there is no function add" in output
+    learner.writes("sums.py", "def add(:\n")
+    output = learner.sees("diff", "1", "--exercise", "1.1", code=1)
+    assert "workspace/minibroker/toy/sums.py, line 1: invalid syntax" in output
+
+
+def test_list_shows_every_chapter_and_how_far_the_learner_is(learner: Learner) -> None:
+    def states() -> list[str]:
+        return [row["state"] for row in json.loads(learner.sees("list", "--format", "json"))]
+
+    assert states() == ["not started", *["not written yet"] * 6]
+    learner.sees("start", "1")
+    assert states()[0] == "started, not checked yet"
+    learner.writes("sums.py", SUMS)
+    learner.sees("check", "1", code=1)
+    assert states()[0] == "1 of 2 done"
+    table = learner.sees("list").splitlines()
+    assert table[0].split() == ["CHAPTER", "TITLE", "EXERCISES", "STATE"]
+    assert table[1].split() == ["1", "Toys", "2", "1", "of", "2", "done"]
+    assert len(table) == 1 + 7
+
+
+def test_list_says_in_json_what_is_there(learner: Learner) -> None:
+    rows = json.loads(learner.sees("list", "--format", "json"))
+    expected = {"chapter": 1, "title": "Toys", "written": True, "exercises": 2, "state": "not started"}
+    assert rows[0] == expected
+    assert rows[1]["written"] is False
+
+
+@pytest.mark.parametrize("command", ["check", "diff"])
+def test_before_the_start_there_is_one_line_that_tells_how(learner: Learner, command: str) -> None:
+    output = learner.sees(command, "1", code=1)
+    assert output.endswith("chapter 1 is not started: `minibroker course start 1`\n")
+
+
+def test_a_chapter_to_come_fails_and_a_number_beyond_the_course_is_wrong_usage(learner: Learner) -> None:
+    assert "chapter 2 is not written yet" in learner.sees("start", "2", code=1)
+    learner.sees("start", "8", code=2)
+    learner.sees("start", code=2)
+    learner.sees("start", "1")
+    assert "chapter 1 has no exercise 1.9: it has 1.1, 1.2" in learner.sees("check", "1", "--exercise", "1.9", code=2)
+
+
+def test_a_record_that_cannot_be_read_is_named(learner: Learner) -> None:
+    learner.sees("start", "1")
+    (learner.workspace / ".course.json").write_text("{")
+    assert "workspace/.course.json cannot be read" in learner.sees("check", "1", code=1)
+
+
+def test_without_pytest_there_is_one_line_that_tells_how_to_get_it(learner: Learner, tmp_path: Path) -> None:
+    learner.sees("start", "1")
+    hide = tmp_path / "hide"
+    hide.mkdir()
+    # Python reads this module at its start; from then on, pytest is not there.
+    finder = "import importlib.util as util\nfind = util.find_spec\n"
+    finder += "util.find_spec = lambda name, *rest: None if name == 'pytest' else find(name, *rest)\n"
+    (hide / "sitecustomize.py").write_text(finder)
+    output = learner.sees("check", "1", code=1, PYTHONPATH=str(hide))
+    assert "pytest is not installed: run `make setup-dev`" in output
+
+
+def test_outside_a_clone_one_line_says_that_the_course_needs_one(learner: Learner, tmp_path: Path) -> None:
+    # As installed from a wheel: the packages stand in a folder that belongs to no clone.
+    installed = tmp_path / "site-packages"
+    for room in ("cli", "course"):
+        shutil.copytree(Path(__file__).parents[1] / "minibroker" / room, installed / "minibroker" / room)
+    output = learner.sees("list", code=1, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert "the course needs a clone of the repository" in output
+    assert "Toys" in learner.sees("list", PYTHONPATH=str(installed))
+
+
+def proof(learner: Learner, tmp_path: Path, exercise_id: str) -> list[str]:
+    house = House(learner.root, learner.workspace)
+    chapter = load_chapter(house, 1)
+    return complaints_about_exercise(house, chapter, chapter.exercise(exercise_id), tmp_path / "scratch")
+
+
+def test_the_proof_accepts_a_good_exercise(learner: Learner, tmp_path: Path) -> None:
+    assert proof(learner, tmp_path, "1.1") == []
+    assert not learner.workspace.exists()
+
+
+def test_the_proof_finds_a_listed_test_that_does_not_need_the_exercise(learner: Learner, tmp_path: Path) -> None:
+    (learner.chapter / "tests" / "test_toy_totals.py").write_text(TEST_TOTALS.replace("total([])", "0"))
+    test = "chapters/01-toy/tests/test_toy_totals.py::test_no_numbers"
+    assert proof(learner, tmp_path, "1.2") == [f"{test}: passed, not failed"]
+
+
+def test_the_proof_finds_a_listed_test_that_fails_for_another_reason(learner: Learner, tmp_path: Path) -> None:
+    (learner.chapter / "tests" / "test_toy_totals.py").write_text(TEST_TOTALS.replace("total([])", "1"))
+    test = "chapters/01-toy/tests/test_toy_totals.py::test_no_numbers"
+    assert proof(learner, tmp_path, "1.2") == [f"{test}: fails, but not because of exercise 1.2: assert 1 == 0"]
+
+
+def test_the_proof_finds_a_listed_test_that_does_not_exist(learner: Learner, tmp_path: Path) -> None:
+    (learner.chapter / "exercises.toml").write_text(EXERCISES.replace("::test_total", "::test_totals"))
+    test = "chapters/01-toy/tests/test_toy_totals.py::test_totals"
+    assert proof(learner, tmp_path, "1.2") == [f"{test}: there is no such test"]
+
+
+def test_the_proof_finds_a_function_that_no_test_needs(learner: Learner, tmp_path: Path) -> None:
+    spare = "\n\ndef spare() -> None:\n    return None\n"
+    (learner.chapter / "minibroker" / "toy" / "sums.py").write_text(SUMS + spare)
+    (learner.chapter / "exercises.toml").write_text(EXERCISES.replace('["add"]', '["add", "spare"]'))
+    assert proof(learner, tmp_path, "1.1") == ["1.1: with spare alone taken out, all tests pass"]
+
+
+def test_the_proof_finds_a_listed_test_that_the_reference_fails(learner: Learner) -> None:
+    house = House(learner.root, learner.workspace)
+    assert complaints_about_reference(house, load_chapter(house, 1)) == []
+    (learner.chapter / "minibroker" / "toy" / "sums.py").write_text(SUMS.replace("a + b", "a + b if b < 2 else 0"))
+    complaint = "chapters/01-toy/tests/test_toy_sums.py::test_add[2]: failed, not passed: assert 0 == (1 + 2)"
+    assert complaint in complaints_about_reference(house, load_chapter(house, 1))
+
+
+def test_the_proof_finds_an_exercise_without_which_the_package_cannot_be_imported(
+    learner: Learner, tmp_path: Path
+) -> None:
+    (learner.chapter / "minibroker" / "toy" / "sums.py").write_text(SUMS + "\n\nTWO = add(1, 1)\n")
+    complaint = "chapters/01-toy/tests/test_toy_sums.py: exercise 1.1 is called while it is imported"
+    assert proof(learner, tmp_path, "1.1") == [complaint]
+
+
+def test_the_proof_finds_an_exercise_that_needs_a_later_one(learner: Learner, tmp_path: Path) -> None:
+    house = House(learner.root, learner.workspace)
+    chapter = load_chapter(house, 1)
+    assert complaints_about_order(house, chapter, chapter.exercise("1.1"), tmp_path / "right") == []
+    reversed_ids = EXERCISES.replace("1.1", "1.x").replace("1.2", "1.1").replace("1.x", "1.2")
+    first, second = reversed_ids.split("\n\n")
+    (learner.chapter / "exercises.toml").write_text(f"{second}\n\n{first}\n")
+    chapter = load_chapter(house, 1)
+    complaint = "chapters/01-toy/tests/test_toy_totals.py::test_total: failed, not passed: "
+    complaint += "NotImplementedError: exercise 1.2: add"
+    assert complaints_about_order(house, chapter, chapter.exercise("1.1"), tmp_path / "wrong") == [complaint]
