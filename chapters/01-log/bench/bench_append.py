@@ -1,22 +1,25 @@
 """Appending to the log against the least that any log must do: a checksum and a write into the page cache.
 
-All cases write over one and the same warm file, so that the page cache costs them alike; what differs is our Python.
+All cases write the same batch over one and the same warm file, so that memory and page cache cost them alike; what
+differs is our Python.
 """
 
 from minibroker.bench import KIB, MIB, Bar, Benchmark, Case, Context, bytes_text, limits, scaled
 from minibroker.log.batch import BatchBuilder
 from minibroker.log.disk import OSFiles
 from minibroker.log.logfile import NEVER, LogFile
+from minibroker.log.record import encode_record
 from minibroker.log.recovery import Recovered
 
 
 def benchmark(context: Context) -> Benchmark:
-    size = scaled(full=128 * MIB, quick=2 * MIB)
+    size = scaled(full=512 * MIB, quick=2 * MIB)
     descriptor = limits.scratch_file(context, "append.log", size)
     cases, bars = [], []
     for block_bytes in (MIB, 16 * KIB):
-        bare = limits.write(descriptor, size, block_bytes, with_crc32c=True)
-        ours = append_case(context, size, block_bytes, limit=bare.name)
+        batch = batch_of(block_bytes)
+        bare = limits.write(descriptor, size, block_bytes, with_crc32c=True, block=batch)
+        ours = append_case(context, size, batch, limit=bare.name)
         cases += [bare, ours]
         if block_bytes == MIB:
             bars.append(Bar(ours.name, "ratio", at_least=0.95))
@@ -30,11 +33,10 @@ def benchmark(context: Context) -> Benchmark:
     )
 
 
-def append_case(context: Context, size: int, block_bytes: int, limit: str) -> Case:
+def append_case(context: Context, size: int, batch: bytearray, limit: str) -> Case:
     file = OSFiles().open(str(context.directory / "append.log"))
     context.on_close(file.close)
-    batch = batch_of(block_bytes)
-    count = size // block_bytes
+    count = size // len(batch)
 
     def run() -> None:
         # A log that takes the file for empty writes over its warm pages instead of growing it.
@@ -42,20 +44,20 @@ def append_case(context: Context, size: int, block_bytes: int, limit: str) -> Ca
         for _ in range(count):
             log.append(batch)
 
-    name = f"append, {bytes_text(block_bytes)} batches"
-    return Case(name, run, bytes_count=count * block_bytes, operations_count=count, limit=limit)
+    name = f"append, {bytes_text(len(batch))} batches"
+    return Case(name, run, bytes_count=count * len(batch), operations_count=count, limit=limit)
 
 
 def batch_of(batch_bytes: int) -> bytearray:
-    """A batch of exactly so many bytes: 1 KB records, and a last one that fills it up."""
+    """A batch of exactly so many bytes: records of 1 KB, and a last one that fills it up."""
     builder = BatchBuilder()
     while builder.size + 2 * KIB < batch_bytes:
         builder.append(timestamp=0, key=None, value=bytes(1000))
-    for fill in range(3 * KIB):
-        filled = BatchBuilder()
-        for _ in range(builder.record_count):
-            filled.append(timestamp=0, key=None, value=bytes(1000))
-        filled.append(timestamp=0, key=None, value=bytes(batch_bytes - builder.size - fill))
-        if filled.size == batch_bytes:
-            return filled.build()
-    raise AssertionError(f"no batch of {batch_bytes} bytes")
+    # A record costs a few bytes beside its value, so find the value's size by trying.
+    for size in range(batch_bytes - builder.size, 0, -1):
+        last = encode_record(offset_delta=builder.record_count, timestamp_delta=0, key=None, value=bytes(size))
+        if builder.size + len(last) == batch_bytes:
+            builder.append(timestamp=0, key=None, value=bytes(size))
+            break
+    assert builder.size == batch_bytes
+    return builder.build()

@@ -1,0 +1,127 @@
+"""Every command that a page shows is typed, in a copy of the tree, and does what the page says."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lessons import ROOT, Command, Page, Reader, commands, copy_house, output_matches, pages
+
+PAGES = [page for page in pages(ROOT) if commands(page)]
+
+# How many fences of each page are not run. Each carries its reason; a new one is a decision, so it is counted here.
+NOT_RUN = {"CONTRIBUTING.md": 1, "README.md": 1, "chapters/01-log/README.md": 1}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.where))
+def test_the_commands_of_a_page_do_what_it_says(page: Page, tmp_path: Path) -> None:
+    reader = Reader(copy_house(ROOT, tmp_path / "minibroker"))
+    try:
+        for command in commands(page):
+            fault = reader.fault(command)
+            assert fault is None, f"{page.where}, {fault}"
+    finally:
+        reader.leave()
+
+
+def test_no_more_fences_are_exempt_than_were_decided() -> None:
+    counted = {str(page.where): sum("no-run" in fence.marks for fence in page.fences()) for page in pages(ROOT)}
+    assert {where: count for where, count in counted.items() if count} == NOT_RUN
+
+
+# The checks themselves
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    house = tmp_path / "house"
+    house.mkdir()
+    reader = Reader(house)
+    yield reader
+    reader.leave()
+
+
+def page_of(reader: Reader, text: str) -> Page:
+    (reader.house / "README.md").write_text(text)
+    return Page(reader.house, Path("README.md"))
+
+
+def faults(reader: Reader, text: str) -> list[str]:
+    return [fault for command in commands(page_of(reader, text)) if (fault := reader.fault(command))]
+
+
+def test_a_failing_command_is_flagged(reader: Reader) -> None:
+    (fault,) = faults(reader, "```sh\ntrue\nls /nowhere/at/all\ntrue\n```\n")
+    assert "line 2: failed" in fault
+    assert "/nowhere/at/all" in fault
+
+
+def test_a_wrong_output_is_flagged(reader: Reader) -> None:
+    (fault,) = faults(reader, "```console\n$ echo one\none\n$ echo two\nthree\n```\n")
+    assert "line 4: the output differs" in fault
+
+
+def test_a_true_output_passes(reader: Reader) -> None:
+    assert faults(reader, "```console\n$ printf 'one\\ntwo\\n'\none\ntwo\n$ true\n```\n") == []
+
+
+def test_a_command_that_is_meant_to_fail_must_fail(reader: Reader) -> None:
+    assert faults(reader, "<!-- fails: on purpose -->\n```console\n$ false\n```\n") == []
+    assert len(faults(reader, "<!-- fails: on purpose -->\n```console\n$ true\n```\n")) == 1
+
+
+def test_a_fence_marked_no_run_is_not_run(reader: Reader) -> None:
+    assert faults(reader, "<!-- no-run: it would fail -->\n```sh\nfalse\n```\n") == []
+
+
+def test_a_reader_has_one_shell(reader: Reader) -> None:
+    first = "```sh\nmkdir there\ncd there\nexport WHERE=here\n```\n"
+    second = "```console\n$ basename $PWD; echo $WHERE\nthere\nhere\n```\n"
+    assert faults(reader, first + "\n" + second) == []
+
+
+def test_a_command_may_be_continued_on_the_next_line(reader: Reader) -> None:
+    assert faults(reader, "```console\n$ echo one \\\n>   two\none two\n```\n") == []
+
+
+def test_what_is_left_in_the_background_does_not_hold_the_reader_up(reader: Reader) -> None:
+    assert reader.run("sleep 1000 &\necho started") == (0, "started\n")
+
+
+def test_activating_the_environment_is_harmless(reader: Reader) -> None:
+    assert faults(reader, "```sh\n. .venv/bin/activate\npython -c 'import click'\n```\n") == []
+
+
+def test_the_copy_runs_its_own_code(reader: Reader) -> None:
+    room = reader.house / "final/minibroker/attic"
+    room.mkdir(parents=True)
+    (room / "__init__.py").write_text("print('the copy')\n")
+    assert reader.run("python -c 'import minibroker.attic'") == (0, "the copy\n")
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "matches"),
+    [
+        (["a"], ["a"], True),
+        (["a"], ["a", "b"], False),
+        (["a", "..."], ["a"], True),
+        (["a", "...", "d"], ["a", "b", "c", "d"], True),
+        (["a", "...", "d"], ["a", "b", "c"], False),
+        (["took … ms"], ["took 12 ms"], True),
+        (["took ... ms"], ["took 12 s"], False),
+        (["(a+b)"], ["(a+b)"], True),
+        (["a  "], ["a"], True),
+        (["…"], [], True),
+    ],
+)
+def test_dots_in_an_expected_output_stand_for_anything(expected: list[str], actual: list[str], matches: bool) -> None:
+    assert output_matches(expected, actual) is matches
+
+
+def test_a_page_gives_its_commands_in_order(reader: Reader) -> None:
+    page = page_of(reader, "# A\n\n```sh\none\n```\n\n```console\n$ two\n2\n$ three\n```\n")
+    assert commands(page) == [
+        Command(4, "one", None, False),
+        Command(8, "two", ["2"], False),
+        Command(10, "three", None, False),
+    ]
