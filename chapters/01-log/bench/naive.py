@@ -1,60 +1,124 @@
-"""What everybody writes first: a log as lines of JSON. This breaks one in every way a disk can, and counts.
+"""What everybody writes first, a log as lines of JSON, and the log of this chapter, through the same two experiments.
 
-Run it with `python chapters/01-log/bench/naive.py`. The lesson begins with what it prints.
+Run it with `python chapters/01-log/bench/naive.py` (the lesson begins with what it prints), and with `--ours` at the
+end of the chapter.
 """
 
 import json
-from typing import Any
+import sys
+from collections.abc import Callable
 
-RECORDS = [{"offset": n, "key": f"user-{n % 3}", "value": f"order {n}: {n * 7} EUR"} for n in range(20)]
+from minibroker.log.batch import BatchBuilder, batches
+from minibroker.log.errors import LogError
+from minibroker.log.logfile import LogFile
+from minibroker.log.memory import MemoryFiles
+
+VALUES = [f"order {n}: {n * 7} EUR" for n in range(20)]
+MORE = "order 20: 140 EUR"
+
+Write = Callable[[list[str]], bytes]
+Read = Callable[[bytes], tuple[list[str], bool]]  # the values, and whether damage was noticed
+Append = Callable[[bytes, str], bytes]
 
 
-def write() -> bytes:
+# Lines of JSON
+
+
+def write_json(values: list[str]) -> bytes:
     """The whole log, a record a line."""
-    return b"".join(json.dumps(record).encode() + b"\n" for record in RECORDS)
+    return b"".join(json.dumps({"offset": n, "value": value}).encode() + b"\n" for n, value in enumerate(values))
 
 
-def read(content: bytes) -> list[Any]:
-    """Every record, or ValueError if the file is damaged: all the checking that JSON offers."""
-    return [json.loads(line) for line in content.splitlines()]
+def read_json(content: bytes) -> tuple[list[str], bool]:
+    """Every record up to the first that does not parse: all the checking that JSON offers."""
+    values: list[str] = []
+    for line in content.splitlines():
+        try:
+            values.append(json.loads(line)["value"])
+        except (ValueError, KeyError, TypeError):
+            return values, True
+    return values, False
 
 
-def flip_every_bit(content: bytes) -> tuple[int, int]:
-    """Flip each bit alone; count how often reading complains, and how often it gives other records without a word."""
+def append_json(content: bytes, value: str) -> bytes:
+    """Append one more line to whatever is there."""
+    return content + json.dumps({"offset": 20, "value": value}).encode() + b"\n"
+
+
+# The log of chapter 01
+
+
+def write_log(values: list[str]) -> bytes:
+    """The same records, one batch each."""
+    content = b""
+    for value in values:
+        content = append_log(content, value)
+    return content
+
+
+def read_log(content: bytes) -> tuple[list[str], bool]:
+    """Open the file as after a crash, and read what is believed."""
+    log = open_log(content)
+    found = log.read(0, bytes_max=len(content)).read()
+    values = [(record.value or b"").decode() for batch in batches(found) for record in batch.records()]
+    return values, log.recovered.damage is not None
+
+
+def append_log(content: bytes, value: str) -> bytes:
+    """Open the file as after a crash, and append to what is believed."""
+    log = open_log(content)
+    builder = BatchBuilder()
+    builder.append(timestamp=0, key=None, value=value.encode())
+    log.append(builder.build())
+    return log.read(0, bytes_max=2**31).read()
+
+
+def open_log(content: bytes) -> LogFile:
+    """A log on a disk in memory that holds these bytes."""
+    files = MemoryFiles()
+    files.open("a.log").pwrite(content, 0)
+    return LogFile.open(files, "a.log")
+
+
+# The experiments
+
+
+def flip_every_bit(content: bytes, read: Read) -> tuple[int, int]:
+    """Flip each bit alone; count how often that is noticed, and how often other values are read without a word."""
     noticed = wrong = 0
     for position in range(len(content)):
         for bit in range(8):
             flipped = bytearray(content)
             flipped[position] ^= 1 << bit
-            try:
-                wrong += read(bytes(flipped)) != RECORDS
-            except ValueError:
-                noticed += 1
+            values, is_noticed = read(bytes(flipped))
+            noticed += is_noticed
+            wrong += not is_noticed and values != VALUES
     return noticed, wrong
 
 
-def append_after_every_cut(content: bytes) -> tuple[int, int]:
-    """Tear the last line at each byte, append one more record, and count how often that one cannot be read back."""
-    last = content[:-1].rindex(b"\n") + 1
+def append_after_every_cut(content: bytes, last: int, read: Read, append: Append) -> int:
+    """Tear the last record at each byte, append one more, and count how often that one cannot be read back."""
     lost = 0
-    more = {"offset": 20, "key": "user-2", "value": "order 20: 140 EUR"}
     for cut in range(last, len(content)):
-        torn = content[:cut] + json.dumps(more).encode() + b"\n"
         try:
-            lost += read(torn)[-1] != more
-        except ValueError:
-            lost += 1
-    return lost, len(content) - last
+            values, _is_noticed = read(append(content[:cut], MORE))
+        except LogError:
+            values = []
+        lost += values[-1:] != [MORE]
+    return lost
 
 
-def main() -> None:
+def main(write: Write, read: Read, append: Append) -> None:
     """Print the counts."""
-    content = write()
-    noticed, wrong = flip_every_bit(content)
+    content, last = write(VALUES), len(write(VALUES[:-1]))
+    noticed, wrong = flip_every_bit(content, read)
     print(f"{8 * len(content)} single flipped bits: {noticed} noticed, {wrong} read back as something else, silently")
-    lost, cuts = append_after_every_cut(content)
-    print(f"{cuts} torn last lines: {lost} times the next record, appended and acknowledged, was lost too")
+    lost = append_after_every_cut(content, last, read, append)
+    print(f"{len(content) - last} torn last records: {lost} times the next one, written whole after it, was lost too")
 
 
 if __name__ == "__main__":
-    main()
+    if "--ours" in sys.argv:
+        main(write_log, read_log, append_log)
+    else:
+        main(write_json, read_json, append_json)

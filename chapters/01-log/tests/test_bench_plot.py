@@ -186,6 +186,11 @@ def test_limits_are_grey_and_take_no_colour_from_the_others() -> None:
     assert series_colours([LIMIT, "a", "b", "a"]) == {LIMIT: "limit", "a": "0", "b": "1"}
 
 
+def test_ours_has_the_same_colour_in_every_figure() -> None:
+    assert series_colours(["kafka-python", "minibroker"]) == {"kafka-python": "1", "minibroker": "0"}
+    assert series_colours(["minibroker", LIMIT, "a", "b"]) == {"minibroker": "0", LIMIT: "limit", "a": "1", "b": "2"}
+
+
 def test_more_series_than_colours_begin_again() -> None:
     names = [str(number) for number in range(len(PALETTE) + 1)]
     assert series_colours(names)[names[-1]] == "0"

@@ -156,6 +156,13 @@ def test_the_report_says_met_and_missed_with_the_numbers() -> None:
     assert "≤ 10" in missed
 
 
+def test_the_report_says_that_a_ratio_is_not_that_of_the_medians() -> None:
+    note = "A ratio is the median of the rounds' ratios: it can differ from the ratio of the two medians."
+    assert note in outcome_text(outcome()).splitlines()
+    alone = Outcome("a", Benchmark("t", [results()["bare write"].case]), {"a": results()["bare write"]}, [], False)
+    assert note not in outcome_text(alone)
+
+
 def test_a_quick_report_says_that_its_figures_mean_nothing() -> None:
     assert "quick run: sizes shrunk, figures not comparable" in outcome_text(outcome(quick=True))
     assert "quick run" not in outcome_text(outcome())

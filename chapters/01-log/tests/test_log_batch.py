@@ -27,7 +27,7 @@ from minibroker.log.batch import (
     stamp_log_append_time,
 )
 from minibroker.log.compression import Compression
-from minibroker.log.errors import CorruptBatch, InvalidRecord, LogError, UnsupportedCompressionType
+from minibroker.log.errors import CorruptBatch, InvalidRecord, LogError, RecordsTooLarge, UnsupportedCompressionType
 from minibroker.log.record import Record
 
 
@@ -72,6 +72,36 @@ def test_a_builder_knows_its_size_and_may_leave_gaps() -> None:
     assert builder.size == len(builder.build())
     assert [record.offset for record in Batch(builder.build()).records()] == [10, 17]
     assert read_header(builder.build()).last_offset == 17
+
+
+def test_a_batch_of_ten_thousand_records_comes_back() -> None:
+    builder = BatchBuilder()
+    for n in range(10_000):
+        builder.append(timestamp=n, key=None, value=b"%d" % n)
+    found = list(Batch(builder.build()).records())
+    assert [(record.offset, record.value) for record in found] == [(n, b"%d" % n) for n in range(10_000)]
+
+
+def test_a_builder_refuses_an_offset_that_falls() -> None:
+    builder = BatchBuilder()
+    builder.append(timestamp=0, key=None, value=b"a", offset=5)
+    with pytest.raises(AssertionError, match="offset 5 is before 6"):
+        builder.append(timestamp=0, key=None, value=b"b", offset=5)
+
+
+def test_records_are_bounded_by_what_the_caller_allows() -> None:
+    batch = Batch(small_batch(bytes(100_000), compression=Compression.ZSTD))
+    with pytest.raises(RecordsTooLarge):
+        list(batch.records(bytes_max=50_000))
+
+
+@pytest.mark.parametrize(
+    ("bit", "name"), [(4, "is_transactional"), (5, "is_control"), (6, "has_delete_horizon"), (3, "timestamp_type")]
+)
+def test_each_attribute_is_the_bit_that_kafka_assigned(bit: int, name: str) -> None:
+    header = read_header(with_header(small_batch(b"a"), ATTRIBUTES_AT, ">h", 1 << bit))
+    assert getattr(header, name)
+    assert not getattr(read_header(small_batch(b"a")), name)
 
 
 # Stamping: invariant 3
@@ -162,6 +192,18 @@ def test_a_batch_is_read_wherever_it_stands() -> None:
     assert [record.value for record in found.records()] == [b"a", b"b"]
 
 
+def test_a_checksum_is_taken_where_the_batch_stands_and_no_further() -> None:
+    first, second = small_batch(b"first"), small_batch(b"second, and longer")
+    both = first + second
+    check_crc(both, read_header(both, len(first)), len(first))
+    both[-1] ^= 1
+    check_crc(both, read_header(both))  # damage behind a batch is not its own
+    with pytest.raises(CorruptBatch, match=f"position {len(first)}: crc"):
+        check_crc(both, read_header(both, len(first)), len(first))
+    with pytest.raises(CorruptBatch, match=f"{len(second) - 1} of {len(second)} bytes"):
+        check_crc(both[:-1], read_header(both, len(first)), len(first))
+
+
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_give_a_clear_error(data: bytes) -> None:
     with pytest.raises(CorruptBatch):
@@ -188,6 +230,8 @@ def test_a_record_count_that_lies_is_refused(count: int) -> None:
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, HEADER_SIZE - 13, 2**31 - 1])
 def test_a_length_that_lies_is_refused_without_allocating(length: int) -> None:
     batch = small_batch(b"a")
+    if length == HEADER_SIZE - 13:  # one less than a header has, and even its checksum is right
+        struct.pack_into(">I", batch, CRC_AT, crc32c(bytes(batch[ATTRIBUTES_AT : HEADER_SIZE - 1])))
     struct.pack_into(">i", batch, LENGTH_AT, length)
     tracemalloc.start()
     try:

@@ -91,6 +91,44 @@ def test_a_snappy_block_that_claims_more_than_it_can_hold_is_refused() -> None:
     claims_200_mib = b"\x80\x80\x80\x64" + b"\x00" * 10
     with pytest.raises(CorruptBatch, match="claims to hold 209715200"):
         decompress(Compression.SNAPPY, claims_200_mib)
+    with pytest.raises(CorruptBatch, match="of 10 bytes claims to hold 221"):
+        decompress(Compression.SNAPPY, b"\xdd\x01" + b"\x00" * 8)
+
+
+def test_a_xerial_block_longer_than_what_is_left_is_refused() -> None:
+    compressed = bytearray(compress(Compression.SNAPPY, b"hello"))
+    left = len(compressed) - 20
+    compressed[16:20] = (left + 1).to_bytes(4, "big")
+    with pytest.raises(CorruptBatch, match=f"claims {left + 1} of {left} bytes"):
+        decompress(Compression.SNAPPY, bytes(compressed))
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_limit_smaller_than_any_first_guess_holds(codec: Compression) -> None:
+    with pytest.raises(RecordsTooLarge, match="more than 100 bytes"):
+        decompress(codec, compress(codec, bytes(101)), bytes_max=100)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_little_data_costs_little_memory_whatever_the_limit(codec: Compression) -> None:
+    compressed = compress(codec, b"hello")
+    decompress(codec, compressed)
+    tracemalloc.start()
+    try:
+        assert decompress(codec, compressed) == b"hello"
+        assert tracemalloc.get_traced_memory()[1] < 300_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_gzip_members_one_behind_the_other_are_all_read_and_garbage_is_refused() -> None:
+    both = gzip.compress(b"one, ") + gzip.compress(b"two")
+    assert decompress(Compression.GZIP, both) == b"one, two"
+    assert decompress(Compression.GZIP, both, bytes_max=8) == b"one, two"
+    with pytest.raises(RecordsTooLarge):
+        decompress(Compression.GZIP, both, bytes_max=7)
+    with pytest.raises(CorruptBatch):
+        decompress(Compression.GZIP, both + b"garbage")
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)

@@ -13,7 +13,7 @@ from minibroker.log.disk import OSFiles
 from minibroker.log.errors import CorruptBatch, InvalidRecord, LogError, LogOffline, OffsetOutOfRange, StorageError
 from minibroker.log.interfaces import Log
 from minibroker.log.logfile import EVERY_APPEND, NEVER, FlushPolicy, LogFile
-from minibroker.log.memory import MemoryFiles
+from minibroker.log.memory import MemoryFile, MemoryFiles
 from minibroker.log.record import Record
 
 EVERYTHING = 2**31
@@ -80,6 +80,28 @@ def test_a_memoryview_into_a_larger_buffer_is_enough() -> None:
     assert values(log) == [b"a"]
     assert request.startswith(b"head")
     assert request.endswith(b"tail")
+
+
+@pytest.mark.parametrize("refused", ["an older epoch", "offline"])
+def test_a_refused_append_leaves_the_callers_buffer_alone(refused: str) -> None:
+    files = MemoryFiles()
+    log = log_of(files=files)
+    log.append(small_batch(b"a"), leader_epoch=5)
+    if refused == "offline":
+        files.fsync_error = OSError(errno.EIO, "input/output error")
+        with pytest.raises(LogOffline):
+            log.flush()
+    batch = small_batch(b"b")
+    with pytest.raises(LogError):
+        log.append(batch, leader_epoch=4)
+    assert batch == small_batch(b"b")
+
+
+def test_log_append_time_may_be_the_epoch_itself() -> None:
+    log = log_of()
+    log.append(small_batch(b"a"), log_append_time_ms=0)
+    (batch,) = batches(log.read(0, bytes_max=EVERYTHING).read())
+    assert [record.timestamp for record in batch.records()] == [0]
 
 
 def test_log_append_time_is_the_brokers() -> None:
@@ -184,6 +206,12 @@ def test_truncating_before_the_start_is_an_error() -> None:
         LogFile.open(MemoryFiles(), "a.log", base_offset=5).truncate(4)
 
 
+def test_truncating_behind_the_flushed_offset_claims_no_more_than_is_there() -> None:
+    log = log_of(2, 2, 2)
+    log.truncate(4)
+    assert log.flushed_offset == log.log_end_offset == 4
+
+
 def test_truncating_takes_the_epoch_and_the_flushed_offset_back() -> None:
     log = log_of()
     log.append(small_batch(b"a"), leader_epoch=1)
@@ -220,6 +248,26 @@ def test_a_policy_in_time_flushes_at_the_tick_after_it() -> None:
     assert log.flushed_offset == 0
     log.tick(1100)
     assert log.flushed_offset == 1
+
+
+def test_each_interval_begins_with_the_last_flush_or_with_idleness() -> None:
+    log = LogFile.open(MemoryFiles(), "a.log", flush_policy=FlushPolicy(interval_ms=100))
+    flushed = []
+    for now_ms, appends in [(0, 1), (100, 1), (150, 0), (200, 0), (900, 1), (950, 0), (1000, 0)]:
+        log.tick(now_ms)
+        flushed.append(log.flushed_offset)
+        for _ in range(appends):
+            log.append(small_batch(b"x"))
+    assert flushed == [0, 1, 1, 2, 2, 2, 3]
+
+
+def test_a_log_that_was_opened_is_flushed_as_far_as_it_is_believed() -> None:
+    files = MemoryFiles()
+    log_of(3, files=files)
+    again = LogFile.open(files, "a.log")
+    assert again.flushed_offset == again.log_end_offset == 3
+    files.crash()
+    assert LogFile.open(files, "a.log").log_end_offset == 3
 
 
 def test_a_tick_without_a_policy_in_time_does_nothing() -> None:
@@ -261,6 +309,53 @@ def test_a_full_disk_keeps_nothing_of_the_batch_and_says_what_to_do() -> None:
     assert values(log) == [b"0", b"1", b"2"]
 
 
+class ShortWrites(MemoryFiles):
+    """A disk that takes at most so many bytes at a time, and never refuses."""
+
+    def take_room(self, growth: int, count: int) -> int:
+        return min(count, 17)
+
+
+def test_a_batch_that_is_taken_in_pieces_is_written_whole() -> None:
+    log = log_of(2, files=ShortWrites())
+    log.append(small_batch(b"in many pieces"))
+    for batch in batches(log.read(0, bytes_max=EVERYTHING).read()):
+        batch.check_crc()
+    assert values(log) == [b"0", b"1", b"in many pieces"]
+
+
+def test_a_closed_log_has_given_its_file_back_once() -> None:
+    log = log_of(1)
+    log.close()
+    log.close()
+    with pytest.raises(OSError, match="closed"):
+        log.read(0, bytes_max=1)
+
+
+def test_a_log_that_cannot_be_opened_gives_its_file_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = MemoryFiles()
+    log_of(2, files=files).close()
+    closed = []
+    monkeypatch.setattr(MemoryFile, "close", lambda file: closed.append(file))
+    files.fsync_error = OSError(errno.EIO, "input/output error")
+    with pytest.raises(OSError, match="input/output error"):
+        LogFile.open(files, "a.log")
+    with pytest.raises(CorruptBatch):
+        LogFile.open(files, "a.log", recovery_point=3)
+    assert len(closed) == 2
+
+
+def test_an_offline_log_is_not_truncated_and_still_read() -> None:
+    files = MemoryFiles()
+    log = log_of(2, files=files)
+    files.fsync_error = OSError(errno.EIO, "input/output error")
+    with pytest.raises(LogOffline):
+        log.flush()
+    with pytest.raises(LogOffline):
+        log.truncate(0)
+    assert values(log) == [b"0", b"1"]
+
+
 def test_a_failed_flush_takes_the_log_offline_for_good() -> None:
     files = MemoryFiles()
     log = log_of(1, files=files)
@@ -298,6 +393,31 @@ def test_a_half_written_batch_that_cannot_be_cut_off_takes_the_log_offline() -> 
     files.room_bytes = 10
     with pytest.raises(LogOffline, match="half-written batch could not be cut off"):
         log.append(small_batch(b"x"))
+    assert values(log) == [b"0"]  # what is behind the log's end is not seen
     files.room_bytes = None
     again = LogFile.open(files, "a.log")  # a restart recovers
     assert values(again) == [b"0"]
+
+
+def test_a_restart_after_a_failed_flush_believes_the_disk_and_not_the_page_cache() -> None:
+    files = MemoryFiles()
+    log = LogFile.open(files, "a.log", flush_policy=EVERY_APPEND)
+    log.append(small_batch(b"acked"))
+    files.fsync_error = OSError(errno.EIO, "input/output error")
+    with pytest.raises(LogOffline):
+        log.append(small_batch(b"never reached the disk"))
+    files.fsync_error = None
+    again = LogFile.open(files, "a.log", flush_policy=EVERY_APPEND)
+    assert values(again) == [b"acked"]
+    again.append(small_batch(b"acked too"))
+    files.crash()
+    assert values(LogFile.open(files, "a.log")) == [b"acked", b"acked too"]
+
+
+def test_a_truncation_is_durable() -> None:
+    files = MemoryFiles()
+    log = log_of(2, 2, files=files)
+    log.flush()
+    log.truncate(2)
+    files.crash()
+    assert values(LogFile.open(files, "a.log")) == [b"0", b"1"]

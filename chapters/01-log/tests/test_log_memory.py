@@ -1,6 +1,7 @@
 """The disk that loses power, against the real one: a crash test is worth what its disk is worth."""
 
 import errno
+import os
 from pathlib import Path
 from random import Random
 
@@ -53,6 +54,15 @@ def test_names_are_listed_renamed_and_removed(disk: tuple[Files, str]) -> None:
     assert removed.pread(9, 0) == b"c"  # those who have it open go on reading
 
 
+def test_directories_are_listed_too(disk: tuple[Files, str]) -> None:
+    files, directory = disk
+    files.mkdir(f"{directory}/inner/most")
+    files.open(f"{directory}/inner/most/a").close()
+    files.mkdir(f"{directory}/inner")
+    assert files.list(directory) == ["inner"]
+    assert files.list(f"{directory}/inner/most") == ["a"]
+
+
 def test_a_missing_file_is_an_error_unless_it_may_be_created(disk: tuple[Files, str]) -> None:
     files, directory = disk
     with pytest.raises(FileNotFoundError):
@@ -96,7 +106,7 @@ def test_a_crash_loses_a_name_that_was_not_flushed() -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=9), max_size=5), st.integers(0, 2**32))
-def test_a_crash_keeps_a_prefix_of_the_writes_and_a_torn_one(written: list[bytes], seed: int) -> None:
+def test_a_crash_keeps_what_was_flushed_and_of_the_rest_only_what_was_written(written: list[bytes], seed: int) -> None:
     files = MemoryFiles()
     file = files.open("a")
     file.pwrite(b"safe", 0)
@@ -107,20 +117,29 @@ def test_a_crash_keeps_a_prefix_of_the_writes_and_a_torn_one(written: list[bytes
     files.crash(Random(seed))
     left = files.open("a").pread(999, 0)
     assert left.startswith(b"safe")
-    assert (b"safe" + b"".join(written)).startswith(left)
+    whole = b"safe" + b"".join(written)
+    assert len(left) <= len(whole)
+    assert all(byte in (0, whole[position]) for position, byte in enumerate(left))
 
 
-def test_crashes_reach_every_length_of_the_tail() -> None:
-    lengths = set()
-    for seed in range(300):
+def tails_after_crashes() -> set[bytes]:
+    tails = set()
+    for seed in range(500):
         files = MemoryFiles()
         file = files.open("a")
         files.fsync_directory(".")
         file.pwrite(b"12", 0)
         file.pwrite(b"345", 2)
         files.crash(Random(seed))
-        lengths.add(files.open("a").size())
-    assert lengths == {0, 1, 2, 3, 4, 5}
+        tails.add(files.open("a").pread(9, 0))
+    return tails
+
+
+def test_crashes_reach_every_prefix_and_holes_of_zeros() -> None:
+    tails = tails_after_crashes()
+    assert {b"12345"[:cut] for cut in range(6)} <= tails
+    assert b"\x00\x00345" in tails
+    assert b"1\x00345" in tails
 
 
 def test_a_full_disk_takes_a_part_and_then_refuses() -> None:
@@ -133,6 +152,49 @@ def test_a_full_disk_takes_a_part_and_then_refuses() -> None:
     assert file.pwrite(b"ABCDE", 0) == 5  # what does not grow the file needs no room
 
 
+def test_names_that_were_removed_durably_stay_removed() -> None:
+    files = MemoryFiles()
+    for name in ("a", "b"):
+        files.open(f"d/{name}")
+    files.fsync_directory("d")
+    files.unlink("d/a")
+    files.rename("d/b", "d/c")
+    files.fsync_directory("d")
+    files.crash()
+    assert files.list("d") == ["c"]
+
+
+def test_a_name_that_is_not_there_can_be_neither_renamed_nor_removed(disk: tuple[Files, str]) -> None:
+    files, directory = disk
+    with pytest.raises(FileNotFoundError):
+        files.rename(f"{directory}/none", f"{directory}/other")
+    with pytest.raises(FileNotFoundError):
+        files.unlink(f"{directory}/none")
+
+
+# What only the real disk can show
+
+
+def test_a_flush_reaches_the_operating_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr("minibroker.log.disk._flush", flushed.append)
+    file = OSFiles().open(str(tmp_path / "a"))
+    file.fsync()
+    assert flushed == [file.fileno()]
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    OSFiles().fsync_directory(str(tmp_path))
+    assert len(synced) == 1
+
+
+def test_a_short_read_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = OSFiles().open(str(tmp_path / "a"))
+    file.pwrite(b"0123456789", 0)
+    whole = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, count, position: whole(descriptor, min(count, 3), position))
+    assert file.pread(8, 1) == b"12345678"
+
+
 def test_after_a_failed_fsync_the_next_one_succeeds_and_lies() -> None:
     files = MemoryFiles()
     file = files.open("a")
@@ -143,5 +205,16 @@ def test_after_a_failed_fsync_the_next_one_succeeds_and_lies() -> None:
         file.fsync()
     files.fsync_error = None
     file.fsync()
-    files.crash()
-    assert files.open("a").size() == 0
+    assert file.pread(9, 0) == b"abc"  # the page cache still shows it
+    file.drop_cache()
+    assert file.pread(9, 0) == b""  # the disk never had it
+
+
+def test_dropping_the_cache_keeps_what_is_yet_to_be_written(disk: tuple[Files, str]) -> None:
+    files, directory = disk
+    file = files.open(f"{directory}/a")
+    file.pwrite(b"abc", 0)
+    file.fsync()
+    file.pwrite(b"de", 3)
+    file.drop_cache()
+    assert file.pread(9, 0) == b"abcde"

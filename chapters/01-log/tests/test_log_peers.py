@@ -104,6 +104,20 @@ def test_kafka_python_sees_our_markers(marker: ControlType) -> None:
     assert (control_type(ours), coordinator_epoch(ours)) == (marker, 8)
 
 
+def test_the_control_types_are_kafkas() -> None:
+    # ControlRecordType in Kafka's source.
+    assert {control.name: control.value for control in ControlType} == {
+        "ABORT": 0,
+        "COMMIT": 1,
+        "LEADER_CHANGE": 2,
+        "SNAPSHOT_HEADER": 3,
+        "SNAPSHOT_FOOTER": 4,
+        "KRAFT_VERSION": 5,
+        "KRAFT_VOTERS": 6,
+    }
+    assert control_type(Record(0, 0, b"\x00\x00\xff\xff", None)) == -1
+
+
 # kio, which knows no compression: compressed records are first unpacked by kafka-python's codecs
 
 

@@ -86,7 +86,7 @@ def test_arbitrary_bytes_give_records_or_one_clear_error(data: bytes, count: int
         (framed(b"\x00\x00\x00\x01\x01\x03"), "-2 headers"),
         (framed(b"\x00\x00\x00\x01\x01\x7e"), "63 headers cannot stand in 0 bytes"),
         (framed(b"\x00\x00\x00\x01\x01\x02\x01\x01"), "header's key is null"),
-        (framed(b"\x00\x00\x00\x01\x01\x02\x02\xff\x01"), "malformed"),  # a key that is not UTF-8
+        (framed(b"\x00\x00\x00\x01\x01\x02\x00\x14x"), "a length of 10 at byte 9 of 10"),
         (framed(b"\x00\x00\x00\x01\x01\x02\x00\x07"), "a length of -4"),
         (b"\x0d\x00\x00\x00\x01\x01\x00", "negative length"),  # a record of length -7
         (encode_varint(2**31 - 1) + b"\x00\x00\x00\x01\x01\x00", "as its length says"),
@@ -97,6 +97,22 @@ def test_arbitrary_bytes_give_records_or_one_clear_error(data: bytes, count: int
 def test_a_length_that_lies_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(InvalidRecord, match=message):
         decode(data)
+
+
+def test_a_header_key_that_is_not_utf_8_is_shown_with_replacements_as_kafka_does() -> None:
+    (record,) = decode(framed(b"\x00\x00\x00\x01\x01\x02\x0acaf\xe9!\x01"))
+    assert record.headers == [("caf\ufffd!", None)]
+
+
+@pytest.mark.parametrize("delta", [-7, 63, 64, 8191, 8192, 8193, 2**20, 2**31 - 1])
+def test_offset_deltas_of_every_length_come_back(delta: int) -> None:
+    data = encode_record(offset_delta=delta, timestamp_delta=-delta, key=b"k" * 100, value=b"v" * 9000)
+    assert decode(data) == [Record(delta, -delta, b"k" * 100, b"v" * 9000)]
+
+
+def test_a_negative_count_is_refused() -> None:
+    with pytest.raises(InvalidRecord, match="count of -5"):
+        decode(b"", -5)
 
 
 def test_a_hostile_length_costs_no_memory() -> None:

@@ -19,13 +19,13 @@ A benchmark file reads like a list of facts; see `benchmark` for one.
 """
 
 from minibroker.bench import limits
-from minibroker.bench.bars import Bar
+from minibroker.bench.bars import Bar, Fact
 from minibroker.bench.benchmark import Benchmark
 from minibroker.bench.context import Context, is_quick, scaled
 from minibroker.bench.lab import Findings, Lab
 from minibroker.bench.measure import Case, Result, Results, Spread, measure
 from minibroker.bench.plot import BarChart, BarRow, Figure, Line, LineChart, Point
-from minibroker.bench.report import Table
+from minibroker.bench.report import Table, peak_memory_mb
 from minibroker.bench.units import GB, KIB, MB, MIB, bytes_text
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Benchmark",
     "Case",
     "Context",
+    "Fact",
     "Figure",
     "Findings",
     "Lab",
@@ -53,5 +54,6 @@ __all__ = [
     "is_quick",
     "limits",
     "measure",
+    "peak_memory_mb",
     "scaled",
 ]

@@ -5,11 +5,13 @@ Bar("append, 1 MiB", "ratio", at_least=0.95)  # beside the limit that the case n
 Bar("append, 16 KiB", "us_beyond", at_most=10)  # microseconds beyond that limit
 Bar("decode", "ratio", at_least=1.0, against="kafka-python")  # beside any other case of the same run
 Bar("decode", "ops_per_s", at_least=500_000)  # in itself
+Fact("resident memory", "MB", measure_memory, at_most=100)  # not timed: found out once
 ```
 
 The median decides. The quartiles are printed beside it, so that a reader sees how narrowly.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from minibroker.bench.measure import METRICS, Results, Spread
@@ -34,16 +36,22 @@ class Bar:
 
     def allows(self, value: float) -> bool:
         """Say whether a figure keeps the promise."""
-        if self.at_least is not None:
-            return value >= self.at_least
-        return self.at_most is None or value <= self.at_most
+        return _allows(value, self.at_least, self.at_most)
 
     @property
     def bound_text(self) -> str:
         """The bound as it is printed: ≥ 0.95."""
-        if self.at_least is not None:
-            return f"≥ {tick_text(self.at_least)}"
-        return f"≤ {tick_text(self.at_most or 0)}"
+        return _bound_text(self.at_least, self.at_most)
+
+
+def _allows(value: float, at_least: float | None, at_most: float | None) -> bool:
+    return (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
+
+
+def _bound_text(at_least: float | None, at_most: float | None) -> str:
+    if at_least is not None:
+        return f"≥ {tick_text(at_least)}"
+    return "" if at_most is None else f"≤ {tick_text(at_most)}"
 
 
 @dataclass(frozen=True)
@@ -80,3 +88,39 @@ def judge(bar: Bar, results: Results) -> Verdict:
     if measured is None:
         raise ValueError(f"{bar.case!r} has no {bar.metric}: it needs the work counted, or a case to compare with")
     return Verdict(bar, against, measured)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A figure that a benchmark finds out once, after the timing: memory, files, bytes on disk; bounded or not."""
+
+    name: str
+    unit: str
+    find: Callable[[], float]
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True)
+class FoundFact:
+    """A fact and its figure."""
+
+    fact: Fact
+    value: float
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the figure keeps the promise, if there is one."""
+        return _allows(self.value, self.fact.at_least, self.fact.at_most)
+
+    @property
+    def text(self) -> str:
+        """The verdict in one word, or none where nothing was promised."""
+        if self.fact.at_least is None and self.fact.at_most is None:
+            return ""
+        return "met" if self.is_met else "MISSED"
+
+    @property
+    def promise(self) -> str:
+        """What the figure is, and its bound."""
+        return f"{self.fact.name}: {self.fact.unit} {_bound_text(self.fact.at_least, self.fact.at_most)}".rstrip()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from minibroker.bench.bars import Bar, Verdict, judge
+from minibroker.bench.bars import Bar, Fact, FoundFact, Verdict, judge
 from minibroker.bench.context import QUICK_NOTE, Context, is_quick
 from minibroker.bench.measure import METRICS, Case, Result, Results, shared_work
 from minibroker.bench.plot import LIMIT, BarChart, BarRow, Figure, Mark
@@ -41,6 +41,7 @@ class Benchmark:
     log: bool = False  # a logarithmic axis, for cases that differ by orders of magnitude
     figure: Callable[[Results], Figure] | None = None  # draws something else than bars
     note: str = ""  # a sentence under the table
+    facts: Sequence[Fact] = ()  # figures that are not timed
 
     def __post_init__(self) -> None:
         names = {case.name for case in self.cases}
@@ -67,11 +68,13 @@ class Outcome:
     results: Results
     verdicts: Sequence[Verdict]
     quick: bool
+    facts: Sequence[FoundFact] = ()
 
     @property
     def is_missed(self) -> bool:
         """Whether a bar was missed; a quick run promises nothing."""
-        return not self.quick and not all(verdict.is_met for verdict in self.verdicts)
+        are_met = [verdict.is_met for verdict in self.verdicts] + [fact.is_met for fact in self.facts]
+        return not self.quick and not all(are_met)
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,8 @@ def run(found: Found, context: Context) -> Outcome:
     benchmark = found.build(context)
     results = context.measure(benchmark.cases)
     verdicts = [judge(bar, results) for bar in benchmark.bars]
-    return Outcome(found.name, benchmark, results, verdicts, is_quick())
+    facts = [FoundFact(fact, fact.find()) for fact in benchmark.facts]
+    return Outcome(found.name, benchmark, results, verdicts, is_quick(), facts)
 
 
 def figure_of(outcome: Outcome) -> Figure:

@@ -8,6 +8,7 @@ LineChart("Append", "batch size, KiB", "MB/s", [Line("ours", [Point(1, 210), Poi
 ```
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -29,6 +30,8 @@ CURVES_HEIGHT = 300
 
 # The series that is drawn in grey, behind the colours: what the machine can do.
 LIMIT = "limit"
+# The series that has the first colour of the palette in every figure: what this course makes.
+OURS = "minibroker"
 
 
 class Figure(Protocol):
@@ -217,15 +220,10 @@ class Heading(NamedTuple):
 
 
 def series_colours(names: Sequence[str]) -> dict[str, str]:
-    """Give each series a class of the style sheet, in order of appearance; limits are grey."""
-    colours: dict[str, str] = {}
-    for name in names:
-        if name == LIMIT:
-            colours.setdefault(name, "limit")
-        elif name not in colours:
-            used = sum(colour != "limit" for colour in colours.values())
-            colours[name] = str(used % len(PALETTE))
-    return colours
+    """Give each series a class of the style sheet: limits are grey, ours is the first, others come as they appear."""
+    fixed = {LIMIT: "limit", OURS: "0"}
+    others = itertools.count(1 if OURS in names else 0)
+    return {name: fixed.get(name) or str(next(others) % len(PALETTE)) for name in dict.fromkeys(names)}
 
 
 def heading(title: str, note: str, colours: dict[str, str]) -> Heading:

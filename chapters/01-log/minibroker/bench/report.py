@@ -7,18 +7,21 @@ no host name and no path of the machine that ran it ever enters a file that may 
 import json
 import os
 import platform
+import re
 import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from minibroker.bench.bars import Verdict
+from minibroker.bench.bars import FoundFact, Verdict
 from minibroker.bench.benchmark import Outcome, figure_of
 from minibroker.bench.context import QUICK_NOTE
 from minibroker.bench.measure import METRICS, Result, Results, Spread, limit_of
 from minibroker.bench.plot import Figure
 from minibroker.bench.units import KIB, MB, number_text
+
+PROCESS_STATUS = Path("/proc/self/status")
 
 TABLE_METRICS = ("mb_per_s", "ops_per_s", "us_per_op", "cpu_s_per_gb", "ratio")
 
@@ -62,8 +65,8 @@ def _median_text(spread: Spread | None) -> str:
     return "" if spread is None else number_text(spread.median)
 
 
-def bars_table(verdicts: Sequence[Verdict]) -> Table:
-    """Set out the bars: what was promised, what was measured, whether it is met."""
+def bars_table(verdicts: Sequence[Verdict], facts: Sequence[FoundFact] = ()) -> Table:
+    """Set out the bars and facts: what was promised, what was measured, whether it is met."""
     rows = [
         [
             verdict.promise,
@@ -74,6 +77,7 @@ def bars_table(verdicts: Sequence[Verdict]) -> Table:
         for verdict in verdicts
         for measured in [verdict.measured]
     ]
+    rows += [[found.promise, number_text(found.value), "", found.text] for found in facts]
     return Table(["bar", "measured", "quartiles", "verdict"], rows)
 
 
@@ -82,11 +86,13 @@ def outcome_text(outcome: Outcome) -> str:
     repeats = len(next(iter(outcome.results.values())).samples)
     title = f"{outcome.name}: {outcome.benchmark.title}"
     parts = [f"{title}\n{'─' * len(title)}", results_table(outcome.results).text()]
-    if outcome.verdicts:
-        parts.append(bars_table(outcome.verdicts).text())
+    if outcome.verdicts or outcome.facts:
+        parts.append(bars_table(outcome.verdicts, outcome.facts).text())
     if outcome.benchmark.note:
         parts.append(outcome.benchmark.note)
     method = f"Medians of {repeats} interleaved repeats, ± half the distance between quartiles. {machine_text()}"
+    if any(result.case.limit for result in outcome.results.values()):
+        method += "\nA ratio is the median of the rounds' ratios: it can differ from the ratio of the two medians."
     parts.append(method + (f"\n{QUICK_NOTE}; bars are not enforced" if outcome.quick else ""))
     return "\n\n".join(parts) + "\n"
 
@@ -109,6 +115,11 @@ def environment() -> dict[str, str | int]:
 
 def peak_memory_mb() -> float:
     """Say how much memory this process held at most since it began."""
+    if PROCESS_STATUS.exists():
+        # The resource usage of a child begins with the peak of its parent; the high-water mark is its own.
+        found = re.search(r"VmHWM:\s+(\d+) kB", PROCESS_STATUS.read_text())
+        if found:
+            return int(found[1]) * KIB / MB
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts kibibytes, macOS bytes.
     return (peak if sys.platform == "darwin" else peak * KIB) / MB
@@ -151,6 +162,17 @@ def _verdict_document(verdict: Verdict) -> dict[str, object]:
     }
 
 
+def _fact_document(found: FoundFact) -> dict[str, object]:
+    return {
+        "name": found.fact.name,
+        "unit": found.fact.unit,
+        "value": float(f"{found.value:.6g}"),
+        "at_least": found.fact.at_least,
+        "at_most": found.fact.at_most,
+        "met": found.is_met,
+    }
+
+
 def outcome_document(outcome: Outcome) -> dict[str, object]:
     """Spell out a benchmark for a program."""
     return {
@@ -162,6 +184,7 @@ def outcome_document(outcome: Outcome) -> dict[str, object]:
         "peak_memory_mb": round(peak_memory_mb(), 1),
         "cases": results_document(outcome.results),
         "bars": [_verdict_document(verdict) for verdict in outcome.verdicts],
+        "facts": [_fact_document(found) for found in outcome.facts],
     }
 
 

@@ -4,49 +4,41 @@
     python -m minibroker.log tail FILE        records to standard output
     python -m minibroker.log dump FILE        what is in the file, down to the byte
 
-Appending locks the file; reading does not, and never changes it.
+Appending locks the file; reading does not, and never changes it. A torn tail, which is what a crash leaves, is cut off
+by appending; anything else that is no log stays as it is, unless `--cut` says so.
 """
 
 import argparse
 import fcntl
-import itertools
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from minibroker.log.batch import Batch, BatchBuilder
+from minibroker.log import program
+from minibroker.log.batch import Batch
 from minibroker.log.compression import Compression
 from minibroker.log.disk import OSFiles
-from minibroker.log.dump import Summary, lines
+from minibroker.log.dump import Summary, is_foreign, lines
 from minibroker.log.errors import CorruptBatch, LogError
 from minibroker.log.interfaces import File
+from minibroker.log.lines import batches_of_lines, lines_of_batch
 from minibroker.log.logfile import EVERY_APPEND, NEVER, FlushPolicy, LogFile
-from minibroker.log.recovery import check_batch, headers
+from minibroker.log.recovery import Recovered, check_batch, headers, is_torn_tail, recover
 
 POLL_S = 0.1
+BASE_OFFSET_BYTES = 8
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     options = _parser().parse_args(arguments)
-    try:
-        return int(options.command(options))
-    except (LogError, OSError) as error:
-        print(f"minibroker.log: {_message(error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return program.run("minibroker.log", lambda: int(options.command(options)))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m minibroker.log", description="A log on one file.")
+    parser = program.Parser(prog="python -m minibroker.log", description="A log on one file.")
     commands = parser.add_subparsers(required=True, metavar="append|tail|dump")
     _append_options(commands.add_parser("append", help="append lines from standard input"))
     _tail_options(commands.add_parser("tail", help="print records"))
@@ -60,27 +52,35 @@ def _parser() -> argparse.ArgumentParser:
 def _append_options(parser: argparse.ArgumentParser) -> None:
     codecs = [codec.name.lower() for codec in Compression]
     parser.add_argument("file")
-    parser.add_argument("--batch", type=int, metavar="N", help="records in a batch (100; 1 from a terminal)")
-    parser.add_argument("--key-separator", metavar="S", help="what stands before it is the key")
+    parser.add_argument("--batch", type=program.count, metavar="N", help="records in a batch (100; 1 from a terminal)")
+    parser.add_argument("--key-separator", type=program.separator, metavar="S", help="what stands before it is the key")
     parser.add_argument("--compression", choices=codecs, default="none", help=f"{', '.join(codecs)} (none)")
-    parser.add_argument("--timestamp", type=int, metavar="MS", help="the records' time (now)")
+    parser.add_argument("--timestamp", type=program.timestamp, metavar="MS", help="the records' time (now)")
     flush = "to disk never, every N records, or before every ack (never)"
     parser.add_argument("--flush", type=_flush_policy, default=NEVER, metavar="never|N|ack", help=flush)
+    parser.add_argument("--cut", action="store_true", help="cut the file where it is damaged, whatever is behind")
     parser.set_defaults(command=_append)
 
 
 def _flush_policy(text: str) -> FlushPolicy:
     named = {"never": NEVER, "ack": EVERY_APPEND}
-    return named[text] if text in named else FlushPolicy(interval_messages=int(text))
+    if text in named:
+        return named[text]
+    try:
+        return FlushPolicy(interval_messages=program.count(text))
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor is it never or ack") from None
 
 
 def _append(options: argparse.Namespace) -> int:
     with _locked(options.file):
+        if not options.cut:
+            _demand_log(options.file)
         log = LogFile.open(OSFiles(), options.file, flush_policy=options.flush)
         try:
             if log.recovered.damage is not None:
                 print(f"recovered: the log ends at offset {log.log_end_offset}; cut off: {log.recovered.damage}")
-            for batch in _batches_of_lines(options):
+            for batch in _batches(options):
                 base_offset = log.append(batch)
                 print(f"acked {base_offset}-{log.log_end_offset - 1}", flush=True)
         finally:
@@ -90,6 +90,8 @@ def _append(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _locked(path: str) -> Iterator[None]:
+    if Path(path).exists():
+        program.demand_file(path)
     # Two writers would give the same offsets to different records.
     with open(path, "ab") as file:
         try:
@@ -99,22 +101,33 @@ def _locked(path: str) -> Iterator[None]:
         yield
 
 
-def _batches_of_lines(options: argparse.Namespace) -> Iterator[bytearray]:
-    count = options.batch or (1 if sys.stdin.isatty() else 100)
-    lines_read = iter(sys.stdin.buffer.readline, b"")
-    while some := list(itertools.islice(lines_read, count)):
-        builder = BatchBuilder(compression=Compression[options.compression.upper()])
-        for line in some:
-            key, value = _key_and_value(line.rstrip(b"\n"), options.key_separator)
-            builder.append(timestamp=options.timestamp or time.time_ns() // 1_000_000, key=key, value=value)
-        yield builder.build()
+def _demand_log(path: str) -> None:
+    """Refuse a file of which more would be cut off than a crash can have torn."""
+    file = program.open_file(path)
+    recovered = recover(file, start=Recovered(size=0, log_end_offset=0))
+    if recovered.damage is None or _is_torn(file, recovered):
+        return
+    what = "it is damaged in the middle" if recovered.size else "it is not a log that begins with offset 0"
+    raise LogError(
+        f"{path}: {what} ({recovered.damage}); nothing was changed: --cut would cut it at position {recovered.size} "
+        f"and lose {file.size() - recovered.size} bytes"
+    )
 
 
-def _key_and_value(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
-    if separator is None or separator.encode() not in line:
-        return None, line
-    key, _separator, value = line.partition(separator.encode())
-    return key, value
+def _is_torn(file: File, recovered: Recovered) -> bool:
+    # The first batch of this program begins with offset 0, eight zeros: no other beginning can be torn off one.
+    is_ours = recovered.size > 0 or not any(file.pread(BASE_OFFSET_BYTES, 0))
+    return is_ours and is_torn_tail(file, recovered)
+
+
+def _batches(options: argparse.Namespace) -> Iterator[bytearray]:
+    return batches_of_lines(
+        iter(sys.stdin.buffer.readline, b""),
+        count=options.batch or (1 if sys.stdin.isatty() else 100),
+        clock_ms=lambda: time.time_ns() // 1_000_000 if options.timestamp is None else options.timestamp,
+        key_separator=options.key_separator.encode() if options.key_separator else None,
+        compression=Compression[options.compression.upper()],
+    )
 
 
 # tail ---------------------------------------------------------------------------------------------------------------
@@ -122,23 +135,28 @@ def _key_and_value(line: bytes, separator: str | None) -> tuple[bytes | None, by
 
 def _tail_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file")
-    parser.add_argument("--offset", type=int, default=0, metavar="N", help="begin at this offset (0)")
+    parser.add_argument("--offset", type=program.offset, default=0, metavar="N", help="begin at this offset (0)")
     parser.add_argument("--follow", "-f", action="store_true", help="wait for more, until Ctrl-C")
     parser.set_defaults(command=_tail)
 
 
 def _tail(options: argparse.Namespace) -> int:
-    file = OSFiles().open(options.file, create=False, writable=False)
+    file = program.open_file(options.file)
+    if is_foreign(file):
+        raise LogError(f"{options.file}: it is not a log")
     position = 0
+    given_up: int | None = None
     while True:
         position, damage = _print_records(file, position, options.offset)
+        # Whatever is torn may become a batch: somebody may be writing it right now. Damage with more behind it will
+        # not; that it is still there at a second look says that it was not half a write when we read it.
+        if damage is not None and (not options.follow or position == given_up):
+            raise damage
         if not options.follow:
-            break
-        # Whatever is not a batch yet may become one: somebody may be writing it right now.
+            return 0
+        left = Recovered(size=position, log_end_offset=0, damage=damage)
+        given_up = None if damage is None or is_torn_tail(file, left) else position
         time.sleep(POLL_S)
-    if damage is not None:
-        raise damage
-    return 0
 
 
 def _print_records(file: File, position: int, offset: int) -> tuple[int, CorruptBatch | None]:
@@ -147,22 +165,14 @@ def _print_records(file: File, position: int, offset: int) -> tuple[int, Corrupt
         for found, header in headers(file, position=position):
             if header.next_offset > offset:
                 check_batch(file, found, header)
-                _print_batch(Batch(file.pread(header.size, found)), offset)
+                batch = Batch(file.pread(header.size, found))
+                sys.stdout.buffer.writelines(lines_of_batch(batch, offset=offset))
             position = found + header.size
     except CorruptBatch as damage:
         return position, damage
     finally:
         sys.stdout.buffer.flush()
     return position, None
-
-
-def _print_batch(batch: Batch, offset: int) -> None:
-    if batch.header.is_control:
-        return
-    for record in batch.records():
-        if record.offset >= offset:
-            key = b"" if record.key is None else record.key
-            sys.stdout.buffer.write(b"%d\t%s\t%s\n" % (record.offset, key, record.value or b""))
 
 
 # dump ---------------------------------------------------------------------------------------------------------------
@@ -177,7 +187,7 @@ def _dump_options(parser: argparse.ArgumentParser) -> None:
 
 def _dump(options: argparse.Namespace) -> int:
     summary = Summary()
-    file = OSFiles().open(options.file, create=False, writable=False)
+    file = program.open_file(options.file)
     for line in lines(file, summary, records=not options.batches, annotated=options.bytes):
         print(line)
     return int(summary.is_damaged)

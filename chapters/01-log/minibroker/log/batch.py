@@ -17,13 +17,13 @@
           61        records              compressed together, if at all
 
 A header is read as a whole, records only when somebody asks for them. Nothing here copies a batch: functions take a
-buffer that somebody else owns, and a broker changes its own three fields in place.
+buffer that somebody else owns, and a broker changes its own fields in place.
 """
 
 import enum
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from crc32c import crc32c
 
@@ -46,12 +46,13 @@ HEADER_SIZE = RECORDS_AT
 LENGTH_COUNTS_FROM = LENGTH_AT + 4
 
 _HEADER = struct.Struct(">q i i b I h i q q q h i i")
+_CHECKED = struct.Struct(">8x i 4x b I 2x i 30x i")  # length, magic, crc, last offset delta, record count
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
-assert _HEADER.size == HEADER_SIZE == 61
+assert _HEADER.size == _CHECKED.size == HEADER_SIZE == 61
 
 # Bits of the attributes.
 COMPRESSION_MASK = 0b0000_0111
@@ -151,7 +152,7 @@ def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
 def check_crc(buffer: Bytes, header: BatchHeader, position: int = 0) -> None:
     """Demand that the batch at `position` is whole and that its checksum is right."""
     # Take the bytes from the attributes to the batch's end; the buffer may end too early, or hold more batches.
-    # Compare their CRC-32C with the one in the header.
+    # Compare their CRC-32C with the one in the header; the message of a difference names the crc it found.
     end = position + header.size
     if end > len(buffer):
         raise CorruptBatch(f"batch at position {position}: {len(buffer) - position} of {header.size} bytes")
@@ -160,12 +161,41 @@ def check_crc(buffer: Bytes, header: BatchHeader, position: int = 0) -> None:
         raise CorruptBatch(f"batch at position {position}: crc {computed:#010x}, header says {header.crc:#010x}")
 
 
-def check_counts(header: BatchHeader) -> None:
-    """Demand that a batch to be appended has records and numbers them densely from its base offset."""
-    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+def check_counts(header: BatchHeader, *, dense: bool = True) -> None:
+    """Demand that a batch has records and numbers them densely from its base offset, as a producer must.
+
+    Where compaction may have been, records and even all of them may be missing, but never too many.
+    """
+    count, room = header.record_count, header.last_offset_delta + 1
+    if room < 1 or not (1 if dense else 0) <= count <= room or (dense and count < room):
         raise InvalidRecord(
             f"a batch of {header.record_count} records has last offset delta {header.last_offset_delta}"
         )
+
+
+def check_whole(buffer: Bytes) -> None:
+    """Demand that a buffer is one whole batch, valid and honest, as a producer must send it."""
+    # Every append pays for this, so the five fields that matter are taken at once; only a refusal looks closer.
+    if len(buffer) >= HEADER_SIZE:
+        length, magic, crc, last_offset_delta, record_count = _CHECKED.unpack_from(buffer)
+        if (
+            magic == MAGIC
+            and LENGTH_COUNTS_FROM + length == len(buffer)
+            and last_offset_delta == record_count - 1 >= 0
+            and crc32c(memoryview(buffer)[ATTRIBUTES_AT:]) == crc
+        ):
+            return
+    _refuse(buffer)
+
+
+def _refuse(buffer: Bytes) -> NoReturn:
+    """Say what is wrong with a buffer that is not one whole batch."""
+    header = read_header(buffer)
+    if header.size != len(buffer):
+        raise CorruptBatch(f"{len(buffer)} bytes given, the batch in them has {header.size}")
+    check_crc(buffer, header)
+    check_counts(header)
+    raise AssertionError("nothing is wrong with this batch")
 
 
 class Batch:
@@ -291,14 +321,9 @@ class BatchBuilder:
 
     def build(self) -> bytearray:
         """Compress the records, put the header before them, and compute the checksum."""
-        records = compress(self._attributes & COMPRESSION_MASK, self._records)
-        batch = bytearray(HEADER_SIZE + len(records))
-        batch[RECORDS_AT:] = records
-        _HEADER.pack_into(
-            batch,
-            0,
+        header = BatchHeader(
             self._base_offset,
-            len(batch) - LENGTH_COUNTS_FROM,
+            0,
             self._leader_epoch,
             MAGIC,
             0,
@@ -309,5 +334,15 @@ class BatchBuilder:
             *self._producer,
             self.record_count,
         )
-        _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
-        return batch
+        return encode_batch(header, self._records)
+
+
+def encode_batch(header: BatchHeader, records: Bytes) -> bytearray:
+    """Compress records as the header says and put it before them; its length and checksum are computed here."""
+    records = compress(header.compression, records)
+    batch = bytearray(HEADER_SIZE)
+    batch += records
+    base_offset, _length, *others = header
+    _HEADER.pack_into(batch, 0, base_offset, len(batch) - LENGTH_COUNTS_FROM, *others)
+    _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
+    return batch

@@ -75,20 +75,30 @@ def _gzip_compress(data: bytes) -> bytes:
 
 
 def _gzip_decompress(data: bytes, bytes_max: int) -> bytes:
-    decompressor = zlib.decompressobj(wbits=_GZIP_WBITS)
-    try:
-        # One byte more than allowed is enough to know; zlib reads a max_length of 0 as "no limit", so never pass it.
-        plain = decompressor.decompress(data, bytes_max + 1)
-    except zlib.error as error:
-        raise CorruptBatch(f"gzip records do not decompress: {error}") from None
-    if len(plain) > bytes_max:
-        raise _too_large("gzip", bytes_max)
-    if not decompressor.eof:
-        raise CorruptBatch(f"gzip records are cut off after {len(data)} bytes")
-    return plain
+    # A gzip stream may have several members, one behind the other; Kafka reads them all.
+    parts: list[bytes] = []
+    room = bytes_max
+    while True:
+        decompressor = zlib.decompressobj(wbits=_GZIP_WBITS)
+        try:
+            # One byte more than there is room for is enough to know; zlib reads a max_length of 0 as "no limit".
+            parts.append(decompressor.decompress(data, room + 1))
+        except zlib.error as error:
+            raise CorruptBatch(f"gzip records do not decompress: {error}") from None
+        room -= len(parts[-1])
+        if room < 0:
+            raise _too_large("gzip", bytes_max)
+        if not decompressor.eof:
+            raise CorruptBatch(f"gzip records are cut off after {len(data)} bytes")
+        if not decompressor.unused_data:
+            return b"".join(parts)
+        data = decompressor.unused_data
 
 
 # lz4 ----------------------------------------------------------------------------------------------------------------
+
+
+_LZ4_FIRST_STEP = 64 * 1024
 
 
 def _lz4_compress(data: bytes) -> bytes:
@@ -101,16 +111,22 @@ def _lz4_compress(data: bytes) -> bytes:
 
 
 def _lz4_decompress(data: bytes, bytes_max: int) -> bytes:
+    # The package allocates all that it is allowed to give, so allow it little at first and more as it goes on.
     decompressor = _load("lz4.frame", "lz4").LZ4FrameDecompressor()
+    plain = bytearray()
+    step = max(_LZ4_FIRST_STEP, 4 * len(data))
     try:
-        plain: bytes = decompressor.decompress(data, max_length=bytes_max + 1)
+        plain += decompressor.decompress(data, max_length=min(step, bytes_max + 1))
+        while not decompressor.eof and not decompressor.needs_input and len(plain) <= bytes_max:
+            step *= 4
+            plain += decompressor.decompress(b"", max_length=min(step, bytes_max + 1 - len(plain)))
     except RuntimeError as error:
         raise CorruptBatch(f"lz4 records do not decompress: {error}") from None
     if len(plain) > bytes_max:
         raise _too_large("lz4", bytes_max)
     if not decompressor.eof:
         raise CorruptBatch(f"lz4 records are cut off after {len(data)} bytes")
-    return plain
+    return bytes(plain)
 
 
 # zstd ---------------------------------------------------------------------------------------------------------------
@@ -124,7 +140,7 @@ def _zstd_compress(data: bytes) -> bytes:
 
 def _zstd_decompress(data: bytes, bytes_max: int) -> bytes:
     # Producers stream, so the frame seldom says how much it holds. Offer a buffer, and four times as much whenever it
-    # was too small: memory stays within what the data really holds, whatever it claims.
+    # was too small: memory stays within four times what the data really holds, whatever it claims.
     cramjam = _load("cramjam", "zstd")
     capacity = min(max(_ZSTD_FIRST_GUESS, 4 * len(data)), bytes_max)
     while True:

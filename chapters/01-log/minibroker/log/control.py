@@ -1,7 +1,7 @@
 """Control records: what a broker writes into a log by itself. A pure module.
 
-A control batch has one record that no consumer ever sees. Chapter 06 writes them to end a transaction; they take an
-offset like any other record, which is why readers must accept gaps.
+The records of a control batch are never shown to a consumer. Chapter 06 writes them to end a transaction; they take
+offsets like any other record, which is why readers must accept gaps.
 """
 
 import enum

@@ -1,6 +1,6 @@
 """The real disk: `Files` on the operating system's calls.
 
-This module and ``__main__`` are the only ones of this room that touch the operating system.
+This module, ``program`` and ``__main__`` are the only ones of this room that touch the operating system.
 """
 
 import os
@@ -30,6 +30,11 @@ class OSFile:
         self.path = path
         self._descriptor = os.open(path, flags, 0o644)
 
+    def __del__(self) -> None:
+        # A file may be removed from the disk while somebody still holds a slice of it: the last one closes it.
+        if hasattr(self, "_descriptor"):
+            self.close()
+
     def fileno(self) -> int:
         """The descriptor, for system calls that move data without us."""
         return self._descriptor
@@ -57,6 +62,11 @@ class OSFile:
         """Wait until the data has reached the disk."""
         _flush(self._descriptor)
 
+    def drop_cache(self) -> None:
+        """Let the clean pages go, where the system can be asked to; dirty ones stay."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         """Close the descriptor; a second close does nothing."""
         if self._descriptor >= 0:
@@ -70,6 +80,10 @@ class OSFiles:
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> OSFile:
         """Open a file; without `create` a missing one is a FileNotFoundError."""
         return OSFile(path, create=create, writable=writable)
+
+    def mkdir(self, directory: str) -> None:
+        """Make a directory, and those above it."""
+        os.makedirs(directory, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source` in one step."""

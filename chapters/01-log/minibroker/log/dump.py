@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from minibroker.log.annotate import annotate
-from minibroker.log.batch import Batch, BatchHeader
+from minibroker.log.batch import MAGIC, MAGIC_AT, Batch, BatchHeader
 from minibroker.log.control import ControlType, control_type
 from minibroker.log.errors import CorruptBatch, LogError
 from minibroker.log.interfaces import File
@@ -32,6 +32,7 @@ class Summary:
     def __init__(self) -> None:
         self.batches = self.records = self.size = self.damaged = 0
         self.tail: str | None = None
+        self.is_foreign = False
 
     @property
     def is_damaged(self) -> bool:
@@ -47,6 +48,8 @@ class Summary:
 
     def line(self) -> str:
         """The last line of a dump."""
+        if self.is_foreign:
+            return f"not a log: {self.tail}"
         counted = f"{counted_text(self.batches, 'batch', 'batches')}, {counted_text(self.records, 'record')}"
         counted += f", {self.size} bytes"
         if not self.is_damaged:
@@ -71,6 +74,12 @@ def find(file: File, summary: Summary) -> Iterator[Found]:
             previous = header
     except CorruptBatch as error:
         summary.tail = str(error)
+        summary.is_foreign = is_foreign(file)
+
+
+def is_foreign(file: File) -> bool:
+    """Whether a file begins with what no version of Kafka ever wrote: somebody's text, perhaps."""
+    return file.pread(1, MAGIC_AT) > bytes([MAGIC])
 
 
 def _damage(batch: Batch, previous: BatchHeader | None) -> str | None:

@@ -32,6 +32,9 @@ class File(Protocol):
     def fsync(self) -> None:
         """Return once the file's data has reached the disk. After an error nothing is known: never try again."""
 
+    def drop_cache(self) -> None:
+        """Ask the kernel to forget what it holds of the file in memory, save what it has yet to write."""
+
     def close(self) -> None:
         """Give the file back; what was not flushed stays in the page cache."""
 
@@ -41,6 +44,9 @@ class Files(Protocol):
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> File:
         """Open a file; without `create` a missing one is a FileNotFoundError."""
+
+    def mkdir(self, directory: str) -> None:
+        """Make a directory, and those above it; one that is there already is fine."""
 
     def rename(self, source: str, target: str) -> None:
         """Give a file another name, replacing what had that name, all at once."""
@@ -53,6 +59,19 @@ class Files(Protocol):
 
     def fsync_directory(self, directory: str) -> None:
         """Return once the names in a directory have reached the disk: a new file is not durable before."""
+
+
+def directory_of(path: str) -> str:
+    """The directory that a path's name stands in."""
+    directory, slash, _name = path.rpartition("/")
+    return directory or slash or "."
+
+
+def write_all(file: File, data: Bytes, position: int) -> None:
+    """Write all of it: a disk that fills up takes a part first, and fails on the next call."""
+    written = file.pwrite(data, position)
+    while written < len(data):
+        written += file.pwrite(memoryview(data)[written:], position + written)
 
 
 @dataclass(slots=True)

@@ -9,14 +9,14 @@ from typing import NamedTuple, NoReturn
 
 from minibroker.log.batch import (
     NO_LEADER_EPOCH,
-    check_counts,
-    check_crc,
+    BatchHeader,
+    check_whole,
     read_header,
     stamp,
     stamp_log_append_time,
 )
 from minibroker.log.errors import CorruptBatch, LogError, LogOffline, OffsetOutOfRange, StorageError
-from minibroker.log.interfaces import File, Files, FileSlice
+from minibroker.log.interfaces import File, Files, FileSlice, directory_of, write_all
 from minibroker.log.recovery import Recovered, headers, recover
 
 
@@ -42,11 +42,13 @@ class LogFile:
 
     def __init__(self, file: File, recovered: Recovered, *, base_offset: int, flush_policy: FlushPolicy) -> None:
         self._file = file
-        self._size = recovered.size
-        self._flush_messages = flush_policy.interval_messages or _NO_INTERVAL
+        self.size = recovered.size
+        messages = flush_policy.interval_messages
+        self._flush_messages = _NO_INTERVAL if messages is None else messages
         self._flush_ms = flush_policy.interval_ms
         self._flushed_ms: int | None = None
-        self._failure: str | None = None
+        self.failure: str | None = None
+        self.is_closed = False
         self.recovered = recovered
         self.leader_epoch = recovered.leader_epoch
         self.log_start_offset = base_offset
@@ -63,25 +65,35 @@ class LogFile:
         recovery_point: int = 0,
         flush_policy: FlushPolicy = NEVER,
     ) -> "LogFile":
-        """Open a log or begin one; cut off what a crash has damaged.
+        """Open a log or begin one; cut off what a crash has damaged. A disk that refuses is an OSError.
 
         Records before `recovery_point` were flushed once. Damage there is no torn tail but a failing disk, and
         cutting would throw away what the disk still holds: it is refused instead.
         """
         file = files.open(path)
+        try:
+            recovered = cls._recovered(file, path, base_offset, recovery_point)
+            # What is served from now on must not vanish with the next power cut, and neither must the file's name
+            # (invariant 4).
+            file.fsync()
+            files.fsync_directory(directory_of(path))
+        except BaseException:
+            file.close()
+            raise
+        return cls(file, recovered, base_offset=base_offset, flush_policy=flush_policy)
+
+    @staticmethod
+    def _recovered(file: File, path: str, base_offset: int, recovery_point: int) -> Recovered:
         recovered = Recovered(size=0, log_end_offset=base_offset)
         if file.size() > 0:
-            recovered = recover(file, base_offset=base_offset)
+            # After a failed flush the kernel may hold pages that no disk has, and take them for clean: read the disk.
+            file.drop_cache()
+            recovered = recover(file, start=recovered, recovery_point=recovery_point)
         if recovered.log_end_offset < recovery_point:
-            file.close()
             raise CorruptBatch(_damaged_below(path, recovered, recovery_point))
         if recovered.damage is not None:
             file.truncate(recovered.size)
-        # What is served from now on must not vanish with the next power cut, and neither must the file's name
-        # (invariant 4).
-        file.fsync()
-        files.fsync_directory(path.rpartition("/")[0] or ".")
-        return cls(file, recovered, base_offset=base_offset, flush_policy=flush_policy)
+        return recovered
 
     # Appending -----------------------------------------------------------------------------------------------------
 
@@ -89,55 +101,57 @@ class LogFile:
         self, batch: bytearray | memoryview, *, leader_epoch: int = 0, log_append_time_ms: int | None = None
     ) -> int:
         """Check one batch, stamp it in place, write it; return the base offset it was given."""
-        # Check that it is one whole batch with a right checksum, honest counts, and an epoch that does not fall
-        # (invariant 2).
-        if self._failure is not None:
-            raise self._offline()
-        header = read_header(batch)
-        if header.size != len(batch):
-            raise CorruptBatch(f"{len(batch)} bytes given, the batch in them has {header.size}")
-        check_crc(batch, header)
-        check_counts(header)
-        if leader_epoch < self.leader_epoch:
-            raise LogError(f"leader epoch {leader_epoch} is older than {self.leader_epoch}, the log's last")
-        # Give it its place in the log, without touching a record (invariant 3).
+        # Check it, and that the log can take it (invariant 2).
+        check_whole(batch)
+        self.check_writable(leader_epoch)
+        # Give it its place in the log without touching a record (invariant 3), and write it.
         base_offset = self.log_end_offset
         stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch)
         if log_append_time_ms is not None:
             stamp_log_append_time(batch, timestamp=log_append_time_ms)
-        # Write it, and only then let the log's end move (invariant 1); flush if the policy says so.
+        self.write(batch, read_header(batch))
+        return base_offset
+
+    def check_writable(self, leader_epoch: int) -> None:
+        """Demand that the log is online, and that an epoch is not older than its last."""
+        if self.failure is not None:
+            raise self._offline()
+        if leader_epoch < self.leader_epoch:
+            raise LogError(f"leader epoch {leader_epoch} is older than {self.leader_epoch}, the log's last")
+
+    def write(self, batch: bytearray | memoryview, header: BatchHeader) -> None:
+        """Write a batch that was checked, and has its place behind the log's end."""
+        assert header.base_offset >= self.log_end_offset
         self._write(batch)
-        self._size += len(batch)
-        self.log_end_offset = base_offset + header.record_count
-        self.leader_epoch = leader_epoch
+        # Only now may the log's end move (invariant 1).
+        self.size += len(batch)
+        self.log_end_offset = header.next_offset
+        self.leader_epoch = header.leader_epoch
         if self.log_end_offset - self.flushed_offset >= self._flush_messages:
             self.flush()
-        return base_offset
 
     def _write(self, batch: bytearray | memoryview) -> None:
         try:
-            written = self._file.pwrite(batch, self._size)
-            # A disk that fills up takes a part first and fails on the next call.
-            while written < len(batch):
-                written += self._file.pwrite(memoryview(batch)[written:], self._size + written)
+            write_all(self._file, batch, self.size)
         except OSError as error:
             self._cut_back()
             raise StorageError(
-                f"append of {len(batch)} bytes at position {self._size} failed ({error.strerror}): "
+                f"append of {len(batch)} bytes at position {self.size} failed ({error.strerror}): "
                 "nothing of it was kept; free some disk and send it again"
             ) from error
 
     def _cut_back(self) -> None:
         try:
-            self._file.truncate(self._size)
+            self._file.truncate(self.size)
         except OSError as error:
+            # Readers go by the log's size, so what is behind it is not seen; but nothing may be written there.
             self._go_offline(f"a half-written batch could not be cut off ({error.strerror})", error)
 
     # Flushing ------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Make everything appended so far survive a power cut."""
-        if self._failure is not None:
+        if self.failure is not None:
             raise self._offline()
         # Note the end first: what another append adds while the disk works is not covered.
         flushed_offset = self.log_end_offset
@@ -160,24 +174,25 @@ class LogFile:
 
     def _go_offline(self, failure: str, error: OSError) -> NoReturn:
         # After a failed fsync Linux marks the pages clean: a second fsync would succeed without having written them.
-        # So the log stays offline, and recovery reads at the next start what the disk really has.
-        self._failure = failure
+        # So the log stays offline until it is opened again, and that begins with reading what the disk really has.
+        self.failure = failure
         raise self._offline() from error
 
     def _offline(self) -> LogOffline:
-        return LogOffline(f"{self._failure}: the log is offline until a restart has checked it")
+        return LogOffline(f"{self.failure}: the log is offline until a restart has checked it")
 
     # Reading and truncating ----------------------------------------------------------------------------------------
 
     def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
         """Find whole batches from the one that holds `offset`: at least one, even above `bytes_max`."""
+        # An offset outside the log is refused with the bounds: offset 7 is not in [0, 5].
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")
         bound = self.log_end_offset if upto_offset is None else min(upto_offset, self.log_end_offset)
         # Walk from the file's start, for there is nothing else to tell where an offset is; chapter 02 mends that.
         # Pass over the batches that end before the offset; take the next ones while they fit and end within the bound.
-        start = stop = self._size
-        for position, header in headers(self._file):
+        start = stop = self.size
+        for position, header in headers(self._file, size=self.size):
             if header.next_offset <= offset:
                 continue
             start = min(start, position)
@@ -189,21 +204,34 @@ class LogFile:
         """Remove every batch that holds `offset` or a later one."""
         if offset < self.log_start_offset:
             raise OffsetOutOfRange(f"offset {offset} is before the log's start {self.log_start_offset}")
+        if self.failure is not None:
+            raise self._offline()
         leader_epoch = NO_LEADER_EPOCH
-        for position, header in headers(self._file):
+        for position, header in headers(self._file, size=self.size):
             if header.next_offset > offset:
-                self._file.truncate(position)
-                self._size = position
+                self._truncate_file(position)
+                self.size = position
                 self.log_end_offset = header.base_offset
                 self.flushed_offset = min(self.flushed_offset, header.base_offset)
                 self.leader_epoch = leader_epoch
+                # A cut that a power failure could undo would bring back what was to be forgotten.
+                self.flush()
                 return
             leader_epoch = header.leader_epoch
 
-    def close(self) -> None:
-        """Flush and give the file back."""
+    def _truncate_file(self, size: int) -> None:
         try:
-            if self._failure is None:
+            self._file.truncate(size)
+        except OSError as error:
+            self._go_offline(f"the file could not be cut to {size} bytes ({error.strerror})", error)
+
+    def close(self) -> None:
+        """Flush and give the file back; a second close does nothing."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        try:
+            if self.failure is None:
                 self.flush()
         finally:
             self._file.close()

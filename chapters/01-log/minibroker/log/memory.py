@@ -2,17 +2,20 @@
 
 Each file is kept twice: as the page cache sees it, and as the platters hold it. A write changes the first and joins a
 list of pending operations; `fsync` carries the pending ones over to the second. `crash` is a power cut: of each
-file's pending operations a random prefix has reached the disk, the next one in part, the rest never. Names behave in
-the same way, and become durable with `fsync_directory`.
+file's pending operations a random prefix has reached the disk, the next one in part, the rest never; or, now and then,
+some of them in no order. Names become durable with `fsync_directory`, all at once.
 """
 
 import errno
 from typing import TYPE_CHECKING, NamedTuple
 
 from minibroker.log.compression import Bytes
+from minibroker.log.interfaces import directory_of
 
 if TYPE_CHECKING:
     from random import Random
+
+_SCATTERED = 0.25  # how often a crash loses operations out of their order
 
 
 class _Write(NamedTuple):
@@ -57,12 +60,16 @@ class _Node:
         self.pending = []
 
     def crash(self, chance: "Random | None") -> None:
-        reached: list[_Write | _Truncate] = []
-        if chance is not None and self.pending:
-            count = chance.randrange(len(self.pending) + 1)
-            reached = self.pending[:count] + [op.torn(chance) for op in self.pending[count : count + 1]]
-        self.settle(reached)
+        self.settle([] if chance is None else self._reached(chance))
         self.cached = bytearray(self.durable)
+
+    def _reached(self, chance: "Random") -> list[_Write | _Truncate]:
+        # Mostly a prefix of what was pending, and the next operation in part. But the kernel writes pages in any
+        # order: sometimes each operation takes its own chance, and a later one may leave a hole of zeros before it.
+        if chance.random() < _SCATTERED:
+            return [operation.torn(chance) for operation in self.pending if chance.random() < 0.5]
+        count = chance.randrange(len(self.pending) + 1)
+        return self.pending[:count] + [operation.torn(chance) for operation in self.pending[count : count + 1]]
 
 
 class MemoryFile:
@@ -108,6 +115,13 @@ class MemoryFile:
             raise self._files.fsync_error
         node.settle(node.pending)
 
+    def drop_cache(self) -> None:
+        """Read again what the platters hold; what is pending is still to come."""
+        node = self._open_node()
+        node.cached = bytearray(node.durable)
+        for operation in node.pending:
+            operation.apply(node.cached)
+
     def close(self) -> None:
         """Give the file back."""
         self._node = None
@@ -125,28 +139,39 @@ class MemoryFiles:
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> MemoryFile:  # noqa: ARG002
         """Open a file; memory has no permissions, so every file is writable."""
-        if path not in self._names:
-            if not create:
-                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        if create and path not in self._names:
             self._names[path] = _Node()
-        return MemoryFile(self, self._names[path])
+        return MemoryFile(self, self._node(path))
+
+    def mkdir(self, directory: str) -> None:
+        """Nothing to do: a directory is what names have in common."""
 
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source`."""
-        self._names[target] = self._names.pop(source)
+        self._names[target] = self._node(source)
+        del self._names[source]
 
     def unlink(self, path: str) -> None:
         """Remove a name."""
+        self._node(path)
         del self._names[path]
+
+    def _node(self, path: str) -> _Node:
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return self._names[path]
 
     def list(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
-        return sorted(_name(path) for path in self._names if _directory(path) == directory)
+        # A directory within is there because something is in it.
+        prefix = "" if directory == "." else f"{directory}/"
+        inside = (path.removeprefix(prefix) for path in self._names if path.startswith(prefix))
+        return sorted({path.partition("/")[0] for path in inside})
 
     def fsync_directory(self, directory: str) -> None:
         """Make the names in a directory durable."""
-        kept = {path: node for path, node in self._durable_names.items() if _directory(path) != directory}
-        self._durable_names = kept | {p: n for p, n in self._names.items() if _directory(p) == directory}
+        kept = {path: node for path, node in self._durable_names.items() if directory_of(path) != directory}
+        self._durable_names = kept | {p: n for p, n in self._names.items() if directory_of(p) == directory}
 
     def crash(self, chance: "Random | None" = None) -> None:
         """Cut the power. Without a source of chance everything that was not flushed is lost."""
@@ -164,11 +189,3 @@ class MemoryFiles:
         taken = min(growth, self.room_bytes)
         self.room_bytes -= taken
         return count - (growth - taken) if growth > 0 else count
-
-
-def _directory(path: str) -> str:
-    return path.rpartition("/")[0] or "."
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -1,8 +1,8 @@
-"""Which bytes of a log file may be believed after a crash.
+"""Which bytes of a log file may be believed after a crash. A pure module.
 
 A batch is believed if it is whole, its checksum is right, and it continues the batches before it. The checksum does
-not cover base offset and leader epoch, which the broker stamps; continuity does. Offsets in a file that was never
-compacted are dense, and epochs never fall.
+not cover base offset and leader epoch, which the broker stamps. Continuity covers all of the first, because offsets
+in a file that was never compacted are dense, and much of the second, because epochs never fall.
 """
 
 from collections.abc import Iterator
@@ -31,12 +31,13 @@ class Recovered(NamedTuple):
     log_end_offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     batch_count: int = 0
+    gap: int = 0  # offsets missing before its last batch
     damage: CorruptBatch | None = None
 
 
-def headers(file: File, *, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Walk over the batch headers from `position` on, hopping over the records. Ends with the file."""
-    size = file.size()
+def headers(file: File, *, position: int = 0, size: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+    """Walk over the batch headers from `position` on, hopping over the records. Ends at `size`, or with the file."""
+    size = file.size() if size is None else size
     while position < size:
         header = header_at(file, position)
         if position + header.size > size:
@@ -64,29 +65,37 @@ def check_batch(file: File, position: int, header: BatchHeader) -> None:
         raise CorruptBatch(f"batch at position {position}: crc {crc:#010x}, header says {header.crc:#010x}")
 
 
-def check_continuity(position: int, header: BatchHeader, *, expected_offset: int) -> None:
-    """Demand that a batch begins where the one before it ended, and numbers its records densely."""
-    if header.base_offset != expected_offset:
+def check_continuity(position: int, header: BatchHeader, *, expected_offset: int, dense: bool = True) -> None:
+    """Demand that a batch begins where the one before it ended, and numbers its records densely.
+
+    A log that was compacted, here or on the machine it is copied from, has gaps: then offsets must only not fall.
+    """
+    # A base offset below the expected one is damage; one above it too, unless gaps are allowed.
+    # Where they are not, the header's counts must agree as well. Say what was found and what was expected.
+    falls = header.base_offset < expected_offset
+    if falls or (dense and header.base_offset > expected_offset):
         raise CorruptBatch(
             f"batch at position {position}: base offset {header.base_offset}, expected {expected_offset}"
         )
     try:
-        check_counts(header)
+        check_counts(header, dense=dense)
     except InvalidRecord as error:
         raise CorruptBatch(f"batch at position {position}: {error}") from None
 
 
-def recover(file: File, *, base_offset: int) -> Recovered:
-    """Read a file from its start and find how much of it may be believed."""
+def recover(file: File, *, start: Recovered, dense: bool = True, recovery_point: int = 0) -> Recovered:
+    """Find how much of a file may be believed. What `start` says is believed already; read from there on."""
     # Walk over the batches; check the sum of each, its base offset and its epoch against what came before.
-    # Stop at the first that fails: all before it is good. Keep the state before the last good batch as well.
-    before = good = Recovered(size=0, log_end_offset=base_offset)
+    # Stop at the first that fails: all before it is good. Keep the state before the last good batch as well: where a
+    # number falls, `_fallen` needs both. It never gives up for a doubt what is before the recovery point.
+    before = good = start
     try:
-        for position, header in headers(file):
+        for position, header in headers(file, position=start.size):
             check_batch(file, position, header)
-            check_continuity(position, header, expected_offset=good.log_end_offset)
-            if header.leader_epoch < good.leader_epoch:
-                return _epoch_fell(before, good, position, header)
+            if header.leader_epoch < good.leader_epoch or (header.base_offset < good.log_end_offset and not dense):
+                fallen = _fallen(file, before, good, position, header)
+                return fallen if fallen.log_end_offset >= recovery_point else good._replace(damage=fallen.damage)
+            check_continuity(position, header, expected_offset=good.log_end_offset, dense=dense)
             before, good = good, _extended(good, header)
     except CorruptBatch as error:
         return good._replace(damage=error)
@@ -99,11 +108,40 @@ def _extended(good: Recovered, header: BatchHeader) -> Recovered:
         log_end_offset=header.next_offset,
         leader_epoch=header.leader_epoch,
         batch_count=good.batch_count + 1,
+        gap=header.base_offset - good.log_end_offset,
     )
 
 
-def _epoch_fell(before: Recovered, good: Recovered, position: int, header: BatchHeader) -> Recovered:
-    # One of two neighbours lies. If the newcomer agrees with the batch before the last one, the last one stood out.
-    damage = CorruptBatch(f"batch at position {position}: leader epoch {header.leader_epoch} after {good.leader_epoch}")
-    believed = before if header.leader_epoch >= before.leader_epoch else good
-    return believed._replace(damage=damage)
+def _fallen(file: File, before: Recovered, good: Recovered, position: int, header: BatchHeader) -> Recovered:
+    # One of two neighbours lies: the last good batch, or the newcomer. If the batch behind the newcomer follows the
+    # good one, the newcomer lies; also if it falls in offsets and the good one left no gap. Else, if the newcomer
+    # follows the batch before, the good one stood out.
+    damage = CorruptBatch(
+        f"batch at position {position}: base offset {header.base_offset} and leader epoch {header.leader_epoch} "
+        f"after {good.log_end_offset - 1} and {good.leader_epoch}"
+    )
+    try:
+        newcomer_lies = _follows(header_at(file, position + header.size), good)
+    except CorruptBatch:
+        newcomer_lies = False
+    newcomer_lies |= header.leader_epoch >= good.leader_epoch and good.gap == 0
+    stood_out = not newcomer_lies and _follows(header, before)
+    return (before if stood_out else good)._replace(damage=damage)
+
+
+def _follows(header: BatchHeader, state: Recovered) -> bool:
+    return header.base_offset >= state.log_end_offset and header.leader_epoch >= state.leader_epoch
+
+
+def is_torn_tail(file: File, recovered: Recovered) -> bool:
+    """Whether what may not be believed can be a write that a crash interrupted, with nothing behind it.
+
+    Anything else is damage to what was once whole, or no log at all: cutting would throw away more than was torn.
+    """
+    left = file.size() - recovered.size
+    try:
+        header = header_at(file, recovered.size)
+    except CorruptBatch:
+        # Fewer bytes than a header, or zeros where the file grew and its data never arrived.
+        return left < HEADER_SIZE or not any(file.pread(min(left, CHUNK_BYTES), recovered.size))
+    return header.size >= left

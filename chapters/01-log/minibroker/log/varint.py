@@ -36,7 +36,8 @@ def decode_unsigned_varint(
 ) -> tuple[int, int]:
     """Read an unsigned varint at `position`; return it and the position behind it."""
     # Take seven bits from each byte, the lowest first, until a byte has its high bit clear.
-    # Refuse what is cut off, what is longer than bytes_max, and what does not fit the type.
+    # Refuse, in these words and with the position, what is "cut off" and what is "longer than 5 bytes" (bytes_max);
+    # `_checked` refuses what does not fit the type.
     value = 0
     for index in range(bytes_max):
         if position + index >= len(buffer):

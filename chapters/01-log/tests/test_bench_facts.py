@@ -1,0 +1,83 @@
+"""Claims about facts: figures that a benchmark finds out without timing them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from minibroker.bench import Benchmark, Case, Fact, peak_memory_mb
+from minibroker.bench.benchmark import Found, Outcome, run
+from minibroker.bench.context import open_context
+from minibroker.bench.report import outcome_text, write_outcome
+
+CASE = Case("work", lambda: None, operations_count=1)
+
+
+@pytest.fixture(autouse=True)
+def _full_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINIBROKER_QUICK", raising=False)
+
+
+def outcome_of(tmp_path: Path, *facts: Fact) -> Outcome:
+    with open_context(directory=tmp_path, repeats=1) as context:
+        return run(Found("memory", lambda _context: Benchmark("Memory", [CASE], facts=facts)), context)
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "is_met"),
+    [
+        (100, {"at_most": 100}, True),
+        (101, {"at_most": 100}, False),
+        (100, {"at_least": 100}, True),
+        (99, {"at_least": 100}, False),
+        (10**9, {}, True),
+    ],
+)
+def test_a_fact_is_held_against_its_bound(value: float, bounds: dict[str, float], is_met: bool, tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, Fact("resident memory", "MB", lambda: value, **bounds))
+    assert outcome.is_missed != is_met
+    assert ("MISSED" in outcome_text(outcome)) != is_met
+
+
+def test_a_quick_run_enforces_no_fact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIBROKER_QUICK", "1")
+    assert not outcome_of(tmp_path, Fact("resident memory", "MB", lambda: 101, at_most=100)).is_missed
+
+
+def test_facts_are_printed_and_kept(tmp_path: Path) -> None:
+    facts = Fact("resident memory", "MB", lambda: 41.5, at_most=100), Fact("segments", "files", lambda: 8)
+    outcome = outcome_of(tmp_path, *facts)
+    text = outcome_text(outcome)
+    assert "resident memory: MB ≤ 100" in text
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith(("resident", "segments"))] == [
+        "met",
+        "8.00",
+    ]
+    written = json.loads(write_outcome(tmp_path, outcome)[0].read_text())["facts"]
+    assert [(fact["name"], fact["value"], fact["at_most"], fact["met"]) for fact in written] == [
+        ("resident memory", 41.5, 100, True),
+        ("segments", 8, None, True),
+    ]
+
+
+def test_a_fact_is_found_once_and_after_the_cases_have_run(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def find() -> float:
+        order.append("fact")
+        return 1.0
+
+    case, fact = Case("work", lambda: order.append("case"), operations_count=1), Fact("found", "", find)
+    with open_context(directory=tmp_path, repeats=2) as context:
+        run(Found("order", lambda _context: Benchmark("Order", [case], facts=[fact])), context)
+    assert order == ["case", "case", "case", "fact"]
+
+
+def test_peak_memory_does_not_fall_when_memory_is_given_back() -> None:
+    before = peak_memory_mb()
+    held = bytearray(int(before + 50) * 10**6)
+    held[::4096] = bytes(len(held[::4096]))
+    during = peak_memory_mb()
+    del held
+    assert during >= before + 50
+    assert peak_memory_mb() > during - 1  # the kernel counts pages a few at a time
