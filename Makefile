@@ -16,14 +16,17 @@ PRESENT := $(strip $(foreach n,$(NUMBERS),$(if $(wildcard $(ROOT)/chapters/$(n)-
 ABSENT := $(filter-out $(PRESENT),$(NUMBERS))
 folder = $(notdir $(firstword $(wildcard $(ROOT)/chapters/$(1)-*)))
 topic = $(patsubst $(1)-%,%,$(call folder,$(1)))
+# A quick run is for testing the commands: its figures mean nothing, so they do not replace those in docs/.
+is_quick = $(filter-out 0,$(MINIBROKER_QUICK))
+figures = $(if $(is_quick),build/figures/$(call folder,$(1)),docs/chapters/$(call folder,$(1))/figures)
 has = $(if $(word 2,$(PRESENT)),chapters $(firstword $(PRESENT)) to $(lastword $(PRESENT)),chapter $(PRESENT))
 later = @echo "make $@: arrives with chapter $(1) ($(call topic,$(1))); this version has $(has)"
 at_last = @echo "make $@: arrives after chapter 07, with $(1); this version has $(has)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev run test lint demo bench docs site clean
+.PHONY: help setup setup-dev run test test-java lint demo bench docs site clean
 .PHONY: $(NUMBERS:%=chapter-%) $(NUMBERS:%=bench-%)
-.PHONY: simulate chaos chaos-transactions chaos-spark bench-spark bench-peers test-java
+.PHONY: simulate chaos chaos-transactions chaos-spark bench-spark bench-peers
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-][a-z0-9 -]*\):.*## \(.*\)/\1\t\2/p; s/^## \(.*\): \(.*\)/\1\t\2/p' "$(ROOT)/Makefile" \
@@ -46,7 +49,10 @@ lint: setup-dev ## ruff, mypy --strict, import-linter
 	$(PY) -m mypy
 	$(IN) "$(VENV)/bin/lint-imports" --no-logo
 
-## chapter-01 … 07: that chapter's tests; ARGS=--mine tests your own code
+test-java: setup-dev ## Kafka's own log and tools against our files, where Maven and Java 17 are
+	@$(IN) sh tests/java/run.sh $(ARGS)
+
+## chapter-01 to 07: that chapter's tests; ARGS=--mine tests your own code
 $(PRESENT:%=chapter-%): chapter-%: setup-dev
 	$(PY) -m pytest chapters/$(call folder,$*)/tests $(ARGS)
 
@@ -56,9 +62,9 @@ $(ABSENT:%=chapter-%): chapter-%:
 bench: ## the benchmarks of every chapter, one after the other
 	@for n in $(PRESENT); do $(MAKE) --no-print-directory -f "$(ROOT)/Makefile" bench-$$n || exit; done
 
-## bench-01 … 07: that chapter's benchmarks; figures into docs/
+## bench-01 to 07: that chapter's benchmarks; figures into docs/
 $(PRESENT:%=bench-%): bench-%: setup-dev
-	$(PY) -m minibroker.bench chapters/$(call folder,$*)/bench --out docs/chapters/$(call folder,$*)/figures
+	$(PY) -m minibroker.bench chapters/$(call folder,$*)/bench --out $(call figures,$*)
 
 $(ABSENT:%=bench-%): bench-%:
 	$(call later,$*)
@@ -70,13 +76,10 @@ site: setup-dev ## build the site into site/, warnings are errors
 	$(IN) NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/python" -m mkdocs build --strict
 
 clean: ## remove what was built; .venv, data and workspace stay
-	$(IN) rm -rf site dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	$(IN) rm -rf __pycache__ site dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
 	$(IN) find chapters final tests -name __pycache__ -type d -exec rm -rf {} +
 
 run: ## one node on 127.0.0.1:9092 (later)
-	$(call later,03)
-
-test-java: ## the Java client and Kafka's own tools against ours (later)
 	$(call later,03)
 
 simulate: ## seeded faults in virtual time: SEEDS=N (later)

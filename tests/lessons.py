@@ -8,6 +8,7 @@ Three comments, each on the line above a fence, say that the rule does not apply
 """
 
 import difflib
+import hashlib
 import os
 import re
 import shutil
@@ -68,6 +69,11 @@ class Page:
 
     def definitions(self) -> dict[str, str]:
         return {match["id"].lower(): match["target"] for match in DEFINITION.finditer(self.prose())}
+
+    def inline_targets(self) -> list[str]:
+        """Where the links and images lead that are no references."""
+        prose = self.prose()
+        return [match["target"] for pattern in (INLINE_LINK, HTML_LINK) for match in pattern.finditer(prose)]
 
 
 def pages(root: Path) -> list[Page]:
@@ -176,14 +182,42 @@ def _nearest(quoted: list[str], source: list[str]) -> str:
 
 def link_faults(page: Page) -> list[str]:
     """Every relative link or image that leads to no file."""
-    prose = page.prose()
-    targets = [match["target"] for pattern in (INLINE_LINK, DEFINITION, HTML_LINK) for match in pattern.finditer(prose)]
-    folder = (page.root / page.where).parent
     return [
         f"{page.where}: {target} leads nowhere"
-        for target in targets
-        if not re.match(r"[a-z][a-z0-9+.-]*:|#", target) and not (folder / target.partition("#")[0]).exists()
+        for target in [*page.inline_targets(), *page.definitions().values()]
+        if _is_relative(target) and not _file(page, target).exists()
     ]
+
+
+def site_link_faults(page: Page) -> list[str]:
+    """Every link of a chapter's page that leads elsewhere on the site, where the page is read through its stub.
+
+    A reference may be defined again by the stub; what stands in the text itself must lead to a file of docs/.
+    """
+    stub = Page(page.root, Path("docs") / page.where)
+    redefined = stub.definitions()
+    pairs = [(target, redefined.get(name, target)) for name, target in page.definitions().items()]
+    pairs += [(target, target) for target in page.inline_targets()]
+    return [
+        f"{page.where}: {target} leads nowhere on the site: make it a reference, and define it again in {stub.where}"
+        for target, on_site in pairs
+        if _is_relative(target) and not _is_the_same_page(_file(page, target), _file(stub, on_site), page.root)
+    ] + [f"{stub.where}: [{name}] is not in the page" for name in redefined if name not in page.definitions()]
+
+
+def _is_relative(target: str) -> bool:
+    return re.match(r"[a-z][a-z0-9+.-]*:|#", target) is None
+
+
+def _file(page: Page, target: str) -> Path:
+    return ((page.root / page.where).parent / target.partition("#")[0]).resolve()
+
+
+def _is_the_same_page(target: Path, on_site: Path, root: Path) -> bool:
+    """The site has the files of docs/; there a chapter's page and its stub stand for each other."""
+    docs = root.resolve() / "docs"
+    is_there = on_site.exists() and on_site.is_relative_to(docs)
+    return is_there and (on_site == target or on_site.relative_to(docs) == target.relative_to(root.resolve()))
 
 
 def markup_faults(page: Page) -> list[str]:
@@ -362,3 +396,19 @@ def copy_house(root: Path, to: Path) -> Path:
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, to / name)
     return to
+
+
+def contents(house: Path) -> dict[str, str]:
+    """Every file of a copy, and the hash of what is in it."""
+    paths = [Path(folder, name) for folder, _, names in os.walk(house) for name in names]
+    return {str(path.relative_to(house)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def traces(root: Path, before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """What came, changed or went between two looks at a copy of `root`, and would show up in `git status`."""
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    command = ["git", "check-ignore", "-z", "--stdin", "--no-index"]
+    listed = "".join(f"{name}\0" for name in changed)
+    result = subprocess.run(command, cwd=root, input=listed, capture_output=True, text=True, check=False)
+    assert result.returncode in (0, 1), result.stderr
+    return [name for name in changed if name not in result.stdout.split("\0")]

@@ -42,6 +42,8 @@ class Clone:
         shutil.copy(ROOT / "final/setup.sh", place / "final/setup.sh")
         shutil.copy(ROOT / "pyproject.toml", place / "pyproject.toml")
         self.write_script("bin/uv", UV)
+        self.temporary = place.with_name("temporary")
+        self.temporary.mkdir()
 
     def write_script(self, name: str, text: str) -> Path:
         path = self.place / name
@@ -53,6 +55,7 @@ class Clone:
     def command(self, extras: str = "", **env: str) -> tuple[list[str], dict[str, str]]:
         path = f"{self.place / 'bin'}:/usr/bin:/bin"
         facts = {"PATH": path, "PYTHON": sys.executable, "CALLS": str(self.place / "calls"), "SAYS": ""}
+        facts["TMPDIR"] = str(self.temporary)
         kept = {name: value for name, value in os.environ.items() if name not in ("VENV", "NO_SETUP")}
         return ["sh", str(self.place / "final/setup.sh"), extras], kept | facts | env
 
@@ -186,6 +189,7 @@ def test_a_missing_python_is_named(clone: Clone) -> None:
 )
 def test_an_unreachable_index_is_named_with_what_to_do(clone: Clone, says: str, reason: str) -> None:
     line = complaint(clone.setup(SAYS=says))
+    assert list(clone.temporary.iterdir()) == []
     assert "no answer from the package index" in line
     assert f"({reason})" in line
     assert "UV_INDEX_URL" in line
@@ -198,10 +202,11 @@ def test_a_full_disk_is_named_with_the_space_that_is_left(clone: Clone) -> None:
     assert "about 60 MB needed" in line
 
 
-def test_any_other_failure_gives_the_last_line_and_the_log(clone: Clone, tmp_path: Path) -> None:
-    line = complaint(clone.setup(SAYS="first\nthe moon is in the way", TMPDIR=str(tmp_path)))
+def test_any_other_failure_gives_the_last_line_and_the_log(clone: Clone) -> None:
+    line = complaint(clone.setup(SAYS="first\nthe moon is in the way"))
     assert "the moon is in the way" in line
     log = Path(line.rpartition(" ")[2])
+    assert list(clone.temporary.iterdir()) == [log]
     assert log.read_text() == "first\nthe moon is in the way\n"
 
 

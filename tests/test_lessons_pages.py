@@ -3,9 +3,19 @@
 from pathlib import Path
 
 import pytest
-from lessons import ROOT, Page, link_faults, markup_faults, pages, quotation_faults, shell_faults
+from lessons import (
+    ROOT,
+    Page,
+    link_faults,
+    markup_faults,
+    pages,
+    quotation_faults,
+    shell_faults,
+    site_link_faults,
+)
 
 PAGES = pages(ROOT)
+CHAPTERS = [page for page in PAGES if page.where.parts[0] == "chapters"]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.where))
 
 CODE = '''"""A module."""
@@ -43,33 +53,10 @@ def test_pages_read_the_same_on_the_code_host_and_on_the_site(page: Page) -> Non
     assert markup_faults(page) == []
 
 
-def test_a_chapters_links_work_on_the_site_too() -> None:
+@pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: str(page.where))
+def test_a_chapters_links_work_on_the_site_too(page: Page) -> None:
     """A chapter's README is read in its folder and, through its stub, in docs/chapters/NN: a link must do in both."""
-    faults = []
-    for page in pages(ROOT):
-        if page.where.parts[0] == "chapters":
-            stub = Page(ROOT, Path("docs") / page.where)
-            faults += [f"{page.where} on the site: {name}" for name in _missing_on_the_site(page, stub)]
-    assert faults == []
-
-
-def _missing_on_the_site(page: Page, stub: Page) -> list[str]:
-    here, there = (ROOT / page.where).parent, (ROOT / stub.where).parent
-    redefined = stub.definitions()
-    faults = [
-        f"{target} should be [{name}]: {redefined.get(name)}"
-        for name, target in page.definitions().items()
-        if ":" not in target
-        and not target.startswith("#")
-        and (here / target).resolve() != (there / redefined.get(name, target)).resolve()
-        and not _is_mirrored(here / target, there / redefined.get(name, target))
-    ]
-    return faults + [f"[{name}] is no longer in the page" for name in redefined if name not in page.definitions()]
-
-
-def _is_mirrored(target: Path, on_site: Path) -> bool:
-    """A chapter's page and its stub stand for each other."""
-    return on_site.resolve() == (ROOT / "docs" / target.resolve().relative_to(ROOT)) and on_site.exists()
+    assert site_link_faults(page) == []
 
 
 # The checks themselves
@@ -162,6 +149,58 @@ def test_a_dead_link_is_flagged(house: Path, text: str) -> None:
 )
 def test_a_live_link_and_an_example_of_a_link_pass(house: Path, text: str) -> None:
     assert link_faults(page_of(house, text)) == []
+
+
+@pytest.fixture
+def chapter(house: Path) -> Page:
+    """A chapter's page that nothing is in yet, its stub, its neighbour, and a file outside the site."""
+    for name in (
+        "chapters/01-log",
+        "chapters/02-segments",
+        "docs/chapters/01-log/figures",
+        "docs/chapters/02-segments",
+    ):
+        (house / name).mkdir(parents=True, exist_ok=True)
+        (house / name / "README.md").touch()
+    (house / "README.md").touch()
+    (house / "docs/chapters/01-log/figures/a.svg").touch()
+    return Page(house, Path("chapters/01-log/README.md"))
+
+
+@pytest.mark.parametrize(
+    ("text", "stub"),
+    [
+        ("[next](../02-segments/README.md)", ""),
+        ("[next](../02-segments/README.md#part)", ""),
+        ("[next][n]\n\n[n]: ../02-segments/README.md", ""),
+        ("![figure][f]\n\n[f]: ../../docs/chapters/01-log/figures/a.svg", "[f]: figures/a.svg"),
+        ("[it](https://example.org/x) and [there](#part)", ""),
+        ("`[it](../../README.md)`", ""),
+    ],
+)
+def test_a_link_that_works_in_both_places_passes(chapter: Page, text: str, stub: str) -> None:
+    (chapter.root / chapter.where).write_text(text)
+    (chapter.root / "docs" / chapter.where).write_text(stub)
+    assert site_link_faults(chapter) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "stub"),
+    [
+        ("[up](../../README.md)", ""),
+        ("[code](minibroker/log/module.py)", ""),
+        ('<img src="../../docs/chapters/01-log/figures/a.svg">', ""),
+        ("![figure](../../docs/chapters/01-log/figures/a.svg)", ""),
+        ("![figure][f]\n\n[f]: ../../docs/chapters/01-log/figures/a.svg", ""),
+        ("![figure][f]\n\n[f]: ../../docs/chapters/01-log/figures/a.svg", "[f]: figures/b.svg"),
+        ("no figure any more", "[f]: figures/a.svg"),
+    ],
+)
+def test_a_link_that_works_only_in_the_chapters_folder_is_flagged(chapter: Page, text: str, stub: str) -> None:
+    (chapter.root / chapter.where).write_text(text)
+    (chapter.root / "docs" / chapter.where).write_text(stub)
+    assert len(site_link_faults(chapter)) == 1
+    assert link_faults(chapter) == []
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,26 @@ def test_a_missing_file_is_one_line_and_exit_code_1_or_2(tmp_path: Path) -> None
     assert "nowhere.log" in result.stderr
 
 
+def test_dump_calls_a_file_that_is_no_log_so(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.log"
+    notes.write_text("# minibroker\n\nA distributed log broker in Python.\n")
+    result = minibroker("dump", "--verify", str(notes))
+    assert result.returncode == 1
+    assert result.stdout.startswith("not a log: batch at position 0: ")
+    readme = notes.rename(tmp_path / "README.md")
+    result = minibroker("dump", str(readme))
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_dump_refuses_what_is_no_regular_file(tmp_path: Path) -> None:
+    endless = tmp_path / "endless.log"
+    endless.symlink_to("/dev/zero")
+    result = minibroker("dump", str(endless))
+    assert result.returncode == 1
+    assert result.stderr == f"minibroker dump: {endless}: it is not a regular file\n"
+
+
 def test_an_error_that_a_room_declares_is_one_line() -> None:
     result = with_command(
         "from minibroker.log.errors import OffsetOutOfRange\nraise OffsetOutOfRange('7 not in [0, 5)')"

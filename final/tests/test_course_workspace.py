@@ -132,7 +132,7 @@ def learner(tmp_path: Path) -> Learner:
         "tests/test_toy_sums.py": TEST_SUMS,
         "tests/test_toy_totals.py": TEST_TOTALS,
         "exercises.toml": EXERCISES,
-        "README.md": "# Chapter 01: Toys\n",
+        "README.md": "# Chapter 01: toys\n",
     }
     for name, text in files.items():
         (chapter / name).write_text(text)
@@ -212,6 +212,16 @@ def test_start_again_keeps_every_earlier_copy_under_a_number(learner: Learner) -
     assert "exercise 1.1: add" in (learner.workspace / "minibroker" / "toy" / "sums.py").read_text()
 
 
+def test_start_again_tells_how_to_go_on_with_the_earlier_copy(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("sums.py", "# first try\n")
+    first = learner.sees("start", "1", "--again").splitlines()[0]
+    _words, command, _end = first.split("`")
+    subprocess.run(command, shell=True, cwd=learner.root, check=True)
+    assert (learner.workspace / "minibroker" / "toy" / "sums.py").read_text() == "# first try\n"
+    learner.sees("check", "1", code=1)
+
+
 def test_the_workspace_stands_where_the_environment_says(learner: Learner, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     learner.sees("start", "1", MINIBROKER_WORKSPACE=str(elsewhere))
@@ -254,6 +264,36 @@ def test_when_another_test_of_the_chapter_fails_the_chapter_is_not_green(learner
     assert "all 2 exercises are done" in output
     assert "failing  chapters/01-toy/tests/test_toy_sums.py::test_add_stays_in_bounds: assert 0 == 1000" in output
     assert output.splitlines()[-1].startswith("next: other tests fail: 1; see the first with `pytest --mine ")
+
+
+def test_list_says_when_the_exercises_are_done_and_the_chapter_is_not(learner: Learner) -> None:
+    def state() -> str:
+        return str(json.loads(learner.sees("list", "--format", "json"))[0]["state"])
+
+    learner.sees("start", "1")
+    learner.writes("sums.py", SUMS.replace("a + b", "a + b if a < 1000 else 0"))
+    learner.writes("totals.py", TOTALS)
+    learner.sees("check", "1", "--exercise", "1.1")
+    learner.sees("check", "1", "--exercise", "1.2")
+    assert state() == "2 of 2 done, but other tests of the chapter have not run; `minibroker course check 1`"
+    learner.sees("check", "1", code=1)
+    assert state() == "2 of 2 done, but other tests of the chapter fail: 1; `minibroker course check 1`"
+    learner.writes("sums.py", SUMS)
+    learner.sees("check", "1")
+    assert state() == "2 of 2 done"
+
+
+def test_a_message_that_does_not_match_is_shown_beside_what_was_expected(learner: Learner) -> None:
+    test = "import pytest\nfrom minibroker.toy.sums import add\ndef test_add():\n"
+    test += "    with pytest.raises(ValueError, match='too large: 5'):\n        add(2, 3)\n"
+    (learner.chapter / "tests" / "test_toy_sums.py").write_text(test)
+    learner.sees("start", "1")
+    learner.writes("sums.py", "def add(a, b):\n    raise ValueError('that is\\nmuch')\n")
+    output = learner.sees("check", "1", "--exercise", "1.1", code=1)
+    (line,) = [line for line in output.splitlines() if "failing" in line]
+    assert "Regex pattern did not match." in line
+    assert "'too large: 5'" in line
+    assert "'that is\\nmuch'" in line
 
 
 def test_a_listed_test_that_did_not_run_is_not_a_success(learner: Learner) -> None:

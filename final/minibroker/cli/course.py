@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def start(number: int, again: bool) -> None:
     chapter = load_chapter(house, number)
     aside = workspace.start(house, chapter, again=again)
     if aside:
-        click.echo(f"your earlier copy is kept in {house.show(aside)}")
+        back = f"cp -R {shlex.quote(house.show(aside / 'minibroker'))} {shlex.quote(house.show(house.workspace))}/"
+        click.echo(f"your earlier copy is kept in {house.show(aside)}; to go on with it: `{back}`")
     for room in chapter.rooms:
         click.echo(f"your copy of minibroker.{room}: {house.show(house.workspace / 'minibroker' / room)}")
     _echo_exercises(house, chapter)
@@ -63,9 +65,11 @@ def check(number: int, exercise_id: str | None) -> None:
     _echo_whose(house)
     verdicts = checking.check(house, chapter, exercises)
     copy.checked.update({verdict.exercise.id: verdict.state for verdict in verdicts})
+    if any(verdict.state != DONE for verdict in verdicts):
+        copy.others_failing = None
     workspace.save_copy(house, number, copy)
     _echo_verdicts(verdicts)
-    all_passed = _echo_what_is_next(house, chapter, verdicts, alone=bool(exercise_id))
+    all_passed = _echo_what_is_next(house, chapter, copy, verdicts, alone=bool(exercise_id))
     click.get_current_context().exit(0 if all_passed else 1)
 
 
@@ -131,7 +135,9 @@ def _echo_verdicts(verdicts: Sequence[Verdict]) -> None:
         click.echo(f"  {verdict.exercise.id}  {verdict.exercise.title:<{width}}  {verdict}")
 
 
-def _echo_what_is_next(house: House, chapter: Chapter, verdicts: Sequence[Verdict], *, alone: bool) -> bool:
+def _echo_what_is_next(
+    house: House, chapter: Chapter, copy: workspace.Copy, verdicts: Sequence[Verdict], *, alone: bool
+) -> bool:
     """Print the way on; return whether everything that ran passed."""
     open_ones = [verdict for verdict in verdicts if verdict.state != DONE]
     if open_ones:
@@ -143,7 +149,7 @@ def _echo_what_is_next(house: House, chapter: Chapter, verdicts: Sequence[Verdic
     if alone:
         click.echo(f"next: `minibroker course check {chapter.number}` tests all exercises of the chapter")
         return True
-    return _echo_the_rest(house, chapter)
+    return _echo_the_rest(house, chapter, copy)
 
 
 def _next_step(house: House, chapter: Chapter, open_ones: Sequence[Verdict]) -> str:
@@ -158,11 +164,13 @@ def _next_step(house: House, chapter: Chapter, open_ones: Sequence[Verdict]) -> 
     return f"write {' and '.join(exercise.functions)} in {path}, then `{again}`"
 
 
-def _echo_the_rest(house: House, chapter: Chapter) -> bool:
+def _echo_the_rest(house: House, chapter: Chapter, copy: workspace.Copy) -> bool:
     count = len(chapter.exercises)
     click.echo(f"all {count} exercises are done; running the other tests of the chapter …")
     outcomes = checking.check_the_rest(house, chapter)
     failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
+    copy.others_failing = len(failed)
+    workspace.save_copy(house, chapter.number, copy)
     if failed:
         _echo_failures(failed)
         return False

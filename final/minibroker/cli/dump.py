@@ -2,44 +2,49 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
+from minibroker.log import program
 from minibroker.log.disk import OSFiles
-from minibroker.log.dump import Summary, damaged_lines, lines, objects
-from minibroker.log.interfaces import File
+from minibroker.segments.dump import DirectoryDump, Dump, dump_of
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", type=click.Path(exists=True))
 @click.option("--verify", is_flag=True, help="Check everything, show only what is damaged; exit 1 if anything is.")
 @click.option("--batches", is_flag=True, help="Leave out the records.")
 @click.option("--bytes", "annotated", is_flag=True, help="Show every byte with its meaning.")
 @click.option("--format", "output", type=click.Choice(["table", "json"]), default="table", help="Default: table.")
 @click.pass_context
 def dump(context: click.Context, file: str, verify: bool, batches: bool, annotated: bool, output: str) -> None:
-    """Show what is in a log FILE: batches, records, bytes.
+    """Show what is in FILE: a log, an index or a checkpoint.
 
-    Each batch is checked on the way: its checksum, its records, and that offsets and epochs do not fall.
+    Everything is checked on the way: checksums, records, that offsets and epochs do not fall, and each index entry
+    against the log beside it. With --verify FILE may be a partition's directory.
     """
     if output == "json" and annotated:
         raise click.UsageError("--bytes is for people: use it without --format json.")
-    opened = OSFiles().open(file, create=False, writable=False)
-    summary = Summary()
+    if Path(file).is_dir() and not verify:
+        raise click.UsageError("a directory can only be verified: add --verify, or name a file in it.")
+    if not Path(file).is_dir():
+        program.demand_file(file)
+    shown = DirectoryDump(OSFiles(), file) if Path(file).is_dir() else dump_of(OSFiles(), file)
     if output == "json":
-        shown = _json(opened, summary, records=not batches, verify=verify)
+        lines = _json(shown, records=not batches, verify=verify)
     elif verify:
-        shown = damaged_lines(opened, summary)
+        lines = shown.damaged_lines()
     else:
-        shown = lines(opened, summary, records=not batches, annotated=annotated)
-    for line in shown:
+        lines = shown.lines(records=not batches, annotated=annotated)
+    for line in lines:
         click.echo(line)
-    if verify and summary.is_damaged:
+    if verify and shown.is_damaged:
         context.exit(1)
 
 
-def _json(file: File, summary: Summary, *, records: bool, verify: bool) -> Iterator[str]:
+def _json(shown: Dump, *, records: bool, verify: bool) -> Iterator[str]:
     """One object a line; with `verify` only the damaged ones."""
-    for found in objects(file, summary, records=records):
+    for found in shown.objects(records=records):
         if not verify or found["damage"] is not None:
             yield json.dumps(found)

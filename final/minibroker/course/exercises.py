@@ -71,11 +71,11 @@ class Chapter:
 
 
 def chapter_title(folder: Path) -> str:
-    """Return the chapter's title: the first heading of its lesson, without the number."""
+    """Return the chapter's title: the first heading of its lesson, without the number, with a capital letter."""
     lesson = folder / "README.md"
     text = lesson.read_text(encoding="utf-8") if lesson.is_file() else ""
-    heading = re.search(r"^# (?:Chapter \d+[:.] *)?(.+)$", text, re.MULTILINE)
-    return heading[1].strip() if heading else folder.name
+    heading = re.search(r"^# (?:Chapter \d+[:.] *)?(\S.*)$", text, re.MULTILINE)
+    return heading[1][0].upper() + heading[1][1:].strip() if heading else folder.name
 
 
 def is_written(folder: Path | None) -> bool:

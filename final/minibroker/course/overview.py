@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from minibroker.course.checking import DONE
 from minibroker.course.exercises import FILE_NAME, Chapter, chapter_title, is_written, load_chapter
 from minibroker.course.house import CHAPTER_NUMBERS, House
-from minibroker.course.workspace import find_copy, moved_on
+from minibroker.course.workspace import Copy, find_copy, moved_on
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,15 @@ def _state(house: House, chapter: Chapter) -> str:
     copy = find_copy(house, chapter.number)
     if copy is None:
         return "not started"
-    done = sum(copy.checked.get(exercise.id) == DONE for exercise in chapter.exercises)
-    state = f"{done} of {len(chapter.exercises)} done" if copy.checked else "started, not checked yet"
+    state = _progress(chapter, copy) if copy.checked else "started, not checked yet"
     return f"{state}; the reference moved on" if moved_on(chapter, copy) else state
+
+
+def _progress(chapter: Chapter, copy: Copy) -> str:
+    done = sum(copy.checked.get(exercise.id) == DONE for exercise in chapter.exercises)
+    progress = f"{done} of {len(chapter.exercises)} done"
+    if done < len(chapter.exercises) or copy.others_failing == 0:
+        return progress
+    # The exercises are not the whole chapter: its other tests run when all of them are done.
+    others = "have not run" if copy.others_failing is None else f"fail: {copy.others_failing}"
+    return f"{progress}, but other tests of the chapter {others}; `minibroker course check {chapter.number}`"

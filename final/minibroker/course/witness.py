@@ -84,13 +84,19 @@ class Witness:
             file.write(json.dumps(outcome) + "\n")
 
 
+def _message_line(lines: Sequence[str]) -> str:
+    # `pytest.raises(match=…)` writes what it expected and what it got on two lines of their own.
+    count = 3 if lines[0].endswith("Regex pattern did not match.") else 1
+    return " ".join(line.strip() for line in lines[:count])
+
+
 def _first_line(report: "pytest.TestReport | pytest.CollectReport") -> str:
     """Return the line that tells most: the message of the exception."""
     if isinstance(report.longrepr, tuple):  # A skip: file, row, reason.
         return report.longrepr[2].strip()
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash:
-        return str(crash.message).strip().split("\n")[0]
+        return _message_line(str(crash.message).strip().split("\n"))
     # What went wrong while a file was imported stands behind an E, the exception itself last.
     lines = [line for line in report.longreprtext.split("\n") if line.strip()]
     marked = [line[1:] for line in lines if line.startswith("E ")]

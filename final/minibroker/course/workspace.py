@@ -2,7 +2,7 @@
 
 workspace/minibroker/log/       the copy of a chapter's package, exercises stripped
 workspace/.old/01-log.1/        what `start --again` set aside, numbered
-workspace/.course.json          per chapter: the hash of every reference file at copy time; the last verdicts
+workspace/.course.json          per chapter: the hash of every reference file at copy time; what the last check said
 """
 
 import hashlib
@@ -25,10 +25,14 @@ RECORD = ".course.json"
 
 @dataclass
 class Copy:
-    """What is remembered of a copy: reference file → hash, exercise id → state at the last check."""
+    """What is remembered of a copy: reference file → hash, exercise id → state at the last check.
+
+    And how many of the chapter's other tests failed; None if they have not run since an exercise was open.
+    """
 
     files: dict[str, str]
     checked: dict[str, str] = field(default_factory=dict)
+    others_failing: int | None = None
 
 
 def start(house: House, chapter: Chapter, *, again: bool = False) -> Path | None:
@@ -82,7 +86,7 @@ def moved_on(chapter: Chapter, copy: Copy) -> list[str]:
 def find_copy(house: House, number: int) -> Copy | None:
     """Return what is remembered of a chapter's copy; None if the learner has not started it."""
     entry = _read(house).get(str(number))
-    return Copy(entry["files"], entry["checked"]) if entry else None
+    return Copy(entry["files"], entry["checked"], entry.get("others_failing")) if entry else None
 
 
 def started_copy(house: House, chapter: Chapter) -> Copy:
