@@ -1,6 +1,8 @@
 """The targets of the Makefile: all there, and those of later chapters say so in one line."""
 
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,10 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 NUMBERS = [f"{number:02}" for number in range(1, 8)]
 PRESENT = [number for number in NUMBERS if list(ROOT.glob(f"chapters/{number}-*/minibroker"))]
 ABSENT = [number for number in NUMBERS if number not in PRESENT]
-WORKING = ["setup", "setup-dev", "test", "lint", "bench", "docs", "site", "clean", "help"]
+WORKING = ["setup", "setup-dev", "test", "test-java", "lint", "bench", "docs", "site", "clean", "help"]
 LATER = {
     "run": "chapter 03 (partitions)",
-    "test-java": "chapter 03 (partitions)",
     "simulate": "chapter 04 (replication-isr)",
     "chaos": "chapter 05 (raft-controller)",
     "chaos-transactions": "chapter 06 (groups-offsets)",
@@ -24,10 +25,11 @@ LATER = {
 }
 
 
-def make(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+def make(*arguments: str, cwd: Path = ROOT, **more: str) -> subprocess.CompletedProcess[str]:
+    strange = ("MAKE", "MFLAGS", "MINIBROKER_QUICK")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
     return subprocess.run(
-        ["make", *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False
+        ["make", *arguments], cwd=cwd, env=env | more, capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -64,6 +66,38 @@ def test_make_alone_lists_every_target() -> None:
     assert result.returncode == 0
     for target in [*WORKING, *LATER, "chapter-01", "bench-01"]:
         assert f"make {target} " in result.stdout
+
+
+def test_what_the_targets_do_stands_in_one_column() -> None:
+    # `make chapter-01 to 07` has single spaces only; the column begins behind more of them.
+    found = [re.search(r"(?<=\S)  +", line) for line in make().stdout.splitlines()]
+    assert len({gap and gap.end() for gap in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("quick", "out"),
+    [
+        ("1", "build/figures/01-log"),
+        ("", "docs/chapters/01-log/figures"),
+        ("0", "docs/chapters/01-log/figures"),
+    ],
+)
+def test_a_quick_run_leaves_the_figures_in_docs_alone(quick: str, out: str) -> None:
+    result = make("--dry-run", "bench-01", MINIBROKER_QUICK=quick)
+    assert result.stdout.rstrip().endswith(f"--out {out}")
+
+
+def test_clean_removes_every_cache_of_python_and_keeps_the_learners_work(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for folder in (".", "chapters/01-log", "final", "tests"):
+        (tmp_path / folder / "__pycache__").mkdir(parents=True)
+    for folder in ("build/figures", "workspace", "data"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert make("clean", cwd=tmp_path).returncode == 0
+    assert list(tmp_path.rglob("__pycache__")) == []
+    assert not (tmp_path / "build").exists()
+    assert (tmp_path / "workspace").exists()
+    assert (tmp_path / "data").exists()
 
 
 def test_make_works_from_another_folder(tmp_path: Path) -> None:

@@ -1,0 +1,21 @@
+"""Chapter 02: segments and indexes.
+
+This room owns a partition's directory: which files there are, how an offset or a time is found in them, when a new one
+begins, which ones may go, and what a crash leaves. It stands on the log of chapter 01 and on `Files`.
+
+The modules, lowest first:
+
+- ``config``: what can be set for one log, with Kafka's names
+- ``companions``: what goes along with a log and hears of every change
+- ``index`` and ``indexes``: from an offset to a position, from a time to an offset
+- ``segment``: one log file and its indexes
+- ``retention``: which segments are too old or too many
+- ``loading``: opening a directory after a clean shutdown, and after anything else
+- ``segmented``: the log itself
+- ``keymap``, ``survivors`` and ``compaction``: the newest record of each key stays
+- ``checkpoint`` and ``directory``: what a data directory remembers between two starts
+- ``checking``, ``scrub`` and ``dump``: damage found where nobody reads, and files made readable
+- ``sparse`` and ``labs``: logs of any size in a moment, and the experiments of this chapter
+
+Nothing is re-exported here, so that importing one pure module never loads a module that does IO.
+"""

@@ -1,0 +1,380 @@
+"""A segment's three files held against each other: every batch, and every index entry with its batch. A pure module.
+
+The scrub and `dump --verify` stand on this. The log is read once, in pieces, and both indexes are followed along it, so
+memory is bounded whatever the sizes. A damaged batch is one finding: the batch behind it begins anew, since nothing can
+be said of its order. Indexes are held against a sound log only; they are shortcuts, and rebuilt as a whole.
+
+Not every flip can be found. The checksum covers a batch from its attributes on. Before it stand five fields:
+
+- length, magic and the checksum itself: a flip makes the checksum wrong, or the batch unreadable
+- base offset: found by its neighbours where offsets are dense. In a compacted log a batch may move within the gap
+  around it, unless the offset index has an entry for it
+- leader epoch: found where both neighbours have the same epoch. Where the epoch changes, a value between those of the
+  two neighbours is possible; and nothing stands before the first batch of a log
+"""
+
+import struct
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from minibroker.log.batch import ATTRIBUTES_AT, NO_LEADER_EPOCH, NO_TIMESTAMP, BatchHeader
+from minibroker.log.errors import CorruptBatch
+from minibroker.log.interfaces import File, Files, FileSlice
+from minibroker.log.recovery import CHUNK_BYTES, check_continuity, header_at, headers
+from minibroker.log.text import time_text
+from minibroker.segments.index import Index, OffsetIndex, TimeIndex
+from minibroker.segments.segment import LOG_SUFFIX, SUFFIXES
+
+_ZEROS_CHUNK_BYTES = 64 * 1024
+
+
+class Progress(NamedTuple):
+    """Some bytes were read: a good moment to pause."""
+
+    path: str
+    bytes_read: int
+    batch: BatchHeader | None = None  # the batch that these bytes complete
+
+
+class Finding(NamedTuple):
+    """Something that is not as it was written, and where."""
+
+    path: str
+    position: int
+    what: str
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        if LOG_SUFFIX in self.path.rpartition("/")[2]:
+            return "restore the segment from a replica or a copy; its other batches are still good"
+        return "rebuild it from the log, to which it is only a shortcut"
+
+    def __str__(self) -> str:
+        return f"{self.path}: position {self.position}: {self.what}"
+
+
+class Source(NamedTuple):
+    """The files of one segment, open for reading. An index that is missing is None."""
+
+    base_offset: int
+    log_path: str
+    log: File
+    offsets_path: str
+    offsets: File | None
+    times_path: str
+    times: File | None
+
+    def close(self) -> None:
+        """Give the files back."""
+        for file in (self.log, self.offsets, self.times):
+            if file is not None:
+                file.close()
+
+
+def open_source(files: Files, path: Callable[[str], str], base_offset: int) -> Source:
+    """Open the files of a segment for reading; `path` gives each its name. A missing log is a FileNotFoundError."""
+    log_path, offsets_path, times_path = (path(suffix) for suffix in SUFFIXES)
+    log = files.open(log_path, create=False, writable=False)
+    offsets, times = _open_index(files, offsets_path), _open_index(files, times_path)
+    return Source(base_offset, log_path, log, offsets_path, offsets, times_path, times)
+
+
+def _open_index(files: Files, path: str) -> File | None:
+    try:
+        return files.open(path, create=False, writable=False)
+    except FileNotFoundError:
+        return None
+
+
+class End(NamedTuple):
+    """Where a segment was found to end: what must follow, and whether that can be said at all."""
+
+    position: int  # of the last batch
+    log_end_offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    is_sound: bool = True
+
+
+# The indexes --------------------------------------------------------------------------------------------------------
+
+
+class Entry(NamedTuple):
+    """One entry of an index, and what is wrong with it, if anything is."""
+
+    slot: int
+    key: int
+    value: int
+    damage: str | None = None
+
+
+class IndexCheck:
+    """The entries of one index, held against the batches as these pass by in order."""
+
+    def __init__(self, index: Index, base_offset: int, count: int) -> None:
+        self._index = index
+        self._base_offset = base_offset
+        self._count = count
+        self._slot = 0
+        self._last_good = (-1, -1)
+        self._waiting: Entry | None = self._next()
+        self.damaged = self.unchecked = 0
+
+    def on_batch(self, header: BatchHeader, position: int) -> list[Entry]:
+        """The entries that this batch decides over."""
+        place = self._place(header, position)
+        decided = []
+        while self._waiting is not None and (self._waiting.damage or self._waiting.value <= place):
+            damage = self._waiting.damage or self._fault(self._waiting, header, position)
+            decided.append(self._decide(self._waiting, damage))
+        return decided
+
+    def rest(self, *, saw_all: bool) -> Iterator[Entry]:
+        """The entries that no batch decided over. If all batches were seen, the next one leads nowhere."""
+        while self._waiting is not None:
+            self.unchecked += self._waiting.damage is None
+            yield self._decide(
+                self._waiting, self._waiting.damage or (self._nowhere(self._waiting) if saw_all else None)
+            )
+            saw_all = False
+
+    def _next(self) -> Entry | None:
+        if self._slot >= self._count:
+            return None
+        try:
+            key, value = self._index.entry(self._slot)
+        except struct.error:
+            return None  # the index was built anew meanwhile, and is shorter
+        # The last good entry is compared with, so that one entry too high does not accuse all others.
+        rises = key > self._last_good[0] and value > self._last_good[1]
+        return Entry(self._slot, key, value, None if rises else "does not rise above the entry before")
+
+    def _decide(self, entry: Entry, damage: str | None) -> Entry:
+        self.damaged += damage is not None
+        if damage is None:
+            self._last_good = (entry.key, entry.value)
+        self._slot += 1
+        self._waiting = self._next()
+        return entry._replace(damage=damage)
+
+    def missing(self) -> str | None:
+        """What the index of a closed segment lacks, all batches seen. Entries may be sparse, so mostly nothing."""
+        return None
+
+    def _place(self, header: BatchHeader, position: int) -> int:
+        """What the second number of an entry for this batch would be."""
+        raise NotImplementedError
+
+    def _fault(self, entry: Entry, header: BatchHeader, position: int) -> str | None:
+        raise NotImplementedError
+
+    def _nowhere(self, entry: Entry) -> str:
+        raise NotImplementedError
+
+
+class OffsetCheck(IndexCheck):
+    """Each entry leads to a batch that ends with its offset."""
+
+    def _place(self, header: BatchHeader, position: int) -> int:  # noqa: ARG002
+        return position
+
+    def _fault(self, entry: Entry, header: BatchHeader, position: int) -> str | None:
+        if entry.value != position:
+            return self._nowhere(entry)
+        if header.last_offset != self._base_offset + entry.key:
+            return f"the batch at position {position} ends with offset {header.last_offset}"
+        return None
+
+    def _nowhere(self, entry: Entry) -> str:
+        return f"no batch begins at position {entry.value}"
+
+
+class TimeCheck(IndexCheck):
+    """Each entry is a batch that was younger than all before it."""
+
+    max_timestamp = before = NO_TIMESTAMP
+
+    def on_batch(self, header: BatchHeader, position: int) -> list[Entry]:
+        """The entries that this batch decides over."""
+        self.before, self.max_timestamp = self.max_timestamp, max(self.max_timestamp, header.max_timestamp)
+        return super().on_batch(header, position)
+
+    def missing(self) -> str | None:
+        """The last entry must tell the largest timestamp of all: retention and searches by time go by it."""
+        if self.damaged or self._last_good[0] >= self.max_timestamp:
+            return None
+        return f"ends before the largest timestamp, {time_text(self.max_timestamp)}"
+
+    def _place(self, header: BatchHeader, position: int) -> int:  # noqa: ARG002
+        return header.last_offset - self._base_offset
+
+    def _fault(self, entry: Entry, header: BatchHeader, position: int) -> str | None:
+        if entry.value != self._place(header, position):
+            return self._nowhere(entry)
+        if entry.key != self.max_timestamp:
+            return f"the largest timestamp up to this offset is {time_text(self.max_timestamp)}"
+        if entry.key == self.before:
+            return "an earlier batch has this timestamp too"
+        return None
+
+    def _nowhere(self, entry: Entry) -> str:
+        return f"no batch ends with offset {self._base_offset + entry.value}"
+
+
+class _IndexFile(NamedTuple):
+    """One index of a segment: the file, and the check that follows the log."""
+
+    path: str
+    file: File
+    entry_bytes: int
+    check: IndexCheck
+
+    def on_batch(self, header: BatchHeader, position: int) -> Iterator[Finding]:
+        """Damaged entries that this batch decides over."""
+        yield from self._findings(self.check.on_batch(header, position))
+
+    def finish(self, *, is_sound: bool, is_closed: bool) -> Iterator[Progress | Finding]:
+        """What is left to say once the log was read."""
+        yield from self._findings(self.check.rest(saw_all=is_sound))
+        fault = self._wrong_size(is_closed=is_closed)
+        lack = self.check.missing() if is_sound and is_closed else None
+        if fault is not None:
+            yield fault
+        elif lack is not None:
+            yield Finding(self.path, self.file.size(), lack)
+        yield Progress(self.path, self.file.size())
+
+    def _findings(self, entries: Iterable[Entry]) -> Iterator[Finding]:
+        for entry in entries:
+            if entry.damage is not None:
+                yield Finding(self.path, entry.slot * self.entry_bytes, f"entry {entry.slot}: {entry.damage}")
+
+    def _wrong_size(self, *, is_closed: bool) -> Finding | None:
+        size, written = self.file.size(), written_bytes(self.file, self.entry_bytes)
+        if size % self.entry_bytes:
+            what = f"{size} bytes, no multiple of {self.entry_bytes}"
+            return Finding(self.path, size - size % self.entry_bytes, what)
+        if is_closed and written < size:
+            return Finding(self.path, written, f"{size - written} zero bytes at the end")
+        return None
+
+
+def _index_files(source: Source) -> Iterator[_IndexFile]:
+    """The indexes of a segment, as far as they are there."""
+    if source.offsets is not None:
+        count = written_bytes(source.offsets, OffsetIndex.ENTRY_BYTES) // OffsetIndex.ENTRY_BYTES
+        offsets = OffsetCheck(OffsetIndex(source.offsets), source.base_offset, count)
+        yield _IndexFile(source.offsets_path, source.offsets, OffsetIndex.ENTRY_BYTES, offsets)
+    if source.times is not None:
+        count = written_bytes(source.times, TimeIndex.ENTRY_BYTES) // TimeIndex.ENTRY_BYTES
+        times = TimeCheck(TimeIndex(source.times), source.base_offset, count)
+        yield _IndexFile(source.times_path, source.times, TimeIndex.ENTRY_BYTES, times)
+
+
+def _missing_indexes(source: Source) -> Iterator[Finding]:
+    for path, file in ((source.offsets_path, source.offsets), (source.times_path, source.times)):
+        if file is None:
+            yield Finding(path, 0, "missing")
+
+
+def written_bytes(file: File, entry_bytes: int) -> int:
+    """The bytes before the zeros at the end, rounded up to whole entries. One entry of zeros is an entry.
+
+    Kafka preallocates the indexes of its active segment, and cuts off the zeros when it rolls.
+    """
+    size = file.size()
+    end = size
+    while end > 0:
+        start = max(end - _ZEROS_CHUNK_BYTES, 0)
+        kept = len(file.pread(end - start, start).rstrip(b"\0"))
+        if kept:
+            return min(-(-(start + kept) // entry_bytes) * entry_bytes, size)
+        end = start
+    return size if size <= entry_bytes else 0
+
+
+# The log ------------------------------------------------------------------------------------------------------------
+
+
+def check_segment(source: Source, *, dense: bool, is_closed: bool) -> Iterator[Progress | Finding | End]:
+    """Check one segment, step by step; the last step is where it ends."""
+    indexes = list(_index_files(source))
+    yield from _missing_indexes(source)
+    end, is_sound, position = End(0, source.base_offset), True, 0
+    try:
+        for position, header in headers(source.log):
+            damage = yield from _batch_damage(source, position, header, end, dense)
+            if damage is not None:
+                is_sound = False
+                yield Finding(source.log_path, position, damage)
+            elif is_sound:
+                for index in indexes:
+                    yield from index.on_batch(header, position)
+            end = End(position, header.next_offset, header.leader_epoch, is_sound=damage is None)
+            position += header.size
+    except CorruptBatch as error:
+        # No header is here, so nobody can tell where the next batch begins.
+        is_sound = False
+        end = end._replace(is_sound=False)
+        yield Finding(source.log_path, position, f"{_without_position(error)}; what is behind it was not checked")
+    for index in indexes:
+        yield from index.finish(is_sound=is_sound, is_closed=is_closed)
+    yield end
+
+
+def against_next(source: Source, end: End, *, base_offset: int, log: File, dense: bool) -> Iterator[Finding]:
+    """What is wrong between a segment's last batch and the segment behind it, whose log file this is."""
+    if not end.is_sound:
+        return
+    if end.log_end_offset > base_offset or (dense and end.log_end_offset < base_offset):
+        what = f"the log goes on with offset {end.log_end_offset}, but the next segment is {base_offset}"
+        yield Finding(source.log_path, end.position, what)
+    epoch = _first_epoch(log)
+    if epoch is not None and epoch < end.leader_epoch:
+        what = f"leader epoch {end.leader_epoch}, but the next segment begins with {epoch}"
+        yield Finding(source.log_path, end.position, what)
+
+
+def _first_epoch(log: File) -> int | None:
+    try:
+        return header_at(log, 0).leader_epoch if log.size() else None
+    except CorruptBatch:
+        return None
+
+
+def _batch_damage(
+    source: Source, position: int, header: BatchHeader, end: End, dense: bool
+) -> Generator[Progress, None, str | None]:
+    try:
+        yield from _check_crc(source, position, header)
+        if end.is_sound:
+            check_continuity(position, header, expected_offset=end.log_end_offset, dense=dense)
+            _check_epoch(header, end.leader_epoch)
+    except CorruptBatch as error:
+        return _without_position(error)
+    return None
+
+
+def _check_crc(source: Source, position: int, header: BatchHeader) -> Iterator[Progress]:
+    # As chapter 01's check_batch, with a pause after each piece: a damaged length may claim the rest of the file.
+    crc = 0
+    covered = FileSlice(source.log, position + ATTRIBUTES_AT, header.size - ATTRIBUTES_AT)
+    unread = covered.count
+    for chunk in covered.chunks(CHUNK_BYTES):
+        crc = crc32c(chunk, crc)
+        unread -= len(chunk)
+        yield Progress(source.log_path, len(chunk), None if unread else header)
+    if crc != header.crc:
+        raise CorruptBatch(f"crc {crc:#010x}, header says {header.crc:#010x}")
+
+
+def _check_epoch(header: BatchHeader, leader_epoch: int) -> None:
+    if header.leader_epoch < leader_epoch:
+        raise CorruptBatch(f"leader epoch {header.leader_epoch} after {leader_epoch}")
+
+
+def _without_position(error: CorruptBatch) -> str:
+    text = str(error)
+    return text.partition(": ")[2] if text.startswith("batch at position ") else text

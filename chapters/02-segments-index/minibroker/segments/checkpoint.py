@@ -1,0 +1,93 @@
+"""Kafka's checkpoint files: a version, a count, and a line for each partition. A pure module.
+
+    0
+    2
+    orders 0 1523
+    orders 1 88
+
+A checkpoint is replaced as a whole: written beside, flushed, renamed. So it is always the old one or the new one.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from minibroker.log.errors import LogError
+from minibroker.log.interfaces import Files, directory_of, write_all
+
+VERSION = 0
+TEMPORARY = ".tmp"
+
+
+class TopicPartition(NamedTuple):
+    """Which log of which topic."""
+
+    topic: str
+    partition: int
+
+    @property
+    def directory(self) -> str:
+        """The name of its directory."""
+        return f"{self.topic}-{self.partition}"
+
+    @staticmethod
+    def is_directory(name: str) -> bool:
+        """Whether a name can be that of a partition's directory."""
+        topic, _dash, number = name.rpartition("-")
+        return bool(topic) and number.isascii() and number.isdigit()
+
+    @classmethod
+    def of_directory(cls, name: str) -> "TopicPartition":
+        """The partition that a directory holds: what stands behind the last dash is the number."""
+        if not cls.is_directory(name):
+            raise LogError(f"{name!r} is not the directory of a partition: those are named TOPIC-NUMBER")
+        topic, _dash, number = name.rpartition("-")
+        return cls(topic, int(number))
+
+
+def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The text of a checkpoint, in a fixed order."""
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    return "\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode()
+
+
+def decode(data: bytes, path: str) -> dict[TopicPartition, int]:
+    """Read a checkpoint back, refusing anything that is not exactly one. Kafka leaves empty ones: no entries."""
+    if not data:
+        return {}
+    try:
+        version, count, *lines = data.decode().splitlines()
+        if int(version) != VERSION or int(count) != len(lines):
+            raise ValueError(f"version {version}, {count} entries announced, {len(lines)} there")
+        return dict(_entry(line) for line in lines)
+    except ValueError as error:
+        raise LogError(f"{path} is no checkpoint ({error}): remove it, and everything is checked at start") from None
+
+
+def _entry(line: str) -> tuple[TopicPartition, int]:
+    topic, partition, offset = line.split()
+    return TopicPartition(topic, int(partition)), int(offset)
+
+
+def read(files: Files, path: str) -> dict[TopicPartition, int]:
+    """Read a checkpoint file; one that was never written is empty."""
+    try:
+        file = files.open(path, create=False)
+    except FileNotFoundError:
+        return {}
+    try:
+        return decode(file.pread(file.size(), 0), path)
+    finally:
+        file.close()
+
+
+def write(files: Files, path: str, data: bytes) -> None:
+    """Replace a small file as a whole, durably."""
+    file = files.open(path + TEMPORARY)
+    try:
+        file.truncate(0)
+        write_all(file, data, 0)
+        file.fsync()
+    finally:
+        file.close()
+    files.rename(path + TEMPORARY, path)
+    files.fsync_directory(directory_of(path))

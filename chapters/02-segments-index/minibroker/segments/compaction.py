@@ -1,0 +1,338 @@
+"""Compaction: of the records of a key the newest stays, offsets never change. A pure module.
+
+A compacted log has a clean part, in which a key stands once, and a dirty part behind it: what was appended since. The
+first dirty offset divides them; the owner of the log keeps it between two cleanings.
+
+    log start          first dirty offset          cleanable end              log end
+        |--- clean ---------|--- dirty ----------------|--- not to be touched --|
+                                                       the active segment, what is not flushed, `upto_offset`,
+                                                       and what is younger than `min.compaction.lag.ms`
+
+A cleaning reads twice. Pass 1 reads the dirty part and notes the newest offset of each key in a map of fixed size; if
+that is full, only so much is cleaned this time. Pass 2 copies every segment from the log's start to the end of what is
+in the map, leaving out records of which the map knows a newer one. Small neighbours are copied into one segment. Each
+copy is flushed before it takes the place of its originals, group by group, so a crash leaves every group either as it
+was or cleaned, and both are right.
+
+Where it may run: `clean` only reads closed segments, which never change, and writes files that nobody else knows. So
+it can be called on a thread while appends and reads go on. Twice it must touch the log itself: to look at the
+segments at the start, and to put a cleaned one in place. Both go through `on_owner`, which runs a function where the
+log's owner runs and waits for it. There, segments may have been deleted in the meantime: then the cleaning ends early.
+Nothing below `upto_offset`, the high watermark, is ever truncated; an owner who truncates all the same has first to
+let `pace` raise.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from minibroker.log.batch import NO_LEADER_EPOCH, RECORDS_AT, Batch, BatchHeader, batches
+from minibroker.log.compression import decompress
+from minibroker.log.errors import CorruptBatch, LogError
+from minibroker.log.record import scan_records
+from minibroker.log.recovery import check_batch, check_continuity, header_at
+from minibroker.segments.config import LogConfig
+from minibroker.segments.keymap import KeyMap, bytes_wanted
+from minibroker.segments.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, Segment
+from minibroker.segments.segmented import SegmentedLog, run_now
+from minibroker.segments.survivors import AbortedTransactions, Survivors
+
+DEDUPE_BUFFER_BYTES = 128 * 1024**2  # Kafka's log.cleaner.dedupe.buffer.size
+CHUNK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What a cleaning did. The next one begins with `first_dirty_offset`."""
+
+    first_dirty_offset: int
+    segments_before: int = 0
+    segments_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    records_before: int = 0
+    records_after: int = 0
+
+
+# What may be cleaned, and whether it should ---------------------------------------------------------------------------
+
+
+def cleanable(
+    log: SegmentedLog, *, first_dirty_offset: int, now_ms: int, upto_offset: int | None = None
+) -> list[tuple[Segment, int]]:
+    """The segments that may be cleaned, clean ones included, each with the offset behind it."""
+    bound = min(log.flushed_offset, log.log_end_offset if upto_offset is None else upto_offset)
+    youngest_ms = now_ms - log.config.min_compaction_lag_ms
+    found = []
+    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+        end_offset = following.base_offset
+        is_young = log.config.min_compaction_lag_ms > 0 and segment.max_timestamp > youngest_ms
+        if end_offset > bound or (end_offset > first_dirty_offset and is_young):
+            break
+        found.append((segment, end_offset))
+    return found
+
+
+def is_worth_it(log: SegmentedLog, *, first_dirty_offset: int, now_ms: int, upto_offset: int | None = None) -> bool:
+    """Whether enough is dirty, as `min.cleanable.dirty.ratio` says, or anything for `max.compaction.lag.ms`."""
+    if not log.config.compacts:
+        return False
+    first_dirty_offset = _believed(first_dirty_offset, log)
+    segments = cleanable(log, first_dirty_offset=first_dirty_offset, now_ms=now_ms, upto_offset=upto_offset)
+    dirty = [segment for segment, end_offset in segments if end_offset > first_dirty_offset]
+    dirty_bytes = sum(segment.size for segment in dirty)
+    if dirty_bytes == 0:
+        return False
+    ratio = dirty_bytes / sum(segment.size for segment, _end_offset in segments)
+    oldest_ms = now_ms - log.config.max_compaction_lag_ms
+    is_overdue = any(0 <= segment.first_timestamp < oldest_ms for segment in dirty)
+    return is_overdue or ratio >= log.config.min_cleanable_dirty_ratio
+
+
+def _believed(first_dirty_offset: int, log: SegmentedLog) -> int:
+    # A checkpoint outside the log is of another time: then all of the log counts as dirty.
+    is_inside = log.log_start_offset <= first_dirty_offset <= log.log_end_offset
+    return first_dirty_offset if is_inside else log.log_start_offset
+
+
+# Cleaning -------------------------------------------------------------------------------------------------------------
+
+
+def clean(
+    log: SegmentedLog,
+    *,
+    first_dirty_offset: int,
+    now_ms: int,
+    upto_offset: int | None = None,
+    aborted: Iterable[tuple[int, int, int]] = (),
+    keep_producers: AbstractSet[tuple[int, int]] = frozenset(),
+    map_bytes_max: int = DEDUPE_BUFFER_BYTES,
+    on_owner: Callable[[Callable[[], None]], None] = run_now,
+    pace: Callable[[int], None] = lambda _bytes_read: None,
+) -> Cleaned:
+    """Clean what may be cleaned of a log, as much as one map holds.
+
+    `upto_offset` is the last stable offset: no transaction below it is undecided. `aborted` lists the aborted ones as
+    (producer id, first offset, offset of the marker). `keep_producers` holds (producer id, last offset of its last
+    batch) for each producer that is still active: that batch stays, if only empty, and with it the last sequence.
+    `pace` hears of all bytes read; it may sleep to spare the disk, or raise to end the cleaning.
+    """
+    assert log.config.compacts, "a log that is not compacted has no gaps, and recovery counts on it"
+    first_dirty_offset = _believed(first_dirty_offset, log)
+    sources: list[_Source] = []
+    on_owner(lambda: sources.extend(_sources(log, first_dirty_offset, now_ms, upto_offset)))
+    # Pass 1: the newest offset of each key.
+    transactions = AbortedTransactions(aborted)
+    newest = KeyMap(_map_bytes(sources, first_dirty_offset, map_bytes_max))
+    end_offset = _map_keys(sources, first_dirty_offset, newest, transactions, pace)
+    # Pass 2: copy what stays, a group of segments at a time.
+    survivors = Survivors(
+        newest,
+        end_offset=end_offset,
+        now_ms=now_ms,
+        delete_retention_ms=log.config.delete_retention_ms,
+        aborted=transactions,
+        keep_producers=keep_producers,
+    )
+    copies: list[_Copy] = []
+    for group in grouped([source for source in sources if source.base_offset < end_offset], log.config):
+        copy = _Copy(log, group)
+        copy.fill(survivors, pace)
+        on_owner(copy.put_in_place)
+        if not copy.is_in_place:
+            # Keys of this group were not cleaned, so nothing of the dirty part may count as clean.
+            return _sum(copies, first_dirty_offset)
+        copies.append(copy)
+    return _sum(copies, end_offset)
+
+
+def _sources(log: SegmentedLog, first_dirty_offset: int, now_ms: int, upto_offset: int | None) -> list["_Source"]:
+    found = cleanable(log, first_dirty_offset=first_dirty_offset, now_ms=now_ms, upto_offset=upto_offset)
+    return [_Source(segment, end_offset) for segment, end_offset in found]
+
+
+def _sum(copies: Sequence["_Copy"], first_dirty_offset: int) -> Cleaned:
+    return Cleaned(
+        first_dirty_offset,
+        segments_before=sum(len(copy.group) for copy in copies),
+        segments_after=len(copies),
+        bytes_before=sum(source.size for copy in copies for source in copy.group),
+        bytes_after=sum(copy.segment.size for copy in copies),
+        records_before=sum(copy.records_before for copy in copies),
+        records_after=sum(copy.records_after for copy in copies),
+    )
+
+
+class _Source:
+    """A closed segment to be cleaned, as it was when the cleaning began."""
+
+    def __init__(self, segment: Segment, end_offset: int) -> None:
+        self.segment = segment
+        self.base_offset = segment.base_offset
+        self.end_offset = end_offset
+        self.size = segment.size
+        self.offset_index_bytes = segment.indexes.offsets.size
+        self.time_index_bytes = segment.indexes.times.size
+        self.position = 0
+        # The file itself, for the segment forgets it when it is deleted, and we go on reading.
+        self._file = segment.file
+        self._path = segment.path(LOG_SUFFIX)
+
+    def batches(self) -> Iterator[Batch]:
+        """All batches, checked; while one is looked at, `position` is where it begins."""
+        try:
+            yield from self._checked()
+        except CorruptBatch as error:
+            raise self.located(error) from None
+
+    def _checked(self) -> Iterator[Batch]:
+        self.position, expected_offset, leader_epoch = 0, self.base_offset, NO_LEADER_EPOCH
+        while self.position < self.size:
+            for batch in batches(self._chunk()):
+                header = batch.header
+                batch.check_crc()
+                self._check_place(header, expected_offset, leader_epoch)
+                yield batch
+                self.position += header.size
+                expected_offset, leader_epoch = header.next_offset, header.leader_epoch
+
+    def _chunk(self) -> bytes:
+        """The batch at `position`, and those behind it that fit into one read."""
+        header = header_at(self._file, self.position)
+        bytes_left = self.size - self.position
+        if header.size > bytes_left:
+            raise CorruptBatch(f"{bytes_left} of {header.size} bytes")
+        if header.size > CHUNK_BYTES:
+            # Its length may be a lie: before so much is read at once, its checksum is computed in pieces.
+            check_batch(self._file, self.position, header)
+        return self._file.pread(min(max(CHUNK_BYTES, header.size), bytes_left), self.position)
+
+    def _check_place(self, header: BatchHeader, expected_offset: int, leader_epoch: int) -> None:
+        # Compaction has left gaps, so a base offset is only known to lie behind the last batch and in this segment.
+        check_continuity(self.position, header, expected_offset=expected_offset, dense=False)
+        if header.next_offset > self.end_offset:
+            raise CorruptBatch(f"last offset {header.last_offset}, but the next segment begins at {self.end_offset}")
+        if header.leader_epoch < leader_epoch:
+            raise CorruptBatch(f"leader epoch {header.leader_epoch} after {leader_epoch}")
+
+    def located(self, error: LogError) -> LogError:
+        """The error with the file and the position of the batch that it is about."""
+        what = str(error).removeprefix("batch at position ").lstrip("0123456789").removeprefix(": ")
+        return type(error)(f"{self._path}: batch at position {self.position}: {what}")
+
+
+# Pass 1 ---------------------------------------------------------------------------------------------------------------
+
+
+def _map_bytes(sources: Sequence[_Source], first_dirty_offset: int, bytes_max: int) -> int:
+    """The size of the map: no more than is allowed, and no more than the offsets of the dirty part can fill."""
+    keys_max = max(sources[-1].end_offset - first_dirty_offset, 0) if sources else 0
+    return min(bytes_max, bytes_wanted(keys_max))
+
+
+def _map_keys(
+    sources: Sequence[_Source],
+    first_dirty_offset: int,
+    newest: KeyMap,
+    aborted: AbortedTransactions,
+    pace: Callable[[int], None],
+) -> int:
+    """Note the newest offset of each key from the first dirty one on; return the offset before which all are noted."""
+    for source in sources:
+        if source.end_offset <= first_dirty_offset:
+            continue
+        for batch in source.batches():
+            header = batch.header
+            pace(header.size)
+            if header.next_offset <= first_dirty_offset or header.is_control or aborted.holds(header):
+                continue
+            try:
+                refused_offset = _map_batch(batch, first_dirty_offset, newest)
+            except LogError as error:
+                raise source.located(error) from None
+            if refused_offset is not None:
+                # End before this batch. If it is the first one, the map is smaller than a batch: end inside it, for
+                # a cleaning that gets nowhere would be repeated for ever.
+                return header.base_offset if header.base_offset > first_dirty_offset else refused_offset
+    return max(first_dirty_offset, sources[-1].end_offset) if sources else first_dirty_offset
+
+
+def _map_batch(batch: Batch, first_dirty_offset: int, newest: KeyMap) -> int | None:
+    """Note the offset of each key of a batch; return the offset of the first one for which there is no room."""
+    header, put = batch.header, newest.put
+    data = decompress(header.compression, batch.view[RECORDS_AT:])
+    for _start, _end, _timestamp_delta, offset_delta, key, _has_value in scan_records(data, count=header.record_count):
+        offset = header.base_offset + offset_delta
+        if key is not None and offset >= first_dirty_offset and not put(key, offset):
+            return offset
+    return None
+
+
+# Pass 2 ---------------------------------------------------------------------------------------------------------------
+
+
+def grouped(sources: Sequence[_Source], config: LogConfig) -> list[list[_Source]]:
+    """Neighbours whose copies fit into one segment: by its bytes, by those of its indexes, by its relative offsets."""
+    groups: list[list[_Source]] = []
+    for source in sources:
+        if groups and _fit([*groups[-1], source], config):
+            groups[-1].append(source)
+        else:
+            groups.append([source])
+    return groups
+
+
+def _fit(group: Sequence[_Source], config: LogConfig) -> bool:
+    return (
+        sum(source.size for source in group) <= config.segment_bytes
+        and sum(source.offset_index_bytes for source in group) <= config.segment_index_bytes
+        and sum(source.time_index_bytes for source in group) <= config.segment_index_bytes
+        and group[-1].end_offset - 1 - group[0].base_offset <= RELATIVE_OFFSET_MAX
+    )
+
+
+class _Copy:
+    """The segment that takes the place of a group."""
+
+    def __init__(self, log: SegmentedLog, group: Sequence[_Source]) -> None:
+        self._log = log
+        self.group = group
+        self.segment = log.begin_cleaned(group[0].base_offset)
+        self.records_before = 0
+        self.records_after = 0
+        self.is_in_place = False
+
+    def fill(self, survivors: Survivors, pace: Callable[[int], None]) -> None:
+        """Copy what stays, and flush it. If anything fails, nothing of the copy is left."""
+        try:
+            for source in self.group:
+                for batch in source.batches():
+                    pace(batch.header.size)
+                    self._take(source, batch, survivors)
+            self.segment.seal()
+            self.segment.flush()
+        except BaseException:
+            self.segment.delete()
+            raise
+
+    def _take(self, source: _Source, batch: Batch, survivors: Survivors) -> None:
+        # The group's last batch stays, if only empty: the end of the copy tells which segments it replaces.
+        is_last = source is self.group[-1] and source.position + batch.header.size == source.size
+        try:
+            kept = survivors.of(batch, must_stay=is_last)
+        except LogError as error:
+            raise source.located(error) from None
+        self.records_before += batch.header.record_count
+        if kept is not None:
+            self.segment.write(kept.view, kept.header)
+            self.records_after += kept.header.record_count
+
+    def put_in_place(self) -> None:
+        """Replace the group, unless one of its segments was deleted in the meantime, or is the active one again."""
+        old = [source.segment for source in self.group]
+        closed = self._log.segments[:-1]
+        if all(segment in closed for segment in old):
+            self._log.replace(old, self.segment)
+            self.is_in_place = True
+        else:
+            self.segment.delete()

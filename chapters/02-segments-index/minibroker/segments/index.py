@@ -1,0 +1,161 @@
+"""The two indexes of a segment: from an offset to a position, from a timestamp to an offset. A pure module.
+
+Both are files of fixed-size entries in rising order, in Kafka's byte layout:
+
+    .index      relative offset:int32  position:int32      the batch at `position` ends with this offset
+    .timeindex  timestamp:int64  relative offset:int32     up to this offset no record is younger
+
+They are sparse: one entry for each 4 KiB of log, so a gigabyte of log has 2 MiB of offset index. Of each page of
+entries the first key stays in memory, a thousandth of that again; so a search reads one page from the page cache,
+however large the log is. New entries are gathered and written a page at a time. An index may lose its end in a crash,
+or all of itself: it is a shortcut through the log, and is built anew from it.
+"""
+
+import struct
+from array import array
+from bisect import bisect_right
+from contextlib import suppress
+
+from minibroker.log.interfaces import File, write_all
+
+_PAGE_BYTES = 4096
+
+
+class Index:
+    """Entries of two numbers, sorted by the first."""
+
+    _entry = struct.Struct(">ii")
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._page = _PAGE_BYTES // self._entry.size
+        self._written = file.size() // self._entry.size
+        self._pending = bytearray()
+        self.count = self._written  # how many entries there are
+        self._first_keys = array("q")  # of each page that a search has met
+
+    @property
+    def size(self) -> int:
+        """The bytes of all entries."""
+        return self.count * self._entry.size
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """The last entry."""
+        return self.entry(self.count - 1) if self.count else None
+
+    def is_sane(self) -> bool:
+        """Whether this can be an index at all: whole entries, none negative, the first not above the last.
+
+        What is between is checked when it is used: an entry leads to a batch, and the batch must agree.
+        """
+        if self._file.size() % self._entry.size != 0:
+            return False
+        if not self._written:
+            return True
+        first, last = self.entry(0), self.entry(self._written - 1)
+        return min(*first, *last) >= 0 and (self._written == 1 or first < last)
+
+    def append(self, key: int, value: int) -> None:
+        """Add an entry behind all others. It reaches the file with its page, or with `write`."""
+        self.count += 1
+        self._pending += self._entry.pack(key, value)
+        if len(self._pending) >= _PAGE_BYTES:
+            # The batch is in the log already; an index that cannot be written is no reason to refuse it.
+            with suppress(OSError):
+                self.write()
+
+    def write(self) -> None:
+        """Write what is pending into the page cache. If the disk refuses, it stays pending."""
+        if self._pending:
+            write_all(self._file, self._pending, self._written * self._entry.size)
+            self._written = self.count
+            self._pending = bytearray()
+
+    def entry(self, slot: int) -> tuple[int, int]:
+        """The entry of that number."""
+        size = self._entry.size
+        if slot >= self._written:
+            key, value = self._entry.unpack_from(self._pending, (slot - self._written) * size)
+        else:
+            key, value = self._entry.unpack(self._file.pread(size, slot * size))
+        return key, value
+
+    def floor(self, key: int) -> tuple[int, int] | None:
+        """The last entry whose key is not above `key`."""
+        _first, page = self._page_for(key)
+        slot = self._floor_in(page, key)
+        if slot < 0:
+            return None
+        found, value = self._entry.unpack_from(page, slot * self._entry.size)
+        return found, value
+
+    def floor_slot(self, key: int) -> int:
+        """The number of that entry, or -1."""
+        first, page = self._page_for(key)
+        return first + self._floor_in(page, key)
+
+    def _page_for(self, key: int) -> tuple[int, bytes]:
+        """The only page in which that entry can be, and the number of its first entry."""
+        # Read the first key of each page that no search has met yet, and remember it.
+        # Bisect those keys for the page; before the first there is none, so take the first.
+        # Read that page from the file; if it is the last, what is pending belongs to it too.
+        for slot in range(len(self._first_keys) * self._page, self.count, self._page):
+            self._first_keys.append(self.entry(slot)[0])
+        first = max(bisect_right(self._first_keys, key) - 1, 0) * self._page
+        size = self._entry.size
+        page = self._file.pread(self._page * size, first * size) if first < self._written else b""
+        if first + self._page > self._written:
+            page += self._pending[max(first - self._written, 0) * size :]
+        return first, page
+
+    def _floor_in(self, page: bytes, key: int) -> int:
+        """The number, within a page, of the last entry whose key is not above `key`; -1 if all are above."""
+        size, unpack_from = self._entry.size, self._entry.unpack_from
+        return bisect_right(range(len(page) // size), key, key=lambda slot: unpack_from(page, slot * size)[0]) - 1
+
+    def truncate(self, count: int) -> None:
+        """Keep the first `count` entries."""
+        if count >= self.count:
+            return
+        self.write()
+        self._file.truncate(count * self._entry.size)
+        self._written = self.count = count
+        del self._first_keys[-(-count // self._page) :]
+
+    def reset(self) -> None:
+        """Forget all entries, and whatever else is in the file."""
+        self._file.truncate(0)
+        self._written = self.count = 0
+        self._pending = bytearray()
+        del self._first_keys[:]
+
+    def flush(self) -> None:
+        """Write what is pending and make the file durable."""
+        self.write()
+        self._file.fsync()
+
+    def close(self) -> None:
+        """Write what is pending and give the file back."""
+        self.write()
+        self._file.close()
+
+
+class OffsetIndex(Index):
+    """From a relative offset to the position of the batch that ends with it."""
+
+    _entry = struct.Struct(">ii")
+    ENTRY_BYTES = _entry.size
+
+
+class TimeIndex(Index):
+    """From the largest timestamp so far to the relative offset at which it was reached."""
+
+    _entry = struct.Struct(">qi")
+    ENTRY_BYTES = _entry.size
+
+    def append_if_younger(self, timestamp: int, relative_offset: int) -> None:
+        """Add an entry unless the last one says as much."""
+        last = self.last
+        if timestamp > (last[0] if last else -1):
+            self.append(timestamp, relative_offset)

@@ -1,0 +1,90 @@
+"""From a key to the newest offset at which it stands, in memory that is fixed before the first key. A pure module.
+
+Compaction must know the newest offset of every key of a log's dirty part, and nobody knows how many keys that are, nor
+how long. A dict would hold all of them. This is what Kafka does instead: a table in one run of bytes, each slot
+
+    digest:16 bytes  offset:8 bytes            offsets are stored plus one, so that an empty slot is zero
+
+A key of up to 15 bytes stands there itself, filled up with zeros and its length. For a longer one stands a digest of
+128 bits. Two keys with the same digest would be one key, and a record would be lost: among a million million keys the
+chance is below one in 10**14. The digest is BLAKE2b and not MD5, because anybody can make two keys with the same MD5,
+and so have another's record removed.
+
+A key whose slot is taken goes to the next one that is free (open addressing). The fuller the table, the longer the
+way: when three quarters are taken, 2.5 slots are looked at to find a key and 8.5 to learn that it is missing; with nine
+tenths it is 5.5 and 50. So the table is declared full at three quarters, and takes no new key after that.
+
+Both methods are called once for each record of a log, and a call costs as much as a look into a slot. So they spell out
+what they have in common.
+"""
+
+import struct
+from hashlib import blake2b
+
+_SLOT = struct.Struct("=16sQ")
+SLOT_BYTES = 16 + 8  # digest, offset plus one
+assert _SLOT.size == SLOT_BYTES
+_pack, _unpack = _SLOT.pack_into, _SLOT.unpack_from
+
+SHORT_BYTES_MAX = 15
+_PADDING = [bytes(SHORT_BYTES_MAX - n) + bytes([n + 1]) for n in range(SHORT_BYTES_MAX + 1)]  # by a key's length
+
+LOAD_MAX = 0.75
+LOAD_WANTED = 0.5
+
+
+def bytes_wanted(keys_max: int) -> int:
+    """The size of a table in which so many keys are found quickly."""
+    return SLOT_BYTES * (int(keys_max / LOAD_WANTED) + 2)
+
+
+class KeyMap:
+    """Newest offsets by key, in `bytes_max` bytes whatever is put in."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._slots = bytes_max // SLOT_BYTES
+        self._keys_max = int(self._slots * LOAD_MAX)
+        if self._keys_max < 1:
+            raise ValueError(f"{bytes_max} bytes hold no key: at least {2 * SLOT_BYTES} are needed")
+        self._table = bytearray(self._slots * SLOT_BYTES)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def size(self) -> int:
+        """The bytes it takes."""
+        return len(self._table)
+
+    def put(self, key: bytes, offset: int) -> bool:
+        """Note that a key stands at `offset`, above all offsets noted for it before. False if there is no room."""
+        digest = key + _PADDING[len(key)] if len(key) <= SHORT_BYTES_MAX else blake2b(key, digest_size=16).digest()
+        # Walk from the slot that the digest names to the key's own or to an empty one; there always is an empty one.
+        table, at = self._table, hash(digest) % self._slots * SLOT_BYTES
+        while True:
+            found, stored = _unpack(table, at)
+            if found == digest:
+                break
+            if not stored:
+                if self._count == self._keys_max:
+                    return False
+                self._count += 1
+                break
+            at += SLOT_BYTES
+            if at == len(table):
+                at = 0
+        _pack(table, at, digest, offset + 1)
+        return True
+
+    def newest(self, key: bytes) -> int:
+        """The offset noted last for a key, or -1."""
+        digest = key + _PADDING[len(key)] if len(key) <= SHORT_BYTES_MAX else blake2b(key, digest_size=16).digest()
+        table, at = self._table, hash(digest) % self._slots * SLOT_BYTES
+        while True:
+            found, stored = _unpack(table, at)
+            if found == digest or not stored:
+                return int(stored) - 1
+            at += SLOT_BYTES
+            if at == len(table):
+                at = 0

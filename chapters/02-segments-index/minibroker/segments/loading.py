@@ -1,0 +1,168 @@
+"""Opening a directory of segments: what a crash left is put in order. A pure module.
+
+After a clean shutdown nothing is read but the names, and the last few kilobytes. After anything else every batch from
+the recovery point on is checked; below it everything was flushed, and is believed until somebody reads it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from minibroker.log.batch import NO_LEADER_EPOCH
+from minibroker.log.errors import CorruptBatch
+from minibroker.log.interfaces import Files
+from minibroker.log.logfile import FlushPolicy
+from minibroker.log.recovery import Recovered, headers
+from minibroker.segments.companions import Companion
+from minibroker.segments.config import LogConfig
+from minibroker.segments.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, SUFFIXES, Segment
+
+CLEANED = ".cleaned"
+SWAP = ".swap"
+DELETED = ".deleted"  # Kafka's, which deletes later
+DIGITS = 20
+
+
+def load(
+    files: Files,
+    directory: str,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    is_clean: bool,
+    log_start_offset: int,
+    companions: Sequence[Companion],
+) -> list[Segment]:
+    """The segments of a log in order, the last one ready to be appended to."""
+    files.mkdir(directory)
+    sweep(files, directory)
+    bases = base_offsets(files, directory)
+    segments = [Segment(files, directory, base, config) for base in bases or [log_start_offset]]
+    policy = FlushPolicy(interval_messages=config.flush_messages, interval_ms=config.flush_ms)
+    if is_clean and bases:
+        end = segments[-1].end()
+    else:
+        end = _recover(files, directory, config, segments, recovery_point, companions)
+    if end.leader_epoch == NO_LEADER_EPOCH and len(segments) > 1:
+        # Nothing is in the last segment yet, so the epoch is that of the one before.
+        end = end._replace(leader_epoch=segments[-2].end().leader_epoch)
+    if end.log_end_offset < log_start_offset:
+        # What was not deleted had not reached the disk. Begin anew where the log starts: offsets are not given twice.
+        for segment in reversed(segments):
+            segment.delete()
+        segments = [Segment(files, directory, log_start_offset, config)]
+        end = Recovered(size=0, log_end_offset=log_start_offset, leader_epoch=end.leader_epoch)
+    segments[-1].open_tail(end, policy)
+    return segments
+
+
+def base_offsets(files: Files, directory: str) -> list[int]:
+    """The base offsets that the names of the log files tell."""
+    names = files.list(directory)
+    return sorted(int(name[:DIGITS]) for name in names if name.endswith(LOG_SUFFIX) and name[:DIGITS].isdigit())
+
+
+def sweep(files: Files, directory: str) -> None:
+    """Finish or undo what a crash interrupted: half-made cleaned segments, swaps, indexes without a log."""
+    names = files.list(directory)
+    for name in names:
+        if name.endswith((CLEANED, DELETED)):
+            files.unlink(f"{directory}/{name}")
+    _finish_swaps(files, directory, [name for name in names if name.endswith(SWAP)])
+    logs = {name.removesuffix(LOG_SUFFIX) for name in files.list(directory) if name.endswith(LOG_SUFFIX)}
+    for name in files.list(directory):
+        stem, dot, suffix = name.partition(".")
+        if dot + suffix in SUFFIXES and stem not in logs:
+            files.unlink(f"{directory}/{name}")
+
+
+def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
+    # A swap was whole and durable before the first segment that it replaces was deleted: so it is carried through.
+    # A cleaned segment keeps its last batch, if only as an empty one: its end tells which segments it replaces.
+    for name in names:
+        if name.endswith(LOG_SUFFIX + SWAP):
+            base_offset = int(name[:DIGITS])
+            end_offset = _end_of_swap(files, f"{directory}/{name}", base_offset)
+            for replaced in base_offsets(files, directory):
+                if base_offset < replaced < end_offset:
+                    Segment(files, directory, replaced, LogConfig()).delete()
+    # The log file last: as long as it is a swap, all of this is done again after a crash.
+    for name in sorted(names, key=lambda name: name.endswith(LOG_SUFFIX + SWAP)):
+        files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
+
+
+def _end_of_swap(files: Files, path: str, base_offset: int) -> int:
+    end_offset = base_offset
+    for _position, header in headers(files.open(path)):
+        end_offset = header.next_offset
+    return end_offset
+
+
+def _recover(
+    files: Files,
+    directory: str,
+    config: LogConfig,
+    segments: list[Segment],
+    recovery_point: int,
+    companions: Sequence[Companion],
+) -> Recovered:
+    """Check everything from the recovery point on, and cut the log where it cannot be believed."""
+    first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
+    # First find how far the log can be believed, changing nothing.
+    checked: list[tuple[Recovered, Recovered]] = []
+    start = segments[first].check_start(recovery_point)
+    for segment in segments[first:]:
+        # After a failed flush the kernel may hold pages that no disk has, and take them for clean: read the disk.
+        segment.file.drop_cache()
+        end = segment.check(start=start, recovery_point=recovery_point)
+        checked.append((start, end))
+        following = segments[first + len(checked)] if first + len(checked) < len(segments) else None
+        if end.damage is not None or following is None or not _continues(segment, following, end):
+            break
+        start = Recovered(size=0, log_end_offset=following.base_offset, leader_epoch=end.leader_epoch)
+    if len(checked) == len(segments) - first and not config.compacts:
+        end = _without_unconfirmed_gap(segment, *checked.pop())
+        checked.append((start, end))
+    if end.log_end_offset < recovery_point:
+        raise CorruptBatch(_damaged_below(directory, end, recovery_point))
+    # Then cut: the segments behind go, the last one first; what is left goes into the indexes and to the disk.
+    while len(segments) > first + len(checked):
+        segments.pop().delete()
+    for segment, (start, end) in zip(segments[first:], checked, strict=True):
+        segment.keep(start=start, recovered=end)
+        for position, header in segment.walk(start.size):
+            for companion in companions:
+                companion.replay(header, position)
+        segment.seal()
+        segment.file.fsync()
+        segment.indexes.flush()
+    files.fsync_directory(directory)
+    return end
+
+
+def _without_unconfirmed_gap(segment: Segment, start: Recovered, end: Recovered) -> Recovered:
+    """Leave out the last batch of all if offsets are missing before it, and nothing behind it says that this is right.
+
+    A gap between two batches is confirmed by the second. Before the last one it may be a flipped bit of its base
+    offset, and believing that would put the end of the log anywhere.
+    """
+    if end.gap == 0:
+        return end
+    before = start
+    for position, header in headers(segment.file, position=start.size, size=end.size):
+        if position + header.size < end.size:
+            before = Recovered(position + header.size, header.next_offset, header.leader_epoch)
+    return before._replace(damage=CorruptBatch(f"{end.gap} offsets are missing before the last batch"))
+
+
+def _continues(segment: Segment, following: Segment, end: Recovered) -> bool:
+    """Whether a segment begins where the one before it ended, or so far behind that it had to."""
+    is_far = following.base_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+    return following.base_offset == end.log_end_offset or is_far
+
+
+def _damaged_below(directory: str, end: Recovered, recovery_point: int) -> str:
+    return (
+        f"{directory}: readable up to offset {end.log_end_offset}, but records up to {recovery_point} were flushed. "
+        f"{end.damage or 'A file ends early or is missing'}. This is not a torn tail: restore the directory from a "
+        "replica or a copy, or lower its recovery point to cut it there"
+    )

@@ -1,0 +1,42 @@
+"""Which segments are too old or too many: decided without looking into any. A pure module."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from minibroker.segments.config import UNLIMITED, LogConfig
+
+
+class Sized(Protocol):
+    """What retention must know of a segment."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in it."""
+
+
+def expired(closed: Sequence[Sized], config: LogConfig, now_ms: int) -> int:
+    """How many of the oldest segments have only records past `retention.ms`. Records without a time never are."""
+    # Count from the oldest; stop at the first segment that is young enough, or whose age nobody knows.
+    if config.retention_ms == UNLIMITED:
+        return 0
+    for count, segment in enumerate(closed):
+        if segment.max_timestamp < 0 or now_ms - segment.max_timestamp <= config.retention_ms:
+            return count
+    return len(closed)
+
+
+def excess(closed: Sequence[Sized], active_size: int, config: LogConfig) -> int:
+    """How many of the oldest segments can go so that `retention.bytes` are still left."""
+    # Take segments away from the oldest on, as long as what is left is still enough.
+    if config.retention_bytes == UNLIMITED:
+        return 0
+    size = active_size + sum(segment.size for segment in closed)
+    for count, segment in enumerate(closed):
+        size -= segment.size
+        if size < config.retention_bytes:
+            return count
+    return len(closed)

@@ -1,0 +1,318 @@
+"""One segment: a log file of chapter 01 and its indexes, named by the offset of its first record. A pure module.
+
+Only the last segment of a log, the active one, is written to. The others never change: they are read, and one day
+deleted or replaced. A segment opens its files when it is first used, so a log of a thousand segments opens in the
+time of one.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+
+from minibroker.log.batch import HEADER_SIZE, LENGTH_COUNTS_FROM, Batch, BatchHeader
+from minibroker.log.errors import CorruptBatch
+from minibroker.log.interfaces import File, Files
+from minibroker.log.logfile import FlushPolicy, LogFile
+from minibroker.log.record import Record
+from minibroker.log.recovery import Recovered, header_at, headers, recover
+from minibroker.segments.config import LogConfig
+from minibroker.segments.indexes import OFFSET_SUFFIX, TIME_SUFFIX, Indexes
+
+LOG_SUFFIX = ".log"
+RELATIVE_OFFSET_MAX = 2**31 - 1  # four bytes in the indexes
+SUFFIXES = (LOG_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
+
+# The few fields by which a search hops from batch to batch: base offset, length, last offset delta; max timestamp.
+_HOP = struct.Struct(">q i 11x i 8x q")
+_HOP_BYTES = 8192  # mostly one read: the next index entry is 4 KiB away
+assert _HOP.size == HEADER_SIZE - 8 - 2 - 4 - 4  # all but producer id, producer epoch, sequence and count
+
+
+def stem(directory: str, base_offset: int) -> str:
+    """The name of a segment's files without their suffix: twenty digits, so that names sort like numbers."""
+    return f"{directory}/{base_offset:020}"
+
+
+class Segment:
+    """A run of batches from `base_offset` on."""
+
+    def __init__(self, files: Files, directory: str, base_offset: int, config: LogConfig, suffix: str = "") -> None:
+        self._files = files
+        self._stem = stem(directory, base_offset)
+        self._suffix = suffix  # `.cleaned` and `.swap` while compaction replaces a segment
+        self._config = config
+        self._file: File | None = None
+        self._indexes: Indexes | None = None
+        self._size: int | None = None
+        self._first_timestamp: int | None = None
+        self.base_offset = base_offset
+        self.tail: LogFile | None = None
+
+    # What it is made of ---------------------------------------------------------------------------------------------
+
+    def path(self, suffix: str) -> str:
+        """The path of one of its files."""
+        return self._stem + suffix + self._suffix
+
+    @property
+    def file(self) -> File:
+        """The log file."""
+        if self._file is None:
+            self._file = self._files.open(self.path(LOG_SUFFIX))
+        return self._file
+
+    @property
+    def indexes(self) -> Indexes:
+        """The indexes, built anew if they are missing or cannot be right."""
+        if self._indexes is None and self._are_missing(self.open_indexes()):
+            self.rebuild_indexes()
+        return self.open_indexes()
+
+    def open_indexes(self) -> Indexes:
+        """The indexes as they are, right or wrong."""
+        if self._indexes is None:
+            self._indexes = Indexes(
+                self._files.open(self.path(OFFSET_SUFFIX)),
+                self._files.open(self.path(TIME_SUFFIX)),
+                base_offset=self.base_offset,
+                config=self._config,
+            )
+        return self._indexes
+
+    def _are_missing(self, indexes: Indexes) -> bool:
+        # A segment of one batch has no offset entry, but then building it anew is no work.
+        if not indexes.is_sane():
+            return True
+        is_empty = indexes.offsets.count == 0 or (indexes.times.count == 0 and self.first_timestamp >= 0)
+        return is_empty and self.size > 0
+
+    @property
+    def size(self) -> int:
+        """The bytes of the log file."""
+        if self.tail is not None:
+            return self.tail.size
+        if self._size is None:
+            self._size = self.file.size()
+        return self._size
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of all its records, or -1."""
+        return self.indexes.max_timestamp
+
+    @property
+    def first_timestamp(self) -> int:
+        """The largest timestamp of its first batch, from which the time to roll is counted; -1 if there is none."""
+        if self._first_timestamp is None:
+            if self.size == 0:
+                return -1
+            self._first_timestamp = header_at(self.file, 0).max_timestamp
+        return self._first_timestamp
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset behind the last record, while it is written to."""
+        assert self.tail is not None
+        return self.tail.log_end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Records before it survive a power cut, while it is written to."""
+        assert self.tail is not None
+        return self.tail.flushed_offset
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether all of it has reached the disk."""
+        return self.tail is None or self.tail.flushed_offset == self.tail.log_end_offset
+
+    @property
+    def failure(self) -> str | None:
+        """Why it went offline, if it did."""
+        return None if self.tail is None else self.tail.failure
+
+    # Writing --------------------------------------------------------------------------------------------------------
+
+    def open_tail(self, recovered: Recovered, flush_policy: FlushPolicy) -> LogFile:
+        """Make this the segment that is appended to."""
+        assert self.indexes is not None, "opened, and mended if need be, before the first append changes the file"
+        self.tail = LogFile(self.file, recovered, base_offset=self.base_offset, flush_policy=flush_policy)
+        return self.tail
+
+    def write(self, batch: bytearray | memoryview, header: BatchHeader) -> int:
+        """Append a batch that was checked and has its place; return its position."""
+        assert self.tail is not None, "only the active segment is written to"
+        position = self.tail.size
+        self.tail.write(batch, header)
+        self.indexes.on_append(header, position)
+        return position
+
+    def check(self, *, start: Recovered, recovery_point: int) -> Recovered:
+        """Find what may be believed from `start` on; change nothing.
+
+        Gaps are believed. The log may have been compacted, now or once, here or where it was copied from, and
+        nothing in the directory tells.
+        """
+        return recover(self.file, start=start, dense=False, recovery_point=recovery_point)
+
+    def keep(self, *, start: Recovered, recovered: Recovered) -> None:
+        """Cut off what may not be believed, and put what was checked into the indexes."""
+        if recovered.damage is not None:
+            self.file.truncate(recovered.size)
+        self._size = recovered.size
+        self.open_indexes().truncate(start.log_end_offset)
+        for position, header in headers(self.file, position=start.size):
+            self.open_indexes().replay(header, position)
+
+    def check_start(self, recovery_point: int) -> Recovered:
+        """Where to begin, so that everything from `recovery_point` on is checked.
+
+        The last index entry before it saves reading the whole segment. But an index may be as damaged as anything
+        else: the entry counts only if a batch stands there that ends as it says.
+        """
+        nothing = Recovered(size=0, log_end_offset=self.base_offset)
+        indexes = self.open_indexes()
+        if not indexes.is_sane():
+            indexes.reset()
+        entry = indexes.position_before(recovery_point - 1)
+        header = None if entry is None else self._header_if_ends_with(*entry)
+        if entry is None or header is None:
+            indexes.reset()
+            return nothing
+        return Recovered(size=entry[1], log_end_offset=header.base_offset)
+
+    def truncate(self, offset: int) -> Recovered:
+        """Remove every batch that holds `offset` or a later one; return what is left."""
+        found = self.find(offset)
+        if found is not None:
+            self.file.truncate(found[0])
+            self._size = found[0]
+            self.indexes.truncate(found[1].base_offset)
+        self.tail = None
+        return self.end()
+
+    def end(self) -> Recovered:
+        """Where the segment ends: read from its last index entry on, and trusted."""
+        entry = self.indexes.last_position()
+        end = Recovered(size=0, log_end_offset=self.base_offset)
+        if entry is not None and self._header_if_ends_with(*entry) is not None:
+            end = Recovered(size=entry[1], log_end_offset=self.base_offset)
+        for position, header in headers(self.file, position=end.size):
+            end = Recovered(position + header.size, header.next_offset, header.leader_epoch)
+            if header.max_timestamp > self.indexes.max_timestamp:
+                self.indexes.max_timestamp = header.max_timestamp
+                self.indexes.max_timestamp_offset = header.last_offset
+        return end
+
+    def seal(self) -> None:
+        """Close it for writing; what it holds is not flushed by that."""
+        with suppress(OSError):
+            self.indexes.seal()
+        self._size = self.size
+
+    def flush(self) -> None:
+        """Make the log file durable, and the indexes if the disk lets us: they are only a shortcut.
+
+        A background thread may come late, when the segment was flushed and closed by other means.
+        """
+        tail, indexes = self.tail, self._indexes
+        if tail is None:
+            return
+        tail.flush()
+        if indexes is not None:
+            with suppress(OSError):
+                indexes.flush()
+
+    # Finding --------------------------------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """The first batch that ends with `offset` or behind it: its position and header. None if all end before."""
+        position = self._hop(self._start_for(offset), offset=offset)
+        return None if position is None else (position, header_at(self.file, position))
+
+    def find_time(self, timestamp: int, *, offset: int = 0) -> Record | None:
+        """The first record from `offset` on that is not older than `timestamp`."""
+        # The time index leads to an offset, the offset index to a position; from there the headers tell which batch
+        # holds such a record, and only that one is decoded.
+        position: int | None = self._start_for(max(self.indexes.offset_before(timestamp), offset))
+        while position is not None and (position := self._hop(position, timestamp=timestamp)) is not None:
+            header = header_at(self.file, position)
+            for record in Batch(self.file.pread(header.size, position)).records():
+                if record.timestamp >= timestamp and record.offset >= offset:
+                    return record
+            position += header.size
+        return None
+
+    def _start_for(self, offset: int) -> int:
+        entry = self.indexes.position_before(offset)
+        if entry is None:
+            return 0
+        if self._header_if_ends_with(*entry) is None:
+            self.rebuild_indexes()
+            entry = self.indexes.position_before(offset)
+        return 0 if entry is None else entry[1]
+
+    def _header_if_ends_with(self, offset: int, position: int) -> BatchHeader | None:
+        # An index is not checksummed, but each entry can be held against the batch that it leads to.
+        try:
+            header = header_at(self.file, position)
+        except CorruptBatch:
+            return None
+        return header if header.last_offset == offset else None
+
+    def _hop(self, position: int, *, offset: int = 2**63, timestamp: int = 2**63) -> int | None:
+        """The position of the first batch that ends with `offset` or later, or is as young as `timestamp`."""
+        while position < self.size:
+            chunk = self.file.pread(_HOP_BYTES, position)
+            at = 0
+            while at + _HOP.size <= len(chunk):
+                base_offset, length, last_offset_delta, max_timestamp = _HOP.unpack_from(chunk, at)
+                if base_offset + last_offset_delta >= offset or max_timestamp >= timestamp:
+                    return position + at
+                if length <= 0:
+                    raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: length {length} at position {position + at}")
+                at += LENGTH_COUNTS_FROM + length
+            if at == 0:
+                raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a torn batch at position {position}")
+            position += at
+        return None
+
+    def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """All batch headers from a position on."""
+        return headers(self.file, position=position)
+
+    def rebuild_indexes(self) -> None:
+        """Make both indexes anew from the log file."""
+        indexes = self.open_indexes()
+        indexes.reset()
+        for position, header in headers(self.file):
+            indexes.replay(header, position)
+        with suppress(OSError):
+            indexes.seal()
+            indexes.flush()
+
+    # Going away -----------------------------------------------------------------------------------------------------
+
+    def delete(self) -> None:
+        """Remove the files. Whoever holds a slice goes on reading: the disk keeps a file that is open."""
+        names = set(self._files.list(self._stem.rpartition("/")[0]))
+        # The log file goes last: an index without one is swept away at the next start, a log without one is rebuilt.
+        for suffix in reversed(SUFFIXES):
+            if self.path(suffix).rpartition("/")[2] in names:
+                self._files.unlink(self.path(suffix))
+        self._file = self._indexes = self.tail = None
+
+    def rename(self, suffix: str) -> None:
+        """Take another suffix, or none; open files stay open."""
+        for part in SUFFIXES:
+            self._files.rename(self.path(part), self._stem + part + suffix)
+        self._suffix = suffix
+
+    def close(self) -> None:
+        """Give the files back."""
+        if self._indexes is not None:
+            with suppress(OSError):
+                self._indexes.close()
+        if self._file is not None:
+            self._file.close()
+        self._file = self._indexes = self.tail = None

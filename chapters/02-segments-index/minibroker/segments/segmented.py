@@ -1,0 +1,442 @@
+"""The log in many files: what a partition is on disk. A pure module.
+
+It keeps the contract of chapter 01's `Log` with a row of segments. Appends go to the last one; when that is full the
+log rolls. Old segments are deleted from the front, replaced by compaction in the middle, and cut off at the end when a
+leader says so. Every read answers with a slice of one file, and stays good whatever happens to the segment afterwards.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from minibroker.log.batch import (
+    HEADER_SIZE,
+    NO_LEADER_EPOCH,
+    Batch,
+    BatchHeader,
+    check_crc,
+    check_whole,
+    read_header,
+    stamp,
+    stamp_log_append_time,
+)
+from minibroker.log.errors import LogOffline, OffsetOutOfRange
+from minibroker.log.interfaces import Files, FileSlice
+from minibroker.log.logfile import FlushPolicy, LogFile
+from minibroker.log.record import Record
+from minibroker.log.recovery import Recovered, check_continuity
+from minibroker.segments.companions import Companion
+from minibroker.segments.config import LogConfig
+from minibroker.segments.loading import CLEANED, SWAP, load
+from minibroker.segments.retention import excess, expired
+from minibroker.segments.segment import RELATIVE_OFFSET_MAX, Segment
+
+_NEVER_MS = 2**63
+
+
+def run_now(work: Callable[[], None]) -> None:
+    """Do background work at once: for tests, and for logs whose owner has no thread."""
+    work()
+
+
+class SegmentedLog:
+    """One partition's log. One thread at a time; `background` may run what it is given on another."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        config: LogConfig,
+        segments: list[Segment],
+        *,
+        log_start_offset: int,
+        companions: Sequence[Companion] = (),
+        background: Callable[[Callable[[], None]], None] = run_now,
+        on_recovery_point: Callable[[int], None] = lambda _offset: None,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._unflushed: list[Segment] = []
+        self._companions = companions
+        self._background = background
+        self._on_recovery_point = on_recovery_point
+        self.config = config
+        self.log_start_offset = log_start_offset
+        self._use(segments[-1])
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        directory: str,
+        config: LogConfig | None = None,
+        *,
+        recovery_point: int = 0,
+        is_clean: bool = False,
+        log_start_offset: int = 0,
+        companions: Sequence[Companion] = (),
+        background: Callable[[Callable[[], None]], None] = run_now,
+        on_recovery_point: Callable[[int], None] = lambda _offset: None,
+    ) -> "SegmentedLog":
+        """Open a log or begin one. After a clean shutdown nothing is checked; otherwise all from `recovery_point`."""
+        config = config or LogConfig()
+        segments = load(
+            files,
+            directory,
+            config,
+            recovery_point=recovery_point,
+            is_clean=is_clean,
+            log_start_offset=log_start_offset,
+            companions=companions,
+        )
+        return cls(
+            files,
+            directory,
+            config,
+            segments,
+            log_start_offset=max(log_start_offset, segments[0].base_offset),
+            companions=companions,
+            background=background,
+            on_recovery_point=on_recovery_point,
+        )
+
+    def _use(self, active: Segment) -> None:
+        """Make a segment the active one, and remember what the next append must know of it."""
+        assert active.tail is not None
+        self._active = active
+        self._tail: LogFile = active.tail
+        self._indexes = active.indexes
+        self._offset_max = active.base_offset + RELATIVE_OFFSET_MAX
+        self._set_roll_timestamp(active.first_timestamp)
+
+    def _set_roll_timestamp(self, first_timestamp: int) -> None:
+        # A segment whose first batch has no time is not rolled by time.
+        self._roll_timestamp = first_timestamp + self.config.segment_ms if first_timestamp >= 0 else _NEVER_MS
+
+    # Offsets --------------------------------------------------------------------------------------------------------
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record will get."""
+        return self._tail.log_end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Records before it survive a power cut: the recovery point."""
+        self._forget_flushed()
+        return self._unflushed[0].flushed_offset if self._unflushed else self._tail.flushed_offset
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch of the last batch."""
+        return self._tail.leader_epoch
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """All segments, the oldest first; the last one is active."""
+        return self._segments
+
+    @property
+    def size(self) -> int:
+        """The bytes of all log files."""
+        return sum(segment.size for segment in self._segments)
+
+    # Appending ------------------------------------------------------------------------------------------------------
+
+    def append(
+        self, batch: bytearray | memoryview, *, leader_epoch: int = 0, log_append_time_ms: int | None = None
+    ) -> int:
+        """Check one batch, stamp it in place, write it; return the base offset it was given."""
+        check_whole(batch)
+        self._tail.check_writable(leader_epoch)
+        base_offset = self._tail.log_end_offset
+        stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch)
+        if log_append_time_ms is not None:
+            stamp_log_append_time(batch, timestamp=log_append_time_ms)
+        self._write(batch, read_header(batch))
+        return base_offset
+
+    def append_as_follower(self, batches: memoryview) -> None:
+        """Append batches that a leader has given their place; a batch cut off at the end is left out."""
+        position = 0
+        while len(batches) - position >= HEADER_SIZE:
+            header = read_header(batches, position)
+            if position + header.size > len(batches):
+                return
+            batch = batches[position : position + header.size]
+            check_crc(batch, header)
+            # The leader's log may have been compacted: offsets may leave gaps, but not fall.
+            check_continuity(position, header, expected_offset=self.log_end_offset, dense=False)
+            self._tail.check_writable(header.leader_epoch)
+            self._write(batch, header)
+            position += header.size
+
+    def _write(self, batch: bytearray | memoryview, header: BatchHeader) -> None:
+        # Roll first if this batch does not belong into the active segment any more.
+        if self._unflushed:
+            self._forget_flushed()
+        position = self._tail.size
+        if position == 0:
+            self._set_roll_timestamp(header.max_timestamp)
+        elif (
+            position + len(batch) > self.config.segment_bytes
+            or header.max_timestamp > self._roll_timestamp
+            or header.last_offset > self._offset_max
+            or self._indexes.is_full
+        ):
+            # The new segment begins where the old one ends, unless a gap is too wide for its indexes.
+            is_far = header.last_offset - self.log_end_offset > RELATIVE_OFFSET_MAX
+            self.roll(header.base_offset if is_far else None)
+            self._write(batch, header)
+            return
+        # Write it, then tell everybody who goes along with the log.
+        self._tail.write(batch, header)
+        self._indexes.on_append(header, position)
+        for companion in self._companions:
+            companion.on_append(header, position)
+
+    def roll(self, base_offset: int | None = None) -> None:
+        """Begin a new segment; the old one is flushed in the background, and moves the recovery point."""
+        if self._tail.size == 0:
+            return
+        base_offset = self.log_end_offset if base_offset is None else base_offset
+        old = self._active
+        old.seal()
+        new = Segment(self._files, self._directory, base_offset, self.config)
+        start = Recovered(size=0, log_end_offset=base_offset, leader_epoch=self._tail.leader_epoch)
+        new.open_tail(start, flush_policy(self.config))
+        if self.config.flush_messages is not None:
+            # Acks will promise what is in the new file: its name must be durable before.
+            self._files.fsync_directory(self._directory)
+        self._segments.append(new)
+        self._bases.append(base_offset)
+        self._unflushed.append(old)
+        self._use(new)
+        for companion in self._companions:
+            companion.on_roll(base_offset)
+        self._background(lambda: self._flush_rolled(old, base_offset))
+
+    # Flushing -------------------------------------------------------------------------------------------------------
+
+    def _flush_rolled(self, segment: Segment, end_offset: int) -> None:
+        # On a thread perhaps. Order matters: the recovery point may move only past what is on the disk, and not at
+        # all if the segment was truncated meanwhile, which flushes by itself.
+        segment.flush()
+        self._files.fsync_directory(self._directory)
+        if segment in self._unflushed:
+            self._on_recovery_point(end_offset)
+
+    def _forget_flushed(self) -> None:
+        """Take rolled segments off the list once they are flushed; if one could not be, the log is offline."""
+        while self._unflushed and self._unflushed[0].is_flushed:
+            del self._unflushed[0]
+        if self._unflushed and self._unflushed[0].failure is not None:
+            self._go_offline(self._unflushed[0].failure)
+
+    def _go_offline(self, failure: str) -> NoReturn:
+        raise LogOffline(f"{failure}: the log is offline until a restart has checked it")
+
+    def flush(self) -> None:
+        """Make everything appended so far survive a power cut."""
+        for segment in [*self._unflushed, self._active]:
+            segment.flush()
+        self._files.fsync_directory(self._directory)
+        self._on_recovery_point(self.flushed_offset)
+
+    def tick(self, now_ms: int) -> None:
+        """Flush if `flush.ms` is over."""
+        self._tail.tick(now_ms)
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
+        """Find batches from the one that holds `offset`: the first one whole, the last one perhaps cut off."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")
+        bound = self.log_end_offset if upto_offset is None else min(upto_offset, self.log_end_offset)
+        # The segment whose base offset is not above the offset; if all its batches end before, the next one.
+        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            found = segment.find(offset)
+            if found is not None:
+                position, header = found
+                stop = self._position_of(segment, bound)
+                if header.next_offset > bound:
+                    return FileSlice(segment.file, position, 0)
+                return FileSlice(segment.file, position, max(header.size, min(bytes_max, stop - position)))
+        return FileSlice(self._active.file, self._active.size, 0)
+
+    def _position_of(self, segment: Segment, bound: int) -> int:
+        """Where in a segment the first batch begins that does not end before `bound`."""
+        if bound >= self.log_end_offset or (segment is not self._active and bound >= self._base_after(segment)):
+            return segment.size
+        found = segment.find(bound)
+        return segment.size if found is None else found[0]
+
+    def _base_after(self, segment: Segment) -> int:
+        return self._bases[bisect_right(self._bases, segment.base_offset)]
+
+    def find_time(self, timestamp: int) -> Record | None:
+        """The first record, by offset, that is not older than `timestamp`."""
+        for segment in self._segments:
+            if segment.max_timestamp >= timestamp:
+                record = segment.find_time(timestamp, offset=self.log_start_offset)
+                if record is not None:
+                    return record
+        return None
+
+    def find_max_timestamp(self) -> Record | None:
+        """The first record with the largest timestamp of all."""
+        youngest = max(segment.max_timestamp for segment in self._segments)
+        if youngest < 0:
+            return None
+        # Compaction leaves empty batches, which keep a timestamp that no record has: then look at what is there.
+        return self.find_time(youngest) or self._youngest_of_all()
+
+    def _youngest_of_all(self) -> Record | None:
+        youngest: Record | None = None
+        for segment in self._segments:
+            for position, header in segment.walk():
+                if header.record_count and (youngest is None or header.max_timestamp > youngest.timestamp):
+                    records = Batch(segment.file.pread(header.size, position)).records()
+                    youngest = max(records, key=lambda record: (record.timestamp, -record.offset))
+        return youngest
+
+    # Going away -----------------------------------------------------------------------------------------------------
+
+    def truncate(self, offset: int) -> None:
+        """Remove every batch that holds `offset` or a later one."""
+        if offset < self.log_start_offset:
+            raise OffsetOutOfRange(f"offset {offset} is before the log's start {self.log_start_offset}")
+        if offset >= self.log_end_offset:
+            return
+        # The recovery point goes back first: after a crash in between nobody must miss what was cut off. The batch
+        # that holds the offset goes as a whole, so the log may end before it.
+        end = self._batch_start(offset)
+        if end < self.log_start_offset:
+            # Records were deleted up to the middle of that batch: nothing is left at all.
+            self.truncate_fully_and_start_at(self.log_start_offset)
+            return
+        if end < self.flushed_offset:
+            self._on_recovery_point(end)
+        for segment in self._unflushed:
+            segment.flush()
+        self._unflushed.clear()
+        # Later segments go, the last one first, so that a crash leaves no hole. The cut is made durable, or a power
+        # failure could bring back what the leader told us to forget.
+        while len(self._segments) > 1 and self._active.base_offset >= offset:
+            self._segments.pop().delete()
+            self._bases.pop()
+            self._active = self._segments[-1]
+        self._files.fsync_directory(self._directory)
+        left = self._active.truncate(offset)
+        if left.leader_epoch == NO_LEADER_EPOCH and len(self._segments) > 1:
+            left = left._replace(leader_epoch=self._segments[-2].end().leader_epoch)
+        self._active.open_tail(left, flush_policy(self.config)).flush()
+        self._use(self._active)
+        for companion in self._companions:
+            companion.on_truncate(self.log_end_offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Remove everything, and let the log start and end with `offset`: a follower whose leader has nothing older."""
+        self._on_recovery_point(self._bases[0])
+        leader_epoch = self.leader_epoch
+        for segment in reversed(self._segments):
+            segment.delete()
+        self._unflushed.clear()
+        new = Segment(self._files, self._directory, offset, self.config)
+        start = Recovered(size=0, log_end_offset=offset, leader_epoch=leader_epoch)
+        new.open_tail(start, flush_policy(self.config))
+        self._segments[:], self._bases[:] = [new], [offset]
+        self._files.fsync_directory(self._directory)
+        self.log_start_offset = offset
+        self._use(new)
+        self._on_recovery_point(offset)
+        for companion in self._companions:
+            companion.on_truncate(offset)
+            companion.on_delete(offset)
+
+    def _batch_start(self, offset: int) -> int:
+        """The base offset of the batch that holds an offset, or the offset itself where there is none."""
+        found = self._segments[max(bisect_right(self._bases, offset) - 1, 0)].find(offset)
+        return offset if found is None else min(offset, found[1].base_offset)
+
+    def delete_before(self, offset: int) -> None:
+        """Let the log start with `offset`, and delete the segments that are wholly before it."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")
+        self.log_start_offset = offset
+        self._delete_oldest(bisect_right(self._bases, offset) - 1)
+
+    def retain(self, now_ms: int, *, upto_offset: int | None = None) -> int:
+        """Delete the oldest segments as `retention.ms` and `retention.bytes` say; return how many.
+
+        The active segment stays, and so does every segment that reaches `upto_offset`, the high watermark.
+        """
+        if not self.config.deletes:
+            return 0
+        bound = self.log_end_offset if upto_offset is None else upto_offset
+        closed = self._segments[: max(bisect_right(self._bases, bound) - 1, 0)]
+        count = max(expired(closed, self.config, now_ms), excess(closed, self.size - _size(closed), self.config))
+        if count:
+            self.log_start_offset = max(self.log_start_offset, self._bases[count])
+            self._delete_oldest(count)
+        return count
+
+    def _delete_oldest(self, count: int) -> None:
+        # A segment that is still being flushed waits for the next time.
+        self._forget_flushed()
+        if self._unflushed:
+            count = min(count, self._segments.index(self._unflushed[0]))
+        for segment in self._segments[:count]:
+            segment.delete()
+        del self._segments[:count], self._bases[:count]
+        for companion in self._companions:
+            companion.on_delete(self.log_start_offset)
+
+    def begin_cleaned(self, base_offset: int) -> Segment:
+        """An empty segment for compaction to fill; it is no part of the log until `replace`."""
+        cleaned = Segment(self._files, self._directory, base_offset, self.config, suffix=CLEANED)
+        cleaned.delete()  # what a cleaning that failed may have left
+        cleaned.open_tail(Recovered(size=0, log_end_offset=base_offset), FlushPolicy())
+        return cleaned
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """Put a cleaned segment in the place of the closed ones it was made from; a crash at any point does no harm.
+
+        The new one is flushed and ends with the same offset as the last of the old ones, if only by an empty batch.
+        """
+        assert self._active not in old
+        try:
+            new.rename(SWAP)
+            self._files.fsync_directory(self._directory)
+            for segment in reversed(old):
+                segment.delete()
+            new.rename("")
+            self._files.fsync_directory(self._directory)
+        except OSError as error:
+            # What is on the disk is not what this log serves any more; a restart puts it in order.
+            self._tail.failure = f"a compacted segment could not be put in place ({error.strerror})"
+            self._go_offline(self._tail.failure)
+        first = self._segments.index(old[0])
+        self._segments[first : first + len(old)] = [new]
+        self._bases[first : first + len(old)] = [new.base_offset]
+
+    def close(self) -> None:
+        """Flush and give the files back: after this a clean start needs to check nothing."""
+        try:
+            self._active.seal()
+            self.flush()
+        finally:
+            for segment in self._segments:
+                segment.close()
+
+
+def flush_policy(config: LogConfig) -> FlushPolicy:
+    """The flush policy of chapter 01 that a configuration asks for."""
+    return FlushPolicy(interval_messages=config.flush_messages, interval_ms=config.flush_ms)
+
+
+def _size(segments: Sequence[Segment]) -> int:
+    return sum(segment.size for segment in segments)

@@ -1,0 +1,431 @@
+"""Opening a directory of segments after a clean shutdown, after a crash, and after worse."""
+
+from random import Random
+
+import pytest
+from segments_model import read_on, values_batch
+
+from minibroker.log.batch import BatchHeader, stamp
+from minibroker.log.errors import CorruptBatch, LogError
+from minibroker.log.memory import MemoryFile, MemoryFiles
+from minibroker.segments import checkpoint
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.segments.config import LogConfig
+from minibroker.segments.directory import CLEAN_SHUTDOWN, RECOVERY_POINTS, DataDirectory
+from minibroker.segments.segmented import SegmentedLog
+
+DIRECTORY = "data/orders-0"
+PARTITION = TopicPartition("orders", 0)
+SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100)
+ALL_OF_IT = 10**6
+
+
+def written(count: int, config: LogConfig = SMALL) -> MemoryFiles:
+    """A disk with a log of so many batches, valued b"0", b"1", … and never closed."""
+    files = MemoryFiles()
+    log = SegmentedLog.open(files, DIRECTORY, config)
+    for n in range(count):
+        log.append(values_batch(b"%d" % n, timestamp=10 * n))
+    return files
+
+
+def values(log: SegmentedLog) -> list[bytes]:
+    return [record.value or b"" for record in read_on(log, log.log_start_offset)]
+
+
+def numbers(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % n for n in range(start, stop)]
+
+
+def content(files: MemoryFiles, name: str) -> bytes:
+    return files.open(f"{DIRECTORY}/{name}").pread(ALL_OF_IT, 0)
+
+
+def log_names(files: MemoryFiles) -> list[str]:
+    return [name for name in files.list(DIRECTORY) if name.endswith(".log")]
+
+
+class CountingFiles(MemoryFiles):
+    """Counts the bytes that are read."""
+
+    def __init__(self, of: MemoryFiles) -> None:
+        super().__init__()
+        self.__dict__.update(of.__dict__)
+        self.read_bytes = 0
+
+    def open(self, path: str, *, create: bool = True, writable: bool = True) -> MemoryFile:
+        file = super().open(path, create=create, writable=writable)
+        pread = file.pread
+
+        def counted(count: int, position: int) -> bytes:
+            data = pread(count, position)
+            self.read_bytes += len(data)
+            return data
+
+        file.pread = counted  # type: ignore[method-assign]
+        return file
+
+
+# How much is read
+
+
+def test_after_a_clean_shutdown_only_the_tail_is_read() -> None:
+    files = MemoryFiles()
+    log = SegmentedLog.open(files, DIRECTORY, LogConfig(segment_bytes=20_000, index_interval_bytes=500))
+    for n in range(1000):
+        log.append(values_batch(b"%d" % n))
+    log.close()
+    counting = CountingFiles(files)
+    log = SegmentedLog.open(counting, DIRECTORY, log.config, is_clean=True)
+    assert log.log_end_offset == 1000
+    assert counting.read_bytes < 1500
+
+
+def test_after_a_crash_reading_begins_at_the_recovery_point() -> None:
+    files = written(1000, LogConfig(segment_bytes=20_000, index_interval_bytes=500))
+    config = LogConfig(segment_bytes=20_000, index_interval_bytes=500)
+    read = {}
+    for recovery_point in (0, 500, 990):
+        counting = CountingFiles(files)
+        log = SegmentedLog.open(counting, DIRECTORY, config, recovery_point=recovery_point)
+        assert log.log_end_offset == 1000
+        read[recovery_point] = counting.read_bytes
+    assert read[0] > 70_000
+    assert read[500] < 0.6 * read[0]
+    assert read[990] < 5_000
+
+
+# Damage
+
+
+def test_a_tail_torn_at_any_byte_costs_only_the_torn_batch() -> None:
+    whole = written(9)
+    name = log_names(whole)[-1]
+    size = len(content(whole, name))
+    for cut in range(size + 1):
+        files = written(9)
+        files.open(f"{DIRECTORY}/{name}").truncate(cut)
+        log = SegmentedLog.open(files, DIRECTORY, SMALL)
+        assert values(log) == numbers(0, log.log_end_offset), cut
+        assert log.log_end_offset >= int(name[:20])
+        assert log.append(values_batch(b"%d" % log.log_end_offset)) == log.log_end_offset - 1
+        assert values(log) == numbers(0, log.log_end_offset)
+
+
+def test_damage_in_a_segment_takes_the_segments_behind_it_along() -> None:
+    files = written(30)
+    second = log_names(files)[1]
+    file = files.open(f"{DIRECTORY}/{second}")
+    file.pwrite(b"\xff", file.size() - 1)
+    log = SegmentedLog.open(files, DIRECTORY, SMALL)
+    assert log_names(files) == [f"{0:020}.log", second]
+    assert values(log) == numbers(0, log.log_end_offset)
+    assert log.log_end_offset > int(second[:20])
+
+
+def test_a_missing_segment_takes_the_segments_behind_it_along() -> None:
+    files = written(30)
+    files.unlink(f"{DIRECTORY}/{log_names(files)[1]}")
+    log = SegmentedLog.open(files, DIRECTORY, SMALL)
+    assert len(log.segments) == 1
+    assert values(log) == numbers(0, log.log_end_offset)
+
+
+def test_damage_below_the_recovery_point_is_refused_and_nothing_is_changed() -> None:
+    config = LogConfig(segment_bytes=10_000, index_interval_bytes=10_000)
+    files = written(30, config)
+    (name,) = log_names(files)
+    file = files.open(f"{DIRECTORY}/{name}")
+    file.pwrite(b"\xff", file.size() // 3)
+    before = content(files, name)
+    with pytest.raises(CorruptBatch, match=r"readable up to offset 10, but records up to 29 were.*not a torn tail"):
+        SegmentedLog.open(files, DIRECTORY, config, recovery_point=29)
+    assert content(files, name) == before
+    assert SegmentedLog.open(files, DIRECTORY, config, recovery_point=10).log_end_offset == 10
+
+
+def test_a_segment_below_the_recovery_point_is_not_even_looked_at() -> None:
+    files = written(30)
+    names = log_names(files)
+    file = files.open(f"{DIRECTORY}/{names[0]}")
+    file.pwrite(b"\xff", file.size() - 1)
+    log = SegmentedLog.open(files, DIRECTORY, SMALL, recovery_point=int(names[1][:20]))
+    assert log.log_end_offset == 30
+
+
+def follower_with_gaps(gaps: list[int], config: LogConfig = SMALL) -> MemoryFiles:
+    """The log of a follower whose leader is compacted: so many offsets are missing before each batch."""
+    files = MemoryFiles()
+    log = SegmentedLog.open(files, DIRECTORY, config)
+    for n, gap in enumerate(gaps):
+        batch = values_batch(b"%d" % n)
+        stamp(batch, base_offset=log.log_end_offset + gap, leader_epoch=0)
+        log.append_as_follower(memoryview(batch))
+    return files
+
+
+def test_gaps_are_no_damage_whatever_the_policy_is_now() -> None:
+    files = follower_with_gaps([0, 5, 0, 0, 9, 9, 1, 0, 0, 3, 0])
+    log = SegmentedLog.open(files, DIRECTORY, SMALL)
+    assert values(log) == numbers(0, 11)
+
+
+def test_a_gap_before_the_last_batch_is_believed_only_of_a_compacted_topic() -> None:
+    gaps = [0, 0, 0, 1000]
+    assert values(SegmentedLog.open(follower_with_gaps(gaps), DIRECTORY, SMALL)) == numbers(0, 3)
+    compacted = LogConfig(segment_bytes=400, cleanup_policy=frozenset({"compact"}))
+    assert values(SegmentedLog.open(follower_with_gaps(gaps), DIRECTORY, compacted)) == numbers(0, 4)
+
+
+def test_every_flipped_bit_of_a_base_offset_is_found() -> None:
+    config = LogConfig(segment_bytes=10_000)
+    whole = content(written(6, config), f"{0:020}.log")
+    size = len(whole) // 6
+    for batch in range(6):
+        for bit in range(64):
+            files = written(6, config)
+            flipped = bytearray(whole)
+            flipped[batch * size + bit // 8] ^= 1 << bit % 8
+            files.open(f"{DIRECTORY}/{0:020}.log").pwrite(bytes(flipped), 0)
+            log = SegmentedLog.open(files, DIRECTORY, config)
+            assert values(log) == numbers(0, batch), (batch, bit)
+
+
+def test_an_index_that_lies_about_the_recovery_point_is_not_believed() -> None:
+    config = LogConfig(segment_bytes=10_000, index_interval_bytes=100)
+    files = written(60, config)
+    index = files.open(f"{DIRECTORY}/{0:020}.index")
+    index.pwrite(b"\x00\x00\x00\x05\x00\x00\x00\x07", 0)
+    log = SegmentedLog.open(files, DIRECTORY, config, recovery_point=10)
+    assert values(log) == numbers(0, 60)
+
+
+def test_an_index_longer_than_its_log_is_cut_to_it() -> None:
+    config = LogConfig(segment_bytes=10_000, index_interval_bytes=100)
+    files = written(60, config)
+    SegmentedLog.open(files, DIRECTORY, config).close()
+    log_file = files.open(f"{DIRECTORY}/{0:020}.log")
+    log_file.truncate(log_file.size() // 2)
+    log = SegmentedLog.open(files, DIRECTORY, config)
+    end = log.log_end_offset
+    assert end == 30
+    for n in range(end, end + 20):
+        log.append(values_batch(b"%d" % n, timestamp=10 * n))
+    assert values(log) == numbers(0, end + 20)
+    found = log.find_time(10 * end + 5)
+    assert found is not None
+    assert found.offset == end + 1
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_an_empty_last_segment_does_not_forget_the_epoch(is_clean: bool) -> None:
+    files = MemoryFiles()
+    log = SegmentedLog.open(files, DIRECTORY, SMALL)
+    log.append(values_batch(b"0"), leader_epoch=7)
+    log.roll()
+    log.close()
+    assert SegmentedLog.open(files, DIRECTORY, SMALL, is_clean=is_clean, recovery_point=1).leader_epoch == 7
+
+
+def test_a_log_that_lost_all_behind_its_start_begins_anew_there() -> None:
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    log = data.open_log(PARTITION, SMALL)
+    for n in range(20):
+        log.append(values_batch(b"%d" % n))
+    log.delete_before(20)
+    data.checkpoint_log_starts()
+    files.fsync_directory(DIRECTORY)
+    files.crash()
+    log = DataDirectory(files, "data").open_log(PARTITION, SMALL)
+    assert (log.log_start_offset, log.log_end_offset) == (20, 20)
+    assert log.append(values_batch(b"20")) == 20
+
+
+def test_leftovers_are_swept_away() -> None:
+    files = written(10)
+    for name in (f"{0:020}.log.cleaned", f"{0:020}.index.cleaned", f"{77:020}.index", f"{77:020}.timeindex"):
+        files.open(f"{DIRECTORY}/{name}").pwrite(b"junk", 0)
+    SegmentedLog.open(files, DIRECTORY, SMALL)
+    assert [name for name in files.list(DIRECTORY) if "cleaned" in name or "77" in name] == []
+
+
+class Witness:
+    """A companion that remembers what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, int]] = []
+
+    def on_append(self, header: BatchHeader, position: int) -> None:
+        self.heard.append(("append", header.base_offset))
+
+    def on_roll(self, base_offset: int) -> None:
+        self.heard.append(("roll", base_offset))
+
+    def on_truncate(self, offset: int) -> None:
+        self.heard.append(("truncate", offset))
+
+    def on_delete(self, offset: int) -> None:
+        self.heard.append(("delete", offset))
+
+    def replay(self, header: BatchHeader, position: int) -> None:
+        self.heard.append(("replay", header.base_offset))
+
+
+def test_a_companion_hears_of_everything_in_order() -> None:
+    witness = Witness()
+    log = SegmentedLog.open(MemoryFiles(), DIRECTORY, SMALL, companions=[witness])
+    for n in range(6):
+        log.append(values_batch(b"%d" % n))
+    log.truncate(3)
+    log.delete_before(2)
+    rolled = [offset for what, offset in witness.heard if what == "roll"]
+    assert [event for event in witness.heard if event[0] != "roll"] == [
+        *(("append", n) for n in range(6)),
+        ("truncate", 3),
+        ("delete", 2),
+    ]
+    assert rolled == [5]
+    assert witness.heard.index(("roll", 5)) == witness.heard.index(("append", 5)) - 1
+
+
+def test_recovery_replays_to_companions_what_they_may_have_missed() -> None:
+    files = written(30)
+    witness = Witness()
+    SegmentedLog.open(files, DIRECTORY, SMALL, recovery_point=20, companions=[witness])
+    replayed = [offset for what, offset in witness.heard if what == "replay"]
+    assert replayed == list(range(replayed[0], 30))
+    assert replayed[0] <= 20
+
+
+# The data directory
+
+
+def test_checkpoints_are_kafkas_text() -> None:
+    offsets = {TopicPartition("orders", 1): 88, TopicPartition("orders", 0): 1523}
+    assert checkpoint.encode(offsets) == b"0\n2\norders 0 1523\norders 1 88\n"
+    assert checkpoint.decode(checkpoint.encode(offsets), "x") == offsets
+
+
+def test_an_empty_checkpoint_has_no_entries() -> None:
+    assert checkpoint.decode(b"", "x") == {}
+
+
+def test_a_full_disk_leaves_the_old_checkpoint() -> None:
+    files = MemoryFiles()
+    checkpoint.write(files, "data/x", checkpoint.encode({PARTITION: 7}))
+    files.room_bytes = 5
+    with pytest.raises(OSError, match="no space"):
+        checkpoint.write(files, "data/x", checkpoint.encode({PARTITION: 9}))
+    assert checkpoint.read(files, "data/x") == {PARTITION: 7}
+
+
+@pytest.mark.parametrize("text", [b"1\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na zero 1\n", b"\xff"])
+def test_a_damaged_checkpoint_is_refused_by_name(text: bytes) -> None:
+    with pytest.raises(LogError, match="data/x is no checkpoint"):
+        checkpoint.decode(text, "data/x")
+
+
+@pytest.mark.parametrize("name", ["orders", "-0", "orders-", "orders-x", "orders-1.old"])
+def test_a_directory_that_is_no_partitions_is_refused(name: str) -> None:
+    with pytest.raises(LogError, match="TOPIC-NUMBER"):
+        TopicPartition.of_directory(name)
+    assert TopicPartition.of_directory("a-b-12") == TopicPartition("a-b", 12)
+
+
+def test_a_clean_shutdown_is_remembered_once() -> None:
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    assert not data.is_clean
+    log = data.open_log(PARTITION, SMALL)
+    for n in range(20):
+        log.append(values_batch(b"%d" % n))
+    data.close()
+    files.crash()
+    again = DataDirectory(files, "data")
+    assert again.is_clean
+    assert values(again.open_log(PARTITION, SMALL)) == numbers(0, 20)
+    assert CLEAN_SHUTDOWN not in files.list("data")
+    files.crash()
+    assert not DataDirectory(files, "data").is_clean
+
+
+def test_a_shutdown_is_not_clean_while_another_log_was_left_unchecked() -> None:
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    data.open_log(PARTITION, SMALL).append(values_batch(b"x"))
+    data.open_log(TopicPartition("orders", 1), SMALL).append(values_batch(b"y"))
+    files.fsync_directory("data/orders-0")
+    files.fsync_directory("data/orders-1")
+    files.crash(Random(1))
+    only_one = DataDirectory(files, "data")
+    only_one.open_log(PARTITION, SMALL)
+    only_one.close()
+    assert not DataDirectory(files, "data").is_clean
+
+
+def test_rolling_advances_the_recovery_point_checkpoint() -> None:
+    files = MemoryFiles()
+    log = DataDirectory(files, "data").open_log(PARTITION, SMALL)
+    while len(log.segments) < 3:
+        log.append(values_batch(b"x"))
+    assert checkpoint.read(files, f"data/{RECOVERY_POINTS}") == {PARTITION: log.segments[-1].base_offset}
+
+
+def test_truncating_below_the_recovery_point_takes_the_checkpoint_back_first() -> None:
+    files = MemoryFiles()
+    log = DataDirectory(files, "data").open_log(PARTITION, SMALL)
+    for n in range(20):
+        log.append(values_batch(b"%d" % n))
+    log.flush()
+    log.truncate(3)
+    assert checkpoint.read(files, f"data/{RECOVERY_POINTS}") == {PARTITION: 3}
+    log.append(values_batch(b"three"))
+    log.flush()
+    files.crash()
+    assert values(DataDirectory(files, "data").open_log(PARTITION, SMALL)) == [*numbers(0, 3), b"three"]
+
+
+def test_the_log_start_survives_a_restart() -> None:
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    log = data.open_log(PARTITION, SMALL)
+    for n in range(20):
+        log.append(values_batch(b"%d" % n))
+    log.delete_before(7)
+    data.checkpoint_log_starts()
+    log.flush()
+    files.crash()
+    again = DataDirectory(files, "data").open_log(PARTITION, SMALL)
+    assert (again.log_start_offset, values(again)) == (7, numbers(7, 20))
+
+
+# Power cuts at random
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_was_flushed_survives_any_power_cut(seed: int) -> None:
+    chance = Random(seed)
+    files = MemoryFiles()
+    flush_messages = chance.choice([None, None, 1, 5])
+    config = LogConfig(
+        segment_bytes=chance.randrange(150, 900), index_interval_bytes=100, flush_messages=flush_messages
+    )
+    history: list[bytes] = []
+    promised = 0
+    for _ in range(6):
+        log = DataDirectory(files, "data").open_log(PARTITION, config)
+        assert log.log_end_offset >= promised
+        assert values(log) == history[: log.log_end_offset]
+        history = history[: log.log_end_offset]
+        for _ in range(chance.randrange(30)):
+            batch = [b"%d" % chance.randrange(10**6) for _ in range(chance.randrange(1, 4))]
+            log.append(values_batch(*batch))
+            history += batch
+            if chance.random() < 0.05:
+                log.flush()
+            if chance.random() < 0.03:
+                log.truncate(chance.randrange(log.log_start_offset, log.log_end_offset + 1))
+                history = history[: log.log_end_offset]
+        promised = log.flushed_offset
+        files.crash(chance)
