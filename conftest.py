@@ -6,6 +6,7 @@ all tests are imported.
 """
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,9 @@ ROOT = Path(__file__).parent
 WORKSPACE = workspace_of(ROOT)
 SHOWN = WORKSPACE.relative_to(ROOT) if WORKSPACE.is_relative_to(ROOT) else WORKSPACE
 
+
+# A job in the background has Ctrl-C ignored, and its children inherit that. Tests that send it must not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A deadline would fail a test because the machine was busy; under CI the same examples come up every time.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)

@@ -57,6 +57,16 @@ def test_tail_never_prints_a_flipped_bit(path: str) -> None:
     assert run("tail", path, code=1).startswith("0\t\ta\nminibroker.log: batch at position")
 
 
+def test_tail_never_prints_a_record_under_another_offset(path: str) -> None:
+    run("append", path, "--batch", "1", stdin="a\nb\nc\n")
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 3 + 6)  # the second batch's base offset
+        file.write(b"\x10")
+    shown = run("tail", path, code=1)
+    assert shown.startswith("0\t\ta\nminibroker.log: batch at position")
+    assert "base offset 2" in shown
+
+
 def test_a_missing_file_is_one_line(path: str) -> None:
     assert run("tail", path, code=1) == f"minibroker.log: {path}: No such file or directory\n"
 

@@ -21,11 +21,11 @@ from minibroker.log.batch import Batch
 from minibroker.log.compression import Compression
 from minibroker.log.disk import OSFiles
 from minibroker.log.dump import Summary, is_foreign, lines
-from minibroker.log.errors import CorruptBatch, LogError
+from minibroker.log.errors import LogError
 from minibroker.log.interfaces import File
 from minibroker.log.lines import batches_of_lines, lines_of_batch
 from minibroker.log.logfile import EVERY_APPEND, NEVER, FlushPolicy, LogFile
-from minibroker.log.recovery import Recovered, check_batch, headers, is_torn_tail, recover
+from minibroker.log.recovery import Recovered, headers, is_torn_tail, recover
 
 POLL_S = 0.1
 BASE_OFFSET_BYTES = 8
@@ -144,35 +144,31 @@ def _tail(options: argparse.Namespace) -> int:
     file = program.open_file(options.file)
     if is_foreign(file):
         raise LogError(f"{options.file}: it is not a log")
-    position = 0
+    printed = Recovered(size=0, log_end_offset=0)
     given_up: int | None = None
     while True:
-        position, damage = _print_records(file, position, options.offset)
+        # Only what recovery would believe is printed; a file that begins in the middle of a log, or has gaps, may.
+        believed = recover(file, start=printed, dense=False)
+        _print_records(file, printed.size, believed.size, options.offset)
+        printed = believed._replace(damage=None)
         # Whatever is torn may become a batch: somebody may be writing it right now. Damage with more behind it will
         # not; that it is still there at a second look says that it was not half a write when we read it.
-        if damage is not None and (not options.follow or position == given_up):
-            raise damage
+        if believed.damage is not None and (not options.follow or printed.size == given_up):
+            raise believed.damage
         if not options.follow:
             return 0
-        left = Recovered(size=position, log_end_offset=0, damage=damage)
-        given_up = None if damage is None or is_torn_tail(file, left) else position
+        is_given_up = believed.damage is not None and not is_torn_tail(file, believed)
+        given_up = printed.size if is_given_up else None
         time.sleep(POLL_S)
 
 
-def _print_records(file: File, position: int, offset: int) -> tuple[int, CorruptBatch | None]:
-    """Print what follows `position`; return where to go on, and what stopped it."""
-    try:
-        for found, header in headers(file, position=position):
-            if header.next_offset > offset:
-                check_batch(file, found, header)
-                batch = Batch(file.pread(header.size, found))
-                sys.stdout.buffer.writelines(lines_of_batch(batch, offset=offset))
-            position = found + header.size
-    except CorruptBatch as damage:
-        return position, damage
-    finally:
-        sys.stdout.buffer.flush()
-    return position, None
+def _print_records(file: File, position: int, size: int, offset: int) -> None:
+    """Print the records from `position` to `size`, from `offset` on."""
+    for found, header in headers(file, position=position, size=size):
+        if header.next_offset > offset:
+            batch = Batch(file.pread(header.size, found))
+            sys.stdout.buffer.writelines(lines_of_batch(batch, offset=offset))
+    sys.stdout.buffer.flush()
 
 
 # dump ---------------------------------------------------------------------------------------------------------------
