@@ -1,5 +1,7 @@
 """The map from keys to newest offsets: a dict in memory that was fixed before."""
 
+from hashlib import blake2b
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,3 +62,13 @@ def test_memory_for_no_key_at_all_is_refused() -> None:
 def test_the_wanted_size_has_room_for_all_keys(count: int) -> None:
     newest = KeyMap(bytes_wanted(count))
     assert all(newest.put(b"%d" % n, n) for n in range(count))
+
+
+def test_no_short_key_can_be_taken_for_a_long_one() -> None:
+    # A short key stands for itself, a long one for its digest: the two must never look alike.
+    for n in range(2000):
+        long = b"customer-address-%06d" % n
+        for short in (blake2b(long, digest_size=16).digest()[:15], blake2b(long, digest_size=15).digest()):
+            newest = KeyMap(24 * 64)
+            newest.put(long, 1)
+            assert newest.newest(short) == -1

@@ -197,6 +197,6 @@ def test_the_checkpoints_are_kafkas_text() -> None:
     data.close()
     # A version, how many entries there are, and the entries: topic, partition, offset.
     assert content(files, "data/recovery-point-offset-checkpoint") == b"0\n2\norders 0 10\nwith-dash 11 0\n"
-    assert content(files, "data/log-start-offset-checkpoint") == b"0\n2\norders 0 3\nwith-dash 11 0\n"
+    assert content(files, "data/log-start-offset-checkpoint") == b"0\n1\norders 0 3\n"
     assert content(files, "data/cleaner-offset-checkpoint") == b"0\n1\norders 0 7\n"
     assert content(files, "data/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":-1}'

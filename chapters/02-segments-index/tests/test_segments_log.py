@@ -140,6 +140,16 @@ def test_a_time_does_not_lead_before_the_logs_start() -> None:
     assert found.offset == 4
 
 
+def test_a_time_leads_to_no_record_that_was_deleted_from_its_batch() -> None:
+    log = SegmentedLog.open(MemoryFiles(), DIRECTORY, SMALL)
+    log.append(batch_of([Record(0, timestamp, None, b"v") for timestamp in (900, 10, 20)]))
+    log.append(batch_of([Record(0, timestamp, None, b"v") for timestamp in (800, 30)]))
+    log.delete_before(1)
+    found = log.find_time(700)
+    assert found is not None
+    assert found.offset == 3
+
+
 def test_records_without_a_time_are_found_by_no_time() -> None:
     log = SegmentedLog.open(MemoryFiles(), DIRECTORY, SMALL)
     for n in range(10):
@@ -171,6 +181,19 @@ def test_a_read_outside_the_log_is_an_error_with_its_bounds() -> None:
 
 
 # Indexes that are wrong
+
+
+class Remembering:
+    """Remembers every recovery point it is told."""
+
+    def __init__(self) -> None:
+        self.points: list[int] = []
+
+    def recovery_point(self, offset: int, *, is_urgent: bool) -> None:
+        self.points.append(offset)
+
+    def log_start(self, offset: int, *, is_urgent: bool) -> None:
+        return
 
 
 def flip(files: MemoryFiles, name: str, position: int) -> None:
@@ -383,8 +406,7 @@ def test_a_flush_that_fails_in_the_background_takes_the_log_offline() -> None:
     while not waiting:
         log.append(values_batch(b"x"))
     files.fsync_error = OSError(errno.EIO, "input/output error")
-    with pytest.raises(LogOffline):
-        waiting.pop()()
+    waiting.pop()()
     files.fsync_error = None
     with pytest.raises(LogOffline, match="a flush failed"):
         log.append(values_batch(b"y"))
@@ -393,14 +415,121 @@ def test_a_flush_that_fails_in_the_background_takes_the_log_offline() -> None:
 def test_a_rolled_segment_that_is_not_flushed_yet_holds_the_recovery_point() -> None:
     files = MemoryFiles()
     waiting: list[Callable[[], None]] = []
-    points: list[int] = []
-    log = SegmentedLog.open(files, DIRECTORY, SMALL, background=waiting.append, on_recovery_point=points.append)
+    memory = Remembering()
+    log = SegmentedLog.open(files, DIRECTORY, SMALL, background=waiting.append, memory=memory)
     while len(waiting) < 2:
         log.append(values_batch(b"x"))
-    first, second = log.segments[1].base_offset, log.segments[2].base_offset
-    assert (log.flushed_offset, points) == (0, [])
+    second = log.segments[2].base_offset
+    assert (log.flushed_offset, memory.points) == (0, [])
     waiting[1]()
-    assert log.flushed_offset == 0  # the first is still missing
+    assert (log.flushed_offset, memory.points) == (0, [])  # the first is still missing
     waiting[0]()
     assert log.flushed_offset == second
-    assert sorted(points) == [first, second]
+    assert memory.points == [second]
+
+
+def test_a_late_flush_of_a_truncated_segment_moves_no_recovery_point() -> None:
+    files = MemoryFiles()
+    waiting: list[Callable[[], None]] = []
+    memory = Remembering()
+    log = SegmentedLog.open(files, DIRECTORY, LogConfig(), background=waiting.append, memory=memory)
+    for n in range(100):
+        log.append(values_batch(b"%d" % n))
+    log.roll()
+    log.truncate(50)
+    for _ in range(5):
+        log.append(values_batch(b"new"))
+    log.roll()
+    waiting.pop(0)()
+    assert log.flushed_offset < 55
+    assert all(point <= 50 for point in memory.points)
+
+
+def test_a_failed_flush_is_not_made_good_by_the_next_one() -> None:
+    files = MemoryFiles()
+    waiting: list[Callable[[], None]] = []
+    memory = Remembering()
+    log = SegmentedLog.open(files, DIRECTORY, LogConfig(), background=waiting.append, memory=memory)
+    for n in range(20):
+        log.append(values_batch(b"%d" % n))
+        if n in (9, 19):
+            log.roll()
+    files.fsync_error = OSError(errno.EIO, "input/output error")
+    waiting[0]()
+    files.fsync_error = None
+    waiting[1]()
+    with pytest.raises(LogOffline):
+        log.append(values_batch(b"x"))
+    assert memory.points == []
+
+
+@pytest.mark.parametrize("change", ["append", "truncate", "truncate fully", "roll", "flush"])
+def test_an_offline_log_stays_offline_whatever_is_asked_of_it(change: str) -> None:
+    files = MemoryFiles()
+    log = log_of(10, files=files)
+    files.fsync_error = OSError(errno.EIO, "input/output error")
+    with pytest.raises(LogOffline):
+        log.flush()
+    files.fsync_error = None
+    asked: dict[str, Callable[[], object]] = {
+        "append": lambda: log.append(values_batch(b"x")),
+        "truncate": lambda: log.truncate(3),
+        "truncate fully": lambda: log.truncate_fully_and_start_at(99),
+        "roll": log.roll,
+        "flush": log.flush,
+    }
+    for _ in range(2):
+        with pytest.raises(LogOffline):
+            asked[change]()
+
+
+def test_a_full_disk_does_not_keep_a_log_from_being_truncated() -> None:
+    files = MemoryFiles()
+    log = log_of(30, LogConfig(segment_bytes=100_000, index_interval_bytes=0), files)
+    files.room_bytes = 0
+    log.truncate(10)
+    assert values(log) == numbers(0, 10)
+
+
+def test_a_roll_that_the_disk_refuses_leaves_nothing_behind() -> None:
+    class NoNewNames(MemoryFiles):
+        refuse = False
+
+        def fsync_directory(self, directory: str) -> None:
+            if self.refuse:
+                raise OSError(errno.EIO, "input/output error")
+            super().fsync_directory(directory)
+
+    files = NoNewNames()
+    log = log_of(3, LogConfig(), files)
+    before = files.list(DIRECTORY)
+    files.refuse = True
+    with pytest.raises(StorageError, match="no new segment at offset 3"):
+        log.roll()
+    assert files.list(DIRECTORY) == before
+    files.refuse = False
+    log.append(values_batch(b"3"))
+    assert values(log) == numbers(0, 4)
+
+
+def test_a_follower_may_begin_far_from_where_its_log_is() -> None:
+    files = MemoryFiles()
+    log = SegmentedLog.open(files, DIRECTORY, LogConfig())
+    far = values_batch(b"far")
+    stamp(far, base_offset=3_000_000_000, leader_epoch=0)
+    log.append_as_follower(memoryview(far))
+    assert [segment.base_offset for segment in log.segments] == [3_000_000_000]
+    log.close()
+    again = SegmentedLog.open(files, DIRECTORY, LogConfig())
+    assert [record.offset for record in read_on(again, again.log_start_offset)] == [3_000_000_000]
+
+
+def test_a_length_behind_the_end_of_a_closed_segment_is_damage() -> None:
+    files = MemoryFiles()
+    log = log_of(20, files=files)
+    name = f"{DIRECTORY}/{0:020}.log"
+    files.open(name).pwrite(b"\x7f\xff\xff\xff", 8)
+    for offset in (0, 1):
+        with pytest.raises(CorruptBatch, match=r"of 345|behind the file's end"):
+            log.read(offset, bytes_max=10)
+    assert log.read(3, bytes_max=10).count > 0  # an index leads past it

@@ -234,12 +234,23 @@ def test_a_log_that_lost_all_behind_its_start_begins_anew_there() -> None:
     for n in range(20):
         log.append(values_batch(b"%d" % n))
     log.delete_before(20)
-    data.checkpoint_log_starts()
     files.fsync_directory(DIRECTORY)
     files.crash()
     log = DataDirectory(files, "data").open_log(PARTITION, SMALL)
     assert (log.log_start_offset, log.log_end_offset) == (20, 20)
     assert log.append(values_batch(b"20")) == 20
+
+
+def test_a_segment_that_is_missing_after_a_clean_shutdown_is_missed() -> None:
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    log = data.open_log(PARTITION, SMALL)
+    for n in range(20):
+        log.append(values_batch(b"%d" % n))
+    data.close()
+    files.unlink(f"{DIRECTORY}/{log_names(files)[-1]}")
+    with pytest.raises(CorruptBatch, match="records up to 20 were flushed"):
+        DataDirectory(files, "data").open_log(PARTITION, SMALL)
 
 
 def test_leftovers_are_swept_away() -> None:
@@ -393,7 +404,6 @@ def test_the_log_start_survives_a_restart() -> None:
     for n in range(20):
         log.append(values_batch(b"%d" % n))
     log.delete_before(7)
-    data.checkpoint_log_starts()
     log.flush()
     files.crash()
     again = DataDirectory(files, "data").open_log(PARTITION, SMALL)

@@ -103,7 +103,6 @@ class LogBesideAList(RuleBasedStateMachine):
     @rule(chance=st.randoms(use_true_random=False))
     def delete_records(self, chance: Random) -> None:
         self.log.delete_before(chance.randint(self.log.log_start_offset, self.log.log_end_offset))
-        self.data.checkpoint_log_starts()
 
     # What happens to machines
 

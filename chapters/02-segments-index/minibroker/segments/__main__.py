@@ -215,10 +215,9 @@ def list_segments(
     print(f"offsets {log.log_start_offset} to {log.log_end_offset}, {log.size} bytes")
 
 
-def retain(options: argparse.Namespace, data: DataDirectory, _partition: TopicPartition, log: SegmentedLog) -> None:
+def retain(options: argparse.Namespace, _data: DataDirectory, _partition: TopicPartition, log: SegmentedLog) -> None:
     """Delete what retention lets go."""
     deleted = log.retain(now_ms() if options.now is None else options.now)
-    data.checkpoint_log_starts()
     print(f"{counted_text(deleted, 'segment')} deleted; the log starts at offset {log.log_start_offset}")
 
 

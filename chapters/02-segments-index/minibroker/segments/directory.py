@@ -12,8 +12,8 @@ guards them.
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 
+from minibroker.log.errors import LogError
 from minibroker.log.interfaces import Files
 from minibroker.segments import checkpoint
 from minibroker.segments.checkpoint import TopicPartition
@@ -37,15 +37,22 @@ class DataDirectory:
         self._background = background
         self._lock = threading.Lock()
         self._logs: dict[TopicPartition, SegmentedLog] = {}
+        self._is_closing = False
         files.mkdir(path)
-        self._recovery_points = checkpoint.read(files, f"{path}/{RECOVERY_POINTS}")
-        self._log_starts = checkpoint.read(files, f"{path}/{LOG_STARTS}")
-        self._cleaner_offsets = checkpoint.read(files, f"{path}/{CLEANER_OFFSETS}")
+        present = set(self.partitions())
+        self._checkpoints = {
+            name: {partition: offset for partition, offset in self._read(name).items() if partition in present}
+            for name in (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
+        }
         self.is_clean = CLEAN_SHUTDOWN in files.list(path)
+        self._unopened = set(present) if self.is_clean else set()
         if self.is_clean:
             # From now on a crash is a crash.
             files.unlink(f"{path}/{CLEAN_SHUTDOWN}")
             files.fsync_directory(path)
+
+    def _read(self, name: str) -> dict[TopicPartition, int]:
+        return checkpoint.read(self._files, f"{self._path}/{name}")
 
     def open_log(
         self,
@@ -55,53 +62,89 @@ class DataDirectory:
         companions: Sequence[Companion] = (),
     ) -> SegmentedLog:
         """Open a partition's log, checking what the checkpoints do not vouch for."""
+        # A clean shutdown vouches for a log once: what was opened since may have failed.
+        is_clean = partition in self._unopened
+        self._unopened.discard(partition)
         log = SegmentedLog.open(
             self._files,
             f"{self._path}/{partition.directory}",
             config,
-            recovery_point=self._recovery_points.get(partition, 0),
-            is_clean=self.is_clean,
-            log_start_offset=self._log_starts.get(partition, 0),
+            recovery_point=self._checkpoints[RECOVERY_POINTS].get(partition, 0),
+            is_clean=is_clean,
+            log_start_offset=self._checkpoints[LOG_STARTS].get(partition, 0),
             companions=companions,
             background=self._background,
-            on_recovery_point=partial(self._set_recovery_point, partition),
+            memory=_Remembered(self, partition),
         )
         self._logs[partition] = log
+        # Opening has flushed what it believed; the next write of the checkpoint tells.
+        self._checkpoints[RECOVERY_POINTS][partition] = log.flushed_offset
         return log
 
-    def _set_recovery_point(self, partition: TopicPartition, offset: int) -> None:
-        with self._lock:
-            self._recovery_points[partition] = offset
-            self._write(RECOVERY_POINTS, self._recovery_points)
+    def delete_log(self, partition: TopicPartition) -> None:
+        """Remove a partition: first from the checkpoints, so that one of the same name inherits nothing."""
+        self._logs.pop(partition, None)
+        for name, offsets in self._checkpoints.items():
+            if offsets.pop(partition, None) is not None:
+                self.write(name)
+        directory = f"{self._path}/{partition.directory}"
+        for name in self._files.list(directory):
+            self._files.unlink(f"{directory}/{name}")
 
-    def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        checkpoint.write(self._files, f"{self._path}/{name}", checkpoint.encode(offsets))
+    def remember(self, name: str, partition: TopicPartition, offset: int, *, is_urgent: bool) -> None:
+        """Set a number in a checkpoint. Those that are not urgent are written in the background, or at the end."""
+        self._checkpoints[name][partition] = offset
+        if is_urgent:
+            self.write(name)
+        elif not self._is_closing:
+            self._background(lambda: self.write(name))
 
-    def checkpoint_log_starts(self) -> None:
-        """Remember where the logs start: after records were deleted, and now and then."""
+    def write(self, name: str) -> None:
+        """Write a checkpoint with the numbers of this moment, durably."""
         with self._lock:
-            self._log_starts |= {partition: log.log_start_offset for partition, log in self._logs.items()}
-            self._write(LOG_STARTS, self._log_starts)
+            data = checkpoint.encode(dict(self._checkpoints[name]))
+            checkpoint.write(self._files, f"{self._path}/{name}", data)
 
     def first_dirty_offset(self, partition: TopicPartition) -> int:
         """How far a log is compacted."""
-        return max(self._cleaner_offsets.get(partition, 0), self._logs[partition].segments[0].base_offset)
+        base_offset = self._logs[partition].segments[0].base_offset
+        return max(self._checkpoints[CLEANER_OFFSETS].get(partition, 0), base_offset)
 
     def set_first_dirty_offset(self, partition: TopicPartition, offset: int) -> None:
         """Remember how far a log is compacted."""
-        with self._lock:
-            self._cleaner_offsets[partition] = offset
-            self._write(CLEANER_OFFSETS, self._cleaner_offsets)
+        self.remember(CLEANER_OFFSETS, partition, offset, is_urgent=True)
 
     def close(self) -> None:
         """Close all logs, and say that it was a clean shutdown, if no other log still needs to be checked."""
-        self.checkpoint_log_starts()
+        self._is_closing = True
+        failures = []
         for log in self._logs.values():
-            log.close()
-        if self.is_clean or set(self.partitions()) <= set(self._logs):
+            try:
+                log.close()
+            except (LogError, OSError) as error:
+                failures.append(error)
+        for name in self._checkpoints:
+            self.write(name)
+        if failures:
+            raise failures[0]
+        if set(self.partitions()) <= set(self._logs) | self._unopened:
             checkpoint.write(self._files, f"{self._path}/{CLEAN_SHUTDOWN}", _CLEAN_SHUTDOWN_TEXT)
 
     def partitions(self) -> list[TopicPartition]:
         """The partitions that have a directory here."""
         names = self._files.list(self._path)
         return [TopicPartition.of_directory(name) for name in names if TopicPartition.is_directory(name)]
+
+
+class _Remembered:
+    """The memory of one log."""
+
+    def __init__(self, data: DataDirectory, partition: TopicPartition) -> None:
+        self._data = data
+        self._partition = partition
+
+    def recovery_point(self, offset: int, *, is_urgent: bool) -> None:
+        self._data.remember(RECOVERY_POINTS, self._partition, offset, is_urgent=is_urgent)
+
+    def log_start(self, offset: int, *, is_urgent: bool) -> None:
+        self._data.remember(LOG_STARTS, self._partition, offset, is_urgent=is_urgent)

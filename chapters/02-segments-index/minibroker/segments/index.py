@@ -58,8 +58,8 @@ class Index:
 
     def append(self, key: int, value: int) -> None:
         """Add an entry behind all others. It reaches the file with its page, or with `write`."""
-        self.count += 1
         self._pending += self._entry.pack(key, value)
+        self.count += 1
         if len(self._pending) >= _PAGE_BYTES:
             # The batch is in the log already; an index that cannot be written is no reason to refuse it.
             with suppress(OSError):
@@ -99,7 +99,7 @@ class Index:
         """The only page in which that entry can be, and the number of its first entry."""
         # Read the first key of each page that no search has met yet, and remember it.
         # Bisect those keys for the page; before the first there is none, so take the first.
-        # Read that page from the file; if it is the last, what is pending belongs to it too.
+        # Read that page from the file. What is pending may begin in this page, and go on in the next.
         for slot in range(len(self._first_keys) * self._page, self.count, self._page):
             self._first_keys.append(self.entry(slot)[0])
         first = max(bisect_right(self._first_keys, key) - 1, 0) * self._page
@@ -118,9 +118,13 @@ class Index:
         """Keep the first `count` entries."""
         if count >= self.count:
             return
-        self.write()
-        self._file.truncate(count * self._entry.size)
-        self._written = self.count = count
+        # Nothing is written for that: a full disk must not keep anybody from cutting.
+        size = self._entry.size
+        del self._pending[max(count - self._written, 0) * size :]
+        if count < self._written:
+            self._file.truncate(count * size)
+            self._written = count
+        self.count = count
         del self._first_keys[-(-count // self._page) :]
 
     def reset(self) -> None:

@@ -26,8 +26,8 @@ SLOT_BYTES = 16 + 8  # digest, offset plus one
 assert _SLOT.size == SLOT_BYTES
 _pack, _unpack = _SLOT.pack_into, _SLOT.unpack_from
 
-SHORT_BYTES_MAX = 15
-_PADDING = [bytes(SHORT_BYTES_MAX - n) + bytes([n + 1]) for n in range(SHORT_BYTES_MAX + 1)]  # by a key's length
+SHORT_MAX = 15
+_PADDING = [bytes(SHORT_MAX - n) + bytes([n + 1]) for n in range(SHORT_MAX + 1)]  # by a key's length
 
 LOAD_MAX = 0.75
 LOAD_WANTED = 0.5
@@ -36,6 +36,9 @@ LOAD_WANTED = 0.5
 def bytes_wanted(keys_max: int) -> int:
     """The size of a table in which so many keys are found quickly."""
     return SLOT_BYTES * (int(keys_max / LOAD_WANTED) + 2)
+
+
+_LONG = b"\xff"  # ends the digest of a long key, and never a short one that stands for itself
 
 
 class KeyMap:
@@ -59,7 +62,7 @@ class KeyMap:
 
     def put(self, key: bytes, offset: int) -> bool:
         """Note that a key stands at `offset`, above all offsets noted for it before. False if there is no room."""
-        digest = key + _PADDING[len(key)] if len(key) <= SHORT_BYTES_MAX else blake2b(key, digest_size=16).digest()
+        digest = key + _PADDING[len(key)] if len(key) <= SHORT_MAX else blake2b(key, digest_size=15).digest() + _LONG
         # Walk from the slot that the digest names to the key's own or to an empty one; there always is an empty one.
         table, at = self._table, hash(digest) % self._slots * SLOT_BYTES
         while True:
@@ -79,7 +82,7 @@ class KeyMap:
 
     def newest(self, key: bytes) -> int:
         """The offset noted last for a key, or -1."""
-        digest = key + _PADDING[len(key)] if len(key) <= SHORT_BYTES_MAX else blake2b(key, digest_size=16).digest()
+        digest = key + _PADDING[len(key)] if len(key) <= SHORT_MAX else blake2b(key, digest_size=15).digest() + _LONG
         table, at = self._table, hash(digest) % self._slots * SLOT_BYTES
         while True:
             found, stored = _unpack(table, at)

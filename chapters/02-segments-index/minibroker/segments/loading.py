@@ -6,14 +6,16 @@ the recovery point on is checked; below it everything was flushed, and is believ
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 
 from minibroker.log.batch import NO_LEADER_EPOCH
 from minibroker.log.errors import CorruptBatch
-from minibroker.log.interfaces import Files
+from minibroker.log.interfaces import Files, directory_of
 from minibroker.log.logfile import FlushPolicy
 from minibroker.log.recovery import Recovered, headers
 from minibroker.segments.companions import Companion
 from minibroker.segments.config import LogConfig
+from minibroker.segments.indexes import OFFSET_SUFFIX, TIME_SUFFIX
 from minibroker.segments.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, SUFFIXES, Segment
 
 CLEANED = ".cleaned"
@@ -34,12 +36,17 @@ def load(
 ) -> list[Segment]:
     """The segments of a log in order, the last one ready to be appended to."""
     files.mkdir(directory)
+    files.fsync_directory(directory_of(directory))
     sweep(files, directory)
     bases = base_offsets(files, directory)
+    if not is_clean:
+        bases = _without_empty_ones(files, directory, bases)
     segments = [Segment(files, directory, base, config) for base in bases or [log_start_offset]]
     policy = FlushPolicy(interval_messages=config.flush_messages, interval_ms=config.flush_ms)
     if is_clean and bases:
         end = segments[-1].end()
+        if end.log_end_offset < recovery_point:
+            raise CorruptBatch(_damaged_below(directory, end, recovery_point))
     else:
         end = _recover(files, directory, config, segments, recovery_point, companions)
     if end.leader_epoch == NO_LEADER_EPOCH and len(segments) > 1:
@@ -52,7 +59,17 @@ def load(
         segments = [Segment(files, directory, log_start_offset, config)]
         end = Recovered(size=0, log_end_offset=log_start_offset, leader_epoch=end.leader_epoch)
     segments[-1].open_tail(end, policy)
+    # Whatever was made here: records that are promised to be in a file are promised to be found.
+    files.fsync_directory(directory)
     return segments
+
+
+def _without_empty_ones(files: Files, directory: str, bases: list[int]) -> list[int]:
+    # A roll that failed may have left an empty segment behind; records went on into the one before it.
+    empty = [base for base in bases[:-1] if Segment(files, directory, base, LogConfig()).size == 0]
+    for base in empty:
+        Segment(files, directory, base, LogConfig()).delete()
+    return [base for base in bases if base not in empty]
 
 
 def base_offsets(files: Files, directory: str) -> list[int]:
@@ -78,22 +95,31 @@ def sweep(files: Files, directory: str) -> None:
 def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
     # A swap was whole and durable before the first segment that it replaces was deleted: so it is carried through.
     # A cleaned segment keeps its last batch, if only as an empty one: its end tells which segments it replaces.
-    for name in names:
-        if name.endswith(LOG_SUFFIX + SWAP):
-            base_offset = int(name[:DIGITS])
-            end_offset = _end_of_swap(files, f"{directory}/{name}", base_offset)
-            for replaced in base_offsets(files, directory):
-                if base_offset < replaced < end_offset:
-                    Segment(files, directory, replaced, LogConfig()).delete()
-    # The log file last: as long as it is a swap, all of this is done again after a crash.
+    swapped = {name[:DIGITS] for name in names if name.endswith(LOG_SUFFIX + SWAP)}
+    for stem in sorted(swapped):
+        end_offset = _end_of_swap(files, f"{directory}/{stem}{LOG_SUFFIX}{SWAP}", int(stem))
+        for replaced in base_offsets(files, directory):
+            if int(stem) < replaced < end_offset:
+                Segment(files, directory, replaced, LogConfig()).delete()
+        # The originals' indexes must not stand beside the new log, even if its own were lost on the way.
+        for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
+            with suppress(FileNotFoundError):
+                files.unlink(f"{directory}/{stem}{suffix}")
+    # An index whose log was not renamed is of a swap that never began. The log file goes last: as long as it is a
+    # swap, all of this is done again after a crash.
     for name in sorted(names, key=lambda name: name.endswith(LOG_SUFFIX + SWAP)):
-        files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
+        if name[:DIGITS] in swapped:
+            files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
+        else:
+            files.unlink(f"{directory}/{name}")
 
 
 def _end_of_swap(files: Files, path: str, base_offset: int) -> int:
     end_offset = base_offset
-    for _position, header in headers(files.open(path)):
+    file = files.open(path, create=False)
+    for _position, header in headers(file):
         end_offset = header.next_offset
+    file.close()
     return end_offset
 
 
@@ -119,7 +145,7 @@ def _recover(
         if end.damage is not None or following is None or not _continues(segment, following, end):
             break
         start = Recovered(size=0, log_end_offset=following.base_offset, leader_epoch=end.leader_epoch)
-    if len(checked) == len(segments) - first and not config.compacts:
+    if len(checked) == len(segments) - first and not config.compacts and end.log_end_offset > recovery_point:
         end = _without_unconfirmed_gap(segment, *checked.pop())
         checked.append((start, end))
     if end.log_end_offset < recovery_point:
@@ -134,7 +160,7 @@ def _recover(
                 companion.replay(header, position)
         segment.seal()
         segment.file.fsync()
-        segment.indexes.flush()
+        segment.flush_indexes()
     files.fsync_directory(directory)
     return end
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from minibroker.log.batch import HEADER_SIZE, LENGTH_COUNTS_FROM, Batch, BatchHeader
 from minibroker.log.errors import CorruptBatch
-from minibroker.log.interfaces import File, Files
+from minibroker.log.interfaces import File, Files, directory_of
 from minibroker.log.logfile import FlushPolicy, LogFile
 from minibroker.log.record import Record
 from minibroker.log.recovery import Recovered, header_at, headers, recover
@@ -185,10 +185,11 @@ class Segment:
         """Remove every batch that holds `offset` or a later one; return what is left."""
         found = self.find(offset)
         if found is not None:
+            # The indexes first: behind a cut log they would lead nowhere, before it they are only too short.
+            self.indexes.truncate(found[1].base_offset)
             self.file.truncate(found[0])
             self._size = found[0]
-            self.indexes.truncate(found[1].base_offset)
-        self.tail = None
+        self.tail = self._first_timestamp = None
         return self.end()
 
     def end(self) -> Recovered:
@@ -211,24 +212,34 @@ class Segment:
         self._size = self.size
 
     def flush(self) -> None:
-        """Make the log file durable, and the indexes if the disk lets us: they are only a shortcut.
+        """Make the log file and the indexes durable."""
+        assert self.tail is not None, "only what was written to has something to flush"
+        self.tail.flush()
+        self.flush_indexes()
 
-        A background thread may come late, when the segment was flushed and closed by other means.
-        """
-        tail, indexes = self.tail, self._indexes
-        if tail is None:
+    def flush_indexes(self) -> None:
+        """Make the indexes durable. If the disk refuses, they go: a missing one is built anew, a half one misleads."""
+        indexes = self._indexes
+        if indexes is None:
             return
-        tail.flush()
-        if indexes is not None:
-            with suppress(OSError):
-                indexes.flush()
+        try:
+            indexes.flush()
+        except OSError:
+            for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
+                with suppress(OSError):
+                    self._files.unlink(self.path(suffix))
 
     # Finding --------------------------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The first batch that ends with `offset` or behind it: its position and header. None if all end before."""
         position = self._hop(self._start_for(offset), offset=offset)
-        return None if position is None else (position, header_at(self.file, position))
+        if position is None:
+            return None
+        header = header_at(self.file, position)
+        if position + header.size > self.size:
+            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: {header.size} bytes at position {position} of {self.size}")
+        return position, header
 
     def find_time(self, timestamp: int, *, offset: int = 0) -> Record | None:
         """The first record from `offset` on that is not older than `timestamp`."""
@@ -263,7 +274,7 @@ class Segment:
     def _hop(self, position: int, *, offset: int = 2**63, timestamp: int = 2**63) -> int | None:
         """The position of the first batch that ends with `offset` or later, or is as young as `timestamp`."""
         while position < self.size:
-            chunk = self.file.pread(_HOP_BYTES, position)
+            chunk = self.file.pread(min(_HOP_BYTES, self.size - position), position)
             at = 0
             while at + _HOP.size <= len(chunk):
                 base_offset, length, last_offset_delta, max_timestamp = _HOP.unpack_from(chunk, at)
@@ -275,6 +286,8 @@ class Segment:
             if at == 0:
                 raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a torn batch at position {position}")
             position += at
+        if position > self.size:
+            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a batch ends at position {position}, behind the file's end")
         return None
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
@@ -290,22 +303,25 @@ class Segment:
         with suppress(OSError):
             indexes.seal()
             indexes.flush()
+            self._files.fsync_directory(directory_of(self._stem))
 
     # Going away -----------------------------------------------------------------------------------------------------
 
     def delete(self) -> None:
         """Remove the files. Whoever holds a slice goes on reading: the disk keeps a file that is open."""
-        names = set(self._files.list(self._stem.rpartition("/")[0]))
         # The log file goes last: an index without one is swept away at the next start, a log without one is rebuilt.
         for suffix in reversed(SUFFIXES):
-            if self.path(suffix).rpartition("/")[2] in names:
+            with suppress(FileNotFoundError):
                 self._files.unlink(self.path(suffix))
         self._file = self._indexes = self.tail = None
 
     def rename(self, suffix: str) -> None:
         """Take another suffix, or none; open files stay open."""
-        for part in SUFFIXES:
-            self._files.rename(self.path(part), self._stem + part + suffix)
+        # The log file goes last: as long as it has its old name, all of it has. An index may be missing.
+        for part in (TIME_SUFFIX, OFFSET_SUFFIX):
+            with suppress(FileNotFoundError):
+                self._files.rename(self.path(part), self._stem + part + suffix)
+        self._files.rename(self.path(LOG_SUFFIX), self._stem + LOG_SUFFIX + suffix)
         self._suffix = suffix
 
     def close(self) -> None:

@@ -6,8 +6,10 @@ leader says so. Every read answers with a slice of one file, and stays good what
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol
 
 from minibroker.log.batch import (
     HEADER_SIZE,
@@ -20,7 +22,7 @@ from minibroker.log.batch import (
     stamp,
     stamp_log_append_time,
 )
-from minibroker.log.errors import LogOffline, OffsetOutOfRange
+from minibroker.log.errors import LogError, LogOffline, OffsetOutOfRange, StorageError
 from minibroker.log.interfaces import Files, FileSlice
 from minibroker.log.logfile import FlushPolicy, LogFile
 from minibroker.log.record import Record
@@ -39,6 +41,41 @@ def run_now(work: Callable[[], None]) -> None:
     work()
 
 
+class Memory(Protocol):
+    """Where a log's two most important numbers are kept between two starts. Called where the log is used."""
+
+    def recovery_point(self, offset: int, *, is_urgent: bool) -> None:
+        """What is before `offset` needs no checking. If it is urgent, return once that is on the disk."""
+
+    def log_start(self, offset: int, *, is_urgent: bool) -> None:
+        """The log starts with `offset`. If it is urgent, return once that is on the disk."""
+
+
+class Forgetful:
+    """Remembers nothing: everything is checked at the next start."""
+
+    def recovery_point(self, offset: int, *, is_urgent: bool) -> None:
+        """Forget it."""
+
+    def log_start(self, offset: int, *, is_urgent: bool) -> None:
+        """Forget it."""
+
+
+class _Rolled:
+    """A segment that was rolled and is being flushed; made for one roll, and never used again.
+
+    The background thread only writes down what came of it. The owner of the log draws the conclusions.
+    """
+
+    def __init__(self, segment: Segment, end_offset: int) -> None:
+        assert segment.tail is not None
+        self.segment = segment
+        self.tail = segment.tail
+        self.end_offset = end_offset
+        self.is_done = False
+        self.failure: str | None = None
+
+
 class SegmentedLog:
     """One partition's log. One thread at a time; `background` may run what it is given on another."""
 
@@ -52,19 +89,21 @@ class SegmentedLog:
         log_start_offset: int,
         companions: Sequence[Companion] = (),
         background: Callable[[Callable[[], None]], None] = run_now,
-        on_recovery_point: Callable[[int], None] = lambda _offset: None,
+        memory: Memory | None = None,
     ) -> None:
         self._files = files
         self._directory = directory
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
-        self._unflushed: list[Segment] = []
+        self._rolled: deque[_Rolled] = deque()
         self._companions = companions
         self._background = background
-        self._on_recovery_point = on_recovery_point
+        self._memory: Memory = memory or Forgetful()
+        self._failure: str | None = None
         self.config = config
         self.log_start_offset = log_start_offset
         self._use(segments[-1])
+        self._recovery_point = self._tail.flushed_offset
 
     @classmethod
     def open(
@@ -78,7 +117,7 @@ class SegmentedLog:
         log_start_offset: int = 0,
         companions: Sequence[Companion] = (),
         background: Callable[[Callable[[], None]], None] = run_now,
-        on_recovery_point: Callable[[int], None] = lambda _offset: None,
+        memory: Memory | None = None,
     ) -> "SegmentedLog":
         """Open a log or begin one. After a clean shutdown nothing is checked; otherwise all from `recovery_point`."""
         config = config or LogConfig()
@@ -99,7 +138,7 @@ class SegmentedLog:
             log_start_offset=max(log_start_offset, segments[0].base_offset),
             companions=companions,
             background=background,
-            on_recovery_point=on_recovery_point,
+            memory=memory,
         )
 
     def _use(self, active: Segment) -> None:
@@ -107,6 +146,7 @@ class SegmentedLog:
         assert active.tail is not None
         self._active = active
         self._tail: LogFile = active.tail
+        self._tail.failure = self._failure
         self._indexes = active.indexes
         self._offset_max = active.base_offset + RELATIVE_OFFSET_MAX
         self._set_roll_timestamp(active.first_timestamp)
@@ -125,8 +165,8 @@ class SegmentedLog:
     @property
     def flushed_offset(self) -> int:
         """Records before it survive a power cut: the recovery point."""
-        self._forget_flushed()
-        return self._unflushed[0].flushed_offset if self._unflushed else self._tail.flushed_offset
+        self._settle()
+        return self._rolled[0].tail.flushed_offset if self._rolled else self._tail.flushed_offset
 
     @property
     def leader_epoch(self) -> int:
@@ -175,10 +215,13 @@ class SegmentedLog:
 
     def _write(self, batch: bytearray | memoryview, header: BatchHeader) -> None:
         # Roll first if this batch does not belong into the active segment any more.
-        if self._unflushed:
-            self._forget_flushed()
+        if self._rolled:
+            self._settle()
+            self._check_online()
         position = self._tail.size
         if position == 0:
+            if header.last_offset > self._offset_max:
+                self._begin_empty_one_anew(header.base_offset)
             self._set_roll_timestamp(header.max_timestamp)
         elif (
             position + len(batch) > self.config.segment_bytes
@@ -201,52 +244,108 @@ class SegmentedLog:
         """Begin a new segment; the old one is flushed in the background, and moves the recovery point."""
         if self._tail.size == 0:
             return
+        self._check_online()
         base_offset = self.log_end_offset if base_offset is None else base_offset
-        old = self._active
-        old.seal()
-        new = Segment(self._files, self._directory, base_offset, self.config)
-        start = Recovered(size=0, log_end_offset=base_offset, leader_epoch=self._tail.leader_epoch)
-        new.open_tail(start, flush_policy(self.config))
-        if self.config.flush_messages is not None:
-            # Acks will promise what is in the new file: its name must be durable before.
-            self._files.fsync_directory(self._directory)
+        new = self._new_active(base_offset)
+        self._active.seal()
+        rolled = _Rolled(self._active, base_offset)
+        self._rolled.append(rolled)
         self._segments.append(new)
         self._bases.append(base_offset)
-        self._unflushed.append(old)
         self._use(new)
         for companion in self._companions:
             companion.on_roll(base_offset)
-        self._background(lambda: self._flush_rolled(old, base_offset))
+        self._background(lambda: self._flush_rolled(rolled))
+        self._settle()
+
+    def _new_active(self, base_offset: int) -> Segment:
+        """A new empty segment with a durable name; if the disk refuses, nothing of it is left."""
+        new = Segment(self._files, self._directory, base_offset, self.config)
+        start = Recovered(size=0, log_end_offset=base_offset, leader_epoch=self._tail.leader_epoch)
+        try:
+            new.open_tail(start, flush_policy(self.config))
+            # What is promised to be in the file is promised to be found: its name must be durable before.
+            self._files.fsync_directory(self._directory)
+        except OSError as error:
+            with suppress(OSError):
+                new.delete()
+            raise StorageError(
+                f"no new segment at offset {base_offset} ({error.strerror}): the log is as it was; "
+                "free some disk and send it again"
+            ) from error
+        return new
+
+    def _begin_empty_one_anew(self, base_offset: int) -> None:
+        """Put another empty segment in the place of the empty active one, which is too far from the next offset."""
+        new, old = self._new_active(base_offset), self._segments.pop()
+        self._bases.pop()
+        self._segments.append(new)
+        self._bases.append(base_offset)
+        self._use(new)
+        old.delete()
 
     # Flushing -------------------------------------------------------------------------------------------------------
 
-    def _flush_rolled(self, segment: Segment, end_offset: int) -> None:
-        # On a thread perhaps. Order matters: the recovery point may move only past what is on the disk, and not at
-        # all if the segment was truncated meanwhile, which flushes by itself.
-        segment.flush()
-        self._files.fsync_directory(self._directory)
-        if segment in self._unflushed:
-            self._on_recovery_point(end_offset)
+    def _flush_rolled(self, rolled: _Rolled) -> None:
+        # On a thread perhaps, and perhaps late. It touches nothing but the files of that roll.
+        try:
+            rolled.tail.flush()
+            rolled.segment.flush_indexes()
+            self._files.fsync_directory(self._directory)
+            rolled.is_done = True
+        except (OSError, LogError) as error:
+            rolled.failure = str(error)
 
-    def _forget_flushed(self) -> None:
-        """Take rolled segments off the list once they are flushed; if one could not be, the log is offline."""
-        while self._unflushed and self._unflushed[0].is_flushed:
-            del self._unflushed[0]
-        if self._unflushed and self._unflushed[0].failure is not None:
-            self._go_offline(self._unflushed[0].failure)
+    def _settle(self) -> None:
+        """Draw the conclusions of what was flushed: the recovery point passes only what is on the disk, in order."""
+        recovery_point = self._recovery_point
+        while self._rolled and self._rolled[0].is_done:
+            recovery_point = self._rolled.popleft().end_offset
+        if recovery_point > self._recovery_point:
+            self._recovery_point = recovery_point
+            self._memory.recovery_point(recovery_point, is_urgent=False)
+        for rolled in self._rolled:
+            if rolled.failure is not None and self._failure is None:
+                self._fail(rolled.failure)
 
-    def _go_offline(self, failure: str) -> NoReturn:
-        raise LogOffline(f"{failure}: the log is offline until a restart has checked it")
+    def _fail(self, failure: str) -> None:
+        """Take the log offline: what is on the disk is not known any more, or not what this log serves."""
+        self._failure = failure
+        self._tail.failure = failure
+
+    def _check_online(self) -> None:
+        failure = self._failure or self._tail.failure
+        if failure is not None:
+            self._failure = failure
+            raise LogOffline(f"{failure}: the log is offline until a restart has checked it")
+
+    @contextmanager
+    def _offline_if_it_fails(self, what: str) -> Iterator[None]:
+        """For changes of several steps: a disk that refuses one of them leaves something in between."""
+        self._check_online()
+        try:
+            yield
+        except (OSError, LogError) as error:
+            self._fail(f"{what} ({error})")
+            raise LogOffline(f"{self._failure}: the log is offline until a restart has checked it") from error
 
     def flush(self) -> None:
         """Make everything appended so far survive a power cut."""
-        for segment in [*self._unflushed, self._active]:
-            segment.flush()
-        self._files.fsync_directory(self._directory)
-        self._on_recovery_point(self.flushed_offset)
+        self._check_online()
+        for rolled in list(self._rolled):
+            self._flush_rolled(rolled)
+        self._settle()
+        self._check_online()
+        self._active.flush()
+        with self._offline_if_it_fails("a directory could not be flushed"):
+            self._files.fsync_directory(self._directory)
+        if self._tail.flushed_offset > self._recovery_point:
+            self._recovery_point = self._tail.flushed_offset
+            self._memory.recovery_point(self._recovery_point, is_urgent=False)
 
     def tick(self, now_ms: int) -> None:
         """Flush if `flush.ms` is over."""
+        self._settle()
         self._tail.tick(now_ms)
 
     # Reading --------------------------------------------------------------------------------------------------------
@@ -311,48 +410,54 @@ class SegmentedLog:
             raise OffsetOutOfRange(f"offset {offset} is before the log's start {self.log_start_offset}")
         if offset >= self.log_end_offset:
             return
-        # The recovery point goes back first: after a crash in between nobody must miss what was cut off. The batch
-        # that holds the offset goes as a whole, so the log may end before it.
         end = self._batch_start(offset)
         if end < self.log_start_offset:
             # Records were deleted up to the middle of that batch: nothing is left at all.
             self.truncate_fully_and_start_at(self.log_start_offset)
             return
-        if end < self.flushed_offset:
-            self._on_recovery_point(end)
-        for segment in self._unflushed:
-            segment.flush()
-        self._unflushed.clear()
-        # Later segments go, the last one first, so that a crash leaves no hole. The cut is made durable, or a power
-        # failure could bring back what the leader told us to forget.
-        while len(self._segments) > 1 and self._active.base_offset >= offset:
-            self._segments.pop().delete()
-            self._bases.pop()
-            self._active = self._segments[-1]
-        self._files.fsync_directory(self._directory)
-        left = self._active.truncate(offset)
-        if left.leader_epoch == NO_LEADER_EPOCH and len(self._segments) > 1:
-            left = left._replace(leader_epoch=self._segments[-2].end().leader_epoch)
-        self._active.open_tail(left, flush_policy(self.config)).flush()
-        self._use(self._active)
+        with self._offline_if_it_fails("the log could not be truncated"):
+            self._truncate(offset, end)
         for companion in self._companions:
             companion.on_truncate(self.log_end_offset)
 
+    def _truncate(self, offset: int, end: int) -> None:
+        # The recovery point goes back first: after a crash in between nobody must miss what was cut off. The batch
+        # that holds the offset goes as a whole, so the log may end before it.
+        self._settle()
+        if end < self._recovery_point:
+            self._recovery_point = end
+            self._memory.recovery_point(end, is_urgent=True)
+        for rolled in self._rolled:
+            rolled.tail.flush()
+        self._rolled.clear()
+        # Later segments go, the last one first, so that a crash leaves no hole. The cut is made durable, or a power
+        # failure could bring back what the leader told us to forget.
+        while len(self._segments) > 1 and self._bases[-1] >= offset:
+            self._segments[-1].delete()
+            del self._segments[-1], self._bases[-1]
+        self._files.fsync_directory(self._directory)
+        active = self._segments[-1]
+        left = active.truncate(offset)
+        if left.leader_epoch == NO_LEADER_EPOCH and len(self._segments) > 1:
+            left = left._replace(leader_epoch=self._segments[-2].end().leader_epoch)
+        active.open_tail(left, flush_policy(self.config)).flush()
+        self._use(active)
+
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything, and let the log start and end with `offset`: a follower whose leader has nothing older."""
-        self._on_recovery_point(self._bases[0])
-        leader_epoch = self.leader_epoch
-        for segment in reversed(self._segments):
-            segment.delete()
-        self._unflushed.clear()
-        new = Segment(self._files, self._directory, offset, self.config)
-        start = Recovered(size=0, log_end_offset=offset, leader_epoch=leader_epoch)
-        new.open_tail(start, flush_policy(self.config))
-        self._segments[:], self._bases[:] = [new], [offset]
-        self._files.fsync_directory(self._directory)
-        self.log_start_offset = offset
-        self._use(new)
-        self._on_recovery_point(offset)
+        with self._offline_if_it_fails("the log could not be begun anew"):
+            # What is remembered goes back first: a crash may leave any part of what is to be removed.
+            self._recovery_point = min(self._bases[0], offset)
+            self._memory.recovery_point(self._recovery_point, is_urgent=True)
+            self._memory.log_start(min(self.log_start_offset, offset), is_urgent=True)
+            self._rolled.clear()
+            for segment in reversed(self._segments):
+                segment.delete()
+            new = self._new_active(offset)
+            self._segments[:], self._bases[:] = [new], [offset]
+            self.log_start_offset = offset
+            self._use(new)
+            self._memory.log_start(offset, is_urgent=True)
         for companion in self._companions:
             companion.on_truncate(offset)
             companion.on_delete(offset)
@@ -366,8 +471,7 @@ class SegmentedLog:
         """Let the log start with `offset`, and delete the segments that are wholly before it."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")
-        self.log_start_offset = offset
-        self._delete_oldest(bisect_right(self._bases, offset) - 1)
+        self._move_start(offset, bisect_right(self._bases, offset) - 1)
 
     def retain(self, now_ms: int, *, upto_offset: int | None = None) -> int:
         """Delete the oldest segments as `retention.ms` and `retention.bytes` say; return how many.
@@ -379,19 +483,25 @@ class SegmentedLog:
         bound = self.log_end_offset if upto_offset is None else upto_offset
         closed = self._segments[: max(bisect_right(self._bases, bound) - 1, 0)]
         count = max(expired(closed, self.config, now_ms), excess(closed, self.size - _size(closed), self.config))
+        # A segment that is still being flushed waits for the next time.
+        self._settle()
+        if self._rolled:
+            count = min(count, self._segments.index(self._rolled[0].segment))
         if count:
-            self.log_start_offset = max(self.log_start_offset, self._bases[count])
-            self._delete_oldest(count)
+            self._move_start(max(self.log_start_offset, self._bases[count]), count)
         return count
 
-    def _delete_oldest(self, count: int) -> None:
-        # A segment that is still being flushed waits for the next time.
-        self._forget_flushed()
-        if self._unflushed:
-            count = min(count, self._segments.index(self._unflushed[0]))
-        for segment in self._segments[:count]:
-            segment.delete()
-        del self._segments[:count], self._bases[:count]
+    def _move_start(self, offset: int, count: int) -> None:
+        """Let the log start with `offset`, and delete so many of the oldest segments."""
+        self.log_start_offset = offset
+        self._memory.log_start(offset, is_urgent=False)
+        self._settle()
+        if self._rolled:
+            count = min(count, self._segments.index(self._rolled[0].segment))
+        with self._offline_if_it_fails("a segment could not be deleted"):
+            for _ in range(count):
+                self._segments[0].delete()
+                del self._segments[0], self._bases[0]
         for companion in self._companions:
             companion.on_delete(self.log_start_offset)
 
@@ -408,17 +518,13 @@ class SegmentedLog:
         The new one is flushed and ends with the same offset as the last of the old ones, if only by an empty batch.
         """
         assert self._active not in old
-        try:
+        with self._offline_if_it_fails("a compacted segment could not be put in place"):
             new.rename(SWAP)
             self._files.fsync_directory(self._directory)
             for segment in reversed(old):
                 segment.delete()
             new.rename("")
             self._files.fsync_directory(self._directory)
-        except OSError as error:
-            # What is on the disk is not what this log serves any more; a restart puts it in order.
-            self._tail.failure = f"a compacted segment could not be put in place ({error.strerror})"
-            self._go_offline(self._tail.failure)
         first = self._segments.index(old[0])
         self._segments[first : first + len(old)] = [new]
         self._bases[first : first + len(old)] = [new.base_offset]
@@ -426,8 +532,9 @@ class SegmentedLog:
     def close(self) -> None:
         """Flush and give the files back: after this a clean start needs to check nothing."""
         try:
-            self._active.seal()
-            self.flush()
+            if self._failure is None and self._tail.failure is None:
+                self._active.seal()
+                self.flush()
         finally:
             for segment in self._segments:
                 segment.close()
