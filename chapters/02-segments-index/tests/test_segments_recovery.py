@@ -397,6 +397,22 @@ def test_truncating_below_the_recovery_point_takes_the_checkpoint_back_first() -
     assert values(DataDirectory(files, "data").open_log(PARTITION, SMALL)) == [*numbers(0, 3), b"three"]
 
 
+def test_a_full_disk_does_not_keep_retention_from_making_room() -> None:
+    files = MemoryFiles()
+    config = LogConfig(segment_bytes=400, retention_ms=0)
+    log = DataDirectory(files, "data").open_log(PARTITION, config)
+    for n in range(20):
+        log.append(values_batch(b"%d" % n))
+    files.room_bytes = 0
+    full = DataDirectory(files, "data")
+    log = full.open_log(PARTITION, config)
+    assert log.retain(10**15) > 2
+    assert [name for name in files.list("data") if name.endswith(".tmp")] == []
+    files.room_bytes = None
+    full.close()
+    assert len(log_names(files)) == 1
+
+
 def test_the_log_start_survives_a_restart() -> None:
     files = MemoryFiles()
     data = DataDirectory(files, "data")

@@ -87,6 +87,9 @@ def write(files: Files, path: str, data: bytes) -> None:
         file.truncate(0)
         write_all(file, data, 0)
         file.fsync()
+    except OSError:
+        files.unlink(path + TEMPORARY)
+        raise
     finally:
         file.close()
     files.rename(path + TEMPORARY, path)

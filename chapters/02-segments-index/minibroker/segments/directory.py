@@ -12,6 +12,7 @@ guards them.
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import Files
@@ -97,7 +98,12 @@ class DataDirectory:
         if is_urgent:
             self.write(name)
         elif not self._is_closing:
-            self._background(lambda: self.write(name))
+            self._background(lambda: self._try_to_write(name))
+
+    def _try_to_write(self, name: str) -> None:
+        # An older checkpoint only means more work at the next start. A full disk must not keep retention from its own.
+        with suppress(OSError):
+            self.write(name)
 
     def write(self, name: str) -> None:
         """Write a checkpoint with the numbers of this moment, durably."""
