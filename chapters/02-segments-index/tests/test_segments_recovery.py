@@ -1,11 +1,14 @@
 """Opening a directory of segments after a clean shutdown, after a crash, and after worse."""
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 
 import pytest
 from segments_model import read_on, values_batch
 
 from minibroker.log.batch import BatchHeader, stamp
+from minibroker.log.disk import OSFiles
 from minibroker.log.errors import CorruptBatch, LogError
 from minibroker.log.memory import MemoryFile, MemoryFiles
 from minibroker.segments import checkpoint
@@ -424,6 +427,28 @@ def test_the_log_start_survives_a_restart() -> None:
     files.crash()
     again = DataDirectory(files, "data").open_log(PARTITION, SMALL)
     assert (again.log_start_offset, values(again)) == (7, numbers(7, 20))
+
+
+def test_rolled_segments_are_flushed_on_a_thread_while_appends_go_on(tmp_path: Path) -> None:
+    data_path = str(tmp_path / "data")
+    with ThreadPoolExecutor(1) as pool:
+        data = DataDirectory(OSFiles(), data_path, background=pool.submit)  # type: ignore[arg-type]
+        log = data.open_log(PARTITION, SMALL)
+        for n in range(300):
+            log.append(values_batch(b"%d" % n))
+            if n == 200:
+                log.truncate(150)
+                for again in range(150, 201):
+                    log.append(values_batch(b"%d" % again))
+        # Once the thread has done all that it was given, the log hears of it when it is used next.
+        pool.submit(lambda: None).result(timeout=60)
+        assert log.flushed_offset == log.segments[-1].base_offset > 250
+        data.close()
+    assert checkpoint.read(OSFiles(), f"{data_path}/{RECOVERY_POINTS}") == {PARTITION: 300}
+    again_data = DataDirectory(OSFiles(), data_path)
+    assert again_data.is_clean
+    assert values(again_data.open_log(PARTITION, SMALL)) == numbers(0, 300)
+    again_data.close()
 
 
 # Power cuts at random
