@@ -256,6 +256,28 @@ def test_a_segment_that_is_missing_after_a_clean_shutdown_is_missed() -> None:
         DataDirectory(files, "data").open_log(PARTITION, SMALL)
 
 
+@pytest.mark.parametrize("is_renamed", [True, False])
+def test_the_indexes_of_what_was_replaced_never_stand_beside_its_replacement(is_renamed: bool) -> None:
+    # Killed in the middle of a swap: the log of the cleaned segment has its new suffix, or only its indexes have.
+    config = LogConfig(segment_bytes=100_000, index_interval_bytes=100)
+    files = written(30, config)
+    SegmentedLog.open(files, DIRECTORY, config).close()
+    for suffix in (".log", ".index", ".timeindex"):
+        whole = content(files, f"{0:020}{suffix}")
+        is_swap = is_renamed if suffix == ".log" else True
+        files.open(f"{DIRECTORY}/{0:020}{suffix}{'.swap' if is_swap else '.cleaned'}").pwrite(whole, 0)
+    for suffix in (".index", ".timeindex"):  # those of the original know less
+        files.open(f"{DIRECTORY}/{0:020}{suffix}").truncate(12 * 2 if suffix == ".timeindex" else 8 * 2)
+    if is_renamed:
+        files.unlink(f"{DIRECTORY}/{0:020}.index.swap")
+        files.unlink(f"{DIRECTORY}/{0:020}.timeindex.swap")
+    log = SegmentedLog.open(files, DIRECTORY, config, is_clean=True)
+    found = log.find_time(285) if is_renamed else log.find_time(0)
+    assert found is not None
+    assert found.offset == (29 if is_renamed else 0)
+    assert [name for name in files.list(DIRECTORY) if name.endswith((".swap", ".cleaned"))] == []
+
+
 def test_leftovers_are_swept_away() -> None:
     files = written(10)
     for name in (f"{0:020}.log.cleaned", f"{0:020}.index.cleaned", f"{77:020}.index", f"{77:020}.timeindex"):
