@@ -32,10 +32,7 @@ def benchmark(context: Context) -> Benchmark:
         one = append_case(f"one file, {bytes_text(batch_bytes)}", open_one, context, size, batch, limit=bare.name)
         many = append_case(f"segments, {bytes_text(batch_bytes)}", open_many, context, size, batch, limit=one.name)
         cases += [bare, one, many]
-        # A segment costs some microseconds a batch, whatever its size: a promise about the small ones is in those.
-        bars.append(
-            Bar(many.name, "ratio", at_least=0.9) if batch_bytes == MIB else Bar(many.name, "us_beyond", at_most=4)
-        )
+        bars.append(Bar(many.name, "ratio", at_least=0.9))
     return Benchmark(
         "Append through segments, beside one file",
         cases,

@@ -39,7 +39,6 @@ class Figure(Protocol):
 
     def svg(self) -> str:
         """Draw."""
-        ...
 
 
 class Mark(NamedTuple):

@@ -109,28 +109,6 @@ class Segment:
             self._first_timestamp = header_at(self.file, 0).max_timestamp
         return self._first_timestamp
 
-    @property
-    def log_end_offset(self) -> int:
-        """The offset behind the last record, while it is written to."""
-        assert self.tail is not None
-        return self.tail.log_end_offset
-
-    @property
-    def flushed_offset(self) -> int:
-        """Records before it survive a power cut, while it is written to."""
-        assert self.tail is not None
-        return self.tail.flushed_offset
-
-    @property
-    def is_flushed(self) -> bool:
-        """Whether all of it has reached the disk."""
-        return self.tail is None or self.tail.flushed_offset == self.tail.log_end_offset
-
-    @property
-    def failure(self) -> str | None:
-        """Why it went offline, if it did."""
-        return None if self.tail is None else self.tail.failure
-
     # Writing --------------------------------------------------------------------------------------------------------
 
     def open_tail(self, recovered: Recovered, flush_policy: FlushPolicy) -> LogFile:

@@ -483,21 +483,21 @@ class SegmentedLog:
         bound = self.log_end_offset if upto_offset is None else upto_offset
         closed = self._segments[: max(bisect_right(self._bases, bound) - 1, 0)]
         count = max(expired(closed, self.config, now_ms), excess(closed, self.size - _size(closed), self.config))
-        # A segment that is still being flushed waits for the next time.
-        self._settle()
-        if self._rolled:
-            count = min(count, self._segments.index(self._rolled[0].segment))
+        count = self._deletable(count)
         if count:
             self._move_start(max(self.log_start_offset, self._bases[count]), count)
         return count
+
+    def _deletable(self, count: int) -> int:
+        """How many of so many oldest segments may go now: one that is still being flushed waits for the next time."""
+        self._settle()
+        return min(count, self._segments.index(self._rolled[0].segment)) if self._rolled else count
 
     def _move_start(self, offset: int, count: int) -> None:
         """Let the log start with `offset`, and delete so many of the oldest segments."""
         self.log_start_offset = offset
         self._memory.log_start(offset, is_urgent=False)
-        self._settle()
-        if self._rolled:
-            count = min(count, self._segments.index(self._rolled[0].segment))
+        count = self._deletable(count)
         with self._offline_if_it_fails("a segment could not be deleted"):
             for _ in range(count):
                 self._segments[0].delete()
