@@ -1,5 +1,6 @@
 """Opening a directory of segments after a clean shutdown, after a crash, and after worse."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -9,7 +10,7 @@ from segments_model import read_on, values_batch
 
 from minibroker.log.batch import BatchHeader, stamp
 from minibroker.log.disk import OSFiles
-from minibroker.log.errors import CorruptBatch, LogError
+from minibroker.log.errors import CorruptBatch, LogError, LogOffline
 from minibroker.log.memory import MemoryFile, MemoryFiles
 from minibroker.segments import checkpoint
 from minibroker.segments.checkpoint import TopicPartition
@@ -287,10 +288,18 @@ def test_leftovers_are_swept_away() -> None:
 
 
 class Witness:
-    """A companion that remembers what it hears."""
+    """A companion that remembers what it hears, and of a former life everything before `kept_offset`."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_offset: int = 0) -> None:
+        self.kept_offset = kept_offset
         self.heard: list[tuple[str, int]] = []
+
+    def restore(self, *, log_start_offset: int, log_end_offset: int) -> int:
+        self.heard.append(("restore", log_end_offset))
+        return self.kept_offset
+
+    def replay(self, header: BatchHeader, position: int) -> None:
+        self.heard.append(("replay", header.base_offset))
 
     def on_append(self, header: BatchHeader, position: int) -> None:
         self.heard.append(("append", header.base_offset))
@@ -304,34 +313,104 @@ class Witness:
     def on_delete(self, offset: int) -> None:
         self.heard.append(("delete", offset))
 
-    def replay(self, header: BatchHeader, position: int) -> None:
-        self.heard.append(("replay", header.base_offset))
+    def on_close(self, offset: int) -> None:
+        self.heard.append(("close", offset))
+
+
+def replayed(witness: Witness) -> list[int]:
+    return [offset for what, offset in witness.heard if what == "replay"]
 
 
 def test_a_companion_hears_of_everything_in_order() -> None:
-    witness = Witness()
+    witness = Witness(kept_offset=2)
     log = SegmentedLog.open(MemoryFiles(), DIRECTORY, SMALL, companions=[witness])
     for n in range(6):
         log.append(values_batch(b"%d" % n))
-    log.truncate(3)
+    log.truncate(4)
     log.delete_before(2)
-    rolled = [offset for what, offset in witness.heard if what == "roll"]
-    assert [event for event in witness.heard if event[0] != "roll"] == [
-        *(("append", n) for n in range(6)),
-        ("truncate", 3),
+    log.close()
+    assert witness.heard == [
+        ("restore", 0),
+        *(("append", n) for n in range(5)),
+        ("roll", 5),
+        ("append", 5),
+        ("truncate", 4),
+        ("restore", 4),
+        ("replay", 2),
+        ("replay", 3),
         ("delete", 2),
+        ("close", 4),
     ]
-    assert rolled == [5]
-    assert witness.heard.index(("roll", 5)) == witness.heard.index(("append", 5)) - 1
 
 
-def test_recovery_replays_to_companions_what_they_may_have_missed() -> None:
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_companion_is_read_what_it_did_not_keep(is_clean: bool) -> None:
+    """Also after a clean start, and also where nothing was checked: below the recovery point."""
     files = written(30)
+    for kept_offset in (0, 7, 20, 29, 30):
+        witness = Witness(kept_offset)
+        SegmentedLog.open(files, DIRECTORY, SMALL, recovery_point=25, is_clean=is_clean, companions=[witness])
+        assert witness.heard[0] == ("restore", 30)
+        assert replayed(witness) == list(range(kept_offset, 30))
+
+
+def test_each_companion_is_read_its_own_part_from_the_logs_start_on() -> None:
+    files = written(30)
+    early, late = Witness(3), Witness(28)
+    SegmentedLog.open(files, DIRECTORY, SMALL, log_start_offset=26, companions=[late, early])
+    assert replayed(early) == [26, 27, 28, 29]
+    assert replayed(late) == [28, 29]
+
+
+def test_a_companion_forgets_everything_with_a_log_that_is_begun_anew() -> None:
     witness = Witness()
-    SegmentedLog.open(files, DIRECTORY, SMALL, recovery_point=20, companions=[witness])
-    replayed = [offset for what, offset in witness.heard if what == "replay"]
-    assert replayed == list(range(replayed[0], 30))
-    assert replayed[0] <= 20
+    log = SegmentedLog.open(written(9), DIRECTORY, SMALL, companions=[witness])
+    witness.heard.clear()
+    log.truncate_fully_and_start_at(50)
+    assert witness.heard == [("truncate", 0), ("restore", 50)]
+
+
+class Broken(Witness):
+    """A companion that fails as soon as it hears a certain thing."""
+
+    def __init__(self, of: str) -> None:
+        super().__init__()
+        setattr(self, of, self.fail)
+
+    def fail(self, *_arguments: object, **_options: object) -> int:
+        raise ZeroDivisionError("a bug of the companion")
+
+
+@pytest.mark.parametrize("of", ["on_append", "on_roll", "on_truncate", "on_delete", "restore", "replay"])
+def test_a_companion_that_fails_takes_the_log_offline(of: str) -> None:
+    log = SegmentedLog.open(written(9), DIRECTORY, SMALL)
+    witness = Broken(of)
+    log._companions = [witness]
+    works: dict[str, Callable[[], object]] = {
+        "on_append": lambda: log.append(values_batch(b"9")),
+        "on_roll": log.roll,
+        "on_delete": lambda: log.delete_before(2),
+    }
+    with pytest.raises(LogOffline, match=r"a companion of the log failed .*ZeroDivisionError"):
+        works.get(of, lambda: log.truncate(7))()
+    assert log.failure is not None
+    with pytest.raises(LogOffline, match="ZeroDivisionError"):
+        log.append(values_batch(b"10"))
+
+
+def test_a_log_whose_companion_cannot_be_restored_does_not_open() -> None:
+    with pytest.raises(LogOffline, match="ZeroDivisionError"):
+        SegmentedLog.open(written(9), DIRECTORY, SMALL, companions=[Broken("replay")])
+
+
+def test_a_shutdown_is_not_clean_if_a_log_is_offline() -> None:
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    log = data.open_log(PARTITION, SMALL, companions=[Broken("on_append")])
+    with pytest.raises(LogOffline):
+        log.append(values_batch(b"0"))
+    data.close()
+    assert not DataDirectory(files, "data").is_clean
 
 
 # The data directory
@@ -502,3 +581,208 @@ def test_what_was_flushed_survives_any_power_cut(seed: int) -> None:
                 history = history[: log.log_end_offset]
         promised = log.flushed_offset
         files.crash(chance)
+
+
+# Deleting a partition
+
+
+def test_a_deleted_partition_leaves_nothing_behind(tmp_path: Path) -> None:
+    data = DataDirectory(OSFiles(), str(tmp_path))
+    log = data.open_log(PARTITION, SMALL)
+    other = data.open_log(TopicPartition("orders", 1), SMALL)
+    for n in range(9):
+        log.append(values_batch(b"%d" % n))
+    held = log.read(0, bytes_max=1)
+    before = held.read()
+    data.delete_log(PARTITION)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["orders-1"]
+    assert held.read() == before
+    with pytest.raises(LogOffline, match="was deleted"):
+        log.append(values_batch(b"late"))
+    assert other.append(values_batch(b"0")) == 0
+    assert data.partitions() == [TopicPartition("orders", 1)]
+    data.close()
+    assert DataDirectory(OSFiles(), str(tmp_path)).is_clean
+
+
+def test_a_partition_of_the_same_name_inherits_nothing() -> None:
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    log = data.open_log(PARTITION, SMALL)
+    for n in range(20):
+        log.append(values_batch(b"%d" % n))
+    log.delete_before(7)
+    data.delete_log(PARTITION)
+    log = data.open_log(PARTITION, SMALL)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    log.append(values_batch(b"new"))
+    files.crash(Random(1))
+    again = DataDirectory(files, "data").open_log(PARTITION, SMALL)
+    assert again.log_start_offset == 0
+    assert again.log_end_offset <= 1
+
+
+def test_a_crash_while_a_partition_is_deleted_leaves_all_of_it_or_nothing() -> None:
+    class DyingFiles(MemoryFiles):
+        """Loses power before an unlink, a rename or a flush of a directory of that number."""
+
+        calls_left = 10**9
+
+        def count(self) -> None:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                self.crash()
+                raise KeyboardInterrupt
+
+        def unlink(self, path: str) -> None:
+            self.count()
+            super().unlink(path)
+
+        def rename(self, source: str, target: str) -> None:
+            self.count()
+            super().rename(source, target)
+
+        def fsync_directory(self, directory: str) -> None:
+            self.count()
+            super().fsync_directory(directory)
+
+    ends = set()
+    for calls in range(20):
+        files = DyingFiles()
+        data = DataDirectory(files, "data")
+        log = data.open_log(PARTITION, SMALL)
+        for n in range(12):
+            log.append(values_batch(b"%d" % n))
+        log.flush()
+        files.calls_left = calls
+        try:
+            data.delete_log(PARTITION)
+        except KeyboardInterrupt:
+            files.calls_left = 10**9
+        files.calls_left = 10**9
+        data = DataDirectory(files, "data")
+        assert [name for name in files.list("data") if name.endswith("-delete")] == []
+        assert data.partitions() in ([], [PARTITION])
+        end = data.open_log(PARTITION, SMALL).log_end_offset
+        ends.add(end)
+    assert ends == {0, 12}
+
+
+def test_what_is_not_the_directory_of_a_deleted_partition_stays() -> None:
+    files = MemoryFiles()
+    for name in ("orders-delete", f"orders.{'0' * 32}-delete", f"orders-0.{'0' * 31}-delete", f"o-0.{'0' * 32}-delete"):
+        files.open(f"data/{name}/x")
+    DataDirectory(files, "data")
+    assert files.list("data") == [f"orders-0.{'0' * 31}-delete", "orders-delete", f"orders.{'0' * 32}-delete"]
+
+
+# Settings that change
+
+
+def test_other_settings_count_from_the_next_append_on() -> None:
+    log = SegmentedLog.open(MemoryFiles(), DIRECTORY, LogConfig())
+    for n in range(3):
+        log.append(values_batch(b"%d" % n, timestamp=1000))
+    assert log.flushed_offset == 0
+    log.configure(LogConfig(flush_messages=1))
+    log.append(values_batch(b"3", timestamp=1000))
+    assert log.flushed_offset == 4
+    log.configure(LogConfig(segment_ms=500))
+    log.append(values_batch(b"4", timestamp=1501))
+    assert [segment.base_offset for segment in log.segments] == [0, 4]
+
+
+class FlushCountingFiles(MemoryFiles):
+    """Counts what reaches the disk by force."""
+
+    flushes = 0
+
+    def open(self, path: str, *, create: bool = True, writable: bool = True) -> MemoryFile:
+        file = super().open(path, create=create, writable=writable)
+        fsync = file.fsync
+
+        def counted() -> None:
+            self.flushes += 1
+            fsync()
+
+        file.fsync = counted  # type: ignore[method-assign]
+        return file
+
+    def fsync_directory(self, directory: str) -> None:
+        self.flushes += 1
+        super().fsync_directory(directory)
+
+
+def test_a_flush_is_one_flush_and_none_if_nothing_was_appended() -> None:
+    files = FlushCountingFiles()
+    log = SegmentedLog.open(files, DIRECTORY, SMALL)
+    log.append(values_batch(b"0"))
+    files.flushes = 0
+    log.flush()
+    assert files.flushes == 1
+    log.flush()
+    assert files.flushes == 1
+    log.close()
+    files.flushes = 0
+    SegmentedLog.open(files, DIRECTORY, SMALL, is_clean=True).close()
+    assert files.flushes == 0
+
+
+# What a disk that refuses has taught
+
+
+def test_cutting_where_offsets_are_missing_moves_the_recovery_point_with_the_end() -> None:
+    """Batches copied from a compacted leader leave gaps; a log cut in a gap ends before it, and opens again."""
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    log = data.open_log(PARTITION, LogConfig())
+    for base_offset in (0, 1, 20, 21):
+        batch = values_batch(b"x")
+        stamp(batch, base_offset=base_offset, leader_epoch=0)
+        log.append_as_follower(memoryview(batch))
+    log.flush()
+    log.truncate(10)
+    assert log.log_end_offset == log.flushed_offset == 2
+    files.crash()
+    assert DataDirectory(files, "data").open_log(PARTITION).log_end_offset == 2
+
+
+def test_a_log_cut_where_offsets_are_missing_does_not_end_before_its_start() -> None:
+    log = SegmentedLog.open(MemoryFiles(), DIRECTORY, LogConfig())
+    for base_offset in (0, 1, 20, 21):
+        batch = values_batch(b"x")
+        stamp(batch, base_offset=base_offset, leader_epoch=0)
+        log.append_as_follower(memoryview(batch))
+    log.delete_before(7)
+    log.truncate(10)
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7)
+
+
+def test_if_the_first_segment_is_lost_what_is_behind_it_goes_as_well() -> None:
+    """Nothing of it was flushed, and the next segment happened to reach the disk: a log has no hole at its front."""
+    files = written(9)
+    first, second = log_names(files)
+    files.open(f"{DIRECTORY}/{first}").truncate(0)
+    log = SegmentedLog.open(files, DIRECTORY, SMALL)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    assert second not in log_names(files)
+
+
+def test_a_marker_whose_removal_was_not_flushed_does_not_come_back() -> None:
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    data.open_log(PARTITION, SMALL).append(values_batch(b"0"))
+    data.close()
+    files.unlink(f"data/{CLEAN_SHUTDOWN}")  # a start that died right here
+    DataDirectory(files, "data").open_log(PARTITION, SMALL)
+    files.crash()
+    assert not DataDirectory(files, "data").is_clean
+
+
+def test_a_batch_that_was_checked_is_not_checked_again() -> None:
+    log = SegmentedLog.open(MemoryFiles(), DIRECTORY, SMALL)
+    batch = values_batch(b"0")
+    batch[-1] ^= 1
+    with pytest.raises(CorruptBatch):
+        log.append(batch)
+    assert log.append(batch, is_checked=True) == 0

@@ -85,6 +85,10 @@ class OSFiles:
         """Make a directory, and those above it."""
         os.makedirs(directory, exist_ok=True)
 
+    def rmdir(self, directory: str) -> None:
+        """Remove a directory that is empty."""
+        os.rmdir(directory)
+
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source` in one step."""
         os.replace(source, target)

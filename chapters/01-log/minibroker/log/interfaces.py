@@ -48,8 +48,11 @@ class Files(Protocol):
     def mkdir(self, directory: str) -> None:
         """Make a directory, and those above it; one that is there already is fine."""
 
+    def rmdir(self, directory: str) -> None:
+        """Remove a directory that is empty."""
+
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what had that name, all at once."""
+        """Give a file another name, replacing what had that name, all at once; or a directory one that is free."""
 
     def unlink(self, path: str) -> None:
         """Remove a name. Those who have the file open go on reading it."""

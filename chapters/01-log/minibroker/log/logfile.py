@@ -43,9 +43,7 @@ class LogFile:
     def __init__(self, file: File, recovered: Recovered, *, base_offset: int, flush_policy: FlushPolicy) -> None:
         self._file = file
         self.size = recovered.size
-        messages = flush_policy.interval_messages
-        self._flush_messages = _NO_INTERVAL if messages is None else messages
-        self._flush_ms = flush_policy.interval_ms
+        self.follow(flush_policy)
         self._flushed_ms: int | None = None
         self.failure: str | None = None
         self.is_closed = False
@@ -125,9 +123,9 @@ class LogFile:
         self._write(batch)
         # Only now may the log's end move (invariant 1).
         self.size += len(batch)
-        self.log_end_offset = header.next_offset
+        self.log_end_offset = next_offset = header.next_offset
         self.leader_epoch = header.leader_epoch
-        if self.log_end_offset - self.flushed_offset >= self._flush_messages:
+        if next_offset - self.flushed_offset >= self._flush_messages:
             self.flush()
 
     def _write(self, batch: bytearray | memoryview) -> None:
@@ -148,6 +146,12 @@ class LogFile:
             self._go_offline(f"a half-written batch could not be cut off ({error.strerror})", error)
 
     # Flushing ------------------------------------------------------------------------------------------------------
+
+    def follow(self, flush_policy: FlushPolicy) -> None:
+        """Flush as this policy says from the next append on."""
+        messages = flush_policy.interval_messages
+        self._flush_messages = _NO_INTERVAL if messages is None else messages
+        self._flush_ms = flush_policy.interval_ms
 
     def flush(self) -> None:
         """Make everything appended so far survive a power cut."""

@@ -136,6 +136,7 @@ class MemoryFiles:
         self.crashes = 0
         self._names: dict[str, _Node] = {}
         self._durable_names: dict[str, _Node] = {}
+        self._moves: list[tuple[str, str]] = []  # of directories, not durable yet
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> MemoryFile:  # noqa: ARG002
         """Open a file; memory has no permissions, so every file is writable."""
@@ -146,8 +147,18 @@ class MemoryFiles:
     def mkdir(self, directory: str) -> None:
         """Nothing to do: a directory is what names have in common."""
 
+    def rmdir(self, directory: str) -> None:
+        """Nothing to do but to refuse if names still have it in common."""
+        if self.list(directory):
+            raise OSError(errno.ENOTEMPTY, "the directory is not empty", directory)
+
     def rename(self, source: str, target: str) -> None:
-        """Replace `target` by `source`."""
+        """Replace `target` by `source`; a directory takes what is in it along."""
+        if source not in self._names and self.list(source):
+            self.rmdir(target)
+            self._names = _moved(self._names, source, target)
+            self._moves.append((source, target))
+            return
         self._names[target] = self._node(source)
         del self._names[source]
 
@@ -169,7 +180,10 @@ class MemoryFiles:
         return sorted({path.partition("/")[0] for path in inside})
 
     def fsync_directory(self, directory: str) -> None:
-        """Make the names in a directory durable."""
+        """Make the names in a directory durable; of a directory within, that it has another name now."""
+        for source, target in [move for move in self._moves if directory_of(move[1]) == directory]:
+            self._durable_names = _moved(self._durable_names, source, target)
+            self._moves.remove((source, target))
         kept = {path: node for path, node in self._durable_names.items() if directory_of(path) != directory}
         self._durable_names = kept | {p: n for p, n in self._names.items() if directory_of(p) == directory}
 
@@ -177,6 +191,7 @@ class MemoryFiles:
         """Cut the power. Without a source of chance everything that was not flushed is lost."""
         self.crashes += 1
         self._names = dict(self._durable_names)
+        self._moves = []
         for node in self._names.values():
             node.crash(chance)
 
@@ -189,3 +204,9 @@ class MemoryFiles:
         taken = min(growth, self.room_bytes)
         self.room_bytes -= taken
         return count - (growth - taken) if growth > 0 else count
+
+
+def _moved(names: dict[str, _Node], source: str, target: str) -> dict[str, _Node]:
+    """The same names with one directory renamed."""
+    inside = f"{source}/"
+    return {(target + path[len(source) :] if path.startswith(inside) else path): names[path] for path in names}

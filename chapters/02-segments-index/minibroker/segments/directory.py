@@ -1,6 +1,7 @@
 """A data directory: the logs of many partitions, and what is remembered of them between two starts.
 
     <data>/orders-0/…                          one directory for each partition
+    <data>/orders-0.<32 digits>-delete/…       a partition that is being deleted, and goes at the next start at latest
     <data>/recovery-point-offset-checkpoint    what was flushed: checked no more at the next start
     <data>/log-start-offset-checkpoint         where each log starts, where that is not at its first segment
     <data>/cleaner-offset-checkpoint           how far each log is compacted
@@ -10,7 +11,9 @@ Names and formats are Kafka's. Checkpoints are written by whoever flushes, also 
 guards them.
 """
 
+import re
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -26,6 +29,8 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+NAME_BYTES_MAX = 255  # what file systems allow
+_DELETED = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
 _CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
 
 
@@ -38,22 +43,31 @@ class DataDirectory:
         self._background = background
         self._lock = threading.Lock()
         self._logs: dict[TopicPartition, SegmentedLog] = {}
+        self._deleted: set[TopicPartition] = set()  # and perhaps still in a checkpoint
+        self._queued: set[str] = set()  # checkpoints that the background will write
         self._is_closing = False
         files.mkdir(path)
+        names = files.list(path)
+        for name in filter(_DELETED.fullmatch, names):
+            self._remove(f"{path}/{name}")
         present = set(self.partitions())
         self._checkpoints = {
             name: {partition: offset for partition, offset in self._read(name).items() if partition in present}
             for name in (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
         }
-        self.is_clean = CLEAN_SHUTDOWN in files.list(path)
+        self.is_clean = CLEAN_SHUTDOWN in names
         self._unopened = set(present) if self.is_clean else set()
         if self.is_clean:
-            # From now on a crash is a crash.
             files.unlink(f"{path}/{CLEAN_SHUTDOWN}")
-            files.fsync_directory(path)
+        # From now on a crash is a crash; also if it was a start before this one that removed the marker, and died.
+        files.fsync_directory(path)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         return checkpoint.read(self._files, f"{self._path}/{name}")
+
+    def directory_of(self, partition: TopicPartition) -> str:
+        """The path of a partition's directory."""
+        return f"{self._path}/{partition.directory}"
 
     def open_log(
         self,
@@ -66,9 +80,14 @@ class DataDirectory:
         # A clean shutdown vouches for a log once: what was opened since may have failed.
         is_clean = partition in self._unopened
         self._unopened.discard(partition)
+        if partition in self._deleted:
+            # One of the same name inherits nothing, not even after a crash.
+            for name in self._checkpoints:
+                self.write(name)
+            self._deleted.clear()
         log = SegmentedLog.open(
             self._files,
-            f"{self._path}/{partition.directory}",
+            self.directory_of(partition),
             config,
             recovery_point=self._checkpoints[RECOVERY_POINTS].get(partition, 0),
             is_clean=is_clean,
@@ -83,25 +102,40 @@ class DataDirectory:
         return log
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Remove a partition: first from the checkpoints, so that one of the same name inherits nothing."""
-        self._logs.pop(partition, None)
-        for name, offsets in self._checkpoints.items():
-            if offsets.pop(partition, None) is not None:
-                self.write(name)
-        directory = f"{self._path}/{partition.directory}"
+        """Remove a partition. It gets another name first, so that a crash in between leaves it as it was, or gone."""
+        suffix = f"-{partition.partition}.{uuid.uuid4().hex}-delete"
+        doomed = f"{self._path}/{partition.topic[: NAME_BYTES_MAX - len(suffix)]}{suffix}"
+        self._files.rename(self.directory_of(partition), doomed)
+        self._files.fsync_directory(self._path)
+        log = self._logs.pop(partition, None)
+        if log is not None:
+            log.let_go()
+        self._unopened.discard(partition)
+        for offsets in self._checkpoints.values():
+            offsets.pop(partition, None)
+        self._deleted.add(partition)
+        # What a disk does not want to give up goes at the next start. Readers of a slice keep its file.
+        with suppress(OSError):
+            self._remove(doomed)
+
+    def _remove(self, directory: str) -> None:
         for name in self._files.list(directory):
             self._files.unlink(f"{directory}/{name}")
+        self._files.rmdir(directory)
 
     def remember(self, name: str, partition: TopicPartition, offset: int, *, is_urgent: bool) -> None:
         """Set a number in a checkpoint. Those that are not urgent are written in the background, or at the end."""
         self._checkpoints[name][partition] = offset
         if is_urgent:
             self.write(name)
-        elif not self._is_closing:
+        elif not self._is_closing and name not in self._queued:
+            self._queued.add(name)
             self._background(lambda: self._try_to_write(name))
 
     def _try_to_write(self, name: str) -> None:
-        # An older checkpoint only means more work at the next start. A full disk must not keep retention from its own.
+        # What is remembered from here on is for the next write. An older checkpoint only means more work at the next
+        # start: a full disk must not keep retention from its own.
+        self._queued.discard(name)
         with suppress(OSError):
             self.write(name)
 
@@ -121,7 +155,7 @@ class DataDirectory:
         self.remember(CLEANER_OFFSETS, partition, offset, is_urgent=True)
 
     def close(self) -> None:
-        """Close all logs, and say that it was a clean shutdown, if no other log still needs to be checked."""
+        """Close all logs, and say that it was a clean shutdown, if no log, offline or unopened, has to be checked."""
         self._is_closing = True
         failures = []
         for log in self._logs.values():
@@ -133,7 +167,8 @@ class DataDirectory:
             self.write(name)
         if failures:
             raise failures[0]
-        if set(self.partitions()) <= set(self._logs) | self._unopened:
+        is_sound = all(log.failure is None for log in self._logs.values())
+        if is_sound and set(self.partitions()) <= set(self._logs) | self._unopened:
             checkpoint.write(self._files, f"{self._path}/{CLEAN_SHUTDOWN}", _CLEAN_SHUTDOWN_TEXT)
 
     def partitions(self) -> list[TopicPartition]:

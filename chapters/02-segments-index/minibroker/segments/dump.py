@@ -188,7 +188,7 @@ class IndexDump:
             return None
 
     def _has_follower(self, files: Files) -> bool:
-        return any(base > self.base_offset for base in base_offsets(files, self._directory or "."))
+        return any(base > self.base_offset for base in base_offsets(files.list(self._directory or ".")))
 
     @property
     def is_damaged(self) -> bool:
@@ -398,7 +398,7 @@ class DirectoryDump:
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = path
-        self._bases = base_offsets(files, path)
+        self._bases = base_offsets(files.list(path))
         self._summary = log_dump.Summary()
         if not self._bases:
             raise LogError(f"{path}: no log files are in it; name the directory of a partition, such as data/orders-0")

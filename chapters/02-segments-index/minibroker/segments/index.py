@@ -29,8 +29,9 @@ class Index:
     def __init__(self, file: File) -> None:
         self._file = file
         self._page = _PAGE_BYTES // self._entry.size
-        self._written = file.size() // self._entry.size
+        self._written, self._torn_bytes = divmod(file.size(), self._entry.size)
         self._pending = bytearray()
+        self._is_flushed = True
         self.count = self._written  # how many entries there are
         self._first_keys = array("q")  # of each page that a search has met
 
@@ -49,18 +50,18 @@ class Index:
 
         What is between is checked when it is used: an entry leads to a batch, and the batch must agree.
         """
-        if self._file.size() % self._entry.size != 0:
-            return False
-        if not self._written:
-            return True
-        first, last = self.entry(0), self.entry(self._written - 1)
+        if self._torn_bytes or not self._written:
+            return not self._torn_bytes
+        last = self.entry(self._written - 1)
+        first = self.entry(0) if self._written > 1 else last
         return min(*first, *last) >= 0 and (self._written == 1 or first < last)
 
     def append(self, key: int, value: int) -> None:
         """Add an entry behind all others. It reaches the file with its page, or with `write`."""
-        self._pending += self._entry.pack(key, value)
+        pending = self._pending
+        pending += self._entry.pack(key, value)
         self.count += 1
-        if len(self._pending) >= _PAGE_BYTES:
+        if len(pending) >= _PAGE_BYTES:
             # The batch is in the log already; an index that cannot be written is no reason to refuse it.
             with suppress(OSError):
                 self.write()
@@ -68,6 +69,7 @@ class Index:
     def write(self) -> None:
         """Write what is pending into the page cache. If the disk refuses, it stays pending."""
         if self._pending:
+            self._is_flushed = False
             write_all(self._file, self._pending, self._written * self._entry.size)
             self._written = self.count
             self._pending = bytearray()
@@ -119,25 +121,31 @@ class Index:
         if count >= self.count:
             return
         # Nothing is written for that: a full disk must not keep anybody from cutting.
+        self._is_flushed = False
         size = self._entry.size
         del self._pending[max(count - self._written, 0) * size :]
         if count < self._written:
             self._file.truncate(count * size)
-            self._written = count
+            self._written, self._torn_bytes = count, 0
         self.count = count
         del self._first_keys[-(-count // self._page) :]
 
     def reset(self) -> None:
         """Forget all entries, and whatever else is in the file."""
-        self._file.truncate(0)
-        self._written = self.count = 0
+        # If the disk refuses even that, what is left will be overwritten, or held against the log and found wrong.
+        self._is_flushed = False
+        with suppress(OSError):
+            self._file.truncate(0)
+        self._written = self.count = self._torn_bytes = 0
         self._pending = bytearray()
         del self._first_keys[:]
 
     def flush(self) -> None:
-        """Write what is pending and make the file durable."""
+        """Write what is pending and make the file durable, if it is not."""
         self.write()
-        self._file.fsync()
+        if not self._is_flushed:
+            self._file.fsync()
+            self._is_flushed = True
 
     def close(self) -> None:
         """Write what is pending and give the file back."""

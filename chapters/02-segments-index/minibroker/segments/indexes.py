@@ -37,7 +37,7 @@ class Indexes:
     def on_append(self, header: BatchHeader, position: int) -> None:
         """Take a batch into account; every so many bytes it becomes an entry of both."""
         # Remember the first batch that reached the largest timestamp so far.
-        last_offset = header.last_offset
+        last_offset = header.base_offset + header.last_offset_delta
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset

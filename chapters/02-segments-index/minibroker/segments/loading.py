@@ -5,15 +5,14 @@ the recovery point on is checked; below it everything was flushed, and is believ
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from minibroker.log.batch import NO_LEADER_EPOCH
 from minibroker.log.errors import CorruptBatch
-from minibroker.log.interfaces import Files, directory_of
+from minibroker.log.interfaces import Files
 from minibroker.log.logfile import FlushPolicy
 from minibroker.log.recovery import Recovered, headers
-from minibroker.segments.companions import Companion
 from minibroker.segments.config import LogConfig
 from minibroker.segments.indexes import OFFSET_SUFFIX, TIME_SUFFIX
 from minibroker.segments.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, SUFFIXES, Segment
@@ -32,64 +31,75 @@ def load(
     recovery_point: int,
     is_clean: bool,
     log_start_offset: int,
-    companions: Sequence[Companion],
 ) -> list[Segment]:
     """The segments of a log in order, the last one ready to be appended to."""
-    files.mkdir(directory)
-    files.fsync_directory(directory_of(directory))
-    sweep(files, directory)
-    bases = base_offsets(files, directory)
+    if not is_clean:
+        files.mkdir(directory)
+    bases = base_offsets(sweep(files, directory))
     if not is_clean:
         bases = _without_empty_ones(files, directory, bases)
     segments = [Segment(files, directory, base, config) for base in bases or [log_start_offset]]
-    policy = FlushPolicy(interval_messages=config.flush_messages, interval_ms=config.flush_ms)
-    if is_clean and bases:
+    is_as_it_was = is_clean and bool(bases)
+    if not bases:
+        # A new log: there is nothing to check, and nothing that must be found again before its first batch.
+        end = Recovered(size=0, log_end_offset=log_start_offset)
+    elif is_clean:
         end = segments[-1].end()
-        if end.log_end_offset < recovery_point:
-            raise CorruptBatch(_damaged_below(directory, end, recovery_point))
     else:
-        end = _recover(files, directory, config, segments, recovery_point, companions)
+        end = _recover(files, directory, config, segments, recovery_point)
+    if end.log_end_offset < recovery_point:
+        raise CorruptBatch(_damaged_below(directory, end, recovery_point))
     if end.leader_epoch == NO_LEADER_EPOCH and len(segments) > 1:
         # Nothing is in the last segment yet, so the epoch is that of the one before.
         end = end._replace(leader_epoch=segments[-2].end().leader_epoch)
     if end.log_end_offset < log_start_offset:
         # What was not deleted had not reached the disk. Begin anew where the log starts: offsets are not given twice.
+        is_as_it_was = False
         for segment in reversed(segments):
             segment.delete()
         segments = [Segment(files, directory, log_start_offset, config)]
         end = Recovered(size=0, log_end_offset=log_start_offset, leader_epoch=end.leader_epoch)
-    segments[-1].open_tail(end, policy)
-    # Whatever was made here: records that are promised to be in a file are promised to be found.
-    files.fsync_directory(directory)
+    segments[-1].open_tail(end, FlushPolicy(interval_messages=config.flush_messages, interval_ms=config.flush_ms))
+    if bases and not is_as_it_was:
+        # Whatever was made here: records that are promised to be in a file are promised to be found.
+        files.fsync_directory(directory)
     return segments
 
 
 def _without_empty_ones(files: Files, directory: str, bases: list[int]) -> list[int]:
-    # A roll that failed may have left an empty segment behind; records went on into the one before it.
-    empty = [base for base in bases[:-1] if Segment(files, directory, base, LogConfig()).size == 0]
-    for base in empty:
-        Segment(files, directory, base, LogConfig()).delete()
-    return [base for base in bases if base not in empty]
+    # A roll that failed may have left an empty segment behind; records went on into the one before it. The first one
+    # is none of those: if it is empty, what was in it has been lost, and what is behind it goes as well.
+    middle = [Segment(files, directory, base, LogConfig()) for base in bases[1:-1]]
+    empty = [segment for segment in middle if segment.size == 0]
+    for segment in middle:
+        segment.close()
+    for segment in empty:
+        segment.delete()
+    return [base for base in bases if base not in {segment.base_offset for segment in empty}]
 
 
-def base_offsets(files: Files, directory: str) -> list[int]:
+def base_offsets(names: Iterable[str]) -> list[int]:
     """The base offsets that the names of the log files tell."""
-    names = files.list(directory)
     return sorted(int(name[:DIGITS]) for name in names if name.endswith(LOG_SUFFIX) and name[:DIGITS].isdigit())
 
 
-def sweep(files: Files, directory: str) -> None:
-    """Finish or undo what a crash interrupted: half-made cleaned segments, swaps, indexes without a log."""
+def sweep(files: Files, directory: str) -> list[str]:
+    """Finish or undo what a crash interrupted: half-made cleaned segments, swaps, indexes without a log.
+
+    Returns the names that are left.
+    """
     names = files.list(directory)
-    for name in names:
-        if name.endswith((CLEANED, DELETED)):
-            files.unlink(f"{directory}/{name}")
-    _finish_swaps(files, directory, [name for name in names if name.endswith(SWAP)])
-    logs = {name.removesuffix(LOG_SUFFIX) for name in files.list(directory) if name.endswith(LOG_SUFFIX)}
-    for name in files.list(directory):
-        stem, dot, suffix = name.partition(".")
-        if dot + suffix in SUFFIXES and stem not in logs:
-            files.unlink(f"{directory}/{name}")
+    if any(name.endswith((CLEANED, DELETED, SWAP)) for name in names):
+        for name in names:
+            if name.endswith((CLEANED, DELETED)):
+                files.unlink(f"{directory}/{name}")
+        _finish_swaps(files, directory, [name for name in names if name.endswith(SWAP)])
+        names = files.list(directory)
+    logs = {name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX)}
+    orphans = {name for name in names if name.endswith(SUFFIXES) and name.partition(".")[0] not in logs}
+    for name in orphans:
+        files.unlink(f"{directory}/{name}")
+    return [name for name in names if name not in orphans]
 
 
 def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
@@ -98,7 +108,7 @@ def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
     swapped = {name[:DIGITS] for name in names if name.endswith(LOG_SUFFIX + SWAP)}
     for stem in sorted(swapped):
         end_offset = _end_of_swap(files, f"{directory}/{stem}{LOG_SUFFIX}{SWAP}", int(stem))
-        for replaced in base_offsets(files, directory):
+        for replaced in base_offsets(files.list(directory)):
             if int(stem) < replaced < end_offset:
                 Segment(files, directory, replaced, LogConfig()).delete()
         # The originals' indexes must not stand beside the new log, even if its own were lost on the way.
@@ -129,16 +139,16 @@ def _recover(
     config: LogConfig,
     segments: list[Segment],
     recovery_point: int,
-    companions: Sequence[Companion],
 ) -> Recovered:
     """Check everything from the recovery point on, and cut the log where it cannot be believed."""
     first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
     # First find how far the log can be believed, changing nothing.
     checked: list[tuple[Recovered, Recovered]] = []
-    start = segments[first].check_start(recovery_point)
     for segment in segments[first:]:
         # After a failed flush the kernel may hold pages that no disk has, and take them for clean: read the disk.
-        segment.file.drop_cache()
+        segment.drop_cache()
+    start = segments[first].check_start(recovery_point)
+    for segment in segments[first:]:
         end = segment.check(start=start, recovery_point=recovery_point)
         checked.append((start, end))
         following = segments[first + len(checked)] if first + len(checked) < len(segments) else None
@@ -155,9 +165,6 @@ def _recover(
         segments.pop().delete()
     for segment, (start, end) in zip(segments[first:], checked, strict=True):
         segment.keep(start=start, recovered=end)
-        for position, header in segment.walk(start.size):
-            for companion in companions:
-                companion.replay(header, position)
         segment.seal()
         segment.file.fsync()
         segment.flush_indexes()

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
-from minibroker.log.batch import HEADER_SIZE, LENGTH_COUNTS_FROM, Batch, BatchHeader
+from minibroker.log.batch import HEADER_SIZE, LENGTH_COUNTS_FROM, Batch, BatchHeader, read_header
 from minibroker.log.errors import CorruptBatch
 from minibroker.log.interfaces import File, Files, directory_of
 from minibroker.log.logfile import FlushPolicy, LogFile
@@ -80,11 +80,13 @@ class Segment:
         return self._indexes
 
     def _are_missing(self, indexes: Indexes) -> bool:
-        # A segment of one batch has no offset entry, but then building it anew is no work.
+        # A segment that is no longer than the interval has no offset entry; one whose records have a time has a time
+        # entry as soon as it is closed.
         if not indexes.is_sane():
             return True
-        is_empty = indexes.offsets.count == 0 or (indexes.times.count == 0 and self.first_timestamp >= 0)
-        return is_empty and self.size > 0
+        if indexes.offsets.count == 0 and self.size > self._config.index_interval_bytes:
+            return True
+        return indexes.times.count == 0 and self.first_timestamp >= 0
 
     @property
     def size(self) -> int:
@@ -124,6 +126,14 @@ class Segment:
         self.tail.write(batch, header)
         self.indexes.on_append(header, position)
         return position
+
+    def drop_cache(self) -> None:
+        """Let the next reads see what the disk has, of the indexes as well."""
+        self.file.drop_cache()
+        for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
+            index = self._files.open(self.path(suffix))
+            index.drop_cache()
+            index.close()
 
     def check(self, *, start: Recovered, recovery_point: int) -> Recovered:
         """Find what may be believed from `start` on; change nothing.
@@ -176,7 +186,7 @@ class Segment:
         end = Recovered(size=0, log_end_offset=self.base_offset)
         if entry is not None and self._header_if_ends_with(*entry) is not None:
             end = Recovered(size=entry[1], log_end_offset=self.base_offset)
-        for position, header in headers(self.file, position=end.size):
+        for position, header in self.walk(end.size):
             end = Recovered(position + header.size, header.next_offset, header.leader_epoch)
             if header.max_timestamp > self.indexes.max_timestamp:
                 self.indexes.max_timestamp = header.max_timestamp
@@ -196,7 +206,10 @@ class Segment:
         self.flush_indexes()
 
     def flush_indexes(self) -> None:
-        """Make the indexes durable. If the disk refuses, they go: a missing one is built anew, a half one misleads."""
+        """Make the indexes durable. If the disk refuses, they go: a missing one is built anew, a half one misleads.
+
+        One that can neither be flushed nor removed is an OSError: nothing must be built on it.
+        """
         indexes = self._indexes
         if indexes is None:
             return
@@ -204,7 +217,7 @@ class Segment:
             indexes.flush()
         except OSError:
             for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
-                with suppress(OSError):
+                with suppress(FileNotFoundError):
                     self._files.unlink(self.path(suffix))
 
     # Finding --------------------------------------------------------------------------------------------------------
@@ -269,8 +282,19 @@ class Segment:
         return None
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """All batch headers from a position on."""
-        return headers(self.file, position=position)
+        """All batch headers from a position on, read a few at a time."""
+        chunk, start, size = b"", position, self.size
+        while position < size:
+            if position + HEADER_SIZE - start > len(chunk):
+                chunk, start = self.file.pread(min(_HOP_BYTES, size - position), position), position
+            try:
+                header = read_header(chunk, position - start)
+            except CorruptBatch as error:
+                raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: from position {start} on, {error}") from None
+            if position + header.size > size:
+                raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: {header.size} bytes at position {position} of {size}")
+            yield position, header
+            position += header.size
 
     def rebuild_indexes(self) -> None:
         """Make both indexes anew from the log file."""
@@ -288,9 +312,13 @@ class Segment:
     def delete(self) -> None:
         """Remove the files. Whoever holds a slice goes on reading: the disk keeps a file that is open."""
         # The log file goes last: an index without one is swept away at the next start, a log without one is rebuilt.
+        self.let_go()
         for suffix in reversed(SUFFIXES):
             with suppress(FileNotFoundError):
                 self._files.unlink(self.path(suffix))
+
+    def let_go(self) -> None:
+        """Forget the open files without closing them: whoever holds a slice keeps its file, and nobody else does."""
         self._file = self._indexes = self.tail = None
 
     def rename(self, suffix: str) -> None:
@@ -309,4 +337,4 @@ class Segment:
                 self._indexes.close()
         if self._file is not None:
             self._file.close()
-        self._file = self._indexes = self.tail = None
+        self.let_go()

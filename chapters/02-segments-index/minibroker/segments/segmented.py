@@ -5,11 +5,11 @@ log rolls. Old segments are deleted from the front, replaced by compaction in th
 leader says so. Every read answers with a slice of one file, and stays good whatever happens to the segment afterwards.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Protocol
+from contextlib import contextmanager
+from typing import NoReturn, Protocol
 
 from minibroker.log.batch import (
     HEADER_SIZE,
@@ -23,7 +23,7 @@ from minibroker.log.batch import (
     stamp_log_append_time,
 )
 from minibroker.log.errors import LogError, LogOffline, OffsetOutOfRange, StorageError
-from minibroker.log.interfaces import Files, FileSlice
+from minibroker.log.interfaces import Files, FileSlice, directory_of
 from minibroker.log.logfile import FlushPolicy, LogFile
 from minibroker.log.record import Record
 from minibroker.log.recovery import Recovered, check_continuity
@@ -104,6 +104,8 @@ class SegmentedLog:
         self.log_start_offset = log_start_offset
         self._use(segments[-1])
         self._recovery_point = self._tail.flushed_offset
+        self._is_named = len(segments) > 1 or self._tail.size > 0
+        """Whether the names of its files are certain to be on the disk. That of an empty log need not be."""
 
     @classmethod
     def open(
@@ -128,9 +130,8 @@ class SegmentedLog:
             recovery_point=recovery_point,
             is_clean=is_clean,
             log_start_offset=log_start_offset,
-            companions=companions,
         )
-        return cls(
+        log = cls(
             files,
             directory,
             config,
@@ -140,6 +141,8 @@ class SegmentedLog:
             background=background,
             memory=memory,
         )
+        log._restore_companions()
+        return log
 
     def _use(self, active: Segment) -> None:
         """Make a segment the active one, and remember what the next append must know of it."""
@@ -154,6 +157,12 @@ class SegmentedLog:
     def _set_roll_timestamp(self, first_timestamp: int) -> None:
         # A segment whose first batch has no time is not rolled by time.
         self._roll_timestamp = first_timestamp + self.config.segment_ms if first_timestamp >= 0 else _NEVER_MS
+
+    def configure(self, config: LogConfig) -> None:
+        """Go by other settings from now on; those of the indexes from the next segment on."""
+        self.config = config
+        self._tail.follow(flush_policy(config))
+        self._set_roll_timestamp(self._active.first_timestamp)
 
     # Offsets --------------------------------------------------------------------------------------------------------
 
@@ -174,6 +183,11 @@ class SegmentedLog:
         return self._tail.leader_epoch
 
     @property
+    def failure(self) -> str | None:
+        """Why the log is offline, if it is."""
+        return self._failure or self._tail.failure
+
+    @property
     def segments(self) -> Sequence[Segment]:
         """All segments, the oldest first; the last one is active."""
         return self._segments
@@ -186,10 +200,19 @@ class SegmentedLog:
     # Appending ------------------------------------------------------------------------------------------------------
 
     def append(
-        self, batch: bytearray | memoryview, *, leader_epoch: int = 0, log_append_time_ms: int | None = None
+        self,
+        batch: bytearray | memoryview,
+        *,
+        leader_epoch: int = 0,
+        log_append_time_ms: int | None = None,
+        is_checked: bool = False,
     ) -> int:
-        """Check one batch, stamp it in place, write it; return the base offset it was given."""
-        check_whole(batch)
+        """Check one batch, stamp it in place, write it; return the base offset it was given.
+
+        Who has called `check_whole` already says so with `is_checked`: no checksum need be computed twice.
+        """
+        if not is_checked:
+            check_whole(batch)
         self._tail.check_writable(leader_epoch)
         base_offset = self._tail.log_end_offset
         stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch)
@@ -219,26 +242,43 @@ class SegmentedLog:
             self._settle()
             self._check_online()
         position = self._tail.size
+        last_offset = header.base_offset + header.last_offset_delta
         if position == 0:
-            if header.last_offset > self._offset_max:
+            if not self._is_named:
+                self._name_durably()
+            if last_offset > self._offset_max:
                 self._begin_empty_one_anew(header.base_offset)
             self._set_roll_timestamp(header.max_timestamp)
         elif (
             position + len(batch) > self.config.segment_bytes
             or header.max_timestamp > self._roll_timestamp
-            or header.last_offset > self._offset_max
+            or last_offset > self._offset_max
             or self._indexes.is_full
         ):
             # The new segment begins where the old one ends, unless a gap is too wide for its indexes.
-            is_far = header.last_offset - self.log_end_offset > RELATIVE_OFFSET_MAX
+            is_far = last_offset - self.log_end_offset > RELATIVE_OFFSET_MAX
             self.roll(header.base_offset if is_far else None)
             self._write(batch, header)
             return
         # Write it, then tell everybody who goes along with the log.
         self._tail.write(batch, header)
         self._indexes.on_append(header, position)
-        for companion in self._companions:
-            companion.on_append(header, position)
+        try:
+            for companion in self._companions:
+                companion.on_append(header, position)
+        except Exception as error:
+            self._fail_with_companion(error)
+
+    def _name_durably(self) -> None:
+        """Before its first batch, make certain that a log will be found: thousands of empty ones cost nothing."""
+        try:
+            self._files.fsync_directory(directory_of(self._directory))
+            self._files.fsync_directory(self._directory)
+        except OSError as error:
+            raise StorageError(
+                f"the name of a new log could not be flushed ({error.strerror}): nothing was written; send it again"
+            ) from error
+        self._is_named = True
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment; the old one is flushed in the background, and moves the recovery point."""
@@ -246,15 +286,18 @@ class SegmentedLog:
             return
         self._check_online()
         base_offset = self.log_end_offset if base_offset is None else base_offset
-        new = self._new_active(base_offset)
         self._active.seal()
+        if self._recovery_point >= self.log_end_offset:
+            # After a crash nobody would look into this segment again, so its last index entry must not get lost.
+            with self._offline_if_it_fails("the indexes of a segment could not be flushed"):
+                self._active.flush_indexes()
+        new = self._new_active(base_offset)
         rolled = _Rolled(self._active, base_offset)
         self._rolled.append(rolled)
         self._segments.append(new)
         self._bases.append(base_offset)
         self._use(new)
-        for companion in self._companions:
-            companion.on_roll(base_offset)
+        self._tell(lambda companion: companion.on_roll(base_offset))
         self._background(lambda: self._flush_rolled(rolled))
         self._settle()
 
@@ -267,7 +310,7 @@ class SegmentedLog:
             # What is promised to be in the file is promised to be found: its name must be durable before.
             self._files.fsync_directory(self._directory)
         except OSError as error:
-            with suppress(OSError):
+            with self._offline_if_it_fails("a segment that was not begun could not be removed"):
                 new.delete()
             raise StorageError(
                 f"no new segment at offset {base_offset} ({error.strerror}): the log is as it was; "
@@ -282,7 +325,44 @@ class SegmentedLog:
         self._segments.append(new)
         self._bases.append(base_offset)
         self._use(new)
-        old.delete()
+        with self._offline_if_it_fails("an empty segment could not be removed"):
+            old.delete()
+
+    # Companions -----------------------------------------------------------------------------------------------------
+
+    def _restore_companions(self) -> None:
+        """Let the companions take up what they kept, and read them the headers of what they did not keep."""
+        start, end = self.log_start_offset, self.log_end_offset
+        try:
+            wanted = [(it.restore(log_start_offset=start, log_end_offset=end), it) for it in self._companions]
+            first = max(min((offset for offset, _companion in wanted), default=end), start)
+            for position, header in self._headers_from(first):
+                for offset, companion in wanted:
+                    if header.last_offset >= offset:
+                        companion.replay(header, position)
+        except Exception as error:
+            self._fail_with_companion(error)
+
+    def _headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """All batch headers from the one that holds `offset` on, each with its position in its segment."""
+        if offset >= self.log_end_offset:
+            return
+        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            found = segment.find(offset)
+            if found is not None:
+                yield from segment.walk(found[0])
+
+    def _tell(self, tell: Callable[[Companion], None]) -> None:
+        try:
+            for companion in self._companions:
+                tell(companion)
+        except Exception as error:
+            self._fail_with_companion(error)
+
+    def _fail_with_companion(self, error: Exception) -> NoReturn:
+        # It has missed something, and will be wrong from now on. The log itself is as it says.
+        self._fail(f"a companion of the log failed ({error!r})")
+        raise LogOffline(f"{self._failure}: the log is offline until a restart has read it again") from error
 
     # Flushing -------------------------------------------------------------------------------------------------------
 
@@ -294,7 +374,7 @@ class SegmentedLog:
             self._files.fsync_directory(self._directory)
             rolled.is_done = True
         except (OSError, LogError) as error:
-            rolled.failure = str(error)
+            rolled.failure = rolled.tail.failure or str(error)
 
     def _settle(self) -> None:
         """Draw the conclusions of what was flushed: the recovery point passes only what is on the disk, in order."""
@@ -314,7 +394,7 @@ class SegmentedLog:
         self._tail.failure = failure
 
     def _check_online(self) -> None:
-        failure = self._failure or self._tail.failure
+        failure = self.failure
         if failure is not None:
             self._failure = failure
             raise LogOffline(f"{failure}: the log is offline until a restart has checked it")
@@ -332,13 +412,14 @@ class SegmentedLog:
     def flush(self) -> None:
         """Make everything appended so far survive a power cut."""
         self._check_online()
+        if self._recovery_point == self.log_end_offset and not self._rolled:
+            return
         for rolled in list(self._rolled):
             self._flush_rolled(rolled)
         self._settle()
         self._check_online()
-        self._active.flush()
-        with self._offline_if_it_fails("a directory could not be flushed"):
-            self._files.fsync_directory(self._directory)
+        with self._offline_if_it_fails("the active segment could not be flushed"):
+            self._active.flush()  # its name is durable since it began
         if self._tail.flushed_offset > self._recovery_point:
             self._recovery_point = self._tail.flushed_offset
             self._memory.recovery_point(self._recovery_point, is_urgent=False)
@@ -355,6 +436,15 @@ class SegmentedLog:
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")
         bound = self.log_end_offset if upto_offset is None else min(upto_offset, self.log_end_offset)
+        try:
+            if offset >= bound:
+                # Whoever reads a log as it grows asks for this again and again: nothing need be looked up.
+                return FileSlice(self._active.file, self._active.size, 0)
+            return self._find(offset, bytes_max, bound)
+        except OSError as error:
+            raise StorageError(f"offset {offset} could not be looked up: {error}") from error
+
+    def _find(self, offset: int, bytes_max: int, bound: int) -> FileSlice:
         # The segment whose base offset is not above the offset; if all its batches end before, the next one.
         for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
             found = segment.find(offset)
@@ -378,11 +468,14 @@ class SegmentedLog:
 
     def find_time(self, timestamp: int) -> Record | None:
         """The first record, by offset, that is not older than `timestamp`."""
-        for segment in self._segments:
-            if segment.max_timestamp >= timestamp:
-                record = segment.find_time(timestamp, offset=self.log_start_offset)
-                if record is not None:
-                    return record
+        try:
+            for segment in self._segments:
+                if segment.max_timestamp >= timestamp:
+                    record = segment.find_time(timestamp, offset=self.log_start_offset)
+                    if record is not None:
+                        return record
+        except OSError as error:
+            raise StorageError(f"time {timestamp} could not be looked up: {error}") from error
         return None
 
     def find_max_timestamp(self) -> Record | None:
@@ -410,23 +503,24 @@ class SegmentedLog:
             raise OffsetOutOfRange(f"offset {offset} is before the log's start {self.log_start_offset}")
         if offset >= self.log_end_offset:
             return
-        end = self._batch_start(offset)
-        if end < self.log_start_offset:
-            # Records were deleted up to the middle of that batch: nothing is left at all.
+        with self._offline_if_it_fails("the log could not be truncated"):
+            self._truncate(offset)
+        if self.log_end_offset < self.log_start_offset:
+            # Records were deleted up to the middle of the batch that went: nothing is left at all.
             self.truncate_fully_and_start_at(self.log_start_offset)
             return
-        with self._offline_if_it_fails("the log could not be truncated"):
-            self._truncate(offset, end)
-        for companion in self._companions:
-            companion.on_truncate(self.log_end_offset)
+        self._tell(lambda companion: companion.on_truncate(self.log_end_offset))
+        self._restore_companions()
 
-    def _truncate(self, offset: int, end: int) -> None:
+    def _truncate(self, offset: int) -> None:
         # The recovery point goes back first: after a crash in between nobody must miss what was cut off. The batch
-        # that holds the offset goes as a whole, so the log may end before it.
+        # that holds the offset goes as a whole, and offsets may be missing before it, so the log may end anywhere
+        # from the start of its segment on.
         self._settle()
-        if end < self._recovery_point:
-            self._recovery_point = end
-            self._memory.recovery_point(end, is_urgent=True)
+        flushed_offset = self._recovery_point
+        if offset < flushed_offset:
+            self._recovery_point = self._bases[max(bisect_left(self._bases, offset) - 1, 0)]
+            self._memory.recovery_point(self._recovery_point, is_urgent=True)
         for rolled in self._rolled:
             rolled.tail.flush()
         self._rolled.clear()
@@ -440,8 +534,11 @@ class SegmentedLog:
         left = active.truncate(offset)
         if left.leader_epoch == NO_LEADER_EPOCH and len(self._segments) > 1:
             left = left._replace(leader_epoch=self._segments[-2].end().leader_epoch)
-        active.open_tail(left, flush_policy(self.config)).flush()
+        active.open_tail(left, flush_policy(self.config))
+        active.flush()
         self._use(active)
+        self._recovery_point = min(flushed_offset, self.log_end_offset)
+        self._memory.recovery_point(self._recovery_point, is_urgent=False)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything, and let the log start and end with `offset`: a follower whose leader has nothing older."""
@@ -458,14 +555,8 @@ class SegmentedLog:
             self.log_start_offset = offset
             self._use(new)
             self._memory.log_start(offset, is_urgent=True)
-        for companion in self._companions:
-            companion.on_truncate(offset)
-            companion.on_delete(offset)
-
-    def _batch_start(self, offset: int) -> int:
-        """The base offset of the batch that holds an offset, or the offset itself where there is none."""
-        found = self._segments[max(bisect_right(self._bases, offset) - 1, 0)].find(offset)
-        return offset if found is None else min(offset, found[1].base_offset)
+        self._tell(lambda companion: companion.on_truncate(0))
+        self._restore_companions()
 
     def delete_before(self, offset: int) -> None:
         """Let the log start with `offset`, and delete the segments that are wholly before it."""
@@ -495,6 +586,7 @@ class SegmentedLog:
 
     def _move_start(self, offset: int, count: int) -> None:
         """Let the log start with `offset`, and delete so many of the oldest segments."""
+        self._check_online()
         self.log_start_offset = offset
         self._memory.log_start(offset, is_urgent=False)
         count = self._deletable(count)
@@ -502,8 +594,7 @@ class SegmentedLog:
             for _ in range(count):
                 self._segments[0].delete()
                 del self._segments[0], self._bases[0]
-        for companion in self._companions:
-            companion.on_delete(self.log_start_offset)
+        self._tell(lambda companion: companion.on_delete(self.log_start_offset))
 
     def begin_cleaned(self, base_offset: int) -> Segment:
         """An empty segment for compaction to fill; it is no part of the log until `replace`."""
@@ -529,12 +620,20 @@ class SegmentedLog:
         self._segments[first : first + len(old)] = [new]
         self._bases[first : first + len(old)] = [new.base_offset]
 
+    def let_go(self) -> None:
+        """The log is being deleted: take it offline, and keep no file open but for those who hold a slice."""
+        self._fail("the log was deleted")
+        for segment in self._segments:
+            segment.let_go()
+
     def close(self) -> None:
         """Flush and give the files back: after this a clean start needs to check nothing."""
         try:
-            if self._failure is None and self._tail.failure is None:
+            if self.failure is None:
                 self._active.seal()
                 self.flush()
+                self._active.flush_indexes()  # also if nothing else was left to flush
+                self._tell(lambda companion: companion.on_close(self.log_end_offset))
         finally:
             for segment in self._segments:
                 segment.close()
