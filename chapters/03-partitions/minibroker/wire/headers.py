@@ -1,0 +1,140 @@
+"""What stands before each message: the header of a request, the header of a response, the length. A pure module.
+
+    request     length int32 | api key int16 | api version int16 | correlation id int32 | client id | tags | message
+    response    length int32 | correlation id int32 | tags | message
+
+Two things here contradict the rest of the protocol, so that any two versions can talk to each other at all: the client
+id is never a compact string, even before a flexible message, and the header of an ApiVersions response never has tags.
+"""
+
+from struct import Struct as Packing
+from struct import error as struct_error
+from typing import NamedTuple
+
+from minibroker.log.errors import InvalidVarint
+from minibroker.log.interfaces import FileSlice
+from minibroker.log.varint import decode_unsigned_varint
+from minibroker.wire.apis import APIS, ApiKey
+from minibroker.wire.errors import MalformedMessage, UnsupportedApi, WireError
+from minibroker.wire.fields import NEWEST
+from minibroker.wire.schema import Part, Request, Response
+
+_REQUEST = Packing(">hhih")  # api key, api version, correlation id, length of the client id
+_FRAMED_REQUEST = Packing(">ihhih")  # the same behind the length of all
+_FRAMED_RESPONSE = Packing(">ii")
+_FRAMED_RESPONSE_WITH_TAGS = Packing(">iix")  # x is a zero byte: no tagged fields
+_LENGTH = Packing(">i")
+_NO_TAGS = b"\0"
+LENGTH_SIZE = _LENGTH.size
+FRAME_BYTES_MAX = 2**31 - 1
+
+
+class RequestHeader(NamedTuple):
+    """Who asks for what; the answer carries the same correlation id."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def read_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
+    """Read the header of a request, without its length; return it and the position of the message behind it."""
+    # Whatever cannot be read, as it ends too early or is no UTF-8, is a MalformedMessage, nothing else (invariant 17).
+    try:
+        # These stand at the same place in every version; the client id has two bytes of length, and -1 is null.
+        api_key, api_version, correlation_id, length = _REQUEST.unpack_from(frame)
+        position = _REQUEST.size
+        client_id = None
+        if length >= 0:
+            client_id = frame[position : position + length].tobytes().decode()
+            position += length
+            if position > len(frame):
+                raise MalformedMessage(f"the client id ends at {position}, the request has {len(frame)} bytes")
+        # What RequestHeader(…) does, without a second call: every request passes here.
+        header = tuple.__new__(RequestHeader, (api_key, api_version, correlation_id, client_id))
+        # What the tables lack is refused with its header; what stands behind the client id is anybody's guess then.
+        api = APIS.get(api_key)
+        if api is None or not api.min_version <= api_version <= api.max_version:
+            raise UnsupportedApi(header)
+        # A flexible request has tagged fields here. Nobody has defined one yet: skip them.
+        if api_version >= api.flexible_from:
+            position = position + 1 if frame[position] == 0 else _skip_tags(frame, position)
+    except (struct_error, IndexError, UnicodeDecodeError, InvalidVarint) as error:
+        raise MalformedMessage(f"no header in a request of {len(frame)} bytes: {error}") from error
+    return header, position
+
+
+def read_response_header(api_key: int, version: int, frame: memoryview) -> tuple[int, int]:
+    """Read the header of a response, without its length; return the correlation id and the message's position."""
+    try:
+        (correlation_id,) = _LENGTH.unpack_from(frame)
+        position = _LENGTH.size
+        if has_response_tags(api_key, version):
+            position = _skip_tags(frame, position)
+    except (struct_error, InvalidVarint) as error:
+        raise MalformedMessage(f"no header in a response of {len(frame)} bytes: {error}") from error
+    return correlation_id, position
+
+
+# The first version whose response header ends with tagged fields.
+_RESPONSE_TAGS_FROM = {api.key: api.flexible_from for api in APIS.values()}
+# A client must be able to read this answer before it knows what the broker speaks.
+_RESPONSE_TAGS_FROM[ApiKey.API_VERSIONS] = NEWEST + 1
+
+
+def has_response_tags(api_key: int, version: int) -> bool:
+    """Whether a response's header ends with tagged fields."""
+    return version >= _RESPONSE_TAGS_FROM[api_key]
+
+
+def frame_request(message: Request, *, version: int, correlation_id: int, client_id: str | None) -> list[Part]:
+    """Write a request with its header and its length."""
+    assert message.schema.key is not None
+    api = APIS[message.schema.key]
+    try:
+        name = b"" if client_id is None else client_id.encode()
+        length = -1 if client_id is None else len(name)
+        out = bytearray(_FRAMED_REQUEST.pack(0, api.key, version, correlation_id, length))
+    except (struct_error, UnicodeEncodeError) as error:
+        said = f"correlation id {correlation_id}, client id {(client_id or '')[:60]!r}"
+        raise WireError(f"a header cannot be written: {error}: {said}") from error
+    out += name
+    if api.is_flexible(version):
+        out += _NO_TAGS
+    return _with_length(message.parts(version, out))
+
+
+def frame_response(message: Response, *, version: int, correlation_id: int) -> list[Part]:
+    """Write a response with its header and its length."""
+    key = message.schema.key
+    assert key is not None
+    header = _FRAMED_RESPONSE_WITH_TAGS if version >= _RESPONSE_TAGS_FROM[key] else _FRAMED_RESPONSE
+    return _with_length(message.parts(version, bytearray(header.pack(0, correlation_id))))
+
+
+def part_bytes(parts: list[Part]) -> int:
+    """The length of all parts together."""
+    return sum(part.count if isinstance(part, FileSlice) else len(part) for part in parts)
+
+
+def _with_length(parts: list[Part]) -> list[Part]:
+    # The length was left open until the message was written.
+    first = parts[0]
+    assert isinstance(first, bytearray)
+    length = (len(first) if len(parts) == 1 else part_bytes(parts)) - LENGTH_SIZE
+    if length > FRAME_BYTES_MAX:
+        raise WireError(f"a frame of {length} bytes, at most {FRAME_BYTES_MAX} can be written")
+    _LENGTH.pack_into(first, 0, length)
+    return parts
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    count, position = decode_unsigned_varint(frame, position)
+    for _ in range(count):
+        _tag, position = decode_unsigned_varint(frame, position)
+        length, position = decode_unsigned_varint(frame, position)
+        position += length
+    if position > len(frame):
+        raise MalformedMessage(f"a tagged field of the header ends at {position}, the frame has {len(frame)} bytes")
+    return position

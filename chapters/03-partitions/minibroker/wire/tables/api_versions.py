@@ -1,0 +1,64 @@
+"""ApiVersions (key 18): which APIs in which versions a broker speaks; the first request on a connection. A pure module.
+
+A broker that lacks the version asked for answers in version 0 with UNSUPPORTED_VERSION and its own range (KIP-511).
+"""
+
+from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, int64, string
+
+
+class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
+    """What do you speak?"""
+
+    client_software_name: str = string(versions="3+", default="", ignorable=True, about="the client library")
+    client_software_version: str = string(versions="3+", default="", ignorable=True, about="its version")
+
+
+class ApiVersion(Struct):
+    """One API that the broker speaks."""
+
+    api_key: int = int16(about="the API")
+    min_version: int = int16(about="the oldest version spoken")
+    max_version: int = int16(about="the newest version spoken")
+
+
+class SupportedFeatureKey(Struct):
+    """One feature, such as `metadata.version`, and the levels that the broker could work at."""
+
+    name: str = string(versions="3+", about="the feature")
+    min_version: int = int16(versions="3+", about="the lowest level")
+    max_version: int = int16(versions="3+", about="the highest level")
+
+
+class FinalizedFeatureKey(Struct):
+    """The level at which the whole cluster works now."""
+
+    name: str = string(versions="3+", about="the feature")
+    max_version_level: int = int16(versions="3+", about="the level")
+    min_version_level: int = int16(versions="3+", about="the lowest level that is still accepted")
+
+
+class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
+    """All that the broker speaks. Its header never has tagged fields, in any version."""
+
+    error_code: int = int16(about="0, or UNSUPPORTED_VERSION")
+    api_keys: list[ApiVersion] = array(ApiVersion, about="one entry for each API")
+    throttle_time_ms: int = int32(
+        versions="1+", default=0, ignorable=True, about="how long the client is not read because of a quota"
+    )
+    supported_features: list[SupportedFeatureKey] = array(
+        SupportedFeatureKey,
+        versions="3+",
+        tag=0,
+        default=(),
+        ignorable=True,
+        about="what the broker could do; before version 4 a feature whose lowest level is 0 must be left out",
+    )
+    finalized_features_epoch: int = int64(
+        versions="3+", tag=1, default=-1, ignorable=True, about="grows with each change of the levels; -1 if unknown"
+    )
+    finalized_features: list[FinalizedFeatureKey] = array(
+        FinalizedFeatureKey, versions="3+", tag=2, default=(), ignorable=True, about="what the cluster does"
+    )
+    zk_migration_ready: bool = boolean(
+        versions="3+", tag=3, default=False, ignorable=True, about="of use only while a cluster left ZooKeeper"
+    )

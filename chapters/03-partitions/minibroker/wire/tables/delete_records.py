@@ -1,0 +1,46 @@
+"""DeleteRecords (key 21): moves the start of logs forward (KIP-107). A pure module."""
+
+from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, int64, string
+
+
+class DeleteRecordsPartition(Struct):
+    """One partition to shorten."""
+
+    partition_index: int = int32(about="the partition")
+    offset: int = int64(about="everything before it goes; -1 is the high watermark")
+
+
+class DeleteRecordsTopic(Struct):
+    """The partitions of one topic."""
+
+    name: str = string(about="the topic")
+    partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition, about="its partitions")
+
+
+class DeleteRecordsRequest(Request, key=21, versions="0-2", flexible="2+"):
+    """Delete what stands before these offsets."""
+
+    topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic, about="the topics")
+    timeout_ms: int = int32(about="how long the broker may wait for the followers")
+
+
+class DeleteRecordsPartitionResult(Struct):
+    """What became of one partition."""
+
+    partition_index: int = int32(about="the partition")
+    low_watermark: int = int64(about="the first offset that any replica still has, -1 with an error")
+    error_code: int = int16(about="0, or why nothing was deleted")
+
+
+class DeleteRecordsTopicResult(Struct):
+    """What became of the partitions of one topic."""
+
+    name: str = string(about="the topic")
+    partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult, about="its partitions")
+
+
+class DeleteRecordsResponse(Response, key=21, versions="0-2", flexible="2+"):
+    """Where the logs begin now."""
+
+    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult, about="one entry for each topic")

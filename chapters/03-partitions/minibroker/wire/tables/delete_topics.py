@@ -1,0 +1,44 @@
+"""DeleteTopics (key 20): topics with all that is in them. A pure module.
+
+Up to version 5 topics are named in a list of strings; version 6 names them by name or by id (KIP-516).
+"""
+
+from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, string, uuid
+from minibroker.wire.uuids import NO_UUID
+
+
+class DeleteTopicState(Struct):
+    """One topic to delete, by name or by id."""
+
+    name: str | None = string(versions="6+", nullable="6+", default=None, about="its name, or null if the id is given")
+    topic_id: bytes = uuid(versions="6+", about="its id, or zero if the name is given")
+
+
+class DeleteTopicsRequest(Request, key=20, versions="1-6", flexible="4+"):
+    """Delete these topics."""
+
+    topics: list[DeleteTopicState] = array(DeleteTopicState, versions="6+", default=(), about="the topics")
+    topic_names: list[str] = array(
+        string, versions="0-5", default=(), ignorable=True, about="the topics, in older versions"
+    )
+    timeout_ms: int = int32(about="how long the broker may wait until they are gone")
+
+
+class DeletableTopicResult(Struct):
+    """What became of one topic."""
+
+    name: str | None = string(nullable="6+", about="its name; null if an id was given that nobody knows")
+    topic_id: bytes = uuid(versions="6+", default=NO_UUID, ignorable=True, about="its id")
+    error_code: int = int16(about="0, or why it was not deleted")
+    error_message: str | None = string(
+        versions="5+", nullable="5+", default=None, ignorable=True, about="the error in words, or null"
+    )
+
+
+class DeleteTopicsResponse(Response, key=20, versions="1-6", flexible="4+"):
+    """What became of the topics."""
+
+    throttle_time_ms: int = int32(
+        versions="1+", default=0, ignorable=True, about="how long the client is not read because of a quota"
+    )
+    responses: list[DeletableTopicResult] = array(DeletableTopicResult, about="one entry for each topic")

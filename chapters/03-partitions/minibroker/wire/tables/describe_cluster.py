@@ -1,0 +1,43 @@
+"""DescribeCluster (key 60): the cluster's id, its controller and its brokers (KIP-700). A pure module.
+
+Version 1 can ask for controllers instead of brokers (KIP-919).
+"""
+
+from minibroker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
+
+NO_AUTHORIZED_OPERATIONS = -(2**31)  # the client did not ask
+BROKERS = 1
+CONTROLLERS = 2
+
+
+class DescribeClusterRequest(Request, key=60, versions="0-1", flexible="0+"):
+    """Who are you?"""
+
+    include_cluster_authorized_operations: bool = boolean(
+        about="whether to say what the client may do with the cluster"
+    )
+    endpoint_type: int = int8(versions="1+", default=BROKERS, about="1 the brokers, 2 the controllers")
+
+
+class DescribeClusterBroker(Struct):
+    """One node."""
+
+    broker_id: int = int32(about="the node")
+    host: str = string(about="its host name or address")
+    port: int = int32(about="its port")
+    rack: str | None = string(nullable="0+", default=None, about="its rack, if it has one")
+
+
+class DescribeClusterResponse(Response, key=60, versions="0-1", flexible="0+"):
+    """The cluster."""
+
+    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    error_code: int = int16(about="0, or why there is nothing to show")
+    error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
+    endpoint_type: int = int8(versions="1+", default=BROKERS, about="what is listed: 1 brokers, 2 controllers")
+    cluster_id: str = string(about="the cluster's id")
+    controller_id: int = int32(default=-1, about="the node to send administration to")
+    brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker, about="the nodes")
+    cluster_authorized_operations: int = int32(
+        default=NO_AUTHORIZED_OPERATIONS, about="a bit for each thing the client may do with the cluster"
+    )

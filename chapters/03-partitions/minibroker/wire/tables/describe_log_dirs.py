@@ -1,0 +1,55 @@
+"""DescribeLogDirs (key 35): how much disk each partition takes (KIP-113). A pure module.
+
+Version 3 adds an error for the whole answer (KIP-784), version 4 the size of the disk (KIP-827).
+"""
+
+from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, int64, string
+
+
+class DescribableLogDirTopic(Struct):
+    """The partitions of one topic."""
+
+    topic: str = string(about="the topic")
+    partitions: list[int] = array(int32, about="its partitions")
+
+
+class DescribeLogDirsRequest(Request, key=35, versions="1-4", flexible="2+"):
+    """How large are these?"""
+
+    topics: list[DescribableLogDirTopic] | None = array(
+        DescribableLogDirTopic, nullable="0+", about="what is asked about; null means all"
+    )
+
+
+class DescribeLogDirsPartition(Struct):
+    """One partition."""
+
+    partition_index: int = int32(about="the partition")
+    partition_size: int = int64(about="the bytes of its segments")
+    offset_lag: int = int64(about="how far its log is behind the high watermark")
+    is_future_key: bool = boolean(about="whether it is being moved here from another directory")
+
+
+class DescribeLogDirsTopic(Struct):
+    """One topic."""
+
+    name: str = string(about="the topic")
+    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition, about="its partitions")
+
+
+class DescribeLogDirsResult(Struct):
+    """One log directory."""
+
+    error_code: int = int16(about="0, or KAFKA_STORAGE_ERROR if it is offline")
+    log_dir: str = string(about="its absolute path")
+    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic, about="the topics in it")
+    total_bytes: int = int64(versions="4+", default=-1, ignorable=True, about="the size of its volume")
+    usable_bytes: int = int64(versions="4+", default=-1, ignorable=True, about="what is free there")
+
+
+class DescribeLogDirsResponse(Response, key=35, versions="1-4", flexible="2+"):
+    """How large they are."""
+
+    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    error_code: int = int16(versions="3+", default=0, ignorable=True, about="0, or an error of the whole request")
+    results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult, about="one entry for each log directory")

@@ -1,0 +1,76 @@
+"""DescribeTopicPartitions (key 75): topics in pages, with their eligible leader replicas (KIP-966). A pure module."""
+
+from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, string, struct, uuid
+
+NO_AUTHORIZED_OPERATIONS = -(2**31)  # this API never says
+
+
+class TopicRequest(Struct):
+    """One topic asked for."""
+
+    name: str = string(about="the topic")
+
+
+class Cursor(Struct):
+    """Where a page begins."""
+
+    topic_name: str = string(about="the first topic")
+    partition_index: int = int32(about="its first partition")
+
+
+class DescribeTopicPartitionsRequest(Request, key=75, versions="0", flexible="0+"):
+    """Show me a page of these topics."""
+
+    topics: list[TopicRequest] = array(TopicRequest, about="the topics; none means all")
+    response_partition_limit: int = int32(default=2000, about="how many partitions fit on the page")
+    cursor: Cursor | None = struct(
+        Cursor, nullable="0+", default=None, about="where the page begins; null: at the start"
+    )
+
+
+class DescribeTopicPartitionsResponsePartition(Struct):
+    """One partition."""
+
+    error_code: int = int16(about="0, or LEADER_NOT_AVAILABLE and the like")
+    partition_index: int = int32(about="the partition")
+    leader_id: int = int32(about="its leader, -1 if there is none")
+    leader_epoch: int = int32(default=-1, ignorable=True, about="the leader's epoch")
+    replica_nodes: list[int] = array(int32, about="the brokers that hold it, the preferred leader first")
+    isr_nodes: list[int] = array(int32, about="those of them that are in sync")
+    eligible_leader_replicas: list[int] | None = array(
+        int32,
+        nullable="0+",
+        default=None,
+        about="those that left the ISR but have all that was acknowledged; never send null, the Java admin fails on it",
+    )
+    last_known_elr: list[int] | None = array(
+        int32, nullable="0+", default=None, about="those that were eligible before an unclean stop; never send null"
+    )
+    offline_replicas: list[int] = array(int32, ignorable=True, about="those of them that are down")
+
+
+class DescribeTopicPartitionsResponseTopic(Struct):
+    """One topic."""
+
+    error_code: int = int16(about="0, or why there is nothing to say about the topic")
+    name: str | None = string(nullable="0+", about="its name")
+    topic_id: bytes = uuid(ignorable=True, about="its id")
+    is_internal: bool = boolean(default=False, ignorable=True, about="whether it is the brokers' own")
+    partitions: list[DescribeTopicPartitionsResponsePartition] = array(
+        DescribeTopicPartitionsResponsePartition, about="those of its partitions that are on the page"
+    )
+    topic_authorized_operations: int = int32(
+        default=NO_AUTHORIZED_OPERATIONS, about="a bit for each thing the client may do with it"
+    )
+
+
+class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="0+"):
+    """One page."""
+
+    throttle_time_ms: int = int32(default=0, ignorable=True, about="how long the client is not read because of a quota")
+    topics: list[DescribeTopicPartitionsResponseTopic] = array(
+        DescribeTopicPartitionsResponseTopic, about="the topics on the page"
+    )
+    next_cursor: Cursor | None = struct(
+        Cursor, nullable="0+", default=None, about="where the next page begins; null: this is the last"
+    )

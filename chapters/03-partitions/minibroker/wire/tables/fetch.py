@@ -1,0 +1,179 @@
+"""Fetch (key 1): consumers and followers read record batches from an offset on. A pure module.
+
+Version 7 adds sessions, in which only what changes is sent again (KIP-227); version 9 fences old leaders (KIP-320);
+version 12 finds where logs part (KIP-595); version 13 names topics by id (KIP-516); version 15 moves the follower's id
+into `replica_state` (KIP-903); version 16 names the leader that should have been asked (KIP-951).
+"""
+
+from minibroker.wire import schema
+from minibroker.wire.schema import (
+    DEFAULTS,
+    Records,
+    Request,
+    Response,
+    Struct,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    struct,
+    uuid,
+)
+from minibroker.wire.uuids import NO_UUID
+
+
+class ReplicaState(Struct):
+    """Who fetches, if it is a follower."""
+
+    replica_id: int = int32(versions="15+", default=-1, about="the follower's node id, -1 for a consumer")
+    replica_epoch: int = int64(versions="15+", default=-1, about="the epoch of its registration, -1 if it has none")
+
+
+class FetchPartition(Struct):
+    """One partition to read."""
+
+    partition: int = int32(about="the partition")
+    current_leader_epoch: int = int32(
+        versions="9+", default=-1, ignorable=True, about="the epoch that the reader believes in; -1: do not check"
+    )
+    fetch_offset: int = int64(about="the first offset wanted")
+    last_fetched_epoch: int = int32(
+        versions="12+", default=-1, about="the epoch of the last record a follower has, to find where logs part"
+    )
+    log_start_offset: int = int64(versions="5+", default=-1, ignorable=True, about="the first offset a follower has")
+    partition_max_bytes: int = int32(about="how much to send of it; one whole batch is sent even if it is larger")
+
+
+class FetchTopic(Struct):
+    """The partitions of one topic."""
+
+    topic: str = string(versions="0-12", default="", ignorable=True, about="the topic's name")
+    topic_id: bytes = uuid(versions="13+", default=NO_UUID, ignorable=True, about="the topic's id")
+    partitions: list[FetchPartition] = array(FetchPartition, about="the partitions to read")
+
+
+class ForgottenTopic(Struct):
+    """Partitions that leave the session."""
+
+    topic: str = string(versions="7-12", default="", ignorable=True, about="the topic's name")
+    topic_id: bytes = uuid(versions="13+", default=NO_UUID, ignorable=True, about="the topic's id")
+    partitions: list[int] = array(int32, versions="7+", about="the partitions to forget")
+
+
+class FetchRequest(Request, key=1, versions="4-16", flexible="12+"):
+    """Send me what stands in the log from these offsets on."""
+
+    cluster_id: str | None = string(
+        versions="12+", nullable="12+", tag=0, default=None, ignorable=True, about="the cluster, for metadata fetches"
+    )
+    replica_id: int = int32(versions="0-14", default=-1, about="the follower's node id, -1 for a consumer")
+    replica_state: ReplicaState = struct(
+        ReplicaState, versions="15+", tag=1, default=DEFAULTS, about="who fetches, if it is a follower"
+    )
+    max_wait_ms: int = int32(about="how long the broker may wait for min_bytes")
+    min_bytes: int = int32(about="how many bytes are worth an answer before that")
+    max_bytes: int = int32(versions="3+", default=0x7FFFFFFF, ignorable=True, about="how much to send in all")
+    isolation_level: int = int8(
+        versions="4+",
+        default=0,
+        ignorable=True,
+        about="0 read_uncommitted; 1 read_committed: stop at open transactions",
+    )
+    session_id: int = int32(versions="7+", default=0, ignorable=True, about="the fetch session, 0 for none yet")
+    session_epoch: int = int32(
+        versions="7+", default=-1, ignorable=True, about="counts the session's requests: 0 a new session, -1 none"
+    )
+    topics: list[FetchTopic] = array(FetchTopic, about="what to read; within a session, what is new or has changed")
+    forgotten_topics_data: list[ForgottenTopic] = array(
+        ForgottenTopic, versions="7+", default=(), about="what to read no longer, within a session"
+    )
+    rack_id: str = string(versions="11+", default="", ignorable=True, about="the consumer's rack")
+
+
+class EpochEndOffset(Struct):
+    """Where the leader's log and the follower's part."""
+
+    epoch: int = int32(versions="12+", default=-1, about="the last epoch that both have")
+    end_offset: int = int64(versions="12+", default=-1, about="where it ends in the leader's log")
+
+
+class LeaderIdAndEpoch(Struct):
+    """Who leads the partition now."""
+
+    leader_id: int = int32(versions="12+", default=-1, about="the leader's node id, -1 if it is not known")
+    leader_epoch: int = int32(versions="12+", default=-1, about="its epoch")
+
+
+class SnapshotId(Struct):
+    """A snapshot of the metadata log."""
+
+    end_offset: int = int64(default=-1, about="the offset behind the last record in it")
+    epoch: int = int32(default=-1, about="the epoch of that record")
+
+
+class AbortedTransaction(Struct):
+    """A transaction whose records a read_committed consumer drops."""
+
+    producer_id: int = int64(versions="4+", about="the producer")
+    first_offset: int = int64(versions="4+", about="where its transaction begins; it ends with the abort marker")
+
+
+class PartitionData(Struct):
+    """What was read of one partition."""
+
+    partition_index: int = int32(about="the partition")
+    error_code: int = int16(about="0, or why nothing was read")
+    high_watermark: int = int64(about="consumers may read up to here: all of the ISR has it")
+    last_stable_offset: int = int64(
+        versions="4+", default=-1, ignorable=True, about="before here every transaction is decided"
+    )
+    log_start_offset: int = int64(versions="5+", default=-1, ignorable=True, about="the first offset still in the log")
+    diverging_epoch: EpochEndOffset = struct(
+        EpochEndOffset, versions="12+", tag=0, default=DEFAULTS, about="if the logs part: truncate to here"
+    )
+    current_leader: LeaderIdAndEpoch = struct(
+        LeaderIdAndEpoch, versions="12+", tag=1, default=DEFAULTS, about="whom to ask instead"
+    )
+    snapshot_id: SnapshotId = struct(
+        SnapshotId, versions="12+", tag=2, default=DEFAULTS, about="if the offset is gone: fetch this snapshot"
+    )
+    aborted_transactions: list[AbortedTransaction] | None = array(
+        AbortedTransaction, versions="4+", nullable="4+", default=(), ignorable=True, about="null if read_uncommitted"
+    )
+    preferred_read_replica: int = int32(versions="11+", default=-1, about="a nearer replica to read from, -1 for none")
+    records: Records | None = schema.records(
+        nullable="0+", about="batches as they stand in the log; the last may be cut"
+    )
+
+
+class FetchableTopicResponse(Struct):
+    """What was read of one topic."""
+
+    topic: str = string(versions="0-12", default="", ignorable=True, about="the topic's name")
+    topic_id: bytes = uuid(versions="13+", default=NO_UUID, ignorable=True, about="the topic's id")
+    partitions: list[PartitionData] = array(PartitionData, about="its partitions")
+
+
+class NodeEndpoint(Struct):
+    """Where a leader named above can be reached."""
+
+    node_id: int = int32(versions="16+", about="the node")
+    host: str = string(versions="16+", about="its host name or address")
+    port: int = int32(versions="16+", about="its port")
+    rack: str | None = string(versions="16+", nullable="16+", default=None, about="its rack, if it has one")
+
+
+class FetchResponse(Response, key=1, versions="4-16", flexible="12+"):
+    """What stands in the log."""
+
+    throttle_time_ms: int = int32(
+        versions="1+", default=0, ignorable=True, about="how long the client is not read because of a quota"
+    )
+    error_code: int = int16(versions="7+", default=0, ignorable=True, about="0, or what is wrong with the session")
+    session_id: int = int32(versions="7+", default=0, about="the fetch session, 0 if there is none")
+    responses: list[FetchableTopicResponse] = array(FetchableTopicResponse, about="one entry for each topic")
+    node_endpoints: list[NodeEndpoint] = array(
+        NodeEndpoint, versions="16+", tag=0, default=(), about="addresses of the leaders named above"
+    )

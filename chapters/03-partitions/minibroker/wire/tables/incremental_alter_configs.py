@@ -1,0 +1,44 @@
+"""IncrementalAlterConfigs (key 44): changes single values and leaves the rest (KIP-339). A pure module."""
+
+from minibroker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
+
+
+class AlterableConfig(Struct):
+    """One change."""
+
+    name: str = string(about="the name")
+    config_operation: int = int8(about="0 set, 1 delete, 2 append to a list, 3 subtract from a list")
+    value: str | None = string(nullable="0+", about="the value; null with delete")
+
+
+class AlterConfigsResource(Struct):
+    """One topic or broker."""
+
+    resource_type: int = int8(about="2 a topic, 4 a broker")
+    resource_name: str = string(about="the topic's name or the broker's id")
+    configs: list[AlterableConfig] = array(AlterableConfig, about="the changes")
+
+
+class IncrementalAlterConfigsRequest(Request, key=44, versions="0-1", flexible="1+"):
+    """Make these changes."""
+
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource, about="what to change")
+    validate_only: bool = boolean(about="check everything, change nothing")
+
+
+class AlterConfigsResourceResponse(Struct):
+    """What became of one topic or broker."""
+
+    error_code: int = int16(about="0, or why nothing was changed")
+    error_message: str | None = string(nullable="0+", about="the error in words, or null")
+    resource_type: int = int8(about="2 a topic, 4 a broker")
+    resource_name: str = string(about="the topic's name or the broker's id")
+
+
+class IncrementalAlterConfigsResponse(Response, key=44, versions="0-1", flexible="1+"):
+    """What became of them."""
+
+    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    responses: list[AlterConfigsResourceResponse] = array(
+        AlterConfigsResourceResponse, about="one entry for each resource"
+    )

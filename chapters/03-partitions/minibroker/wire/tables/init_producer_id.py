@@ -1,0 +1,24 @@
+"""InitProducerId (key 22): an id for a producer, so that the broker can tell a repeated batch. A pure module.
+
+Version 3 lets a producer keep its id after an error (KIP-360).
+"""
+
+from minibroker.wire.schema import Request, Response, int16, int32, int64, string
+
+
+class InitProducerIdRequest(Request, key=22, versions="0-4", flexible="2+"):
+    """Give me an id."""
+
+    transactional_id: str | None = string(nullable="0+", about="the producer's name if it is transactional")
+    transaction_timeout_ms: int = int32(about="after how long an idle transaction is aborted")
+    producer_id: int = int64(versions="3+", default=-1, about="the id it has, if it wants the next epoch of it")
+    producer_epoch: int = int16(versions="3+", default=-1, about="the epoch it has")
+
+
+class InitProducerIdResponse(Response, key=22, versions="0-4", flexible="2+"):
+    """An id, and the epoch that fences older owners of it."""
+
+    throttle_time_ms: int = int32(default=0, ignorable=True, about="how long the client is not read because of a quota")
+    error_code: int = int16(about="0, or why there is no id")
+    producer_id: int = int64(default=-1, about="the id")
+    producer_epoch: int = int16(about="its epoch")

@@ -1,0 +1,26 @@
+"""Topic ids and their like: sixteen bytes, and the 22 characters that Kafka's tools show for them. A pure module."""
+
+import base64
+import binascii
+
+from minibroker.wire.errors import WireError
+
+UUID_SIZE = 16
+NO_UUID = bytes(UUID_SIZE)
+
+
+def uuid_text(uuid: bytes) -> str:
+    """Write an id as Kafka does: url-safe base64 without padding."""
+    return base64.urlsafe_b64encode(uuid).rstrip(b"=").decode()
+
+
+def parse_uuid(text: str) -> bytes:
+    """Undo `uuid_text`."""
+    try:
+        uuid = base64.urlsafe_b64decode(text + "==")
+    except (binascii.Error, ValueError) as error:
+        raise WireError(f"{text!r} is not an id: {error}") from error
+    # Base64 is lenient: it passes over foreign characters, and several texts stand for the same bytes.
+    if len(uuid) != UUID_SIZE or uuid_text(uuid) != text:
+        raise WireError(f"{text!r} is not an id: an id is 22 characters for {UUID_SIZE} bytes")
+    return uuid

@@ -1,0 +1,29 @@
+"""The pages about the protocol are those that the tables make."""
+
+from pathlib import Path
+
+from minibroker.wire.apis import APIS
+from minibroker.wire.document import pages
+from minibroker.wire.schema import Message
+
+PAGES = Path(__file__).parents[3] / "docs" / "reference" / "protocol"
+REMAKE = "run: python -m minibroker.wire.document docs/reference/protocol"
+
+
+def test_the_pages_are_those_that_the_tables_make() -> None:
+    made = pages()
+    assert {path.name for path in PAGES.iterdir()} == set(made), REMAKE
+    for name, text in made.items():
+        assert (PAGES / name).read_text() == text, f"{name}: {REMAKE}"
+
+
+def test_there_is_a_page_for_every_api_and_a_line_for_every_field() -> None:
+    made = pages()
+    assert len(made) == len(APIS) + 1
+    everything = "\n".join(made.values())
+    for api in APIS.values():
+        messages: list[type[Message]] = [api.request, api.response]
+        for message in messages:
+            assert f"## {message.__name__}\n" in everything
+            for field in message.schema.fields:
+                assert f"| `{field.name}` |" in everything

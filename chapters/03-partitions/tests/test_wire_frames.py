@@ -1,0 +1,193 @@
+"""Frames and headers: traps 1 to 5 of the protocol, and streams that come in pieces."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wire_messages import EVERY_MESSAGE, message_id, sample
+
+from minibroker.wire.apis import APIS, ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.errors import MalformedMessage, UnsupportedApi, WireError
+from minibroker.wire.frames import FrameReader, frame_length
+from minibroker.wire.headers import (
+    RequestHeader,
+    frame_request,
+    frame_response,
+    part_bytes,
+    read_request_header,
+    read_response_header,
+)
+from minibroker.wire.schema import Part, Request, Response, decode_whole
+from minibroker.wire.tables.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
+
+LIMIT = 100_000
+
+
+def joined(parts: list[Part]) -> bytes:
+    return b"".join(bytes(part) for part in parts if isinstance(part, bytes | bytearray | memoryview))
+
+
+def frame_of(parts: list[Part]) -> memoryview:
+    (frame,) = FrameReader(LIMIT).feed(joined(parts))
+    return frame
+
+
+# Headers
+
+
+@pytest.mark.parametrize(("cls", "version"), EVERY_MESSAGE, ids=message_id)
+@pytest.mark.parametrize("client_id", ["a client", "", None])
+def test_a_message_arrives_behind_its_header(cls: type, version: int, client_id: str | None) -> None:
+    message = sample(cls, version)
+    key = cls.schema.key  # type: ignore[attr-defined]
+    if isinstance(message, Request):
+        frame = frame_of(frame_request(message, version=version, correlation_id=-7, client_id=client_id))
+        header, position = read_request_header(frame)
+        assert header == RequestHeader(key, version, -7, client_id)
+        assert header.client_id == client_id
+    else:
+        assert isinstance(message, Response)
+        frame = frame_of(frame_response(message, version=version, correlation_id=-7))
+        correlation_id, position = read_response_header(key, version, frame)
+        assert correlation_id == -7
+    assert decode_whole(cls, frame, position, version) == message
+
+
+def test_an_apiversions_request_of_the_future_is_told_apart_by_its_header_alone() -> None:
+    # Trap 1: the body is not parsed; the answer is in version 0 and has the range of key 18.
+    frame = memoryview(b"\x00\x12\x00\x63\x00\x00\x00\x05\x00\x02me" + b"what follows is not known")
+    with pytest.raises(UnsupportedApi) as raised:
+        read_request_header(frame)
+    assert raised.value.header == RequestHeader(18, 99, 5, "me")
+    answer = ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=4)]
+    )
+    assert joined(frame_response(answer, version=0, correlation_id=5)) == bytes.fromhex(
+        "00000010 00000005 0023 00000001 0012 0000 0004"
+    )
+
+
+def test_the_header_of_an_apiversions_response_has_no_tags_in_any_version() -> None:
+    # Trap 2: the body of version 3 is flexible, the header before it is not.
+    response = ApiVersionsResponse(error_code=0, api_keys=[])
+    assert joined(frame_response(response, version=3, correlation_id=1)) == bytes.fromhex(
+        "0000000c 00000001 0000 01 00000000 00"
+    )
+    assert read_response_header(ApiKey.API_VERSIONS, 3, memoryview(bytes(12)))[1] == 4
+    other = MetadataResponse(brokers=[], topics=[])
+    assert joined(frame_response(other, version=9, correlation_id=1))[4:9] == b"\0\0\0\x01" + b"\0"
+
+
+def test_the_client_id_is_never_a_compact_string() -> None:
+    # Trap 3: two bytes of length, even before a flexible message; then the tags of the header.
+    request = ApiVersionsRequest(client_software_name="n", client_software_version="v")
+    assert joined(frame_request(request, version=3, correlation_id=1, client_id="me")) == bytes.fromhex(
+        "00000012 0012 0003 00000001 0002 6d65 00 02 6e 02 76 00"
+    )
+
+
+@pytest.mark.parametrize(("key", "version"), [(99, 0), (-1, 0), (8, 0), (0, 2), (0, 13), (3, -1)])
+def test_an_unknown_key_or_version_is_refused_with_its_header(key: int, version: int) -> None:
+    # Trap 4: close the connection.
+    frame = key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True) + b"\0\0\0\x09" + b"\xff\xff"
+    with pytest.raises(UnsupportedApi, match=f"key {key} version {version}") as raised:
+        read_request_header(memoryview(frame))
+    assert raised.value.header == RequestHeader(key, version, 9, None)
+
+
+def test_unknown_tagged_fields_of_a_header_are_ignored() -> None:
+    # Trap 5.
+    head, tags = b"\x00\x03\x00\x09" + bytes(4) + b"\xff\xff", b"\x01\x63\x03abc"
+    assert read_request_header(memoryview(head + tags + b"body"))[1] == len(head + tags)
+    assert read_response_header(3, 9, memoryview(bytes(4) + tags + b"body"))[1] == 4 + len(tags)
+
+
+@pytest.mark.parametrize("version", [1, 9])
+def test_every_cut_off_header_is_refused(version: int) -> None:
+    request = MetadataRequest(topics=None)
+    frame = frame_of(frame_request(request, version=version, correlation_id=1, client_id="client"))
+    _header, position = read_request_header(frame)
+    for size in range(position):
+        with pytest.raises(MalformedMessage):
+            read_request_header(frame[:size])
+    for size in range(4):
+        with pytest.raises(MalformedMessage):
+            read_response_header(3, version, frame[:size])
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_header_or_refused(data: bytes) -> None:
+    try:
+        header, position = read_request_header(memoryview(data))
+    except (MalformedMessage, UnsupportedApi):
+        return
+    assert header.api_key in APIS
+    assert position <= len(data)
+
+
+def test_a_client_id_must_be_utf8_and_must_fit() -> None:
+    with pytest.raises(MalformedMessage, match="no header"):
+        read_request_header(memoryview(bytes(8) + b"\x00\x01\xff"))
+    for client_id in ("x" * 40_000, "\ud800"):
+        with pytest.raises(WireError, match=r"a header cannot be written: .* client id '"):
+            frame_request(MetadataRequest(topics=None), version=1, correlation_id=1, client_id=client_id)
+
+
+def test_the_length_counts_all_parts() -> None:
+    parts = frame_request(MetadataRequest(topics=[]), version=1, correlation_id=1, client_id=None)
+    assert part_bytes(parts) == len(joined(parts))
+    assert int.from_bytes(joined(parts)[:4]) == part_bytes(parts) - 4
+
+
+# Frames
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30), max_size=5), st.lists(st.integers(1, 20)))
+def test_frames_come_whole_however_the_stream_is_cut(frames: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(len(frame).to_bytes(4) + frame for frame in frames)
+    reader = FrameReader(LIMIT)
+    found: list[memoryview] = []
+    for cut in cuts:
+        found += reader.feed(stream[:cut])
+        stream = stream[cut:]
+    found += reader.feed(stream)
+    assert found == frames
+    assert reader.is_between_frames
+
+
+@pytest.mark.parametrize(("cls", "version"), EVERY_MESSAGE, ids=message_id)
+def test_a_message_is_read_from_single_bytes(cls: type, version: int) -> None:
+    message = sample(cls, version)
+    data = b"h" + message.encode(version)
+    reader = FrameReader(LIMIT)
+    found: list[memoryview] = []
+    for byte in len(data).to_bytes(4) + data:
+        assert found == []
+        found += reader.feed(bytes([byte]))
+    (frame,) = found
+    assert decode_whole(cls, frame, 1, version) == message
+
+
+def test_a_frame_can_be_written_to_and_is_nobody_elses() -> None:
+    received = bytearray(b"\0\0\0\x02ab\0\0\0\x02cd")
+    first, second = FrameReader(LIMIT).feed(received)
+    first[0] = ord("X")
+    assert received == b"\0\0\0\x02ab\0\0\0\x02cd"
+    assert (bytes(first), bytes(second)) == (b"Xb", b"cd")
+
+
+@pytest.mark.parametrize("length", [-1, 0, LIMIT + 1, 2**31 - 1, -(2**31)])
+def test_a_length_outside_of_the_limits_is_refused(length: int) -> None:
+    prefix = length.to_bytes(4, signed=True)
+    with pytest.raises(MalformedMessage, match=f"a frame of {length} bytes, a frame has 1 to {LIMIT}"):
+        frame_length(prefix, LIMIT)
+    with pytest.raises(MalformedMessage):
+        FrameReader(LIMIT).feed(prefix)
+
+
+def test_memory_is_taken_as_bytes_arrive() -> None:
+    reader = FrameReader(2**31 - 1)
+    assert reader.feed((2**31 - 1).to_bytes(4) + b"abc") == []
+    assert not reader.is_between_frames
+    assert len(reader._frame) == 3

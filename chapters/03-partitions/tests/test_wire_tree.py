@@ -1,0 +1,246 @@
+"""The inspector: what it shows, and that it sees what the decoders see."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire_messages import EVERY_MESSAGE, message_id, plain, sample, structs
+
+from minibroker.log.batch import BatchBuilder
+from minibroker.wire.apis import APIS
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.errors import MalformedMessage, UnsupportedApi
+from minibroker.wire.headers import frame_request, frame_response
+from minibroker.wire.schema import Message, Part, Request, Response
+from minibroker.wire.tables.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from minibroker.wire.tables.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from minibroker.wire.tables.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from minibroker.wire.tables.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from minibroker.wire.tree import Node, explain, explain_request, explain_response, render
+
+SCENARIOS = Path(__file__).parent / "scenarios"
+TIME = 1_700_000_000_000
+Transcript = Callable[[Path, str], None]
+
+
+def frame_of(parts: list[Part]) -> memoryview:
+    return memoryview(b"".join(bytes(part) for part in parts if isinstance(part, bytes | bytearray | memoryview)))[4:]
+
+
+def request_frame(message: Request, version: int) -> memoryview:
+    return frame_of(frame_request(message, version=version, correlation_id=4, client_id="demo"))
+
+
+def response_frame(message: Response, version: int) -> memoryview:
+    return frame_of(frame_response(message, version=version, correlation_id=4))
+
+
+def batch(count: int) -> bytes:
+    builder = BatchBuilder()
+    for index in range(count):
+        builder.append(timestamp=TIME + index, key=b"k", value=b"value %d" % index)
+    return bytes(builder.build())
+
+
+def shown_request(message: Request, version: int) -> str:
+    frame = request_frame(message, version)
+    return "\n".join(render(explain_request(frame), frame)) + "\n"
+
+
+def shown_response(message: Response, version: int) -> str:
+    frame = response_frame(message, version)
+    assert message.schema.key is not None
+    return "\n".join(render(explain_response(message.schema.key, version, frame), frame)) + "\n"
+
+
+# Transcripts
+
+
+def test_a_produce_request_is_shown_down_to_its_batch(transcript: Transcript) -> None:
+    partition = PartitionProduceData(index=3, records=batch(2))
+    request = ProduceRequest(
+        acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="orders", partition_data=[partition])]
+    )
+    transcript(SCENARIOS / "tree-produce-request-v9.txt", shown_request(request, 9))
+    transcript(SCENARIOS / "tree-produce-request-v7.txt", shown_request(request, 7))
+
+
+def test_a_produce_response_is_shown_with_its_tagged_fields(transcript: Transcript) -> None:
+    partition = PartitionProduceResponse(
+        index=3,
+        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        base_offset=-1,
+        current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=9),
+    )
+    response = ProduceResponse(
+        responses=[TopicProduceResponse(name="orders", partition_responses=[partition])],
+        node_endpoints=[NodeEndpoint(node_id=2, host="127.0.0.1", port=9093)],
+    )
+    transcript(SCENARIOS / "tree-produce-response-v10.txt", shown_response(response, 10))
+
+
+def test_a_fetch_is_shown_with_a_batch_that_is_cut_off(transcript: Transcript) -> None:
+    topic_id = bytes(range(16))
+    request = FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        topics=[
+            FetchTopic(
+                topic_id=topic_id,
+                partitions=[FetchPartition(partition=0, fetch_offset=7, partition_max_bytes=1_048_576)],
+            )
+        ],
+    )
+    transcript(SCENARIOS / "tree-fetch-request-v13.txt", shown_request(request, 13))
+    partition = PartitionData(
+        partition_index=0,
+        error_code=0,
+        high_watermark=42,
+        aborted_transactions=None,
+        records=batch(3) + batch(2)[:70],
+    )
+    response = FetchResponse(responses=[FetchableTopicResponse(topic_id=topic_id, partitions=[partition])])
+    transcript(SCENARIOS / "tree-fetch-response-v13.txt", shown_response(response, 13))
+
+
+def test_what_a_client_asks_first_is_shown(transcript: Transcript) -> None:
+    versions = ApiVersionsRequest(client_software_name="demo", client_software_version="1.0")
+    answer = ApiVersionsResponse(
+        error_code=0,
+        api_keys=[
+            ApiVersion(api_key=key, min_version=api.min_version, max_version=api.max_version)
+            for key, api in APIS.items()
+        ][:3],
+    )
+    metadata = MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=1, host="127.0.0.1", port=9092)],
+        cluster_id="abc",
+        controller_id=1,
+        topics=[
+            MetadataResponseTopic(
+                error_code=0,
+                name="orders",
+                topic_id=bytes(range(16)),
+                partitions=[
+                    MetadataResponsePartition(
+                        error_code=0,
+                        partition_index=index,
+                        leader_id=1,
+                        leader_epoch=0,
+                        replica_nodes=[1],
+                        isr_nodes=[1],
+                    )
+                    for index in range(25)
+                ],
+            )
+        ],
+    )
+    shown = [
+        shown_request(versions, 0),
+        shown_request(versions, 3),
+        shown_response(answer, 3),
+        shown_request(MetadataRequest(topics=None), 12),
+        shown_response(metadata, 12),
+    ]
+    transcript(SCENARIOS / "tree-first-requests.txt", "\n".join(shown))
+
+
+# A second opinion
+
+
+def tree_plain(node: Node, cls: type, version: int) -> object:
+    """What the inspector saw, as lists of the values that a version carries."""
+    tagged = {
+        child.children[0].name: child.children[0]
+        for tags in node.children
+        if tags.name == "tags"
+        for child in tags.children
+    }
+    seen = {child.name: child for child in node.children if child.name != "tags"} | tagged
+    values = []
+    for field in cls.schema.fields:  # type: ignore[attr-defined]
+        if version not in field.versions:
+            continue
+        if field.name not in seen:
+            values.append(plain([] if field.is_array and field.default == () else field.default, version))
+            continue
+        values.append(_tree_value(seen[field.name], field, version))
+    return values
+
+
+def _tree_value(node: Node, field: Any, version: int) -> object:
+    if node.value is None and not node.children:
+        return None
+    if field.is_array:
+        return [_tree_value(child, field._replace(is_array=False), version) for child in node.children]
+    return node.value if field.struct is None else tree_plain(node, field.struct, version)
+
+
+@pytest.mark.parametrize(("cls", "version"), EVERY_MESSAGE, ids=message_id)
+@settings(max_examples=5)
+@given(data=st.data())
+def test_the_inspector_sees_what_the_decoder_sees(cls: type[Message], version: int, data: st.DataObject) -> None:
+    message = data.draw(structs(cls, version))
+    written = memoryview(message.encode(version))
+    tree = explain(cls, written, 0, version)
+    assert (tree.start, tree.end) == (0, len(written))
+    assert tree_plain(tree, cls, version) == plain(message, version)
+
+
+@pytest.mark.parametrize(("cls", "version"), EVERY_MESSAGE, ids=message_id)
+def test_every_byte_belongs_to_exactly_one_line(cls: type[Message], version: int) -> None:
+    written = memoryview(sample(cls, version).encode(version))
+    tree = explain(cls, written, 0, version)
+    owned: list[int] = []
+
+    def own(node: Node) -> None:
+        owned.extend(range(node.start, node.children[0].start if node.children else node.end))
+        for child in node.children:
+            own(child)
+
+    own(tree)
+    assert owned == list(range(len(written)))
+    assert len(render(tree, written)) >= 1
+
+
+@pytest.mark.parametrize(("cls", "version"), EVERY_MESSAGE, ids=message_id)
+def test_the_inspector_refuses_every_truncation(cls: type[Message], version: int) -> None:
+    written = memoryview(sample(cls, version).encode(version))
+    for size in range(len(written)):
+        with pytest.raises(MalformedMessage):
+            explain(cls, written[:size], 0, version)
+
+
+def test_trailing_bytes_are_shown() -> None:
+    frame = memoryview(bytes(request_frame(MetadataRequest(topics=None), 1)) + b"more")
+    assert explain_request(frame).children[-1].value == b"more"
+
+
+def test_a_request_that_the_tables_lack_is_not_shown() -> None:
+    with pytest.raises(UnsupportedApi):
+        explain_request(memoryview(b"\0\x63" + bytes(6) + b"\xff\xff"))
