@@ -1,0 +1,144 @@
+"""What DescribeConfigs tells: each configuration's value, where it comes from, and what else would hold. A pure module.
+
+The synonyms of a configuration are all the places where it is set, the one that wins first. As in Kafka, hours do not
+count as a synonym of milliseconds where they are only the default.
+"""
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+from minibroker.metadata.config_keys import ConfigKey, ConfigSource, Value
+from minibroker.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, NodeConfig, Texts, TopicConfig
+
+
+class SetValue(NamedTuple):
+    """One place where a value is set, under the name that it has there."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class Described(NamedTuple):
+    """A configuration as it is shown. A secret has no value."""
+
+    key: ConfigKey
+    value: str | None
+    source: ConfigSource
+    synonyms: Sequence[SetValue]
+    is_read_only: bool
+
+
+def describe_topic(overrides: Texts, node: NodeConfig) -> list[Described]:
+    """All configurations of a topic that sets `overrides`."""
+    config = TopicConfig(overrides, node)
+    return [
+        _topic_entry(key, config, node)
+        for key in TOPIC_CONFIGS.values()
+        if not key.is_internal or config.value(key.name) is not None
+    ]
+
+
+def _topic_entry(key: ConfigKey, config: TopicConfig, node: NodeConfig) -> Described:
+    value = _shown(key, config.value(key.name))
+    synonyms: list[SetValue] = []
+    if key.name in config.overrides:
+        synonyms.append(SetValue(key.name, value, ConfigSource.TOPIC_CONFIG))
+    if key.synonym is not None:
+        names = [synonym.name for synonym in key.synonyms]
+        places = list(_places(names, node))
+        is_set = any(place.source is not ConfigSource.DEFAULT_CONFIG for place in places)
+        synonyms += places if is_set else _from(key.synonym, places)
+    return Described(key, value, _first_source(synonyms), synonyms, is_read_only=False)
+
+
+def describe_broker(node: NodeConfig) -> list[Described]:
+    """All configurations of this broker."""
+    return [
+        _broker_entry(key, node)
+        for key in BROKER_CONFIGS.values()
+        if not key.is_internal or any(key.name in texts for _source, texts in node.layers)
+    ]
+
+
+def _broker_entry(key: ConfigKey, node: NodeConfig) -> Described:
+    synonyms = _from(key.name, _places(_FAMILIES.get(key.name, [key.name]), node))
+    value = _shown(key, node.value(key.name))
+    return Described(key, value, _first_source(synonyms), synonyms, is_read_only=not key.is_dynamic)
+
+
+def describe_all_brokers(node: NodeConfig) -> list[Described]:
+    """What is set for all brokers while they run, and nothing else."""
+    source, texts = next(layer for layer in node.layers if layer[0] is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    entries = []
+    for name, text in texts.items():
+        key = BROKER_CONFIGS[name]
+        value = _shown(key, key.parse(text))
+        entries.append(Described(key, value, source, [SetValue(name, value, source)], not key.is_dynamic))
+    return entries
+
+
+# Synonyms -------------------------------------------------------------------------------------------------------------
+
+# Broker configurations of the same meaning, the strongest first; the interval of the flusher only stands in.
+_FAMILIES = {
+    synonym.name: [it.name for it in key.synonyms]
+    for key in TOPIC_CONFIGS.values()
+    for synonym in key.synonyms
+    if len(key.synonyms) > 1 and synonym.name != "log.flush.scheduler.interval.ms"
+}
+
+
+def _places(names: Sequence[str], node: NodeConfig) -> Iterable[SetValue]:
+    """Where these broker configurations are set, the strongest place first."""
+    for source, texts in node.layers:
+        for name in names:
+            if name in texts:
+                yield SetValue(name, _unless_secret(BROKER_CONFIGS[name], texts[name]), source)
+    for name in names:
+        key = BROKER_CONFIGS[name]
+        if key.default is not None:
+            yield SetValue(name, _unless_secret(key, key.default), ConfigSource.DEFAULT_CONFIG)
+
+
+def _from(name: str, places: Iterable[SetValue]) -> list[SetValue]:
+    """Those from the first on that has this very name."""
+    found: list[SetValue] = []
+    for place in places:
+        if found or place.name == name:
+            found.append(place)
+    return found
+
+
+def _first_source(synonyms: Sequence[SetValue]) -> ConfigSource:
+    return synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+
+
+# Values as text -------------------------------------------------------------------------------------------------------
+
+
+def _unless_secret(key: ConfigKey, text: str) -> str | None:
+    return None if key.is_sensitive else text
+
+
+def _shown(key: ConfigKey, value: Value) -> str | None:
+    return None if value is None or key.is_sensitive else text_of(value)
+
+
+def text_of(value: Value) -> str:
+    """A value as Java writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return _double_text(value) if isinstance(value, float) else str(value)
+
+
+def _double_text(value: float) -> str:
+    # Java has an exponent from 10^7 on and below 10^-3, without a plus sign, and always a digit behind the point.
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    first, *rest = (str(digit) for digit in digits)
+    return f"{'-' * sign}{first}.{''.join(rest) or '0'}E{int(exponent) + len(rest)}"

@@ -1,0 +1,99 @@
+"""The page of all configurations, made from the tables. A pure module."""
+
+from collections.abc import Iterable, Iterator
+
+from minibroker.metadata.broker_configs import BROKER_CONFIGS, DEPARTURES, KAFKA_DEFAULTS, NEEDS_A_RESTART
+from minibroker.metadata.config_keys import INT_MAX, LONG_MAX, ConfigKey
+from minibroker.metadata.topic_configs import TOPIC_CONFIGS
+
+_HEAD = """# Configuration
+
+A broker is configured with Kafka's names. They are given on the command line (`minibroker serve --set name=value`) or
+in a file (`--config FILE`, lines of `name=value`). A name that does not exist is refused, with the one that is probably
+meant. What holds for a topic is, in this order:
+
+1. what the topic sets itself, when it is created or altered;
+2. what was set for this broker while it runs, under the broker's name of the same thing;
+3. what was set for all brokers while they run;
+4. what the broker was started with;
+5. the default.
+
+This page is made from the tables in `minibroker.metadata.topic_configs` and `minibroker.metadata.broker_configs`; a
+test holds it against them. The defaults and the limits are those of Apache Kafka 4.3."""
+
+_DEPARTURES = """## Defaults that differ from Kafka's
+
+| configuration | Kafka | here | why |
+|---|---|---|---|"""
+
+_TOPIC = """## Topics
+
+Set with `minibroker topics create --config` and `minibroker topics alter --config`, or by any of Kafka's own tools. The
+last column is the broker's name for what holds where a topic sets nothing. Not in the table, because it is shown only
+where it is set: `internal.segment.bytes`, Kafka's way to a segment smaller than `segment.bytes` allows, for tests.
+
+| configuration | type | default | allowed | what it does | broker's name |
+|---|---|---|---|---|---|"""
+
+_BROKER = """## Brokers
+
+Beside the broker's names in the table above, which all can be changed while it runs:
+
+| configuration | type | default | allowed | what it does | can be changed while it runs |
+|---|---|---|---|---|---|"""
+
+_INERT = """## Accepted, but without effect
+
+Tools copy whole sets of configurations from one cluster to another, so every configuration of a topic is accepted, kept
+and shown. This broker does nothing about these:"""
+
+_RESTART = """## Changed only by a restart
+
+Kafka can change these while a broker runs; here a change is refused, because it would have no effect:"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield from (_HEAD, "", _DEPARTURES)
+    for name, (default, reason) in DEPARTURES.items():
+        kafka = KAFKA_DEFAULTS[name]
+        yield f"| `{name}` | {'none' if kafka is None else _value(kafka)} | {_value(default)} | {reason} |"
+    yield from ("", _TOPIC)
+    for key in _shown(TOPIC_CONFIGS.values()):
+        yield f"{_row(key)} {', '.join(f'`{it.name}`' for it in key.synonyms) or '–'} |"
+    yield from ("", _BROKER)
+    synonyms = {key.synonym for key in TOPIC_CONFIGS.values()}
+    for key in _shown(BROKER_CONFIGS.values()):
+        if key.name not in synonyms:
+            yield f"{_row(key)} {'yes' if key.is_dynamic else 'no'} |"
+    yield from ("", _INERT, "", "- of topics: " + _names(TOPIC_CONFIGS.values()))
+    yield "- of brokers: " + _names(key for key in BROKER_CONFIGS.values() if key.name not in synonyms)
+    yield from ("", _RESTART + " " + ", ".join(f"`{name}`" for name in sorted(NEEDS_A_RESTART)) + ".")
+
+
+def _shown(keys: Iterable[ConfigKey]) -> Iterator[ConfigKey]:
+    return (key for key in keys if not key.is_internal)
+
+
+def _names(keys: Iterable[ConfigKey]) -> str:
+    return ", ".join(f"`{key.name}`" for key in keys if not key.acts)
+
+
+def _row(key: ConfigKey) -> str:
+    allowed = "–" if key.check is None else _escaped(key.check.rule)
+    about = ("" if key.acts else "*(no effect)* ") + _escaped(key.about)
+    default = "–" if key.default is None else _value(key.default)
+    return f"| `{key.name}` | {key.type.name.lower()} | {default} | {allowed} | {about} |"
+
+
+def _value(text: str) -> str:
+    names = {str(LONG_MAX): "2⁶³ − 1", str(INT_MAX): "2³¹ − 1", "": "empty"}
+    return names.get(text, f"`{text}`")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")

@@ -1,0 +1,276 @@
+"""The image: everything that the metadata log says, as of one offset. A pure module.
+
+An image never changes. Folding a record gives a new one that shares with the old what the record does not touch, so
+whoever holds an image can go on reading it, and the difference between two images is found by comparing what they do
+not share. Many records are folded through a `Builder`, which copies each part once, however many records change it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from minibroker.metadata.config_keys import ConfigResource
+from minibroker.metadata.errors import CorruptMetadata
+from minibroker.metadata.names import can_collide, collision_key
+from minibroker.metadata.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from minibroker.wire.uuids import uuid_text
+
+NO_LEADER = -1
+NO_OFFSET = -1
+
+
+class Endpoint(NamedTuple):
+    """Where a broker can be reached by one of its listeners."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A broker that is registered. Host and port are those of its first listener."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    is_fenced: bool
+    incarnation_id: bytes
+    epoch: int
+    endpoints: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition: who has it, who is in sync, who leads."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic and its partitions."""
+
+    name: str
+    topic_id: bytes
+    partitions: Mapping[int, PartitionImage]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The metadata of a cluster. `offset` is that of the last record in it."""
+
+    cluster_id: str = ""
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_names: Mapping[bytes, str] = field(default_factory=dict)
+    collisions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The topics whose names are alike but for `.` and `_`, by what they have in common."""
+    configs: Mapping[tuple[ConfigResource, str], Mapping[str, str]] = field(default_factory=dict)
+    next_producer_id: int = 0
+    features: Mapping[str, int] = field(default_factory=dict)
+    offset: int = NO_OFFSET
+
+    def topic_configs(self, topic: str) -> Mapping[str, str]:
+        """What a topic sets itself."""
+        return self.configs.get((ConfigResource.TOPIC, topic), {})
+
+    def live_brokers(self) -> list[int]:
+        """The brokers that may lead, in order."""
+        return sorted(node_id for node_id, broker in self.brokers.items() if not broker.is_fenced)
+
+
+def fold(image: Image, record: MetadataRecord, offset: int) -> Image:
+    """The image after one more record."""
+    return fold_all(image, [(offset, record)])
+
+
+def fold_all(image: Image, records: Iterable[tuple[int, MetadataRecord]]) -> Image:
+    """The image after these records, each with its offset; the cost is that of the records."""
+    builder = Builder(image)
+    for offset, record in records:
+        builder.fold(record, offset)
+    return builder.build()
+
+
+class Builder:
+    """An image in the making. Each mapping is copied when it is changed for the first time."""
+
+    def __init__(self, image: Image) -> None:
+        self._old = image
+        self._new: dict[str, Any] = {}
+        self._partitions: dict[str, dict[int, PartitionImage]] = {}
+        self._configs: dict[tuple[ConfigResource, str], dict[str, str]] = {}
+        self.offset = image.offset
+
+    def fold(self, record: MetadataRecord, offset: int) -> None:
+        """Apply one record. One that cannot be is an error with its offset: the log is not what it must be."""
+        assert offset > self.offset, f"record {offset} comes after {self.offset}"
+        step = _STEPS.get(type(record))
+        assert step is not None, f"nobody folds a {type(record).__name__}"
+        try:
+            step(self, record)
+        except CorruptMetadata as error:
+            raise CorruptMetadata(f"metadata record at offset {offset}: {error}") from error
+        self.offset = offset
+
+    def build(self) -> Image:
+        """The image as of now. The builder is of no use afterwards."""
+        if self.offset == self._old.offset:
+            return self._old
+        for name, partitions in self._partitions.items():
+            topics = self._change("topics")
+            if name in topics:
+                topics[name] = replace(topics[name], partitions=partitions)
+        return replace(self._old, offset=self.offset, **self._new)
+
+    def _change(self, part: str) -> Any:
+        """A part of the image that may be written to."""
+        if part not in self._new:
+            self._new[part] = dict(getattr(self._old, part))
+        return self._new[part]
+
+    def _now(self, part: str) -> Any:
+        """A part of the image as it is now, to be read."""
+        return self._new.get(part, getattr(self._old, part))
+
+    def _topic(self, topic_id: bytes) -> TopicImage:
+        name = self._now("topic_names").get(topic_id)
+        if name is None:
+            raise CorruptMetadata(f"no topic has the id {uuid_text(topic_id)}")
+        topic: TopicImage = self._now("topics")[name]
+        return topic
+
+    # One method for each kind of record -------------------------------------------------------------------------------
+
+    def on_topic(self, record: TopicRecord) -> None:
+        """A topic without partitions; they follow."""
+        if record.name in self._now("topics") or record.topic_id in self._now("topic_names"):
+            raise CorruptMetadata(f"the topic {record.name} or its id {uuid_text(record.topic_id)} is there already")
+        self._change("topics")[record.name] = TopicImage(record.name, record.topic_id, {})
+        self._change("topic_names")[record.topic_id] = record.name
+        self._partitions[record.name] = {}
+        if can_collide(record.name):
+            key = collision_key(record.name)
+            self._change("collisions")[key] = self._now("collisions").get(key, frozenset()) | {record.name}
+
+    def on_remove_topic(self, record: RemoveTopicRecord) -> None:
+        """The topic, its id, its configuration."""
+        name = self._topic(record.topic_id).name
+        del self._change("topics")[name]
+        del self._change("topic_names")[record.topic_id]
+        self._partitions.pop(name, None)
+        self._forget_configs((ConfigResource.TOPIC, name))
+        key = collision_key(name)
+        if name in self._now("collisions").get(key, ()):
+            left = self._change("collisions").pop(key) - {name}
+            if left:
+                self._change("collisions")[key] = left
+
+    def on_partition(self, record: PartitionRecord) -> None:
+        """A partition of a topic that is there."""
+        topic = self._topic(record.topic_id)
+        if topic.name not in self._partitions:
+            self._partitions[topic.name] = dict(topic.partitions)
+        self._partitions[topic.name][record.partition_id] = PartitionImage(
+            replicas=tuple(record.replicas),
+            isr=tuple(record.isr),
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            adding_replicas=tuple(record.adding_replicas),
+            removing_replicas=tuple(record.removing_replicas),
+            leader_recovery_state=record.leader_recovery_state,
+        )
+
+    def on_config(self, record: ConfigRecord) -> None:
+        """A configuration; a resource without any is not there at all."""
+        resource = _resource(record)
+        texts = self._configs.get(resource)
+        if texts is None:
+            texts = self._configs[resource] = dict(self._now("configs").get(resource, {}))
+        if record.value is None:
+            texts.pop(record.name, None)
+        else:
+            texts[record.name] = record.value
+        if texts:
+            self._change("configs")[resource] = texts
+        else:
+            self._forget_configs(resource)
+
+    def _forget_configs(self, resource: tuple[ConfigResource, str]) -> None:
+        self._configs.pop(resource, None)
+        if resource in self._now("configs"):
+            del self._change("configs")[resource]
+
+    def on_register_broker(self, record: RegisterBrokerRecord) -> None:
+        """A broker, in the place of what was known of it."""
+        endpoints = tuple(Endpoint(it.name, it.host, it.port, it.security_protocol) for it in record.end_points)
+        if not endpoints:
+            raise CorruptMetadata(f"broker {record.broker_id} has no listener")
+        self._change("brokers")[record.broker_id] = BrokerImage(
+            node_id=record.broker_id,
+            host=endpoints[0].host,
+            port=endpoints[0].port,
+            rack=record.rack,
+            is_fenced=record.fenced,
+            incarnation_id=record.incarnation_id,
+            epoch=record.broker_epoch,
+            endpoints=endpoints,
+        )
+
+    def on_producer_ids(self, record: ProducerIdsRecord) -> None:
+        """Producer ids are never given twice, so their number never falls."""
+        if record.next_producer_id < self._now("next_producer_id"):
+            raise CorruptMetadata(
+                f"producer ids fall from {self._now('next_producer_id')} to {record.next_producer_id}"
+            )
+        self._new["next_producer_id"] = record.next_producer_id
+
+    def on_feature_level(self, record: FeatureLevelRecord) -> None:
+        """A feature at level 0 is not there at all."""
+        features = self._change("features")
+        features[record.name] = record.feature_level
+        if record.feature_level == 0:
+            del features[record.name]
+
+    def on_no_op(self, record: NoOpRecord) -> None:
+        """Nothing."""
+
+
+def _resource(record: ConfigRecord) -> tuple[ConfigResource, str]:
+    try:
+        return ConfigResource(record.resource_type), record.resource_name
+    except ValueError:
+        raise CorruptMetadata(f"a configuration of a resource of type {record.resource_type}") from None
+
+
+_STEPS: dict[type[MetadataRecord], Callable[[Builder, Any], None]] = {
+    TopicRecord: Builder.on_topic,
+    RemoveTopicRecord: Builder.on_remove_topic,
+    PartitionRecord: Builder.on_partition,
+    ConfigRecord: Builder.on_config,
+    RegisterBrokerRecord: Builder.on_register_broker,
+    ProducerIdsRecord: Builder.on_producer_ids,
+    FeatureLevelRecord: Builder.on_feature_level,
+    NoOpRecord: Builder.on_no_op,
+}

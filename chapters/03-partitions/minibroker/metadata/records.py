@@ -1,0 +1,186 @@
+"""What can happen to the metadata of a cluster: Kafka's metadata records, and how they are framed. A pure module.
+
+A change of metadata is one record, or a few of them in one batch, in the log `__cluster_metadata-0`. The value of each
+log record is a frame around one metadata record; its key is null:
+
+    frame = frame_version:uvarint(1) key:uvarint version:uvarint message
+
+Every metadata record is flexible from version 0 on, so a field that is added later does not disturb an older reader.
+"""
+
+from minibroker.log.errors import InvalidVarint
+from minibroker.log.varint import decode_unsigned_varint, encode_unsigned_varint
+from minibroker.metadata.errors import CorruptMetadata, UnknownRecord
+from minibroker.wire.errors import WireError
+from minibroker.wire.schema import (
+    Message,
+    Struct,
+    array,
+    boolean,
+    decode_whole,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uint16,
+    uuid,
+)
+
+FRAME_VERSION = 1
+
+METADATA_VERSION = "metadata.version"
+METADATA_VERSION_LEVEL = 7  # Kafka's 3.3-IV3, the oldest that Kafka 4 reads; it has all the records below
+
+
+class MetadataRecord(Message):
+    """One change of metadata."""
+
+
+class TopicRecord(MetadataRecord, key=2, versions="0", flexible="0+"):
+    """A topic is created."""
+
+    name: str = string(about="the topic's name")
+    topic_id: bytes = uuid(about="its id, which no other topic ever has")
+
+
+class RemoveTopicRecord(MetadataRecord, key=9, versions="0", flexible="0+"):
+    """A topic is deleted, with its partitions and its configuration."""
+
+    topic_id: bytes = uuid(about="the topic")
+
+
+class PartitionRecord(MetadataRecord, key=3, versions="0-2", flexible="0+"):
+    """A partition is created, or stands in a snapshot."""
+
+    partition_id: int = int32(default=-1, about="its number in the topic")
+    topic_id: bytes = uuid(about="the topic")
+    replicas: list[int] = array(int32, about="the brokers that have a replica, the preferred leader first")
+    isr: list[int] = array(int32, about="those that are in sync")
+    removing_replicas: list[int] = array(int32, default=(), about="those that are about to go")
+    adding_replicas: list[int] = array(int32, default=(), about="those that are about to come")
+    leader: int = int32(default=-1, about="the leader, or -1")
+    leader_recovery_state: int = int8(
+        tag=0, default=0, about="1 after an unclean election, until the leader has recovered"
+    )
+    leader_epoch: int = int32(default=-1, about="it grows with every change of the leader")
+    partition_epoch: int = int32(default=-1, about="it grows with every change of the partition")
+    directories: list[bytes] = array(
+        uuid, versions="1+", default=(), ignorable=True, about="the data directory of each replica"
+    )
+    eligible_leader_replicas: list[int] | None = array(
+        int32, versions="2+", nullable="2+", tag=1, default=None, about="who may lead without loss though not in sync"
+    )
+    last_known_elr: list[int] | None = array(
+        int32, versions="2+", nullable="2+", tag=2, default=None, about="the last of those that are known"
+    )
+
+
+class ConfigRecord(MetadataRecord, key=4, versions="0", flexible="0+"):
+    """A configuration is set or taken back."""
+
+    resource_type: int = int8(about="2 topic, 4 broker")
+    resource_name: str = string(about="the topic, the broker's id, or nothing for all brokers")
+    name: str = string(about="the configuration")
+    value: str | None = string(nullable="0+", about="its value, or null to take it back")
+
+
+class BrokerEndpoint(Struct):
+    """Where a broker can be reached."""
+
+    name: str = string(about="the listener")
+    host: str = string()
+    port: int = uint16()
+    security_protocol: int = int16(about="0 plaintext, 1 TLS, 2 SASL, 3 both")
+
+
+class BrokerFeature(Struct):
+    """What a broker knows of a feature."""
+
+    name: str = string()
+    min_supported_version: int = int16()
+    max_supported_version: int = int16()
+
+
+class RegisterBrokerRecord(MetadataRecord, key=0, versions="0-3", flexible="0+"):
+    """A broker has come, or come back."""
+
+    broker_id: int = int32()
+    is_migrating_zk_broker: bool = boolean(versions="2+", default=False)
+    incarnation_id: bytes = uuid(about="another one each time the process starts")
+    broker_epoch: int = int64(about="it grows with every registration")
+    end_points: list[BrokerEndpoint] = array(BrokerEndpoint)
+    features: list[BrokerFeature] = array(BrokerFeature, default=())
+    rack: str | None = string(nullable="0+", default=None)
+    fenced: bool = boolean(default=True, about="whether it may lead nothing yet")
+    in_controlled_shutdown: bool = boolean(versions="1+", default=False)
+    log_dirs: list[bytes] = array(uuid, versions="3+", tag=0, default=(), about="its data directories")
+
+
+class ProducerIdsRecord(MetadataRecord, key=15, versions="0", flexible="0+"):
+    """A broker has got a block of producer ids."""
+
+    broker_id: int = int32(about="who has got it")
+    broker_epoch: int = int64(default=-1)
+    next_producer_id: int = int64(about="the first id behind the block")
+
+
+class FeatureLevelRecord(MetadataRecord, key=12, versions="0", flexible="0+"):
+    """A feature is at a level from now on; 0 is off. The first record of every metadata log is one."""
+
+    name: str = string()
+    feature_level: int = int16()
+
+
+class NoOpRecord(MetadataRecord, key=20, versions="0", flexible="0+"):
+    """Nothing: it only makes the log longer."""
+
+
+RECORDS: dict[int, type[MetadataRecord]] = {
+    record.schema.key: record
+    for record in (
+        RegisterBrokerRecord,
+        TopicRecord,
+        PartitionRecord,
+        ConfigRecord,
+        RemoveTopicRecord,
+        FeatureLevelRecord,
+        ProducerIdsRecord,
+        NoOpRecord,
+    )
+    if record.schema.key is not None
+}
+
+# The version that each record is written in; what is not named is written in version 0.
+_WRITTEN: dict[type[MetadataRecord], int] = {RegisterBrokerRecord: 1}
+
+
+def encode_record(record: MetadataRecord) -> bytes:
+    """Put the frame around a record."""
+    key = record.schema.key
+    assert key in RECORDS, f"{type(record).__name__} is not among the metadata records"
+    version = _WRITTEN.get(type(record), 0)
+    frame = encode_unsigned_varint(FRAME_VERSION) + encode_unsigned_varint(key) + encode_unsigned_varint(version)
+    return frame + record.encode(version)
+
+
+def decode_record(data: bytes) -> MetadataRecord:
+    """Take a record out of its frame, of any version that the tables have."""
+    try:
+        frame_version, position = decode_unsigned_varint(data, 0)
+        key, position = decode_unsigned_varint(data, position)
+        version, position = decode_unsigned_varint(data, position)
+        _check_known(frame_version, key, version)
+        return decode_whole(RECORDS[key], memoryview(data), position, version)
+    except (InvalidVarint, WireError) as error:
+        raise CorruptMetadata(f"{len(data)} bytes are no metadata record: {error}") from error
+
+
+def _check_known(frame_version: int, key: int, version: int) -> None:
+    if frame_version != FRAME_VERSION:
+        raise UnknownRecord(f"frame version {frame_version}, this program knows {FRAME_VERSION}")
+    versions = RECORDS[key].schema.versions if key in RECORDS else None
+    if versions is None or version not in versions:
+        raise UnknownRecord(
+            f"a metadata record of kind {key} version {version}: a newer program has written it, use that"
+        )

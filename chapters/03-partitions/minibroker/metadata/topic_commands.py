@@ -1,0 +1,344 @@
+"""Commands about topics: create, delete, grow. A pure module.
+
+Each topic of a command is decided by itself, and has a result of its own with Kafka's error code. The checks stand in
+Kafka's order, so that a request that is wrong in two ways gets the same answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from minibroker.metadata.config_keys import ConfigResource
+from minibroker.metadata.configs import NodeConfig, check_topic_configs
+from minibroker.metadata.decision import Command, Records, duplicates
+from minibroker.metadata.errors import InvalidConfig, InvalidTopicName, Refused
+from minibroker.metadata.image import Image, TopicImage
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC, can_collide, check_topic_name, collision_key
+from minibroker.metadata.placement import check_assignment, new_partition, place
+from minibroker.metadata.records import ConfigRecord, MetadataRecord, RemoveTopicRecord, TopicRecord
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.uuids import NO_UUID, uuid_text
+
+DEFAULT = -1
+
+
+# Create ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NewTopic:
+    """A topic to be created. Counts of -1 are the broker's default; an assignment is a partition and its brokers."""
+
+    name: str
+    topic_id: bytes
+    partition_count: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CreatedTopic:
+    """What came of a topic that was to be created."""
+
+    name: str
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    topic_id: bytes = NO_UUID
+    partition_count: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CreateTopics(Command[list[CreatedTopic]]):
+    """Create topics, each with a fresh id that the caller has drawn. `node` has the defaults."""
+
+    topics: Sequence[NewTopic]
+    node: NodeConfig
+    validate_only: bool = False
+
+    def run(self, image: Image, records: Records) -> list[CreatedTopic]:
+        """Decide about each name once."""
+        records.reserve(len(self.topics))
+        twice = duplicates(topic.name for topic in self.topics)
+        taken: dict[str, str] = {}
+        results = [_twice(name) for name in dict.fromkeys(topic.name for topic in self.topics) if name in twice]
+        for topic in self.topics:
+            if topic.name not in twice:
+                try:
+                    _check_name(image, topic.name, taken)
+                    results.append(self._create(image, topic, records))
+                except Refused as refused:
+                    results.append(CreatedTopic(topic.name, refused.code, str(refused)))
+        return results
+
+    def _create(self, image: Image, topic: NewTopic, records: Records) -> CreatedTopic:
+        assert topic.topic_id != NO_UUID, "a topic needs a fresh id"
+        assert topic.topic_id not in image.topic_names, "a topic needs a fresh id"
+        configs = self._checked_configs(topic)
+        assignments = self._assignments(image, topic, records)
+        made: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic.topic_id)]
+        made += [_config_record(topic.name, name, value) for name, value in configs.items()]
+        made += [new_partition(image, topic.topic_id, number, replicas) for number, replicas in assignments]
+        records.add(made)
+        return CreatedTopic(
+            topic.name,
+            topic_id=topic.topic_id,
+            partition_count=len(assignments),
+            replication_factor=len(assignments[0][1]),
+            configs=configs,
+        )
+
+    def _checked_configs(self, topic: NewTopic) -> dict[str, str]:
+        nulls = [name for name, value in topic.configs.items() if value is None]
+        if nulls:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"{nulls[0]} has no value: leave it out, or give it one")
+        configs = {name: value for name, value in topic.configs.items() if value is not None}
+        try:
+            check_topic_configs(configs, self.node)
+        except InvalidConfig as error:
+            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+        return configs
+
+    def _assignments(self, image: Image, topic: NewTopic, records: Records) -> list[tuple[int, Sequence[int]]]:
+        """Which brokers get which partition: as the client says, or as the broker likes."""
+        if topic.assignments:
+            return _manual(image, topic)
+        _check_counts(topic)
+        partition_count = self.node.num_partitions if topic.partition_count == DEFAULT else topic.partition_count
+        replication_factor = topic.replication_factor
+        if replication_factor == DEFAULT:
+            replication_factor = self.node.default_replication_factor
+        records.reserve(1 + len(topic.configs) + partition_count)
+        placed = place(
+            image,
+            topic_id=topic.topic_id,
+            first_partition=0,
+            partition_count=partition_count,
+            replication_factor=replication_factor,
+        )
+        return list(enumerate(placed))
+
+    def refuse(self, code: ErrorCode, message: str) -> list[CreatedTopic]:
+        """The same for every name."""
+        return [CreatedTopic(name, code, message) for name in dict.fromkeys(topic.name for topic in self.topics)]
+
+
+def _twice(name: str) -> CreatedTopic:
+    return CreatedTopic(name, ErrorCode.INVALID_REQUEST, f"the topic {_quoted(name)} is in the request more than once")
+
+
+def _quoted(name: str) -> str:
+    return ascii(name[:64])
+
+
+def _check_name(image: Image, name: str, taken: dict[str, str]) -> None:
+    """Demand that a topic of this name can be created; `taken` has those of the same request."""
+    if name == CLUSTER_METADATA_TOPIC:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is the log of the metadata itself and cannot be created")
+    try:
+        check_topic_name(name)
+    except InvalidTopicName as error:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+    if name in image.topics:
+        raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {name} exists already")
+    if can_collide(name):
+        key = collision_key(name)
+        others = image.collisions.get(key) or {taken.setdefault(key, name)} - {name}
+        if others:
+            raise Refused(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{name} collides with the topic {min(others)}: names must differ in more than '.' and '_'",
+            )
+
+
+def _check_counts(topic: NewTopic) -> None:
+    if topic.replication_factor < DEFAULT or topic.replication_factor == 0:
+        message = f"a replication factor of {topic.replication_factor}: it must be at least 1, or -1 for the default"
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    if topic.partition_count < DEFAULT or topic.partition_count == 0:
+        message = f"{topic.partition_count} partitions: there must be at least 1, or -1 for the default"
+        raise Refused(ErrorCode.INVALID_PARTITIONS, message)
+
+
+def _manual(image: Image, topic: NewTopic) -> list[tuple[int, Sequence[int]]]:
+    """Somebody's own assignment: partitions from 0 on without a gap, each with as many replicas as the others."""
+    if topic.partition_count != DEFAULT or topic.replication_factor != DEFAULT:
+        message = "an assignment says how many partitions and replicas there are: both counts must be -1"
+        raise Refused(ErrorCode.INVALID_REQUEST, message)
+    numbers = sorted(number for number, _replicas in topic.assignments)
+    if numbers != list(range(len(numbers))):
+        message = (
+            f"the assignment is for the partitions {numbers[:10]}: they must be 0 to {len(numbers) - 1}, each once"
+        )
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    replication_factor = None
+    for _number, replicas in topic.assignments:
+        check_assignment(image, replicas, replication_factor=replication_factor)
+        replication_factor = len(replicas)
+    return sorted(topic.assignments, key=lambda assignment: assignment[0])
+
+
+def _config_record(topic: str, name: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(resource_type=ConfigResource.TOPIC, resource_name=topic, name=name, value=value)
+
+
+# Delete ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TopicReference:
+    """A topic, by its name or by its id."""
+
+    name: str | None = None
+    topic_id: bytes = NO_UUID
+
+    def __str__(self) -> str:
+        return _quoted(self.name) if self.name is not None else f"id {uuid_text(self.topic_id)}"
+
+
+@dataclass(frozen=True)
+class DeletedTopic:
+    """What came of a topic that was to be deleted."""
+
+    name: str | None
+    topic_id: bytes = NO_UUID
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class DeleteTopics(Command[list[DeletedTopic]]):
+    """Delete topics with all they hold."""
+
+    topics: Sequence[TopicReference]
+
+    def run(self, image: Image, records: Records) -> list[DeletedTopic]:
+        """Decide about each reference once."""
+        found = {reference: _find(image, reference) for reference in self.topics}
+        twice = duplicates(topic.topic_id for topic in found.values() if topic is not None)
+        repeated = duplicates(self.topics)
+        results = []
+        for reference, topic in found.items():
+            try:
+                _check_reference(reference, is_repeated=reference in repeated)
+                results.append(_delete(reference, topic, twice, records))
+            except Refused as refused:
+                results.append(DeletedTopic(reference.name, reference.topic_id, refused.code, str(refused)))
+        return results
+
+    def refuse(self, code: ErrorCode, message: str) -> list[DeletedTopic]:
+        """The same for every reference."""
+        return [DeletedTopic(it.name, it.topic_id, code, message) for it in dict.fromkeys(self.topics)]
+
+
+def _find(image: Image, reference: TopicReference) -> TopicImage | None:
+    name = reference.name if reference.name is not None else image.topic_names.get(reference.topic_id)
+    return None if name is None else image.topics.get(name)
+
+
+def _check_reference(reference: TopicReference, *, is_repeated: bool) -> None:
+    problem = None
+    if reference.name is None and reference.topic_id == NO_UUID:
+        problem = "a topic with neither name nor id: give one of them"
+    elif reference.name is not None and reference.topic_id != NO_UUID:
+        problem = f"the topic {reference} with its name and an id: give one of them"
+    elif is_repeated:
+        problem = f"the topic {reference} is in the request more than once"
+    if problem is not None:
+        raise Refused(ErrorCode.INVALID_REQUEST, problem)
+
+
+def _delete(reference: TopicReference, topic: TopicImage | None, twice: set[bytes], records: Records) -> DeletedTopic:
+    if topic is None and reference.name is not None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {reference}")
+    if topic is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the {reference}")
+    if topic.topic_id in twice:
+        message = f"the topic {topic.name} is in the request by its name and by its id: give one of them"
+        raise Refused(ErrorCode.INVALID_REQUEST, message)
+    records.add([RemoveTopicRecord(topic_id=topic.topic_id)])
+    return DeletedTopic(topic.name, topic.topic_id)
+
+
+# Grow -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MorePartitions:
+    """A topic that is to have `count` partitions in all; assignments are for the new ones, in order."""
+
+    name: str
+    count: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+@dataclass(frozen=True)
+class GrownTopic:
+    """What came of a topic that was to grow."""
+
+    name: str
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class CreatePartitions(Command[list[GrownTopic]]):
+    """Give topics more partitions. They never get fewer: their records would be lost."""
+
+    topics: Sequence[MorePartitions]
+    validate_only: bool = False
+
+    def run(self, image: Image, records: Records) -> list[GrownTopic]:
+        """Decide about each name once."""
+        twice = duplicates(topic.name for topic in self.topics)
+        results = [
+            GrownTopic(name, ErrorCode.INVALID_REQUEST, f"the topic {_quoted(name)} is in the request more than once")
+            for name in dict.fromkeys(topic.name for topic in self.topics)
+            if name in twice
+        ]
+        for topic in self.topics:
+            if topic.name not in twice:
+                try:
+                    _grow(image, topic, records)
+                    results.append(GrownTopic(topic.name))
+                except Refused as refused:
+                    results.append(GrownTopic(topic.name, refused.code, str(refused)))
+        return results
+
+    def refuse(self, code: ErrorCode, message: str) -> list[GrownTopic]:
+        """The same for every name."""
+        return [GrownTopic(name, code, message) for name in dict.fromkeys(topic.name for topic in self.topics)]
+
+
+def _grow(image: Image, topic: MorePartitions, records: Records) -> None:
+    known = image.topics.get(topic.name)
+    if known is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {_quoted(topic.name)}")
+    count = len(known.partitions)
+    if topic.count <= count:
+        message = f"{topic.name} has {count} partitions: {topic.count} would be no increase, and it never gets fewer"
+        raise Refused(ErrorCode.INVALID_PARTITIONS, message)
+    records.reserve(topic.count - count)
+    placed = enumerate(_new_replicas(image, known, topic), start=count)
+    records.add(new_partition(image, known.topic_id, number, replicas) for number, replicas in placed)
+
+
+def _new_replicas(image: Image, known: TopicImage, topic: MorePartitions) -> Sequence[Sequence[int]]:
+    """The replicas of each new partition; there are as many as the topic's first partition has."""
+    count = len(known.partitions)
+    replication_factor = len(known.partitions[0].replicas)
+    if topic.assignments is None:
+        return place(
+            image,
+            topic_id=known.topic_id,
+            first_partition=count,
+            partition_count=topic.count - count,
+            replication_factor=replication_factor,
+        )
+    if len(topic.assignments) != topic.count - count:
+        message = f"{topic.count - count} new partitions, but {len(topic.assignments)} assignments: give one for each"
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    for replicas in topic.assignments:
+        check_assignment(image, replicas, replication_factor=replication_factor)
+    return topic.assignments

@@ -1,0 +1,139 @@
+"""What DescribeConfigs tells of a value: where it comes from, and what else would hold."""
+
+import pytest
+
+from minibroker.metadata.config_keys import ConfigKey, ConfigSource, ConfigType, Value
+from minibroker.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigResource, NodeConfig
+from minibroker.metadata.described import (
+    Described,
+    SetValue,
+    describe_all_brokers,
+    describe_broker,
+    describe_topic,
+    text_of,
+)
+
+DEFAULT, STATIC = ConfigSource.DEFAULT_CONFIG, ConfigSource.STATIC_BROKER_CONFIG
+DYNAMIC, FOR_ALL = ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+TOPIC = ConfigSource.TOPIC_CONFIG
+
+
+def topic_entry(name: str, node: NodeConfig, **overrides: str) -> Described:
+    texts = {key.replace("_", "."): text for key, text in overrides.items()}
+    return next(entry for entry in describe_topic(texts, node) if entry.key.name == name)
+
+
+def broker_entry(name: str, node: NodeConfig) -> Described:
+    return next(entry for entry in describe_broker(node) if entry.key.name == name)
+
+
+def test_a_fresh_topic_has_defaults_and_the_brokers_defaults_as_synonyms() -> None:
+    entry = topic_entry("segment.bytes", NodeConfig())
+    assert (entry.value, entry.source, entry.is_read_only) == ("1073741824", DEFAULT, False)
+    assert entry.synonyms == [SetValue("log.segment.bytes", "1073741824", DEFAULT)]
+
+
+def test_every_place_where_a_value_is_set_is_shown_the_strongest_first() -> None:
+    node = NodeConfig({"log.segment.bytes": "2000000"}).with_dynamic(
+        {
+            (ConfigResource.BROKER, "1"): {"log.segment.bytes": "3000000"},
+            (ConfigResource.BROKER, ""): {"log.segment.bytes": "4000000"},
+        }
+    )
+    entry = topic_entry("segment.bytes", node, segment_bytes="5000000")
+    assert (entry.value, entry.source) == ("5000000", TOPIC)
+    assert entry.synonyms == [
+        SetValue("segment.bytes", "5000000", TOPIC),
+        SetValue("log.segment.bytes", "3000000", DYNAMIC),
+        SetValue("log.segment.bytes", "4000000", FOR_ALL),
+        SetValue("log.segment.bytes", "2000000", STATIC),
+        SetValue("log.segment.bytes", "1073741824", DEFAULT),
+    ]
+    assert topic_entry("segment.bytes", node).source == DYNAMIC
+    assert topic_entry("segment.bytes", node).value == "3000000"
+
+
+def test_hours_are_no_synonym_of_milliseconds_unless_somebody_set_them() -> None:
+    assert topic_entry("retention.ms", NodeConfig()).synonyms == []
+    entry = topic_entry("retention.ms", NodeConfig({"log.retention.hours": "2"}))
+    assert (entry.value, entry.source) == ("7200000", STATIC)
+    assert entry.synonyms == [
+        SetValue("log.retention.hours", "2", STATIC),
+        SetValue("log.retention.hours", "168", DEFAULT),
+    ]
+
+
+def test_a_configuration_without_a_synonym_is_the_topics_or_the_default() -> None:
+    assert topic_entry("remote.storage.enable", NodeConfig()).synonyms == []
+    assert topic_entry("remote.storage.enable", NodeConfig()).source == DEFAULT
+
+
+def test_values_are_shown_as_they_are_understood() -> None:
+    assert topic_entry("segment.ms", NodeConfig(), segment_ms=" 5 ").value == "5"
+    assert topic_entry("preallocate", NodeConfig(), preallocate="TRUE").value == "true"
+    assert topic_entry("cleanup.policy", NodeConfig(), cleanup_policy="compact , delete").value == "compact,delete"
+
+
+def test_an_internal_configuration_is_shown_only_where_it_is_set() -> None:
+    assert {entry.key.name for entry in describe_topic({}, NodeConfig())} == TOPIC_CONFIGS.keys() - {
+        "internal.segment.bytes"
+    }
+    assert topic_entry("internal.segment.bytes", NodeConfig(), internal_segment_bytes="9").value == "9"
+    shown = {entry.key.name for entry in describe_broker(NodeConfig())}
+    assert shown == {name for name, key in BROKER_CONFIGS.items() if not key.is_internal}
+
+
+def test_a_broker_shows_what_it_was_started_with_and_what_can_be_changed() -> None:
+    node = NodeConfig({"num.partitions": "3"})
+    entry = broker_entry("num.partitions", node)
+    assert (entry.value, entry.source, entry.is_read_only) == ("3", STATIC, True)
+    assert entry.synonyms == [SetValue("num.partitions", "3", STATIC), SetValue("num.partitions", "1", DEFAULT)]
+    assert not broker_entry("log.retention.ms", node).is_read_only
+    assert broker_entry("log.retention.ms", node).value is None
+
+
+def test_hours_of_a_broker_have_the_milliseconds_as_no_synonym_where_those_are_weaker() -> None:
+    entry = broker_entry("log.retention.hours", NodeConfig({"log.retention.ms": "5"}))
+    assert entry.synonyms == [SetValue("log.retention.hours", "168", DEFAULT)]
+    entry = broker_entry("log.retention.ms", NodeConfig({"log.retention.ms": "5"}))
+    assert entry.synonyms == [
+        SetValue("log.retention.ms", "5", STATIC),
+        SetValue("log.retention.hours", "168", DEFAULT),
+    ]
+
+
+def test_what_is_set_for_all_brokers_is_shown_alone() -> None:
+    node = NodeConfig().with_dynamic({(ConfigResource.BROKER, ""): {"message.max.bytes": "5"}})
+    (entry,) = describe_all_brokers(node)
+    assert (entry.key.name, entry.value, entry.source) == ("message.max.bytes", "5", FOR_ALL)
+    assert describe_all_brokers(NodeConfig()) == []
+
+
+def test_a_secret_has_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ConfigKey("ssl.key.password", ConfigType.PASSWORD, None, None, "A password.", is_dynamic=True)
+    monkeypatch.setitem(BROKER_CONFIGS, key.name, key)
+    entry = broker_entry(key.name, NodeConfig({"ssl.key.password": "hunter2"}))
+    assert (entry.value, entry.source) == (None, STATIC)
+    assert entry.synonyms == [SetValue("ssl.key.password", None, STATIC)]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, "true"),
+        (5, "5"),
+        (("a", "b"), "a,b"),
+        ((), ""),
+        (0.5, "0.5"),
+        (1.0, "1.0"),
+        (0.0, "0.0"),
+        (0.001, "0.001"),
+        (0.0001, "1.0E-4"),
+        (1e7, "1.0E7"),
+        (12345678.5, "1.23456785E7"),
+        (1.7976931348623157e308, "1.7976931348623157E308"),
+        (-2.5e-9, "-2.5E-9"),
+    ],
+)
+def test_a_value_is_written_as_java_writes_it(value: Value, text: str) -> None:
+    assert text_of(value) == text

@@ -1,0 +1,182 @@
+"""Folding records into an image: what each does, what is shared, and what it costs."""
+
+import pytest
+from metadata_model import brokers, topic_id
+
+from minibroker.metadata.configs import ConfigResource
+from minibroker.metadata.errors import CorruptMetadata
+from minibroker.metadata.image import Image, PartitionImage, fold, fold_all
+from minibroker.metadata.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+
+def topic(name: str, number: int) -> TopicRecord:
+    return TopicRecord(name=name, topic_id=topic_id(number))
+
+
+def partition(number: int, index: int, *, leader: int = 1) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id(number),
+        replicas=[1, 2],
+        isr=[1],
+        leader=leader,
+        leader_epoch=3,
+        partition_epoch=4,
+    )
+
+
+def config(name: str, value: str | None, topic_name: str = "orders") -> ConfigRecord:
+    return ConfigRecord(resource_type=ConfigResource.TOPIC, resource_name=topic_name, name=name, value=value)
+
+
+def folded(*records: MetadataRecord, image: Image | None = None) -> Image:
+    image = image or Image()
+    return fold_all(image, enumerate(records, start=image.offset + 1))
+
+
+def test_a_topic_is_found_by_name_and_by_id_with_its_partitions() -> None:
+    image = folded(topic("orders", 1), partition(1, 0), partition(1, 1, leader=2))
+    assert image.topic_names == {topic_id(1): "orders"}
+    assert image.topics["orders"].topic_id == topic_id(1)
+    assert image.topics["orders"].partitions == {
+        0: PartitionImage(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=3, partition_epoch=4),
+        1: PartitionImage(replicas=(1, 2), isr=(1,), leader=2, leader_epoch=3, partition_epoch=4),
+    }
+    assert image.offset == 2
+
+
+def test_a_topic_that_goes_takes_its_partitions_its_configuration_and_its_name_along() -> None:
+    records = [topic("a.b", 1), partition(1, 0), config("segment.ms", "5", "a.b"), topic("a_b", 2)]
+    image = folded(*records, RemoveTopicRecord(topic_id=topic_id(1)))
+    assert image.topics.keys() == {"a_b"}
+    assert image.configs == {}
+    assert image.collisions == {"a_b": frozenset({"a_b"})}
+    gone = folded(RemoveTopicRecord(topic_id=topic_id(2)), image=image)
+    assert (gone.topics, gone.topic_names, gone.collisions) == ({}, {}, {})
+
+
+def test_a_topic_can_come_back_under_another_id_in_the_same_batch() -> None:
+    image = folded(topic("orders", 1), partition(1, 0), RemoveTopicRecord(topic_id=topic_id(1)), topic("orders", 2))
+    assert image.topics["orders"].topic_id == topic_id(2)
+    assert image.topics["orders"].partitions == {}
+
+
+def test_a_configuration_is_set_replaced_and_taken_back() -> None:
+    image = folded(config("segment.ms", "5"), config("segment.ms", "6"), config("flush.ms", "7"))
+    assert image.topic_configs("orders") == {"segment.ms": "6", "flush.ms": "7"}
+    image = folded(config("segment.ms", None), config("segment.ms", None), image=image)
+    assert image.topic_configs("orders") == {"flush.ms": "7"}
+    assert folded(config("flush.ms", None), image=image).configs == {}
+
+
+def test_a_broker_that_registers_again_replaces_itself() -> None:
+    image = brokers(1, 2, fenced=[3])
+    assert image.live_brokers() == [1, 2]
+    assert (image.brokers[1].host, image.brokers[1].port, image.brokers[1].epoch) == ("host-1", 9092, 0)
+    assert image.brokers[3].is_fenced
+
+
+def test_features_producer_ids_and_nothing_at_all() -> None:
+    image = folded(
+        FeatureLevelRecord(name="a", feature_level=1),
+        FeatureLevelRecord(name="b", feature_level=2),
+        ProducerIdsRecord(broker_id=1, next_producer_id=1000),
+        FeatureLevelRecord(name="a", feature_level=0),
+        NoOpRecord(),
+    )
+    assert image.features == {"b": 2}
+    assert image.next_producer_id == 1000
+    assert image.offset == 4
+
+
+def test_the_old_image_stays_as_it_was() -> None:
+    old = folded(topic("orders", 1), partition(1, 0), config("segment.ms", "5"))
+    before = (dict(old.topics), dict(old.topics["orders"].partitions), dict(old.topic_configs("orders")))
+    new = folded(partition(1, 1), config("segment.ms", "6"), topic("others", 2), image=old)
+    assert before == (old.topics, old.topics["orders"].partitions, old.topic_configs("orders"))
+    assert len(new.topics["orders"].partitions) == 2
+
+
+def test_images_share_what_a_record_does_not_touch() -> None:
+    old = folded(topic("orders", 1), partition(1, 0), topic("others", 2), partition(2, 0), config("segment.ms", "5"))
+    new = folded(partition(1, 1), image=old)
+    assert new.topics["others"] is old.topics["others"]
+    assert new.topics["orders"].partitions[0] is old.topics["orders"].partitions[0]
+    assert new.configs is old.configs
+    assert new.topic_names is old.topic_names
+    assert folded(image=old) is old
+
+
+def test_one_by_one_and_all_at_once_give_the_same_image() -> None:
+    records: list[MetadataRecord] = [
+        topic("a.b", 1),
+        config("segment.ms", "5", "a.b"),
+        partition(1, 0),
+        partition(1, 1),
+        topic("c", 2),
+        RemoveTopicRecord(topic_id=topic_id(1)),
+        topic("a.b", 3),
+        partition(3, 0),
+    ]
+    image = Image()
+    for offset, record in enumerate(records):
+        image = fold(image, record, offset)
+    assert image == folded(*records)
+
+
+def test_a_topic_of_ten_thousand_partitions_is_copied_once_not_ten_thousand_times() -> None:
+    copies = 0
+
+    class Counted(dict[int, PartitionImage]):
+        def __iter__(self) -> object:  # type: ignore[override]
+            nonlocal copies
+            copies += 1
+            return super().__iter__()
+
+        def keys(self) -> object:  # type: ignore[override]
+            nonlocal copies
+            copies += 1
+            return super().keys()
+
+    old = folded(topic("orders", 1), partition(1, 0))
+    counted = Counted(old.topics["orders"].partitions)
+    object.__setattr__(old.topics["orders"], "partitions", counted)
+    copies = 0
+    new = folded(*(partition(1, index) for index in range(1, 10_000)), image=old)
+    assert len(new.topics["orders"].partitions) == 10_000
+    assert copies <= 2
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([partition(9, 0)], "no topic has the id"),
+        ([RemoveTopicRecord(topic_id=topic_id(9))], "no topic has the id"),
+        ([topic("a", 1), topic("a", 2)], "is there already"),
+        ([topic("a", 1), topic("b", 1)], "is there already"),
+        ([ConfigRecord(resource_type=77, resource_name="", name="a", value="b")], "resource of type 77"),
+        (
+            [ProducerIdsRecord(broker_id=1, next_producer_id=9), ProducerIdsRecord(broker_id=1, next_producer_id=8)],
+            "fall from 9 to 8",
+        ),
+        (
+            [RegisterBrokerRecord(broker_id=1, incarnation_id=topic_id(1), broker_epoch=0, end_points=[])],
+            "broker 1 has no listener",
+        ),
+    ],
+)
+def test_records_that_contradict_each_other_are_refused_with_the_offset(
+    records: list[MetadataRecord], message: str
+) -> None:
+    with pytest.raises(CorruptMetadata, match=f"^metadata record at offset {len(records) - 1}: .*{message}"):
+        folded(*records)
