@@ -1,0 +1,559 @@
+"""Records gathered into batches, numbered, sent, and sent again in order. A pure module.
+
+A partition's batches are in three places, and move only from left to right:
+
+    queue ──▶ in flight ──▶ done
+                │    ▲
+                ▼    │
+               waiting          numbered batches that failed and will be sent again
+
+Rules, from which order and exactly one copy follow:
+
+1. Batches leave `waiting` and `queue` in the order of their records, `waiting` first.
+2. After a failure nothing of that partition is sent until everything in flight has been answered or lost.
+3. A batch keeps its sequence number as long as it may have been written, so a broker recognises a second copy.
+4. A batch that a broker refuses as out of sequence, though none is before it, was not written, and neither was anything
+   behind it: then the epoch rises, and what is left is numbered from 0 again. A late copy of what was given up has the
+   old epoch and is refused (KIP-360). But a batch that was once lost with its connection may have a copy that arrives
+   before that: it is given up instead, for under another number it would be written twice.
+5. The first batch of an epoch travels alone: a broker that knows nothing of a producer accepts any number, so two in
+   flight could be written in the wrong order.
+6. No batch is sent while the fifth before it is not acknowledged: a broker recognises the last five, and a second copy
+   of an older one would look like a gap, though it was written.
+7. Without idempotence one batch of a partition is in flight at a time.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from minibroker.client.batching import (
+    ANONYMOUS,
+    NO_OFFSET,
+    RECORD_BYTES_MAX,
+    Delivery,
+    Identity,
+    ProducerBatch,
+)
+from minibroker.client.errors import (
+    BrokerError,
+    BufferFull,
+    ClientError,
+    DeliveryInDoubt,
+    DeliveryTimedOut,
+    InvalidSetting,
+    RecordTooLarge,
+)
+from minibroker.client.retries import RetryPolicy
+from minibroker.client.routing import Effect, effect_of
+from minibroker.log.batch import HEADER_SIZE
+from minibroker.log.compression import Compression
+from minibroker.log.record import Header
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+IN_FLIGHT_MAX = 5  # a broker remembers the last five batches of a producer
+EPOCH_MAX = 32767
+SEQUENCE_MASK = 0x7FFFFFFF
+
+# A broker that says so has the records already.
+WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+OUT_OF_SEQUENCE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """Kafka's settings of a producer, with its defaults."""
+
+    acks: int = ACKS_ALL
+    idempotence: bool = True
+    linger_ms: float = 5
+    batch_size: int = 16_384
+    compression: Compression = Compression.NONE
+    buffer_memory: int = 32 * 1024 * 1024
+    max_request_size: int = 1024 * 1024
+    max_in_flight: int = IN_FLIGHT_MAX
+    delivery_timeout_ms: int = 120_000
+    request_timeout_ms: int = 30_000
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+    def __post_init__(self) -> None:
+        if self.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+            raise InvalidSetting(f"acks={self.acks}: 0, 1 or -1 (all) is possible")
+        if self.idempotence and self.acks != ACKS_ALL:
+            raise InvalidSetting(f"idempotence needs acks=all (-1), not {self.acks}: set idempotence=False")
+        if not 1 <= self.max_in_flight <= (IN_FLIGHT_MAX if self.idempotence else 1000):
+            raise InvalidSetting(
+                f"max_in_flight={self.max_in_flight}: a broker recognises the last {IN_FLIGHT_MAX} batches of a"
+                " producer, so with idempotence 1 to 5 are possible"
+            )
+        if self.batch_size < 1 or self.buffer_memory < self.batch_size:
+            raise InvalidSetting(f"batch_size={self.batch_size} does not fit in buffer_memory={self.buffer_memory}")
+
+
+class Send(NamedTuple):
+    """An order: send these batches, one of each partition, to a node in one request."""
+
+    node_id: int
+    batches: list[ProducerBatch]
+
+
+class Drained(NamedTuple):
+    """What is to be done now, and what stands in the way of the rest."""
+
+    sends: list[Send]
+    topics_without_leader: set[str]
+
+
+class Answer(NamedTuple):
+    """What a broker said of one batch."""
+
+    code: int
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = -1
+    message: str | None = None
+
+
+class Stream:
+    """The batches of one partition that are not done."""
+
+    __slots__ = (
+        "identity",
+        "in_flight",
+        "is_held",
+        "is_proven",
+        "needs_epoch",
+        "next_place",
+        "next_sequence",
+        "queue",
+        "waiting",
+    )
+
+    def __init__(self) -> None:
+        self.queue: deque[ProducerBatch] = deque()
+        self.in_flight: list[ProducerBatch] = []
+        self.waiting: list[ProducerBatch] = []
+        self.identity: Identity | None = None
+        self.next_sequence = 0
+        self.next_place = 0
+        self.is_held = False
+        self.needs_epoch = False
+        self.is_proven = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to do."""
+        return not (self.queue or self.in_flight or self.waiting)
+
+    def batches(self) -> Iterator[ProducerBatch]:
+        """All that are not done, and those given up whose answer is awaited."""
+        yield from self.in_flight
+        yield from self.waiting
+        yield from self.queue
+
+    def oldest(self) -> Iterator[ProducerBatch]:
+        """Those not done among which the oldest is: what waits and what is queued stands in order."""
+        yield from (batch for batch in self.in_flight if not batch.is_done)
+        yield from self.waiting[:1]
+        if self.queue:
+            yield self.queue[0]
+
+    def late(self, now_ms: float) -> list[ProducerBatch]:
+        """Those not done whose time is over."""
+        if all(batch.deadline_ms > now_ms for batch in self.oldest()):
+            return []
+        return [batch for batch in self.batches() if batch.deadline_ms <= now_ms and not batch.is_done]
+
+    @property
+    def window(self) -> int:
+        """How many batches were numbered from the oldest that is not acknowledged on, acknowledged ones included."""
+        places = [batch.place for batch in (*self.in_flight, *self.waiting)]
+        return self.next_place - min(places, default=self.next_place)
+
+    def is_first(self, batch: ProducerBatch) -> bool:
+        """Whether no numbered batch stands before this one."""
+        return all(batch.order <= other.order for other in (*self.in_flight, *self.waiting))
+
+
+class Accumulator:
+    """All partitions of one producer. Time is an argument in milliseconds of any steady clock."""
+
+    def __init__(self, config: ProducerConfig, chance: Callable[[], float] = lambda: 0.5) -> None:
+        self._config = config
+        self._chance = chance
+        self._streams: dict[tuple[str, int], Stream] = {}
+        self._active: dict[tuple[str, int], Stream] = {}
+        self._requests: dict[int, int] = {}
+        self._next_order = 0
+        self._flush_before = 0
+        self._identity: Identity | None = None if config.idempotence else ANONYMOUS
+        self._finished: list[ProducerBatch] = []
+        self.filled: list[tuple[str, int]] = []
+        self.buffered_bytes = 0
+        self.changes = 0  # how often a batch was begun or closed: only then something new is due
+
+    # Records in -----------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        now_ms: float,
+        headers: Sequence[Header] = (),
+    ) -> Delivery:
+        """Add a record to the open batch of its partition, or to a new one."""
+        size = RECORD_BYTES_MAX + len(key or b"") + len(value or b"")
+        if headers:
+            size += sum(10 + 4 * len(name) + len(data or b"") for name, data in headers)
+        stream = self._streams.get((topic, partition))
+        if stream is None:
+            stream = self._streams[topic, partition] = Stream()
+        batch = stream.queue[-1] if stream.queue else None
+        if batch is None or batch.is_closed or batch.size + size > self._config.batch_size:
+            batch = self._begin(stream, topic, partition, size, now_ms)
+        self._check_room(size)
+        before = batch.size
+        delivery = batch.append(timestamp=timestamp, key=key, value=value, headers=headers)
+        # The size above was a bound; what the record really takes is known now. Another like it must fit.
+        taken = batch.size - before
+        self.buffered_bytes += taken
+        if batch.size + taken > self._config.batch_size:
+            self._close(batch)
+        return delivery
+
+    def _begin(self, stream: Stream, topic: str, partition: int, size: int, now_ms: float) -> ProducerBatch:
+        config = self._config
+        if HEADER_SIZE + size > config.max_request_size:
+            raise RecordTooLarge(
+                f"a record of about {size} bytes for {topic}-{partition} does not fit in a request of"
+                f" {config.max_request_size} bytes: raise max_request_size, and the topic's max.message.bytes"
+            )
+        self._check_room(HEADER_SIZE + size)
+        self.buffered_bytes += HEADER_SIZE
+        if stream.queue:
+            self._close(stream.queue[-1])
+        batch = ProducerBatch(
+            topic,
+            partition,
+            order=self._next_order,
+            ready_ms=now_ms + config.linger_ms,
+            deadline_ms=now_ms + config.delivery_timeout_ms,
+        )
+        self._next_order += 1
+        self.changes += 1
+        stream.queue.append(batch)
+        self._active[topic, partition] = stream
+        return batch
+
+    def _check_room(self, size: int) -> None:
+        bound = self._config.buffer_memory
+        if self.buffered_bytes + size > bound:
+            raise BufferFull(
+                f"{self.buffered_bytes} of {bound} bytes are used by records that no broker has taken yet: wait, or"
+                " raise buffer_memory"
+            )
+
+    def _close(self, batch: ProducerBatch) -> None:
+        if not batch.is_closed:
+            batch.is_closed = True
+            self.changes += 1
+            self.filled.append((batch.topic, batch.partition))
+
+    def take_filled(self) -> list[tuple[str, int]]:
+        """The partitions whose batch was closed since the last call: a sticky partitioner moves on then."""
+        filled, self.filled = self.filled, []
+        return filled
+
+    def flush(self) -> None:
+        """Let every record that is here now go without lingering."""
+        self._flush_before = self._next_order
+
+    # Who the producer is --------------------------------------------------------------------------------------------
+
+    @property
+    def needs_producer_id(self) -> bool:
+        """Whether nothing can be numbered before a broker gives a producer id."""
+        return self._identity is None and bool(self._active)
+
+    def on_producer_id(self, *, producer_id: int, producer_epoch: int) -> None:
+        """Number batches from now on in this producer's name."""
+        self._identity = Identity(producer_id=producer_id, producer_epoch=producer_epoch)
+
+    # Batches out ----------------------------------------------------------------------------------------------------
+
+    def drain(self, now_ms: float, leader_of: Callable[[str, int], int | None]) -> Drained:
+        """Take what can be sent now, grouped by the node that leads."""
+        self._expire(now_ms)
+        sends: dict[int, Send] = {}
+        sizes: dict[int, int] = {}
+        without: set[str] = set()
+        # A partition that was served goes to the end, so that a full request never leaves out the same ones.
+        for (topic, partition), stream in list(self._active.items()):
+            batch = self._next(stream, now_ms)
+            if batch is None:
+                continue
+            node_id = leader_of(topic, partition)
+            if node_id is None:
+                without.add(topic)
+                continue
+            size = sizes.get(node_id, 0) + batch.size
+            if self._is_busy(node_id) or (node_id in sends and size > self._config.max_request_size):
+                continue
+            sends.setdefault(node_id, Send(node_id, [])).batches.append(batch)
+            sizes[node_id] = size
+            self._take(stream, batch)
+            self._active[topic, partition] = self._active.pop((topic, partition))
+        for node_id in sends:
+            self._requests[node_id] = self._requests.get(node_id, 0) + 1
+        return Drained(list(sends.values()), without)
+
+    def _is_busy(self, node_id: int) -> bool:
+        return self._requests.get(node_id, 0) >= self._config.max_in_flight
+
+    def _next(self, stream: Stream, now_ms: float) -> ProducerBatch | None:
+        if stream.is_held and not stream.in_flight:
+            self._release(stream)
+        if stream.is_held or not self._may_send(stream):
+            return None
+        if stream.waiting:
+            return stream.waiting[0] if stream.waiting[0].not_before_ms <= now_ms else None
+        if stream.queue and self._is_ready(stream, stream.queue[0], now_ms):
+            return stream.queue[0]
+        return None
+
+    def _may_send(self, stream: Stream) -> bool:
+        if stream.identity is None and self._identity is None:
+            return False
+        # Rules 5 and 7, and for those that are sent for the first time rule 6.
+        if not self._config.idempotence or not stream.is_proven:
+            return not stream.in_flight
+        return bool(stream.waiting) or stream.window < self._config.max_in_flight
+
+    def _is_ready(self, stream: Stream, batch: ProducerBatch, now_ms: float) -> bool:
+        return (
+            batch.is_closed
+            or len(stream.queue) > 1
+            or batch.ready_ms <= now_ms
+            or batch.order < self._flush_before
+            or self._is_short_of_memory()
+        )
+
+    def _is_short_of_memory(self) -> bool:
+        # Whoever waits for memory waits for batches to leave: lingering must not keep them.
+        return self.buffered_bytes + self._config.max_request_size > self._config.buffer_memory
+
+    def _take(self, stream: Stream, batch: ProducerBatch) -> None:
+        if stream.waiting:
+            stream.waiting.pop(0)
+        else:
+            stream.queue.popleft()
+            batch.place = stream.next_place
+            stream.next_place += 1
+            self._close(batch)
+            self._number(stream, batch)
+        batch.attempts += 1
+        stream.in_flight.append(batch)
+
+    def _number(self, stream: Stream, batch: ProducerBatch) -> None:
+        if not self._config.idempotence:
+            return
+        if stream.identity is None:
+            assert self._identity is not None
+            stream.identity = self._identity
+        batch.number(stream.identity, stream.next_sequence)
+        stream.next_sequence = (stream.next_sequence + batch.record_count) & SEQUENCE_MASK
+
+    def _release(self, stream: Stream) -> None:
+        """Nothing is in flight any more: what waits may go again, in a new epoch if need be."""
+        stream.is_held = False
+        if not stream.needs_epoch:
+            return
+        if stream.identity is not None and not self._begin_epoch(stream, stream.identity):
+            stream.is_held = True
+            return
+        stream.needs_epoch = False
+        doubtful = [batch for batch in stream.waiting if batch.was_lost]
+        stream.waiting = [batch for batch in stream.waiting if not batch.was_lost]
+        for batch in stream.waiting:
+            self._number(stream, batch)
+        for batch in doubtful:
+            self._finish(batch, error=_in_doubt(batch))
+
+    def _begin_epoch(self, stream: Stream, old: Identity) -> bool:
+        if old.producer_epoch >= EPOCH_MAX:
+            # The epochs of this id are used up; a broker gives another id.
+            if self._identity is not None and self._identity.producer_id == old.producer_id:
+                self._identity = None
+            if self._identity is None:
+                return False
+            stream.identity = self._identity
+        else:
+            stream.identity = Identity(producer_id=old.producer_id, producer_epoch=old.producer_epoch + 1)
+        stream.next_sequence = 0
+        stream.is_proven = False
+        return True
+
+    # Answers in -----------------------------------------------------------------------------------------------------
+
+    def on_answers(self, send: Send, answers: Callable[[ProducerBatch], Answer], *, now_ms: float) -> None:
+        """Hear what a broker said of each batch of a request."""
+        self._requests[send.node_id] -= 1
+        for batch in send.batches:
+            self._on_answer(batch, answers(batch), now_ms)
+
+    def on_lost(self, send: Send, error: ClientError, *, now_ms: float) -> None:
+        """Hear that a request was not answered: nobody knows whether it was carried out."""
+        self._requests[send.node_id] -= 1
+        for batch in send.batches:
+            batch.was_lost = True
+            self._retry(self._landed(batch), batch, error, now_ms)
+
+    def on_written(self, send: Send) -> None:
+        """Hear that a request that gets no answer (acks=0) was given to the network."""
+        self._requests[send.node_id] -= 1
+        for batch in send.batches:
+            self._landed(batch)
+            self._finish(batch)
+
+    def _landed(self, batch: ProducerBatch) -> Stream:
+        stream = self._streams[batch.topic, batch.partition]
+        stream.in_flight.remove(batch)
+        return stream
+
+    def _on_answer(self, batch: ProducerBatch, answer: Answer, now_ms: float) -> None:
+        stream = self._landed(batch)
+        if answer.code in WRITTEN:
+            stream.is_proven = True
+            self._finish(batch, answer)
+            return
+        error = BrokerError(answer.code, answer.message, about=f"{batch.topic}-{batch.partition}")
+        if answer.code in OUT_OF_SEQUENCE and self._config.idempotence:
+            # Rule 4. With another before it, only that one's fate can tell whether there is a gap.
+            stream.needs_epoch = stream.needs_epoch or stream.is_first(batch)
+            self._retry(stream, batch, error, now_ms)
+        elif effect_of(answer.code) in (Effect.RETRY, Effect.REFRESH):
+            self._retry(stream, batch, error, now_ms)
+        else:
+            self._finish(batch, error=error)
+
+    def _retry(self, stream: Stream, batch: ProducerBatch, error: ClientError, now_ms: float) -> None:
+        stream.is_held = True
+        if batch.is_done or now_ms >= batch.deadline_ms:
+            self._finish(batch, error=self._too_late(batch, error))
+            return
+        batch.cause = error
+        batch.not_before_ms = now_ms + self._config.retry.delay_ms(batch.attempts, self._chance())
+        stream.waiting.append(batch)
+        stream.waiting.sort(key=lambda other: other.order)
+
+    # The end of a batch ---------------------------------------------------------------------------------------------
+
+    def _finish(self, batch: ProducerBatch, answer: Answer | None = None, *, error: ClientError | None = None) -> None:
+        if not batch.is_done:
+            base_offset, log_append_time_ms = (answer[1], answer[2]) if answer else (NO_OFFSET, -1)
+            batch.finish(base_offset=base_offset, log_append_time_ms=log_append_time_ms, error=error)
+            self.buffered_bytes -= batch.size
+            self._finished.append(batch)
+        key = batch.topic, batch.partition
+        if self._streams[key].is_idle:
+            self._active.pop(key, None)
+
+    def _expire(self, now_ms: float) -> None:
+        for stream in list(self._active.values()):
+            for batch in stream.late(now_ms):
+                self._give_up(stream, batch)
+
+    def _give_up(self, stream: Stream, batch: ProducerBatch) -> None:
+        # One in flight stays there until it is answered or lost: it still keeps its place in the order.
+        if batch in stream.waiting:
+            stream.waiting.remove(batch)
+        elif batch in stream.queue:
+            stream.queue.remove(batch)
+        self._finish(batch, error=self._too_late(batch, batch.cause))
+
+    def _too_late(self, batch: ProducerBatch, cause: ClientError | None) -> ClientError:
+        why = f"the last attempt: {cause}" if cause else "no attempt was possible: was a leader known?"
+        return DeliveryTimedOut(
+            f"{batch.record_count} records for {batch.topic}-{batch.partition} were not acknowledged within"
+            f" {self._config.delivery_timeout_ms} ms, after {batch.attempts} attempts; {why}"
+        )
+
+    def give_up(self, error: ClientError) -> None:
+        """Break every promise that is open: the producer ends without waiting."""
+        for stream in list(self._active.values()):
+            for batch in list(stream.batches()):
+                if not batch.is_done:
+                    self._finish(batch, error=error)
+            stream.queue.clear()
+            stream.waiting.clear()
+        self._active = {key: stream for key, stream in self._active.items() if not stream.is_idle}
+
+    def take_finished(self) -> list[ProducerBatch]:
+        """The batches that were done since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    # What is left to do ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every promise is settled."""
+        return not any(True for stream in self._active.values() for _batch in stream.oldest())
+
+    def has_before(self, order: int) -> bool:
+        """Whether a batch that was begun before `order` is not done."""
+        return any(batch.order < order for stream in self._active.values() for batch in stream.oldest())
+
+    @property
+    def next_order(self) -> int:
+        """The number that the next batch will get: those before it are all that a flush waits for."""
+        return self._next_order
+
+    def due_ms(self, topic: str, partition: int) -> float | None:
+        """When the next batch of a partition may leave by itself: 0 if nothing but the sender is waited for."""
+        stream = self._streams[topic, partition]
+        if not stream.queue or stream.is_held or stream.waiting:
+            return None
+        first = stream.queue[0]
+        return 0.0 if first.is_closed or self._is_short_of_memory() else first.ready_ms
+
+    def wakeup_ms(self, after_ms: float) -> float | None:
+        """When something becomes due by itself: a linger ends, a wait before an attempt, a deadline.
+
+        What was due at `after_ms` was drained then, or waits for an answer, for a leader or for a producer id.
+        """
+        times: list[float] = []
+        for stream in self._active.values():
+            times += [batch.deadline_ms for batch in stream.oldest()]
+            if stream.waiting:
+                times.append(stream.waiting[0].not_before_ms)
+            elif stream.queue:
+                times.append(stream.queue[0].ready_ms)
+        return min((at for at in times if at > after_ms), default=None)
+
+
+def _in_doubt(batch: ProducerBatch) -> ClientError:
+    return DeliveryInDoubt(
+        f"{batch.record_count} records for {batch.topic}-{batch.partition} were sent on a connection that was lost, and"
+        " what stood before them is missing in the log: whether they were written is not known, and sending them again"
+        " could write them twice"
+    )
+
+
+def produce_request(send: Send, config: ProducerConfig) -> ProduceRequest:
+    """The request of an order: batches by topic, each encoded now if it was not before."""
+    topics: dict[str, list[PartitionProduceData]] = {}
+    for batch in send.batches:
+        data = PartitionProduceData(index=batch.partition, records=batch.encode(config.compression))
+        topics.setdefault(batch.topic, []).append(data)
+    return ProduceRequest(
+        acks=config.acks,
+        timeout_ms=config.request_timeout_ms,
+        topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+    )

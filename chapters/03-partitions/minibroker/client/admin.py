@@ -1,0 +1,464 @@
+"""Administration: topics, partitions, configurations, offsets, the cluster.
+
+Each function asks for one thing, and raises if the broker refuses any part of it: a `BrokerError` for one topic or
+partition, `BrokerErrors` with all of them for more. What was not refused has been done.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from minibroker.client.blocking import Client
+from minibroker.client.core import Ask, Core, Dialogue, FoundOffset, raise_errors
+from minibroker.client.errors import BrokerError
+from minibroker.client.fetched import TopicPartition
+from minibroker.client.routing import Node
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables import alter_configs as replacing
+from minibroker.wire.tables import incremental_alter_configs as incremental
+from minibroker.wire.tables.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from minibroker.wire.tables.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from minibroker.wire.tables.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from minibroker.wire.tables.delete_topics import DeleteTopicsRequest
+from minibroker.wire.tables.describe_cluster import DescribeClusterRequest
+from minibroker.wire.tables.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+)
+from minibroker.wire.tables.describe_log_dirs import DescribeLogDirsRequest
+from minibroker.wire.tables.metadata import MetadataResponseTopic
+
+TO_THE_END = -1  # in place of an offset: delete every record
+
+_DELETE_BY_NAME = 5  # the last version of DeleteTopics that has names only, which every broker understands
+
+
+class ResourceType(enum.IntEnum):
+    """What a configuration belongs to."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class ConfigSource(enum.IntEnum):
+    """Where a value of a configuration comes from."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class ConfigOperation(enum.IntEnum):
+    """What to do with one value."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be made; -1 is the broker's default, and `assignments` says which nodes hold which partition."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """A topic as the broker made it; an old broker does not tell, and leaves -1."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedPartition:
+    """Where a partition is; a leader of -1 is none."""
+
+    partition: int
+    leader_id: int
+    leader_epoch: int
+    replicas: Sequence[int]
+    isr: Sequence[int]
+    offline: Sequence[int]
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTopic:
+    """A topic and its partitions."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: Sequence[DescribedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One value of a configuration, and where it comes from; a sensitive one has no value."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_read_only: bool
+    is_sensitive: bool
+    config_type: int = 0
+    documentation: str | None = None
+    synonyms: Sequence[tuple[str, str | None, int]] = ()
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody has set it."""
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The nodes of a cluster."""
+
+    cluster_id: str
+    controller_id: int
+    nodes: Sequence[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """A data directory of a node: the bytes of each partition in it, and those of its disk (-1 if not told)."""
+
+    path: str
+    error_code: int
+    partition_bytes: Mapping[TopicPartition, int]
+    total_bytes: int
+    usable_bytes: int
+
+
+# Topics -------------------------------------------------------------------------------------------------------------
+
+
+def create_topics(
+    client: Client, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout_ms: int | None = None
+) -> dict[str, CreatedTopic]:
+    """Make topics; with `validate_only` only find out whether they could be made."""
+    request = CreateTopicsRequest(
+        topics=[_creatable(topic) for topic in topics],
+        timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
+        validate_only=validate_only,
+    )
+    dialogue = client.core.ask_controller(request, lambda it: [topic.error_code for topic in it.topics])
+    response = client.run(dialogue)
+    raise_errors({f"topic {it.name}": (it.error_code, it.error_message) for it in response.topics})
+    if not validate_only:
+        _doubt(client.core, [it.name for it in response.topics])
+    return {
+        it.name: CreatedTopic(
+            it.name,
+            bytes(it.topic_id),
+            it.num_partitions,
+            it.replication_factor,
+            {config.name: config.value for config in it.configs or ()},
+        )
+        for it in response.topics
+    }
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    assigned = [
+        CreatableReplicaAssignment(partition_index=partition, broker_ids=list(nodes))
+        for partition, nodes in topic.assignments.items()
+    ]
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if assigned else topic.partitions,
+        replication_factor=-1 if assigned else topic.replication_factor,
+        assignments=assigned,
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )
+
+
+def _doubt(core: Core, topics: Iterable[str]) -> None:
+    # What was known of them is no longer true.
+    for topic in topics:
+        core.routes.doubt(topic)
+
+
+def delete_topics(client: Client, topics: Iterable[str], *, timeout_ms: int | None = None) -> None:
+    """Delete topics and their records."""
+    names = list(topics)
+    request = DeleteTopicsRequest(
+        topic_names=names, timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms
+    )
+    dialogue = client.core.ask_controller(
+        request, lambda it: [topic.error_code for topic in it.responses], version_max=_DELETE_BY_NAME
+    )
+    response = client.run(dialogue)
+    _doubt(client.core, names)
+    raise_errors({f"topic {it.name}": (it.error_code, it.error_message) for it in response.responses})
+
+
+def create_partitions(
+    client: Client,
+    counts: Mapping[str, int],
+    *,
+    assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    validate_only: bool = False,
+    timeout_ms: int | None = None,
+) -> None:
+    """Let topics grow to these numbers of partitions; `assignments` says which nodes hold each new one."""
+    given = assignments or {}
+    request = CreatePartitionsRequest(
+        topics=[
+            CreatePartitionsTopic(
+                name=name,
+                count=count,
+                assignments=[CreatePartitionsAssignment(broker_ids=list(nodes)) for nodes in given[name]]
+                if name in given
+                else None,
+            )
+            for name, count in counts.items()
+        ],
+        timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
+        validate_only=validate_only,
+    )
+    response = client.run(client.core.ask_controller(request, lambda it: [topic.error_code for topic in it.results]))
+    _doubt(client.core, counts)
+    raise_errors({f"topic {it.name}": (it.error_code, it.error_message) for it in response.results})
+
+
+def list_topics(client: Client, *, include_internal: bool = False) -> list[str]:
+    """The names of all topics, sorted."""
+    topics = client.metadata().topics
+    return sorted(it.name for it in topics if it.name is not None and (include_internal or not it.is_internal))
+
+
+def describe_topics(client: Client, topics: Iterable[str] | None = None) -> dict[str, DescribedTopic]:
+    """Topics with their partitions, all of them if none are named."""
+    response = client.metadata(None if topics is None else list(topics))
+    raise_errors({f"topic {it.name}": (it.error_code, None) for it in response.topics})
+    return {it.name: _described(it, it.name) for it in response.topics if it.name is not None}
+
+
+def _described(topic: MetadataResponseTopic, name: str) -> DescribedTopic:
+    partitions = [
+        DescribedPartition(
+            it.partition_index,
+            it.leader_id,
+            it.leader_epoch,
+            tuple(it.replica_nodes),
+            tuple(it.isr_nodes),
+            tuple(it.offline_replicas),
+            it.error_code,
+        )
+        for it in sorted(topic.partitions, key=lambda it: it.partition_index)
+    ]
+    return DescribedTopic(name, bytes(topic.topic_id), topic.is_internal, partitions)
+
+
+# Configurations -----------------------------------------------------------------------------------------------------
+
+
+def describe_configs(
+    client: Client,
+    resource_type: ResourceType,
+    names: Iterable[str],
+    *,
+    keys: Sequence[str] | None = None,
+    include_synonyms: bool = False,
+    include_documentation: bool = False,
+) -> dict[str, dict[str, ConfigEntry]]:
+    """The configuration of topics, or of brokers by their ids: every value, or those of some keys."""
+    resources = [
+        DescribeConfigsResource(
+            resource_type=resource_type, resource_name=name, configuration_keys=None if keys is None else list(keys)
+        )
+        for name in names
+    ]
+    found: dict[str, dict[str, ConfigEntry]] = {}
+    # What is a broker's own only that broker knows; any of them knows a topic's.
+    for group in [[it] for it in resources] if resource_type is not ResourceType.TOPIC else [resources]:
+        request = DescribeConfigsRequest(
+            resources=group, include_synonyms=include_synonyms, include_documentation=include_documentation
+        )
+        response = client.send(request, node_id=_owner(resource_type, group[0].resource_name) if group else None)
+        kind = resource_type.name.lower()
+        raise_errors({f"{kind} {it.resource_name}": (it.error_code, it.error_message) for it in response.results})
+        found |= {it.resource_name: {entry.name: _entry(entry) for entry in it.configs} for it in response.results}
+    return found
+
+
+def _owner(resource_type: ResourceType, name: str) -> int | None:
+    return int(name) if resource_type is not ResourceType.TOPIC and name.isdigit() else None
+
+
+def _entry(it: DescribeConfigsResourceResult) -> ConfigEntry:
+    known = it.config_source in set(ConfigSource)
+    return ConfigEntry(
+        it.name,
+        it.value,
+        ConfigSource(it.config_source) if known else ConfigSource.UNKNOWN,
+        it.read_only,
+        it.is_sensitive,
+        it.config_type,
+        it.documentation,
+        [(synonym.name, synonym.value, synonym.source) for synonym in it.synonyms],
+    )
+
+
+def alter_configs(
+    client: Client,
+    resource_type: ResourceType,
+    name: str,
+    changes: Mapping[str, str | None] | Iterable[tuple[str, ConfigOperation, str | None]],
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Change single values and leave the others: a text sets a value, None goes back to its default."""
+    if isinstance(changes, Mapping):
+        changes = [
+            (key, ConfigOperation.DELETE if value is None else ConfigOperation.SET, value)
+            for key, value in changes.items()
+        ]
+    request = incremental.IncrementalAlterConfigsRequest(
+        resources=[
+            incremental.AlterConfigsResource(
+                resource_type=resource_type,
+                resource_name=name,
+                configs=[
+                    incremental.AlterableConfig(name=key, config_operation=operation, value=value)
+                    for key, operation, value in changes
+                ],
+            )
+        ],
+        validate_only=validate_only,
+    )
+    _alter(client, resource_type, name, request)
+
+
+def replace_configs(
+    client: Client, resource_type: ResourceType, name: str, configs: Mapping[str, str], *, validate_only: bool = False
+) -> None:
+    """Make these the only values that are set; all others go back to their defaults."""
+    request = replacing.AlterConfigsRequest(
+        resources=[
+            replacing.AlterConfigsResource(
+                resource_type=resource_type,
+                resource_name=name,
+                configs=[replacing.AlterableConfig(name=key, value=value) for key, value in configs.items()],
+            )
+        ],
+        validate_only=validate_only,
+    )
+    _alter(client, resource_type, name, request)
+
+
+def _alter(
+    client: Client,
+    resource_type: ResourceType,
+    name: str,
+    request: incremental.IncrementalAlterConfigsRequest | replacing.AlterConfigsRequest,
+) -> None:
+    response = client.send(request, node_id=_owner(resource_type, name))
+    kind = resource_type.name.lower()
+    raise_errors({f"{kind} {it.resource_name}": (it.error_code, it.error_message) for it in response.responses})
+
+
+# Records and offsets ------------------------------------------------------------------------------------------------
+
+
+def delete_records(
+    client: Client, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+) -> dict[TopicPartition, int]:
+    """Delete the records before an offset, TO_THE_END for all; returns where each log starts now."""
+    return client.run(_delete_records(client.core, before, timeout_ms))
+
+
+def _delete_records(
+    core: Core, before: Mapping[TopicPartition, int], timeout_ms: int | None
+) -> Dialogue[dict[TopicPartition, int]]:
+    starts: dict[TopicPartition, int] = {}
+    codes: dict[str, tuple[int, str | None]] = {}
+    named = {TopicPartition(*partition): offset for partition, offset in before.items()}
+    for node_id, group in (yield from core.by_leader(named)).items():
+        topics: dict[str, list[DeleteRecordsPartition]] = {}
+        for (topic, partition), offset in group.items():
+            topics.setdefault(topic, []).append(DeleteRecordsPartition(partition_index=partition, offset=offset))
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=name, partitions=them) for name, them in topics.items()],
+            timeout_ms=core.config.timeout_ms if timeout_ms is None else timeout_ms,
+        )
+        response = yield Ask(request, node_id)
+        for found in response.topics:
+            for it in found.partitions:
+                name = TopicPartition(found.name, it.partition_index)
+                starts[name] = it.low_watermark
+                codes[str(name)] = (it.error_code, None)
+    raise_errors(codes)
+    return starts
+
+
+def list_offsets(
+    client: Client, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0
+) -> dict[TopicPartition, FoundOffset]:
+    """Offsets by time: EARLIEST, LATEST, MAX_TIMESTAMP, or the first record at or after a time in milliseconds."""
+    return client.run(client.core.list_offsets(timestamps, isolation_level=isolation_level))
+
+
+# The cluster --------------------------------------------------------------------------------------------------------
+
+
+def describe_cluster(client: Client) -> ClusterDescription:
+    """The cluster's id, its controller and its nodes."""
+    response = client.send(DescribeClusterRequest(include_cluster_authorized_operations=False))
+    if response.error_code:
+        raise BrokerError(response.error_code, response.error_message, about="describing the cluster")
+    nodes = [Node(it.broker_id, it.host, it.port, it.rack) for it in response.brokers]
+    return ClusterDescription(response.cluster_id, response.controller_id, sorted(nodes))
+
+
+def describe_log_dirs(client: Client, nodes: Iterable[int] | None = None) -> dict[int, list[LogDirectory]]:
+    """The data directories of nodes, all of them if none are named."""
+    if nodes is None:
+        nodes = sorted(node.node_id for node in describe_cluster(client).nodes)
+    return {node_id: _log_directories(client, node_id) for node_id in nodes}
+
+
+def _log_directories(client: Client, node_id: int) -> list[LogDirectory]:
+    response = client.send(DescribeLogDirsRequest(topics=None), node_id=node_id)
+    if response.error_code != ErrorCode.NONE:
+        raise BrokerError(response.error_code, about=f"the log directories of node {node_id}")
+    return [
+        LogDirectory(
+            it.log_dir,
+            it.error_code,
+            {
+                TopicPartition(topic.name, partition.partition_index): partition.partition_size
+                for topic in it.topics
+                for partition in topic.partitions
+            },
+            it.total_bytes,
+            it.usable_bytes,
+        )
+        for it in response.results
+    ]

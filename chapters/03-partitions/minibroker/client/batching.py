@@ -1,0 +1,218 @@
+"""A batch on its way from an application to a broker, and the promise given for each record in it. A pure module.
+
+Records are encoded as they come; the header is put before them when the batch is first sent, for only then is it known
+which number the batch has in its producer's sequence. If it must be numbered anew, these fields are written in place.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+
+from crc32c import crc32c
+
+from minibroker.client.errors import ClientError
+from minibroker.log.batch import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEADER_SIZE,
+    MAGIC,
+    MAX_TIMESTAMP_AT,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    encode_batch,
+)
+from minibroker.log.compression import Compression
+from minibroker.log.record import Header, encode_record
+
+PRODUCER_AT = MAX_TIMESTAMP_AT + 8
+_PRODUCER = struct.Struct(">q h i")  # producer id, producer epoch, base sequence
+_CRC = struct.Struct(">I")
+
+NO_OFFSET = -1
+RECORD_BYTES_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5  # length, attributes, timestamp, offset, three counts: all varints full
+Callback = Callable[["Delivery"], None]
+
+
+class Identity:
+    """What a broker knows a producer by; the epoch rises when sequences must start anew."""
+
+    __slots__ = ("producer_epoch", "producer_id")
+
+    def __init__(self, *, producer_id: int, producer_epoch: int) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+
+
+ANONYMOUS = Identity(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
+
+
+class ProducerBatch:
+    """Records for one partition that are sent, acknowledged and refused together."""
+
+    __slots__ = (
+        "_next_delta",
+        "attempts",
+        "base_offset",
+        "base_timestamp",
+        "callbacks",
+        "cause",
+        "deadline_ms",
+        "encoded",
+        "error",
+        "identity",
+        "is_closed",
+        "is_done",
+        "log_append_time_ms",
+        "max_timestamp",
+        "not_before_ms",
+        "order",
+        "partition",
+        "place",
+        "ready_ms",
+        "records",
+        "sequence",
+        "size",
+        "topic",
+        "was_lost",
+    )
+
+    def __init__(self, topic: str, partition: int, *, order: int, ready_ms: float, deadline_ms: float) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.order = order
+        self.place = -1  # among the numbered batches of its partition
+        self.ready_ms = ready_ms
+        self.deadline_ms = deadline_ms
+        self.records = bytearray()
+        self.size = HEADER_SIZE
+        self._next_delta = 0
+        self.base_timestamp = self.max_timestamp = -1
+        self.is_closed = False
+        self.is_done = False
+        self.identity = ANONYMOUS
+        self.sequence = NO_SEQUENCE
+        self.encoded: bytearray | None = None
+        self.attempts = 0
+        self.was_lost = False
+        self.not_before_ms = 0.0
+        self.base_offset = NO_OFFSET
+        self.log_append_time_ms = -1
+        self.error: ClientError | None = None
+        self.cause: ClientError | None = None  # of the last failed attempt
+        self.callbacks: list[tuple[Callback, Delivery]] = []
+
+    @property
+    def record_count(self) -> int:
+        """How many records are in it."""
+        return self._next_delta
+
+    def append(
+        self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
+    ) -> "Delivery":
+        """Add one record."""
+        assert not self.is_closed, "a batch that was sent is not changed"
+        if self._next_delta == 0:
+            self.base_timestamp = self.max_timestamp = timestamp
+        record = encode_record(
+            offset_delta=self._next_delta,
+            timestamp_delta=timestamp - self.base_timestamp,
+            key=key,
+            value=value,
+            headers=headers,
+        )
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.records += record
+        self.size += len(record)
+        self._next_delta += 1
+        return Delivery(self, self._next_delta - 1)
+
+    def number(self, identity: Identity, sequence: int) -> None:
+        """Give the batch its place in a producer's sequence, for the first time or anew."""
+        self.identity = Identity(producer_id=identity.producer_id, producer_epoch=identity.producer_epoch)
+        self.sequence = sequence
+        if self.encoded is None:
+            return
+        _PRODUCER.pack_into(self.encoded, PRODUCER_AT, identity.producer_id, identity.producer_epoch, sequence)
+        _CRC.pack_into(self.encoded, CRC_AT, crc32c(memoryview(self.encoded)[ATTRIBUTES_AT:]))
+
+    def encode(self, compression: Compression) -> bytearray:
+        """The bytes to send: compressed once, whatever happens to them on the way."""
+        if self.encoded is None:
+            self.encoded = encode_batch(self._header(compression), self.records)
+            self.records = bytearray()
+        return self.encoded
+
+    def _header(self, compression: Compression) -> BatchHeader:
+        return BatchHeader(
+            0,
+            0,
+            NO_LEADER_EPOCH,
+            MAGIC,
+            0,
+            compression,
+            self._next_delta - 1,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.identity.producer_id,
+            self.identity.producer_epoch,
+            self.sequence,
+            self._next_delta,
+        )
+
+    def finish(
+        self, *, base_offset: int = NO_OFFSET, log_append_time_ms: int = -1, error: ClientError | None = None
+    ) -> None:
+        """Settle every promise that was given for a record of this batch, once."""
+        assert not self.is_done, "a promise is kept or broken once"
+        self.is_done = True
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.error = error
+
+
+class Delivery:
+    """The promise for one record: done when its batch was acknowledged, refused, or given up."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: ProducerBatch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    @property
+    def topic(self) -> str:
+        """The topic that the record goes to."""
+        return self._batch.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition that the record goes to."""
+        return self._batch.partition
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its fate is known; if so, `error` is None or says why it is lost."""
+        return self._batch.is_done
+
+    @property
+    def error(self) -> ClientError | None:
+        """Why the record was not written, if it was not."""
+        return self._batch.error
+
+    @property
+    def offset(self) -> int:
+        """The record's offset once it is acknowledged; -1 where the broker did not tell, as with acks=0."""
+        base_offset = self._batch.base_offset
+        return base_offset + self._index if base_offset >= 0 else NO_OFFSET
+
+    @property
+    def log_append_time_ms(self) -> int:
+        """The broker's clock at the append, if the topic's timestamps are the broker's; otherwise -1."""
+        return self._batch.log_append_time_ms
+
+    def on_done(self, callback: Callback) -> None:
+        """Have a function called with this delivery when it is done."""
+        self._batch.callbacks.append((callback, self))

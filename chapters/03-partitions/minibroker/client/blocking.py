@@ -1,0 +1,363 @@
+"""The blocking transport: one socket per node, every call with a deadline.
+
+A `Client` is for one thread. Whoever needs several in flight at once, as producers and consumers do, takes a node's
+`Link` and waits for many of them together.
+"""
+
+import os
+import random
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from minibroker.client.connection import Connection
+from minibroker.client.core import CONTROLLER, Ask, ClientConfig, Core, Dialogue
+from minibroker.client.errors import (
+    BrokerUnavailable,
+    ClientClosed,
+    ClientError,
+    ConnectionLost,
+    RequestTimedOut,
+)
+from minibroker.client.retries import RetryPolicy
+from minibroker.client.routing import Address, parse_addresses
+from minibroker.log.interfaces import FileSlice
+from minibroker.wire.apis import APIS
+from minibroker.wire.schema import Part, Request
+from minibroker.wire.tables.metadata import MetadataResponse
+
+__all__ = ["CONTROLLER", "Client", "Link", "connect", "now_ms"]
+
+T = TypeVar("T")
+OpenSocket = Callable[[Address, float], socket.socket]
+"""How a connection is made, given an address and a timeout in seconds; TLS is another such function."""
+
+_JOIN_BYTES_MAX = 32 * 1024  # below this a copy is cheaper than a longer list of buffers
+_PARTS_MAX = 64
+
+
+def now_ms() -> float:
+    """A steady clock in milliseconds; only differences mean something."""
+    return time.monotonic() * 1000
+
+
+def connect(address: Address, timeout: float) -> socket.socket:
+    """Open a plain connection."""
+    opened = socket.create_connection(address, timeout)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return opened
+
+
+def no_broker(reasons: Sequence[str]) -> str:
+    """What to say, and what to do, when every address failed."""
+    return f"{'; '.join(reasons)}: is it running? start one with `minibroker serve`"
+
+
+def why(error: OSError) -> str:
+    """What the operating system said, in a few words."""
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, socket.gaierror):
+        return "the name is not known"
+    # asyncio puts words of its own in place of the operating system's.
+    return (os.strerror(error.errno) if error.errno else str(error)).lower()
+
+
+class Link:
+    """One socket and the connection on it: requests go out in order, responses come in order."""
+
+    def __init__(self, address: Address, config: ClientConfig, *, open_socket: OpenSocket = connect) -> None:
+        self.address = address
+        self._connection = Connection(
+            client_id=config.client_id, peer=str(address), response_bytes_max=config.response_bytes_max
+        )
+        deadline_ms = now_ms() + config.connect_timeout_ms
+        try:
+            self._socket = open_socket(address, config.connect_timeout_ms / 1000)
+        except OSError as error:
+            raise BrokerUnavailable(f"no broker answers at {address} ({why(error)})") from error
+        try:
+            self._socket.setblocking(False)
+            self._poll = select.poll()
+            self._greet(deadline_ms)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _greet(self, deadline_ms: float) -> None:
+        while not self._connection.is_ready:
+            self._write(self._connection.greeting(), deadline_ms)
+            try:
+                self.receive(deadline_ms)
+            except RequestTimedOut as error:
+                raise BrokerUnavailable(f"{self.address} accepts connections but does not answer") from error
+            except ConnectionLost as error:
+                raise BrokerUnavailable(
+                    f"{self.address} closed the connection when it was asked for its versions: is it a Kafka broker,"
+                    " and does it expect TLS?"
+                ) from error
+
+    def fileno(self) -> int:
+        """For those who wait for many links at once."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._socket.close()
+
+    def version_of(self, api_key: int) -> int:
+        """The version of an API that requests on this link have."""
+        return self._connection.version_of(api_key)
+
+    @property
+    def pending_count(self) -> int:
+        """How many responses are awaited."""
+        return self._connection.pending_count
+
+    def is_alive(self) -> bool:
+        """Whether the other side has not closed a link on which nothing is awaited."""
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+
+    # Out ------------------------------------------------------------------------------------------------------------
+
+    def send(
+        self, message: Request, *, deadline_ms: float, version_max: int | None = None, expects_response: bool = True
+    ) -> int:
+        """Send a request and return its correlation id, without waiting for the response."""
+        sent = self._connection.request(message, version_max=version_max, expects_response=expects_response)
+        self._write(sent.parts, deadline_ms)
+        return sent.correlation_id
+
+    def _write(self, parts: Iterable[Part], deadline_ms: float) -> None:
+        buffers = _buffers(parts)
+        while buffers:
+            try:
+                count = self._socket.sendmsg(buffers[:_PARTS_MAX])
+            except (BlockingIOError, InterruptedError):
+                self._wait(select.POLLOUT, deadline_ms)
+                continue
+            except OSError as error:
+                raise ConnectionLost(f"the connection to {self.address} was lost ({why(error)})") from error
+            buffers = _without(buffers, count)
+
+    # In -------------------------------------------------------------------------------------------------------------
+
+    def receive(self, deadline_ms: float) -> list[tuple[int, Any]]:
+        """Wait for bytes, and return the responses that are whole now, perhaps none."""
+        self._wait(select.POLLIN, deadline_ms)
+        return self.received()
+
+    def received(self) -> list[tuple[int, Any]]:
+        """The responses that are whole now, without waiting."""
+        responses: list[tuple[int, Any]] = []
+        while True:
+            buffer = self._connection.buffer()
+            try:
+                count = self._socket.recv_into(buffer)
+            except (BlockingIOError, InterruptedError):
+                return responses
+            except OSError as error:
+                raise ConnectionLost(f"the connection to {self.address} was lost ({why(error)})") from error
+            if count == 0:
+                raise ConnectionLost(
+                    f"{self.address} closed the connection with {self._connection.pending_count} requests not answered"
+                )
+            responses += self._connection.received(count)
+            # A buffer that was not filled means that the kernel has no more now.
+            if count < len(buffer) or responses:
+                return responses
+
+    def _wait(self, event: int, deadline_ms: float) -> None:
+        self._poll.register(self._socket, event)
+        if not self._poll.poll(max(0.0, deadline_ms - now_ms())):
+            raise RequestTimedOut(f"{self.address} did not answer in time")
+
+
+def _buffers(parts: Iterable[Part]) -> list[memoryview]:
+    pieces = [part.read() if isinstance(part, FileSlice) else part for part in parts]
+    if sum(len(piece) for piece in pieces) <= _JOIN_BYTES_MAX:
+        pieces = [b"".join(pieces)]
+    return [memoryview(piece) for piece in pieces if len(piece)]
+
+
+def _without(buffers: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of some buffers when their first bytes are gone."""
+    for index, buffer in enumerate(buffers):
+        if count < len(buffer):
+            return [buffer[count:], *buffers[index + 1 :]]
+        count -= len(buffer)
+    return []
+
+
+class Client:
+    """A cluster seen from one thread: requests to any node, to one node, to the controller, to a leader."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        client_id: str = "minibroker",
+        timeout_ms: int = 30_000,
+        connect_timeout_ms: int = 10_000,
+        retry: RetryPolicy | None = None,
+        open_socket: OpenSocket = connect,
+    ) -> None:
+        config = ClientConfig(
+            client_id=client_id,
+            timeout_ms=timeout_ms,
+            connect_timeout_ms=min(connect_timeout_ms, timeout_ms),
+            retry=retry or RetryPolicy(),
+        )
+        self._set_up(parse_addresses(bootstrap_servers), config, open_socket)
+
+    def _set_up(self, bootstrap: Sequence[Address], config: ClientConfig, open_socket: OpenSocket) -> None:
+        self.core = Core(bootstrap, config, clock=now_ms, chance=random.random)
+        self._open_socket = open_socket
+        self._links: dict[Address, Link] = {}
+        self._is_closed = False
+
+    @property
+    def config(self) -> ClientConfig:
+        """The settings it was made with."""
+        return self.core.config
+
+    def sibling(self) -> "Client":
+        """Another client of the same cluster with sockets of its own, for another thread."""
+        other = Client.__new__(Client)
+        other._set_up(self.core.routes.bootstrap, self.config, self._open_socket)
+        other.core.routes.nodes.update(self.core.routes.nodes)
+        return other
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection; a second time does nothing."""
+        self._is_closed = True
+        for address in list(self._links):
+            self.drop(address)
+
+    # One request ----------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        message: Request,
+        *,
+        node_id: int | None = None,
+        timeout_ms: float | None = None,
+        version_max: int | None = None,
+        expects_response: bool = True,
+    ) -> Any:
+        """Send one request, in the highest version that both sides know, and wait for its response.
+
+        It goes to any node, to the one with that id, or to the CONTROLLER. Error codes in it are the caller's.
+        """
+        wait_ms = self.config.timeout_ms if timeout_ms is None else timeout_ms
+        deadline_ms = now_ms() + wait_ms
+        link = self.any_link() if node_id is None else self.link(node_id)
+        try:
+            correlation_id = link.send(
+                message, deadline_ms=deadline_ms, version_max=version_max, expects_response=expects_response
+            )
+            while expects_response:
+                for answered, response in link.receive(deadline_ms):
+                    if answered == correlation_id:
+                        return response
+        except RequestTimedOut:
+            self.drop(link.address)
+            name = APIS[message.schema.key or 0].name
+            raise RequestTimedOut(
+                f"{link.address} did not answer {name} within {wait_ms:.0f} ms: it may be overloaded or cut off, and"
+                " may or may not have done what was asked"
+            ) from None
+        except BaseException:
+            # Whatever is left on this connection would be taken for the answer to something else.
+            if link.pending_count or not expects_response:
+                self.drop(link.address)
+            raise
+        return None
+
+    def run(self, dialogue: Dialogue[T]) -> T:
+        """Have a conversation of several requests."""
+        try:
+            order = next(dialogue)
+            while True:
+                try:
+                    response = self._obey(order)
+                except ClientError as error:
+                    order = dialogue.throw(error)
+                else:
+                    order = dialogue.send(response)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _obey(self, order: Any) -> Any:
+        if isinstance(order, Ask):
+            return self.send(order.message, node_id=order.node_id, version_max=order.version_max)
+        time.sleep(order.ms / 1000)
+        return None
+
+    # The cluster ----------------------------------------------------------------------------------------------------
+
+    def metadata(
+        self, topics: Iterable[str] | None = None, *, allow_auto_topic_creation: bool = False
+    ) -> MetadataResponse:
+        """What any node says of the cluster and of some topics, all if none are named."""
+        return self.run(self.core.metadata(topics, allow_auto_topic_creation=allow_auto_topic_creation))
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The id of the node that leads a partition."""
+        return self.run(self.core.leader(topic, partition))
+
+    def partition_count(self, topic: str, *, allow_auto_topic_creation: bool = False) -> int:
+        """How many partitions a topic has."""
+        return self.run(self.core.partition_count(topic, allow_auto_topic_creation=allow_auto_topic_creation))
+
+    # Links ----------------------------------------------------------------------------------------------------------
+
+    def link(self, node_id: int) -> Link:
+        """The connection to a node, made now if there is none."""
+        found = self.run(self.core.node(node_id))
+        return self._open(self.core.routes.nodes[found].address)
+
+    def any_link(self) -> Link:
+        """A connection to any node: one that is there, or to the first that answers."""
+        reasons: list[str] = []
+        places = [address for _node_id, address in self.core.routes.addresses()]
+        # Those with a connection come first.
+        for address in sorted(places, key=lambda it: it not in self._links):
+            try:
+                return self._open(address)
+            except BrokerUnavailable as error:
+                reasons.append(str(error))
+        raise BrokerUnavailable(no_broker(reasons))
+
+    def _open(self, address: Address) -> Link:
+        if self._is_closed:
+            raise ClientClosed("this client is closed: make a new one")
+        link = self._links.get(address)
+        if link is not None and (link.pending_count or link.is_alive()):
+            return link
+        self.drop(address)
+        link = self._links[address] = Link(address, self.config, open_socket=self._open_socket)
+        return link
+
+    def drop(self, address: Address) -> None:
+        """Close the connection to an address, if there is one."""
+        link = self._links.pop(address, None)
+        if link is not None:
+            link.close()

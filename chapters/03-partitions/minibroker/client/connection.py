@@ -1,0 +1,193 @@
+"""One connection to one broker: correlation ids, version negotiation, requests out and responses in. A pure module.
+
+It neither reads nor writes a socket. A transport sends what `greeting` and `request` return, receives into `buffer`,
+and gets responses from `received`:
+
+1. Send `greeting()`, receive, and again as long as it is not empty: the two sides agree on versions.
+2. From then on `request(message)` gives a correlation id and the bytes to send.
+3. `received(count)` gives each response with the correlation id of its request.
+
+The first request asks for the versions of every API in the newest form that this client knows. A broker that does not
+know that form answers in the oldest, with error 35 and the versions that it has (KIP-511); then it is asked once more.
+"""
+
+from typing import Any, NamedTuple
+
+from minibroker.client.errors import BrokerError, UnexpectedResponse, UnsupportedByBroker
+from minibroker.client.receiving import Receiver
+from minibroker.wire.apis import APIS, Api, ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.errors import WireError
+from minibroker.wire.headers import frame_request, read_response_header
+from minibroker.wire.schema import Part, Request, decode_whole
+from minibroker.wire.tables.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+RESPONSE_BYTES_MAX = 256 * 1024 * 1024  # more than any fetch asks for, less than "HTTP" read as a length
+SOFTWARE_NAME = "minibroker"
+SOFTWARE_VERSION = "0.1.0"
+
+_CORRELATION_BYTES = 4
+_CORRELATION_MASK = 0x7FFFFFFF
+_ERROR_CODE_BYTES = 2
+
+
+class Sent(NamedTuple):
+    """A request that is to be sent now: its bytes, and the number by which its response will be known."""
+
+    correlation_id: int
+    parts: list[Part]
+
+
+class _Pending(NamedTuple):
+    """A request whose response is awaited."""
+
+    api: Api
+    version: int
+
+
+class Connection:
+    """The client's side of a connection; `peer` is only for messages."""
+
+    def __init__(
+        self, *, client_id: str | None, peer: str = "the broker", response_bytes_max: int = RESPONSE_BYTES_MAX
+    ) -> None:
+        self._client_id = client_id
+        self._peer = peer
+        self._receiver = Receiver(response_bytes_max)
+        self._pending: dict[int, _Pending] = {}
+        self._next_id = 0
+        self._ranges: dict[int, tuple[int, int]] = {}
+        self._greeting_version: int | None = APIS[ApiKey.API_VERSIONS].max_version
+        self._greeted_with: set[int] = set()
+        self.is_ready = False
+
+    # Out ------------------------------------------------------------------------------------------------------------
+
+    def greeting(self) -> list[Part]:
+        """What must be sent before anything else, or nothing."""
+        if self._greeting_version is None:
+            return []
+        version, self._greeting_version = self._greeting_version, None
+        self._greeted_with.add(version)
+        message = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+        return self._frame(message, APIS[ApiKey.API_VERSIONS], version).parts
+
+    def request(self, message: Request, *, version_max: int | None = None, expects_response: bool = True) -> Sent:
+        """Frame a request in the highest version that both sides know, and no higher than `version_max`."""
+        assert self.is_ready, "the versions are not agreed on yet"
+        api = APIS[_key_of(message)]
+        version = self.version_of(api.key, version_max=version_max)
+        return self._frame(message, api, version, expects_response=expects_response)
+
+    def version_of(self, api_key: int, *, version_max: int | None = None) -> int:
+        """The highest version of an API that both sides know."""
+        api = APIS[api_key]
+        most = api.max_version if version_max is None else min(api.max_version, version_max)
+        if api_key not in self._ranges:
+            raise UnsupportedByBroker(f"{self._peer} does not offer {api.name}: a broker of another kind, or too old")
+        low, high = self._ranges[api_key]
+        version = min(most, high)
+        if version < max(api.min_version, low):
+            raise UnsupportedByBroker(
+                f"{self._peer} offers {api.name} in versions {low} to {high}, this client has {api.min_version} to"
+                f" {most}: update the older of the two"
+            )
+        return version
+
+    def _frame(self, message: Request, api: Api, version: int, *, expects_response: bool = True) -> Sent:
+        correlation_id = self._next_id
+        self._next_id = (correlation_id + 1) & _CORRELATION_MASK
+        try:
+            parts = frame_request(message, version=version, correlation_id=correlation_id, client_id=self._client_id)
+        except WireError as error:
+            raise UnsupportedByBroker(f"{self._peer} takes {api.name} in version {version} at most: {error}") from error
+        if expects_response:
+            self._pending[correlation_id] = _Pending(api, version)
+        return Sent(correlation_id, parts)
+
+    # In -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def pending_count(self) -> int:
+        """How many responses are awaited."""
+        return len(self._pending)
+
+    def buffer(self) -> memoryview:
+        """Where the transport puts the next bytes; never empty."""
+        return self._receiver.buffer()
+
+    def received(self, count: int) -> list[tuple[int, Any]]:
+        """Take note of bytes in the buffer; give the responses that are whole now, with their correlation ids."""
+        responses = []
+        for frame in self._receiver.received(count):
+            response = self._on_frame(frame)
+            if response is not None:
+                responses.append(response)
+        return responses
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[int, Any]]:
+        """Take bytes that were received elsewhere, in pieces of any size."""
+        responses = []
+        view = memoryview(data)
+        while view:
+            buffer = self.buffer()
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            responses += self.received(count)
+            view = view[count:]
+        return responses
+
+    def _on_frame(self, frame: memoryview) -> tuple[int, Any] | None:
+        if len(frame) < _CORRELATION_BYTES:
+            raise UnexpectedResponse(f"{self._peer} sent a response of {len(frame)} bytes, too short for its number")
+        correlation_id = int.from_bytes(frame[:_CORRELATION_BYTES], "big", signed=True)
+        pending = self._pending.pop(correlation_id, None)
+        if pending is None:
+            raise UnexpectedResponse(
+                f"{self._peer} answered request {correlation_id}, which was not asked: {len(self._pending)} are pending"
+            )
+        if not self.is_ready:
+            self._on_versions(frame, pending)
+            return None
+        return correlation_id, self._decode(frame, pending)
+
+    def _decode(self, frame: memoryview, pending: _Pending) -> Any:
+        api, version = pending
+        try:
+            _correlation_id, position = read_response_header(api.key, version, frame)
+            return decode_whole(api.response, frame, position, version)
+        except WireError as error:
+            raise UnexpectedResponse(f"{self._peer} answered {api.name} version {version} with: {error}") from error
+
+    def _on_versions(self, frame: memoryview, pending: _Pending) -> None:
+        code = _first_error_code(frame)
+        if code == ErrorCode.UNSUPPORTED_VERSION:
+            # Whatever version was asked for, this answer is in version 0.
+            self._greet_again(self._decode(frame, _Pending(pending.api, 0)))
+            return
+        response: ApiVersionsResponse = self._decode(frame, pending)
+        if code:
+            raise BrokerError(code, about=f"{self._peer} was asked for its versions")
+        self._ranges = {offered.api_key: (offered.min_version, offered.max_version) for offered in response.api_keys}
+        self.is_ready = True
+
+    def _greet_again(self, response: ApiVersionsResponse) -> None:
+        ranges = {offered.api_key: offered.max_version for offered in response.api_keys}
+        version = min(ranges.get(ApiKey.API_VERSIONS, 0), APIS[ApiKey.API_VERSIONS].max_version)
+        if version in self._greeted_with:
+            raise UnsupportedByBroker(
+                f"{self._peer} refuses ApiVersions in versions {sorted(self._greeted_with)}: no common version"
+            )
+        self._greeting_version = version
+
+
+def _first_error_code(frame: memoryview) -> int:
+    # The header of this one response is a bare correlation id in every version, and the error code stands first.
+    code = frame[_CORRELATION_BYTES : _CORRELATION_BYTES + _ERROR_CODE_BYTES]
+    return int.from_bytes(code, "big", signed=True)
+
+
+def _key_of(message: Request) -> int:
+    key = message.schema.key
+    assert key is not None, f"{type(message).__name__} has no key, so it cannot be sent"
+    return key

@@ -1,0 +1,84 @@
+"""Frames out of a stream of bytes, large ones without a copy. A pure module.
+
+Bytes are received into a buffer that this module lends. Small responses come out of one buffer that is used again and
+again. As soon as the length of a larger one is known, a buffer of exactly that size is lent, so that a megabyte of
+records goes from the kernel to its reader without being moved once more.
+"""
+
+from minibroker.client.errors import UnexpectedResponse
+
+LENGTH_BYTES = 4
+SMALL_BYTES = 64 * 1024
+
+
+class Receiver:
+    """Reads frames of up to `bytes_max` bytes, each with its length in four bytes before it."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._small = memoryview(bytearray(SMALL_BYTES))
+        self._filled = 0
+        self._large: memoryview | None = None
+        self._large_filled = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no frame has been begun."""
+        return self._large is None and self._filled == 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes are to be put; never empty."""
+        if self._large is not None:
+            return self._large[self._large_filled :]
+        return self._small[self._filled :]
+
+    def received(self, count: int) -> list[memoryview]:
+        """Take note of bytes that were put into the buffer, and give the frames that are whole now."""
+        if self._large is None:
+            self._filled += count
+            return self._whole_frames()
+        self._large_filled += count
+        if self._large_filled < len(self._large):
+            return []
+        frame, self._large = self._large, None
+        return [frame]
+
+    def _whole_frames(self) -> list[memoryview]:
+        frames: list[memoryview] = []
+        position = 0
+        while self._filled - position >= LENGTH_BYTES:
+            length = self._length(position)
+            start = position + LENGTH_BYTES
+            if self._filled - start < length:
+                if length + LENGTH_BYTES > SMALL_BYTES:
+                    self._begin_large(start, length)
+                    return frames
+                break
+            # The buffer is used again, so what leaves it is copied; it is small.
+            frames.append(memoryview(bytes(self._small[start : start + length])))
+            position = start + length
+        self._keep_from(position)
+        return frames
+
+    def _length(self, position: int) -> int:
+        length = int.from_bytes(self._small[position : position + LENGTH_BYTES], "big", signed=True)
+        if not 0 < length <= self._bytes_max:
+            text = bytes(self._small[position : position + LENGTH_BYTES])
+            raise UnexpectedResponse(
+                f"a response of {length} bytes was announced (the bytes {text!r}; at most {self._bytes_max} are"
+                " accepted): does this port speak the Kafka protocol, without TLS?"
+            )
+        return length
+
+    def _begin_large(self, start: int, length: int) -> None:
+        # What has come of it is moved into its own buffer; the rest will be received in place.
+        self._large = memoryview(bytearray(length))
+        self._large_filled = self._filled - start
+        self._large[: self._large_filled] = self._small[start : self._filled]
+        self._filled = 0
+
+    def _keep_from(self, position: int) -> None:
+        left = self._filled - position
+        if position and left:
+            self._small[:left] = bytes(self._small[position : self._filled])
+        self._filled = left

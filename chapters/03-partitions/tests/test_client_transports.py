@@ -1,0 +1,258 @@
+"""The two transports on real sockets: every way in which a peer can fail becomes one clear error, in time."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pytest
+from client_peer import Answer, Hangup, Peer, versions
+
+from minibroker.client.aio import AsyncClient
+from minibroker.client.blocking import CONTROLLER, Client
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ClientClosed,
+    ConnectionLost,
+    RequestTimedOut,
+    UnexpectedResponse,
+)
+from minibroker.client.retries import RetryPolicy
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.headers import RequestHeader
+from minibroker.wire.schema import Request
+from minibroker.wire.tables.api_versions import ApiVersionsResponse
+from minibroker.wire.tables.metadata import MetadataRequest
+
+QUICK = RetryPolicy(backoff_ms=1, backoff_ms_max=5)
+
+
+class AnyClient(Protocol):
+    """What both transports offer, as far as these tests go."""
+
+    def send(self, message: Request, **options: Any) -> Any: ...
+    def leader(self, topic: str, partition: int) -> int: ...
+    def close(self) -> None: ...
+
+
+class Awaited:
+    """An AsyncClient driven from a test that does not await."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._client = AsyncClient(*arguments, **options)
+
+    def send(self, message: Request, **options: Any) -> Any:
+        return self._loop.run_until_complete(self._client.send(message, **options))
+
+    def leader(self, topic: str, partition: int) -> int:
+        return self._loop.run_until_complete(self._client.leader(topic, partition))
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.run_until_complete(self._client.close())
+            # The transports say goodbye in rounds of the loop.
+            self._loop.run_until_complete(asyncio.sleep(0.01))
+            self._loop.close()
+
+
+MakeClient = Callable[..., AnyClient]
+
+
+@pytest.fixture(params=[Client, Awaited], ids=["blocking", "asyncio"])
+def connect(request: pytest.FixtureRequest) -> Iterator[MakeClient]:
+    made: list[AnyClient] = []
+
+    def make(address: str, **options: Any) -> AnyClient:
+        made.append(request.param(address, **({"retry": QUICK} | options)))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_a_request_is_answered_by_any_node_and_by_the_controller(connect: MakeClient) -> None:
+    with Peer() as peer:
+        client = connect(peer.address, client_id="it-is-me")
+        assert client.send(MetadataRequest(topics=None)).controller_id == 1
+        assert client.send(MetadataRequest(topics=None), node_id=CONTROLLER).cluster_id == "c"
+        assert client.leader("t", 0) == 1
+        assert peer.accepted == 1, "one connection for one node"
+        assert {header.client_id for header in peer.requests} == {"it-is-me"}
+
+
+def test_nobody_there_says_where_why_and_what_to_do(connect: MakeClient) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(BrokerUnavailable) as raised:
+        connect(address).send(MetadataRequest(topics=None))
+    assert str(raised.value) == (
+        f"no broker answers at {address} (connection refused): is it running? start one with `minibroker serve`"
+    )
+
+
+def test_the_next_bootstrap_address_is_tried(connect: MakeClient) -> None:
+    with Peer() as peer:
+        client = connect(f"127.0.0.1:{free_port()},{peer.address}")
+        assert client.send(MetadataRequest(topics=None)).cluster_id == "c"
+
+
+def test_a_name_that_nobody_knows_is_said_so(connect: MakeClient) -> None:
+    with pytest.raises(BrokerUnavailable, match=r"no-such-host\.invalid:9092 \(the name is not known\)"):
+        connect("no-such-host.invalid:9092").send(MetadataRequest(topics=None))
+
+
+def test_a_peer_that_never_answers_is_given_up(connect: MakeClient) -> None:
+    silent = Peer({ApiKey.API_VERSIONS: lambda *_: None})
+    with silent as peer, pytest.raises(BrokerUnavailable, match=r"does not answer|no answer"):
+        connect(peer.address, connect_timeout_ms=50).send(MetadataRequest(topics=None))
+
+
+def test_a_request_that_is_not_answered_in_time_says_which_and_the_next_one_works(connect: MakeClient) -> None:
+    silent = threading.Event()
+    silent.set()
+    with Peer() as peer:
+        peer.answers[ApiKey.METADATA] = lambda *_: None if silent.is_set() else peer.metadata()
+        client = connect(peer.address)
+        with pytest.raises(RequestTimedOut, match=f"{peer.address} did not answer Metadata within 50 ms"):
+            client.send(MetadataRequest(topics=None), timeout_ms=50)
+        silent.clear()
+        assert client.send(MetadataRequest(topics=None)).cluster_id == "c"
+        assert peer.accepted == 2, "a late answer must not be taken for another's"
+
+
+def hang_up(_request: Request, _header: RequestHeader) -> Answer:
+    raise Hangup
+
+
+def half(peer: Peer) -> Callable[[Any, RequestHeader], Answer]:
+    """Half of an answer, then the end."""
+
+    def answer(_request: Any, header: RequestHeader) -> Answer:
+        peer.answers[ApiKey.METADATA] = hang_up
+        return (1000).to_bytes(4, "big") + header.correlation_id.to_bytes(4, "big") + bytes(100)
+
+    return answer
+
+
+def test_a_connection_that_ends_before_the_answer_is_lost(connect: MakeClient) -> None:
+    with Peer({ApiKey.METADATA: hang_up}) as peer, pytest.raises(ConnectionLost, match=peer.address):
+        connect(peer.address).send(MetadataRequest(topics=None))
+
+
+def test_a_torn_answer_is_lost(connect: MakeClient) -> None:
+    with Peer() as peer:
+        peer.answers[ApiKey.METADATA] = half(peer)
+        client = connect(peer.address)
+        with pytest.raises((ConnectionLost, RequestTimedOut)):
+            client.send(MetadataRequest(topics=None), timeout_ms=200)
+
+
+def test_a_connection_that_was_closed_while_idle_is_made_anew(connect: MakeClient) -> None:
+    with Peer() as peer:
+        client = connect(peer.address)
+        client.send(MetadataRequest(topics=None))
+        peer.cut()
+        # The end of the connection may take a moment to arrive; from then on nothing is lost.
+        for _ in range(100):
+            with contextlib.suppress(ConnectionLost):
+                assert client.send(MetadataRequest(topics=None)).cluster_id == "c"
+                break
+        assert peer.accepted == 2
+
+
+@pytest.mark.parametrize("text", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x50"])
+def test_a_port_that_speaks_something_else_is_found_out(connect: MakeClient, text: bytes) -> None:
+    stranger = Peer({ApiKey.API_VERSIONS: lambda *_: text})
+    with stranger as peer, pytest.raises(UnexpectedResponse, match="does this port speak the Kafka protocol"):
+        connect(peer.address).send(MetadataRequest(topics=None))
+
+
+def test_an_old_broker_is_asked_for_its_versions_once_more(connect: MakeClient) -> None:
+    def refuse_new(_request: Request, header: RequestHeader) -> Answer:
+        if header.api_version == 0:
+            return versions()
+        body = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[]).encode(0)
+        frame = header.correlation_id.to_bytes(4, "big") + body
+        return len(frame).to_bytes(4, "big") + frame
+
+    with Peer({ApiKey.API_VERSIONS: refuse_new}) as peer:
+        assert connect(peer.address).send(MetadataRequest(topics=None)).cluster_id == "c"
+        asked = [header.api_version for header in peer.requests if header.api_key == ApiKey.API_VERSIONS]
+        assert asked == [4, 0]
+
+
+def test_an_answer_of_many_megabytes_arrives_whole(connect: MakeClient) -> None:
+    name = "x" * 30_000
+    with Peer() as peer:
+        many = peer.metadata()
+        many.topics = [many.topics[0]] * 1
+        many.brokers = many.brokers * 200
+        for broker in many.brokers:
+            broker.host = name
+        peer.answers[ApiKey.METADATA] = lambda *_: many
+        response = connect(peer.address).send(MetadataRequest(topics=None))
+        assert len(response.brokers) == 200
+        assert response.brokers[-1].host == name
+
+
+def test_a_leader_is_waited_for_while_there_is_none(connect: MakeClient) -> None:
+    with Peer() as peer:
+        leaders = iter([-1, -1, 1, 1, 1])
+        peer.answers[ApiKey.METADATA] = lambda *_: peer.metadata(leader=next(leaders))
+        assert connect(peer.address).leader("t", 0) == 1
+
+
+def test_a_topic_that_does_not_exist_is_given_up_soon(connect: MakeClient) -> None:
+    with Peer() as peer:
+        peer.answers[ApiKey.METADATA] = lambda *_: peer.metadata(code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        with pytest.raises(BrokerError, match="minibroker topics create t"):
+            connect(peer.address, timeout_ms=200).leader("t", 0)
+
+
+def test_a_partition_that_does_not_exist_says_which_do(connect: MakeClient) -> None:
+    with Peer() as peer, pytest.raises(BrokerError, match="no partition 7: the topic has 1, from 0 to 0"):
+        connect(peer.address).leader("t", 7)
+
+
+def test_a_closed_client_says_so(connect: MakeClient) -> None:
+    with Peer() as peer:
+        client = Client(peer.address)
+        client.close()
+        with pytest.raises(ClientClosed):
+            client.send(MetadataRequest(topics=None))
+
+
+def test_requests_on_asyncio_share_one_connection_and_do_not_wait_for_each_other() -> None:
+    async def ask(address: str) -> list[Any]:
+        async with AsyncClient(address) as client:
+            requests = [client.send(MetadataRequest(topics=None)) for _ in range(50)]
+            return await asyncio.gather(*requests)
+
+    with Peer() as peer:
+        assert len(asyncio.run(ask(peer.address))) == 50
+        assert peer.accepted == 1
+
+
+def test_closing_on_asyncio_tells_those_who_wait() -> None:
+    async def close_while_waiting(address: str) -> None:
+        client = AsyncClient(address)
+        waiting = asyncio.create_task(client.send(MetadataRequest(topics=None)))
+        while not any(header.api_key == ApiKey.METADATA for header in peer.requests):
+            await asyncio.sleep(0.001)
+        await client.close()
+        with pytest.raises(ClientClosed):
+            await waiting
+
+    with Peer({ApiKey.METADATA: lambda *_: None}) as peer:
+        asyncio.run(close_while_waiting(peer.address))
