@@ -79,8 +79,8 @@ clean: ## remove what was built; .venv, data and workspace stay
 	$(IN) rm -rf __pycache__ site dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
 	$(IN) find chapters final tests -name __pycache__ -type d -exec rm -rf {} +
 
-run: ## one node on 127.0.0.1:9092 (later)
-	$(call later,03)
+run: setup ## one node on 127.0.0.1:9092, data in ./data; Ctrl-C stops it
+	@$(IN) exec "$(VENV)/bin/minibroker" serve --data data $(ARGS)
 
 simulate: ## seeded faults in virtual time: SEEDS=N (later)
 	$(call later,04)

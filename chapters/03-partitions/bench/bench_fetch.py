@@ -1,0 +1,104 @@
+"""Fetching a log from its start out of a warm page cache, by a client that only counts bytes.
+
+Beside it the bare thing: read a block of a file, send it. What lies between is the request, the index, and a server on
+asyncio's streams. Chapter 07 has other ways to send a piece of a file.
+"""
+
+from functools import partial
+
+from minibroker.bench import (
+    KIB,
+    MIB,
+    Bar,
+    Benchmark,
+    Case,
+    Context,
+    Exchange,
+    Fact,
+    bytes_text,
+    children,
+    limits,
+    scaled,
+)
+from minibroker.client.admin import NewTopic, create_topics
+from minibroker.client.blocking import Client
+from minibroker.log.batch import BatchBuilder
+from minibroker.wire.headers import frame_request
+from minibroker.wire.schema import Request
+from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+VERSIONS = {ProduceRequest: 9, FetchRequest: 12}  # they name topics, and not their ids
+BLOCKS = (64 * KIB, MIB)
+IN_FLIGHT = 4
+
+
+def benchmark(context: Context) -> Benchmark:
+    broker = children.serve(context)
+    exchange = Exchange(context, broker.host, broker.port)
+    cases = [case for block in BLOCKS for case in cases_of(context, broker, exchange, block)]
+    return Benchmark(
+        "Fetch from the start of a log",
+        cases,
+        bars=[
+            Bar(f"fetch {bytes_text(MIB)}, {IN_FLIGHT} in flight", "ratio", at_least=0.3),
+            Bar(f"fetch {bytes_text(MIB)}, {IN_FLIGHT} in flight", "cpu_ratio", at_most=3),
+        ],
+        columns=["cpu_us_per_op", "cpu_ratio"],
+        facts=[Fact("resident memory of the broker", "MB", broker.resident_mb, at_most=200)],
+        note="An operation is one request, answered with one batch. CPU is the broker's, or the bare sender's.",
+    )
+
+
+def cases_of(context: Context, broker: children.Child, exchange: Exchange, block: int) -> list[Case]:
+    """A topic of batches of about `block` bytes, one to a fetch, and the same bytes in a plain file."""
+    name, topic = bytes_text(block), f"blocks-of-{block}"
+    batch, count = batch_of(block), scaled(full=256 * MIB, quick=4 * MIB) // block
+    fill(broker.address, exchange, topic, batch, count)
+    # Every batch has one record, so the offset counts batches. The first answer tells the length of all.
+    requests = [framed(fetch(topic, offset, len(batch))) for offset in range(count)]
+    answer_bytes = len(exchange.ask(requests[0]))
+    assert len(batch) < answer_bytes < len(batch) + 200, f"{answer_bytes} bytes answered for a batch of {len(batch)}"
+    file = limits.scratch_file(context, topic, count * len(batch))
+    bare = limits.read_send(context, file, count * len(batch), len(batch), f"bare read + send, {name}")
+    return [
+        bare,
+        *(
+            Case(
+                f"fetch {name}, {in_flight} in flight",
+                partial(exchange.each, requests, answer_bytes, in_flight=in_flight),
+                bytes_count=count * len(batch),
+                operations_count=count,
+                limit=bare.name,
+                group=name,
+                cpu_s=broker.cpu_s,
+            )
+            for in_flight in (1, IN_FLIGHT)
+        ),
+    ]
+
+
+def batch_of(bytes_count: int) -> bytes:
+    """A batch of one record and not quite so many bytes: a broker takes no batch above 1 MiB and a little."""
+    builder = BatchBuilder()
+    builder.append(timestamp=1_700_000_000_000, key=None, value=b"x" * (bytes_count - 100))
+    return bytes(builder.build())
+
+
+def fill(address: str, exchange: Exchange, topic: str, batch: bytes, count: int) -> None:
+    with Client(address) as client:
+        create_topics(client, [NewTopic(topic, 1)])
+    data = PartitionProduceData(index=0, records=batch)
+    topics = [TopicProduceData(name=topic, partition_data=[data])]
+    request = framed(ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics))
+    exchange.repeat(request, len(exchange.ask(request)), count=count - 1)
+
+
+def fetch(topic: str, offset: int, bytes_max: int) -> FetchRequest:
+    wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=bytes_max)
+    return FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[wanted])])
+
+
+def framed(request: Request) -> bytes:
+    parts = frame_request(request, version=VERSIONS[type(request)], correlation_id=1, client_id="bench")
+    return b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview))

@@ -1,0 +1,29 @@
+"""Show the metadata of a broker as what it is: a log of small records.
+
+    python chapters/03-partitions/examples/metadata.py data/broker
+
+It reads the first segment of `__cluster_metadata-0`, which a running broker does not mind. Ids, and fields that
+hold their default, are left out.
+"""
+
+import sys
+from pathlib import Path
+
+from minibroker.log.batch import batches
+from minibroker.metadata.records import MetadataRecord, decode_record
+
+SEGMENT = "__cluster_metadata-0/00000000000000000000.log"
+
+
+def described(record: MetadataRecord) -> str:
+    """The record's kind, and what it says."""
+    fields = [(field, getattr(record, field.name)) for field in record.schema.fields]
+    told = [f"{it.name}={value}" for it, value in fields if value not in (it.default, []) and it.kind != "uuid"]
+    return f"{type(record).__name__}  {'  '.join(told)}"
+
+
+if __name__ == "__main__":
+    for batch in batches((Path(sys.argv[1]) / SEGMENT).read_bytes()):
+        print(f"batch of {batch.header.record_count}")
+        for entry in batch.records():
+            print(f"  {entry.offset:2}  {described(decode_record(entry.value or b''))}")

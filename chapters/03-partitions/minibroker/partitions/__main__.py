@@ -1,0 +1,24 @@
+"""The chapter's program: a broker of one node. `python -m minibroker.partitions [DATA] [HOST:PORT]`."""
+
+import asyncio
+import logging
+import sys
+
+from minibroker.metadata.configs import NodeConfig
+from minibroker.partitions.errors import BrokerFailure
+from minibroker.partitions.node import serve
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    data, address = [*arguments, *["data", "127.0.0.1:9092"][len(arguments) :]][:2]
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    config = NodeConfig({"log.dirs": data, "listeners": f"PLAINTEXT://{address}"})
+    try:
+        asyncio.run(serve(config, on_ready=lambda addresses: print(f"ready: {','.join(addresses)}", flush=True)))
+    except BrokerFailure as failure:
+        sys.exit(str(failure))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,171 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: requests become commands, results become responses. A pure module.
+
+The rules are in `minibroker.metadata`: here is only what the wire adds to them, such as which version can say what. Ids
+of new topics are chance, so they come in as a function.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from minibroker.metadata.authority import Authority
+from minibroker.metadata.commands import (
+    Command,
+    CreatedTopic,
+    CreatePartitions,
+    CreateTopics,
+    DeletedTopic,
+    DeleteTopics,
+    GrownTopic,
+    MorePartitions,
+    NewTopic,
+    TopicReference,
+)
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.described import describe_topic
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.registry import Answer, Call, proposed
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+from minibroker.wire.tables.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+from minibroker.wire.tables.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from minibroker.wire.tables.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+
+R = TypeVar("R")
+
+_DISABLED_FROM = 3  # before this version of DeleteTopics clients do not know the code for it
+
+
+class Administration:
+    """The handlers that change topics. `new_topic_id` draws an id that no topic ever had."""
+
+    def __init__(self, authority: Authority, node: NodeConfig, *, new_topic_id: Callable[[], bytes]) -> None:
+        self._authority = authority
+        self._started_with = node
+        self._new_topic_id = new_topic_id
+
+    @property
+    def _node(self) -> NodeConfig:
+        """What the broker was started with, and what was changed since."""
+        return self._started_with.with_dynamic(self._authority.image.configs)
+
+    # Create -----------------------------------------------------------------------------------------------------------
+
+    def create_topics(self, call: Call[CreateTopicsRequest]) -> Answer:
+        """The handler of CreateTopics."""
+        topics = [self._new_topic(topic) for topic in call.request.topics]
+        command = CreateTopics(topics, self._node, call.request.validate_only)
+        return _answer(self._authority, command, self._created, call.request.timeout_ms)
+
+    def _new_topic(self, topic: CreatableTopic) -> NewTopic:
+        return NewTopic(
+            name=topic.name,
+            topic_id=self._new_topic_id(),
+            partition_count=topic.num_partitions,
+            replication_factor=topic.replication_factor,
+            assignments=[(it.partition_index, it.broker_ids) for it in topic.assignments],
+            configs={config.name: config.value for config in topic.configs},
+        )
+
+    def _created(self, topics: list[CreatedTopic]) -> Response:
+        node = self._node
+        return CreateTopicsResponse(topics=[_created_topic(topic, node) for topic in topics])
+
+    def create_on_demand(self, name: str) -> None:
+        """Create a topic with all defaults because somebody asked for it. A quorum may take longer than this call."""
+        command = CreateTopics([NewTopic(name, self._new_topic_id())], self._node)
+        proposal = self._authority.propose(command)
+        if proposal.is_done and proposal.result[0].code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise Refused(proposal.result[0].code, proposal.result[0].message or "")
+
+    # Delete and grow --------------------------------------------------------------------------------------------------
+
+    def delete_topics(self, call: Call[DeleteTopicsRequest]) -> Answer:
+        """The handler of DeleteTopics."""
+        # Up to version 5 topics are a list of names; then each is a name or an id.
+        named = [TopicReference(name) for name in call.request.topic_names]
+        command = DeleteTopics(named + [TopicReference(it.name, it.topic_id) for it in call.request.topics])
+        if not self._node.delete_topic_enable:
+            code = ErrorCode.TOPIC_DELETION_DISABLED if call.version >= _DISABLED_FROM else ErrorCode.INVALID_REQUEST
+            return _deleted(command.refuse(code, "delete.topic.enable is false: this broker deletes no topics"))
+        return _answer(self._authority, command, _deleted, call.request.timeout_ms)
+
+    def create_partitions(self, call: Call[CreatePartitionsRequest]) -> Answer:
+        """The handler of CreatePartitions."""
+        topics = [
+            MorePartitions(
+                topic.name,
+                topic.count,
+                None if topic.assignments is None else [it.broker_ids for it in topic.assignments],
+            )
+            for topic in call.request.topics
+        ]
+        command = CreatePartitions(topics, call.request.validate_only)
+        return _answer(self._authority, command, _grown, call.request.timeout_ms)
+
+
+def _answer(authority: Authority, command: Command[R], respond: Callable[[R], Response], timeout_ms: int) -> Answer:
+    """Propose, and answer now or when it is decided. What comes too late may still happen: the client is told so."""
+
+    def expire() -> Response:
+        return respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time; it may still happen"))
+
+    return proposed(authority.propose(command), respond, timeout_ms=max(timeout_ms, 0), expire=expire)
+
+
+# Responses ------------------------------------------------------------------------------------------------------------
+
+
+def _created_topic(topic: CreatedTopic, node: NodeConfig) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_code=topic.code,
+        error_message=topic.message,
+        num_partitions=topic.partition_count,
+        replication_factor=topic.replication_factor,
+        # Never null: the Java client takes null for a broker that hides them, and throws.
+        configs=_configs(topic, node) if topic.code == ErrorCode.NONE else [],
+    )
+
+
+def _configs(topic: CreatedTopic, node: NodeConfig) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=it.key.name,
+            value=it.value,
+            read_only=it.is_read_only,
+            config_source=it.source,
+            is_sensitive=it.key.is_sensitive,
+        )
+        for it in describe_topic(topic.configs, node)
+    ]
+
+
+def _deleted(topics: list[DeletedTopic]) -> Response:
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(
+                name=topic.name, topic_id=topic.topic_id, error_code=topic.code, error_message=topic.message
+            )
+            for topic in topics
+        ]
+    )
+
+
+def _grown(topics: list[GrownTopic]) -> Response:
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name=topic.name, error_code=topic.code, error_message=topic.message)
+            for topic in topics
+        ]
+    )

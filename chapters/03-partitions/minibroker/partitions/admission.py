@@ -1,0 +1,190 @@
+"""What a batch must be before it is appended: an ordered list of rules. A pure module.
+
+A rule looks at one batch and says nothing (it may pass), `Duplicate` (it is in the log already), or raises `Refused`
+with Kafka's error code. They are asked in order, so a rule may rely on those before it: nobody reads a sequence number
+out of a batch whose checksum is wrong.
+
+Rules look at the 61 bytes of the header. Only a compacted topic, and one that limits the age of its records, make the
+broker open a batch.
+
+Chapter 04 puts rules before these (am I the leader, in this epoch, with enough replicas?), chapter 06 one behind them
+(is this transaction open?).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from minibroker.log.batch import HEADER_SIZE, MAGIC, MAGIC_AT, Batch, BatchHeader, check_whole, read_header
+from minibroker.log.compression import Compression
+from minibroker.log.errors import (
+    CorruptBatch,
+    InvalidRecord,
+    InvalidVarint,
+    LogError,
+    OffsetOutOfRange,
+    RecordsTooLarge,
+    StorageError,
+    UnsupportedCompressionType,
+)
+from minibroker.log.record import Record
+from minibroker.metadata.configs import TopicConfig
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.producers import Duplicate
+from minibroker.wire.codes import ErrorCode
+
+
+class Incoming(NamedTuple):
+    """A batch as it came from a producer, its header read."""
+
+    header: BatchHeader
+    batch: memoryview
+    now_ms: int
+
+
+Rule = Callable[[Incoming], Duplicate | None]
+
+
+def admit(rules: Sequence[Rule], incoming: Incoming) -> Duplicate | None:
+    """Ask every rule in order; the first that has something to say decides."""
+    for rule in rules:
+        duplicate = rule(incoming)
+        if duplicate is not None:
+            return duplicate
+    return None
+
+
+def incoming(batch: memoryview | None, now_ms: int) -> Incoming:
+    """Read the header of what a producer sent for one partition, which must be one batch of the present format."""
+    if batch is None or len(batch) == 0:
+        raise Refused(ErrorCode.INVALID_RECORD, "there is no record batch in the request")
+    if len(batch) >= HEADER_SIZE and batch[MAGIC_AT] != MAGIC:
+        message = (
+            f"a batch of magic {batch[MAGIC_AT]}: only {MAGIC} is accepted, which every client since 2017 can send"
+        )
+        raise Refused(ErrorCode.INVALID_RECORD, message)
+    try:
+        header = read_header(batch)
+    except LogError as error:
+        raise refusal(error) from error
+    if header.size < len(batch):
+        message = f"{len(batch)} bytes for one partition, the first batch in them has {header.size}: send one batch"
+        raise Refused(ErrorCode.INVALID_RECORD, message)
+    return Incoming(header, batch, now_ms)
+
+
+# The rules, in their order --------------------------------------------------------------------------------------------
+
+
+def rules_of(config: TopicConfig, sequence: Rule) -> list[Rule]:
+    """The rules of a topic. That of the producer's sequence comes last: it must see only what will be appended."""
+    rules = [small_enough(config.max_message_bytes), is_whole, is_no_control_batch, has_known_codec]
+    if not config.is_log_append_time:
+        rules.append(
+            timely(
+                before_max_ms=config.message_timestamp_before_max_ms,
+                after_max_ms=config.message_timestamp_after_max_ms,
+            )
+        )
+    if config.log_config().compacts:
+        rules.append(has_keys)
+    return [*rules, sequence]
+
+
+def small_enough(bytes_max: int) -> Rule:
+    """A batch has at most `max.message.bytes`, its header included."""
+
+    def rule(it: Incoming) -> None:
+        if len(it.batch) > bytes_max:
+            message = f"a batch of {len(it.batch)} bytes, max.message.bytes is {bytes_max}"
+            raise Refused(ErrorCode.MESSAGE_TOO_LARGE, message)
+
+    return rule
+
+
+def is_whole(it: Incoming) -> None:
+    """The checksum is right, and the counts in the header agree."""
+    try:
+        check_whole(it.batch)
+    except LogError as error:
+        raise refusal(error) from error
+
+
+def is_no_control_batch(it: Incoming) -> None:
+    """Markers of transactions are written by brokers."""
+    if it.header.is_control:
+        raise Refused(ErrorCode.INVALID_RECORD, "a client may not write control batches")
+
+
+def has_known_codec(it: Incoming) -> None:
+    """The codec is one of the five. The records stay as they are, so the broker need not have it installed."""
+    if it.header.compression > max(Compression):
+        message = (
+            f"codec {it.header.compression} is unknown: 0 to {max(Compression):d} are none, gzip, snappy, lz4, zstd"
+        )
+        raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
+
+
+def timely(*, before_max_ms: int, after_max_ms: int) -> Rule:
+    """No record is older, or further ahead, than `message.timestamp.before.max.ms` and `….after.max.ms` say."""
+
+    def rule(it: Incoming) -> None:
+        latest = it.now_ms + after_max_ms
+        if it.header.max_timestamp > latest:
+            message = (
+                f"a timestamp of {it.header.max_timestamp} is more than {after_max_ms} ms ahead of the broker's clock"
+            )
+            raise Refused(ErrorCode.INVALID_TIMESTAMP, message, records=_late(it, latest))
+        earliest = it.now_ms - before_max_ms
+        if earliest > 0:
+            early = [
+                (index, f"timestamp {record.timestamp}")
+                for index, record in _records(it)
+                if 0 <= record.timestamp < earliest
+            ]
+            if early:
+                message = f"{len(early)} records are older than message.timestamp.before.max.ms={before_max_ms}"
+                raise Refused(ErrorCode.INVALID_TIMESTAMP, message, records=early)
+
+    return rule
+
+
+def _late(it: Incoming, latest: int) -> list[tuple[int, str]]:
+    return [(index, f"timestamp {record.timestamp}") for index, record in _records(it) if record.timestamp > latest]
+
+
+def has_keys(it: Incoming) -> None:
+    """On a compacted topic every record has a key: without one nothing could ever replace it."""
+    keyless = [(index, "no key") for index, record in _records(it) if record.key is None]
+    if keyless:
+        message = (
+            f"{len(keyless)} records without a key: the topic is compacted, and keeps the newest record of each key"
+        )
+        raise Refused(ErrorCode.INVALID_RECORD, message, records=keyless)
+
+
+def _records(it: Incoming) -> Iterator[tuple[int, Record]]:
+    try:
+        yield from enumerate(Batch(it.batch).records())
+    except LogError as error:
+        raise refusal(error) from error
+
+
+# Errors of the log in Kafka's words -----------------------------------------------------------------------------------
+
+_CODES: dict[type[LogError], ErrorCode] = {
+    CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
+    InvalidRecord: ErrorCode.INVALID_RECORD,
+    InvalidVarint: ErrorCode.INVALID_RECORD,
+    RecordsTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    UnsupportedCompressionType: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+    StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+
+
+def refusal(error: LogError) -> Refused:
+    """What a client is told of an error of the log."""
+    for kind in type(error).__mro__:
+        if kind in _CODES:
+            return Refused(_CODES[kind], str(error))
+    return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))

@@ -1,0 +1,198 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: what holds for topics and brokers. A pure module."""
+
+from collections.abc import Sequence
+
+from minibroker.metadata.authority import Authority
+from minibroker.metadata.commands import AlterConfigs, AlteredResource, ConfigChange, ResourceChange
+from minibroker.metadata.configs import ConfigResource, NodeConfig
+from minibroker.metadata.described import Described, describe_all_brokers, describe_broker, describe_topic
+from minibroker.metadata.errors import InvalidTopicName
+from minibroker.metadata.image import Image
+from minibroker.metadata.names import check_topic_name
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.registry import Answer, Call, proposed
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+from minibroker.wire.tables.alter_configs import AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse
+from minibroker.wire.tables.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from minibroker.wire.tables.incremental_alter_configs import (
+    AlterConfigsResourceResponse as IncrementalAlterConfigsResourceResponse,
+)
+from minibroker.wire.tables.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+_TIMEOUT_MS = 30_000  # these requests carry none; it is what Kafka's clients wait
+
+
+class Configurations:
+    """The handlers that show and change configurations."""
+
+    def __init__(self, authority: Authority, node: NodeConfig) -> None:
+        self._authority = authority
+        self._started_with = node
+
+    @property
+    def _node(self) -> NodeConfig:
+        """What the broker was started with, and what was changed since."""
+        return self._started_with.with_dynamic(self._authority.image.configs)
+
+    # Show -------------------------------------------------------------------------------------------------------------
+
+    def describe(self, call: Call[DescribeConfigsRequest]) -> Answer:
+        """The handler of DescribeConfigs."""
+        request, node = call.request, self._node
+        return DescribeConfigsResponse(
+            results=[
+                self._described(
+                    resource,
+                    node,
+                    with_synonyms=request.include_synonyms,
+                    with_documentation=request.include_documentation,
+                )
+                for resource in request.resources
+            ]
+        )
+
+    def _described(
+        self, resource: DescribeConfigsResource, node: NodeConfig, *, with_synonyms: bool, with_documentation: bool
+    ) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=[],
+        )
+        try:
+            found = _find(resource, self._authority.image, node)
+        except Refused as refused:
+            result.error_code, result.error_message = refused.code, refused.message
+            return result
+        # No list of names, and an empty one, ask for all.
+        wanted = set(resource.configuration_keys or ())
+        result.configs = [
+            _entry(it, with_synonyms=with_synonyms, with_documentation=with_documentation)
+            for it in found
+            if not wanted or it.key.name in wanted
+        ]
+        return result
+
+    # Change -----------------------------------------------------------------------------------------------------------
+
+    def alter(self, call: Call[AlterConfigsRequest]) -> Answer:
+        """The handler of AlterConfigs: what it does not name is taken back."""
+        resources = [
+            ResourceChange(it.resource_type, it.resource_name, [ConfigChange(c.name, c.value) for c in it.configs])
+            for it in call.request.resources
+        ]
+        command = AlterConfigs(resources, self._node, replaces=True, validate_only=call.request.validate_only)
+        return self._propose(command, is_incremental=False)
+
+    def alter_incrementally(self, call: Call[IncrementalAlterConfigsRequest]) -> Answer:
+        """The handler of IncrementalAlterConfigs: what it does not name stays."""
+        resources = [
+            ResourceChange(
+                it.resource_type,
+                it.resource_name,
+                [ConfigChange(c.name, c.value, c.config_operation) for c in it.configs],
+            )
+            for it in call.request.resources
+        ]
+        command = AlterConfigs(resources, self._node, validate_only=call.request.validate_only)
+        return self._propose(command, is_incremental=True)
+
+    def _propose(self, command: AlterConfigs, *, is_incremental: bool) -> Answer:
+        respond = _altered_incrementally if is_incremental else _altered
+
+        def expire() -> Response:
+            return respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time; it may still happen"))
+
+        return proposed(self._authority.propose(command), respond, timeout_ms=_TIMEOUT_MS, expire=expire)
+
+
+def _altered(resources: list[AlteredResource]) -> Response:
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=it.code,
+                error_message=it.message,
+                resource_type=it.resource_type,
+                resource_name=it.resource_name,
+            )
+            for it in resources
+        ]
+    )
+
+
+def _altered_incrementally(resources: list[AlteredResource]) -> Response:
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            IncrementalAlterConfigsResourceResponse(
+                error_code=it.code,
+                error_message=it.message,
+                resource_type=it.resource_type,
+                resource_name=it.resource_name,
+            )
+            for it in resources
+        ]
+    )
+
+
+# What a resource has --------------------------------------------------------------------------------------------------
+
+
+def _find(resource: DescribeConfigsResource, image: Image, node: NodeConfig) -> Sequence[Described]:
+    """All that can be shown of a resource, or why there is nothing."""
+    if resource.resource_type == ConfigResource.TOPIC:
+        return _topic(resource.resource_name, image, node)
+    if resource.resource_type == ConfigResource.BROKER:
+        return _broker(resource.resource_name, node)
+    message = f"a resource of type {resource.resource_type} has no configuration here: 2 is a topic, 4 a broker"
+    raise Refused(ErrorCode.INVALID_REQUEST, message)
+
+
+def _topic(name: str, image: Image, node: NodeConfig) -> Sequence[Described]:
+    try:
+        check_topic_name(name)
+    except InvalidTopicName as error:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+    if name not in image.topics:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+    return describe_topic(image.topic_configs(name), node)
+
+
+def _broker(name: str, node: NodeConfig) -> Sequence[Described]:
+    """This broker, or with no name what was set for all of them."""
+    if not name:
+        return describe_all_brokers(node)
+    if name != str(node.node_id):
+        message = f"{name[:64]!a} is not this broker: it must be {node.node_id}, or nothing for all brokers"
+        raise Refused(ErrorCode.INVALID_REQUEST, message)
+    return describe_broker(node)
+
+
+def _entry(described: Described, *, with_synonyms: bool, with_documentation: bool) -> DescribeConfigsResourceResult:
+    key = described.key
+    return DescribeConfigsResourceResult(
+        name=key.name,
+        value=described.value,
+        read_only=described.is_read_only,
+        config_source=described.source,
+        is_sensitive=key.is_sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=name, value=value, source=source) for name, value, source in described.synonyms
+        ]
+        if with_synonyms
+        else [],
+        config_type=key.type,
+        documentation=key.about if with_documentation else None,
+    )

@@ -1,0 +1,303 @@
+"""What a client learns of the cluster: ApiVersions, Metadata, FindCoordinator and their like. A pure module.
+
+All of it is read out of the image: which nodes there are, which topics, who leads which partition. A client asks any
+node, then talks to the leaders. Asking for a topic that does not exist may create it, if broker and client both agree.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from minibroker.metadata.authority import Authority
+from minibroker.metadata.errors import InvalidTopicName
+from minibroker.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from minibroker.metadata.names import check_topic_name, is_internal
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.registry import Answer, Call, Registry
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from minibroker.wire.tables.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from minibroker.wire.tables.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from minibroker.wire.tables.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from minibroker.wire.tables.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from minibroker.wire.uuids import NO_UUID
+
+NO_LEADER = -1
+NOT_ASKED_FOR = -(2**31)
+"""In place of a set of authorized operations: the client did not ask, or nobody is authorized here."""
+_BROKERS_ENDPOINT = 1
+_COORDINATED = (0, 1)  # groups, transactional ids
+
+
+def api_versions(registry: Registry) -> Callable[[Call[ApiVersionsRequest]], Answer]:
+    """The handler of ApiVersions."""
+
+    def handler(call: Call[ApiVersionsRequest]) -> Answer:
+        request = call.request
+        names = (request.client_software_name, request.client_software_version)
+        if call.version >= 3 and not all(_is_software_name(name) for name in names):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=registry.ranges())
+
+    return handler
+
+
+def _is_software_name(name: str) -> bool:
+    inside = name.replace(".", "").replace("-", "")
+    return inside.isascii() and inside.isalnum() and name[0].isalnum() and name[-1].isalnum()
+
+
+class Describe:
+    """The handlers that read the image. `create` makes a topic that was asked for and does not exist, or refuses."""
+
+    def __init__(
+        self,
+        authority: Authority,
+        *,
+        create: Callable[[str], None],
+        is_creating: Callable[[], bool],
+        partitions_max: int = 2000,
+    ) -> None:
+        self._authority = authority
+        self._partitions_max = partitions_max
+        self._create = create
+        self._is_creating = is_creating
+
+    @property
+    def _image(self) -> Image:
+        return self._authority.image
+
+    # Metadata ---------------------------------------------------------------------------------------------------------
+
+    def metadata(self, call: Call[MetadataRequest]) -> Answer:
+        """The handler of Metadata."""
+        # In version 0 an empty list means all topics; since then null does, and an empty one means none.
+        wanted = call.request.topics
+        if wanted is None or (call.version == 0 and not wanted):
+            topics = [self._topic(topic) for topic in self._image.topics.values()]
+        else:
+            # Before version 4 a client could not say whether it wants topics to be created, and did.
+            is_creating = self._is_creating() and (call.version < 4 or call.request.allow_auto_topic_creation)
+            topics = [self._wanted(it, is_creating) for it in wanted]
+        image = self._image
+        return MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(node_id=it.node_id, host=it.host, port=it.port, rack=it.rack)
+                for it in _alive(image)
+            ],
+            cluster_id=image.cluster_id,
+            controller_id=_controller(image),
+            topics=topics,
+        )
+
+    def _wanted(self, wanted: MetadataRequestTopic, is_creating: bool) -> MetadataResponseTopic:
+        try:
+            return self._topic(self._find(wanted, is_creating))
+        except Refused as refused:
+            return MetadataResponseTopic(
+                error_code=refused.code,
+                name=wanted.name,
+                topic_id=wanted.topic_id,
+                is_internal=wanted.name is not None and is_internal(wanted.name),
+                partitions=[],
+            )
+
+    def _find(self, wanted: MetadataRequestTopic, is_creating: bool) -> TopicImage:
+        if wanted.topic_id != NO_UUID:
+            name = self._image.topic_names.get(wanted.topic_id)
+            if name is None:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+            return self._image.topics[name]
+        if wanted.name is None:
+            raise Refused(ErrorCode.INVALID_REQUEST, "neither a name nor an id")
+        return self._find_name(wanted.name, is_creating)
+
+    def _find_name(self, name: str, is_creating: bool) -> TopicImage:
+        topic = self._image.topics.get(name)
+        if topic is not None:
+            return topic
+        try:
+            check_topic_name(name)
+        except InvalidTopicName as error:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+        if is_creating:
+            self._create(name)
+            topic = self._image.topics.get(name)
+            if topic is not None:
+                return topic
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+
+    def _topic(self, topic: TopicImage) -> MetadataResponseTopic:
+        image = self._image
+        return MetadataResponseTopic(
+            error_code=ErrorCode.NONE,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=is_internal(topic.name),
+            partitions=[_partition(image, index, it) for index, it in sorted(topic.partitions.items())],
+        )
+
+    # DescribeCluster --------------------------------------------------------------------------------------------------
+
+    def cluster(self, call: Call[DescribeClusterRequest]) -> Answer:
+        """The handler of DescribeCluster."""
+        image = self._image
+        if call.request.endpoint_type != _BROKERS_ENDPOINT:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_message="this listener is for brokers: ask it with endpoint type 1",
+                endpoint_type=_BROKERS_ENDPOINT,
+                cluster_id=image.cluster_id,
+                brokers=[],
+            )
+        return DescribeClusterResponse(
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            endpoint_type=_BROKERS_ENDPOINT,
+            cluster_id=image.cluster_id,
+            controller_id=_controller(image),
+            brokers=[
+                DescribeClusterBroker(broker_id=it.node_id, host=it.host, port=it.port, rack=it.rack)
+                for it in _alive(image)
+            ],
+        )
+
+    # FindCoordinator --------------------------------------------------------------------------------------------------
+
+    def coordinator(self, call: Call[FindCoordinatorRequest]) -> Answer:
+        """The handler of FindCoordinator: the one node there is, for whatever key.
+
+        Groups and transactions are chapter 06's, and their APIs are not announced. This one is, because librdkafka
+        concludes from it whether a broker understands lz4: without it, a producer that was told to use lz4 sends its
+        records uncompressed, and says nothing.
+        """
+        request = call.request
+        keys = [request.key] if call.version < 4 else request.coordinator_keys
+        found = [self._coordinator(key, request.key_type) for key in keys]
+        if call.version >= 4:
+            return FindCoordinatorResponse(coordinators=found)
+        (only,) = found
+        return FindCoordinatorResponse(
+            error_code=only.error_code,
+            error_message=only.error_message,
+            node_id=only.node_id,
+            host=only.host,
+            port=only.port,
+        )
+
+    def _coordinator(self, key: str, key_type: int) -> Coordinator:
+        broker = next(iter(_alive(self._image)), None)
+        if key_type not in _COORDINATED or broker is None:
+            code = ErrorCode.INVALID_REQUEST if broker is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            message = f"no coordinator for keys of type {key_type}: 0 are groups, 1 are transactional ids"
+            return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message)
+        return Coordinator(
+            key=key,
+            node_id=broker.node_id,
+            host=broker.host,
+            port=broker.port,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+        )
+
+    # DescribeTopicPartitions ------------------------------------------------------------------------------------------
+
+    def topic_partitions(self, call: Call[DescribeTopicPartitionsRequest]) -> Answer:
+        """The handler of DescribeTopicPartitions: like Metadata, in pages."""
+        request = call.request
+        names = sorted({topic.name for topic in request.topics} or self._image.topics)
+        cursor = request.cursor
+        if cursor is not None:
+            names = [name for name in names if name >= cursor.topic_name]
+        left = min(request.response_partition_limit, self._partitions_max)
+        topics: list[DescribeTopicPartitionsResponseTopic] = []
+        for name in names:
+            first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+            if left <= 0:
+                return _page(topics, Cursor(topic_name=name, partition_index=first))
+            described = self._described(name, first, left)
+            topics.append(described)
+            left -= len(described.partitions)
+            known = self._image.topics.get(name)
+            next_index = first + len(described.partitions)
+            if known is not None and next_index < len(known.partitions):
+                return _page(topics, Cursor(topic_name=name, partition_index=next_index))
+        return _page(topics, None)
+
+    def _described(self, name: str, first: int, count_max: int) -> DescribeTopicPartitionsResponseTopic:
+        try:
+            topic = self._find_name(name, is_creating=False)
+        except Refused as refused:
+            return DescribeTopicPartitionsResponseTopic(
+                error_code=refused.code, name=name, topic_id=NO_UUID, partitions=[]
+            )
+        indexes = [index for index in sorted(topic.partitions) if index >= first][:count_max]
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=ErrorCode.NONE,
+            name=name,
+            topic_id=topic.topic_id,
+            is_internal=is_internal(name),
+            partitions=[_described_partition(self._image, index, topic.partitions[index]) for index in indexes],
+        )
+
+
+def _page(topics: Sequence[DescribeTopicPartitionsResponseTopic], cursor: Cursor | None) -> Answer:
+    return DescribeTopicPartitionsResponse(topics=list(topics), next_cursor=cursor)
+
+
+def _alive(image: Image) -> Iterable[BrokerImage]:
+    return (broker for _node_id, broker in sorted(image.brokers.items()) if not broker.is_fenced)
+
+
+def _controller(image: Image) -> int:
+    # Clients send administrative requests to it. Any broker takes them, so the first one alive will do (KIP-590).
+    return next((broker.node_id for broker in _alive(image)), NO_LEADER)
+
+
+def _offline(image: Image, partition: PartitionImage) -> list[int]:
+    alive = {broker.node_id for broker in _alive(image)}
+    return [node_id for node_id in partition.replicas if node_id not in alive]
+
+
+def _partition(image: Image, index: int, partition: PartitionImage) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        error_code=ErrorCode.NONE if partition.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=_offline(image, partition),
+    )
+
+
+def _described_partition(
+    image: Image, index: int, partition: PartitionImage
+) -> DescribeTopicPartitionsResponsePartition:
+    # The lists of eligible leaders are empty and never null: the Java client counts on it.
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=ErrorCode.NONE if partition.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=_offline(image, partition),
+    )

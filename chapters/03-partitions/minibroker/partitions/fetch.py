@@ -1,0 +1,202 @@
+"""Fetch: batches from an offset on, now or as soon as there are enough. A pure module.
+
+A consumer says from which offset it wants each partition, how many bytes at most (of one partition, and of all), and
+how many at least: if there are fewer, the answer waits, up to `max_wait_ms`. What it gets are slices of files. The
+first batch is the one that *contains* the offset and is always given whole, even above the limits, or a consumer could
+never get past it; the last one may be cut off.
+
+A fetch session, in which a client names only what changed, is chapter 07's. Here every request names everything, and
+the answer's session id 0 tells the client so.
+"""
+
+from typing import NamedTuple
+
+from minibroker.log.interfaces import FileSlice
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.partition import NO_EPOCH, Partition, Reader
+from minibroker.partitions.registry import Answer, Call
+from minibroker.partitions.routes import WRONG_NODE, Routes
+from minibroker.partitions.waiting import Wait
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+from minibroker.wire.tables.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+
+TOPIC_IDS_FROM_VERSION = 13
+REPLICA_STATE_FROM_VERSION = 15
+LEADER_HINTS_FROM_VERSION = 16
+NO_SESSION = 0
+_FULL_FETCH_EPOCHS = (0, -1)  # begin a session, or have none
+_READ_COMMITTED = 1
+
+
+class _Wanted(NamedTuple):
+    """One partition of a request, and its topic's name; no name: the topic's id is unknown."""
+
+    topic: str | None
+    topic_id: bytes
+    wanted: FetchPartition
+
+
+class Fetch:
+    """The handler of Fetch. No answer has more bytes than `bytes_max`, the broker's fetch.max.bytes."""
+
+    def __init__(self, routes: Routes, *, bytes_max: int) -> None:
+        self._routes = routes
+        self._bytes_max = bytes_max
+
+    def __call__(self, call: Call[FetchRequest]) -> Answer:
+        """Answer with what there is, if it is enough; otherwise wait for more."""
+        request = call.request
+        refusal = _session_error(request)
+        if refusal is not None:
+            return FetchResponse(error_code=refusal, session_id=NO_SESSION, responses=[])
+        fetch = _Fetch(self._routes, call, min(self._bytes_max, max(request.max_bytes, 0)))
+        response = fetch.attempt()
+        if response is not None or request.max_wait_ms <= 0:
+            return response or fetch.gather()
+        return Wait(
+            keys=fetch.names,
+            timeout_ms=request.max_wait_ms,
+            attempt=fetch.attempt,
+            expire=fetch.gather,
+        )
+
+
+def _session_error(request: FetchRequest) -> ErrorCode | None:
+    if request.session_id == NO_SESSION and request.session_epoch in _FULL_FETCH_EPOCHS:
+        return None
+    if request.session_id == NO_SESSION:
+        return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    # A client that closes a session (epoch -1) gets its answer; that there was none is all the same to it.
+    return None if request.session_epoch == -1 else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def _reader(call: Call[FetchRequest]) -> Reader:
+    request = call.request
+    replica_id, replica_epoch = request.replica_id, -1
+    if call.version >= REPLICA_STATE_FROM_VERSION:
+        replica_id, replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+    return Reader(replica_id, replica_epoch, is_committed_only=request.isolation_level == _READ_COMMITTED)
+
+
+class _Fetch:
+    """One request, that may be tried several times."""
+
+    def __init__(self, routes: Routes, call: Call[FetchRequest], bytes_max: int) -> None:
+        self._routes = routes
+        self._version = call.version
+        self._bytes_min = call.request.min_bytes
+        self._bytes_max = bytes_max
+        self._reader = _reader(call)
+        self._wanted = [
+            _Wanted(self._name(topic.topic, topic.topic_id), topic.topic_id, wanted)
+            for topic in call.request.topics
+            for wanted in topic.partitions
+        ]
+        self.names: list[TopicPartition] = [
+            TopicPartition(it.topic, it.wanted.partition) for it in self._wanted if it.topic is not None
+        ]
+
+    def _name(self, topic: str, topic_id: bytes) -> str | None:
+        if self._version < TOPIC_IDS_FROM_VERSION:
+            return topic
+        try:
+            return self._routes.topic_name(topic_id)
+        except Refused:
+            return None
+
+    def attempt(self) -> Response | None:
+        """The answer, if it has enough bytes, or an error that should not wait, or nothing was asked for."""
+        response = self.gather()
+        partitions = [partition for topic in response.responses for partition in topic.partitions]
+        if not partitions or any(it.error_code or it.diverging_epoch.epoch >= 0 for it in partitions):
+            return response
+        # Zero bytes are enough for one who asks for zero.
+        return response if sum(_count(it) for it in partitions) >= self._bytes_min else None
+
+    def gather(self) -> FetchResponse:
+        """The answer with what there is now."""
+        # Ask the partitions in the order of the request. What one of them gives is taken off what the others may give;
+        # only the first that has any records may exceed the limits.
+        bytes_left, is_first = self._bytes_max, True
+        endpoints: dict[int, NodeEndpoint] = {}
+        topics: list[FetchableTopicResponse] = []
+        for it in self._wanted:
+            data = self._read(it, bytes_left, is_first, endpoints)
+            count = _count(data)
+            if count:
+                bytes_left, is_first = max(bytes_left - count, 0), False
+            # Partitions of one topic that follow each other stand in one entry.
+            if not topics or (topics[-1].topic, topics[-1].topic_id) != (it.topic or "", it.topic_id):
+                topics.append(FetchableTopicResponse(topic=it.topic or "", topic_id=it.topic_id, partitions=[]))
+            topics[-1].partitions.append(data)
+        return FetchResponse(responses=topics, session_id=NO_SESSION, node_endpoints=list(endpoints.values()))
+
+    def _read(self, it: _Wanted, bytes_left: int, is_first: bool, endpoints: dict[int, NodeEndpoint]) -> PartitionData:
+        data = PartitionData(
+            partition_index=it.wanted.partition, error_code=ErrorCode.NONE, high_watermark=-1, records=b""
+        )
+        try:
+            if it.topic is None:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id: it was deleted, or never existed")
+            partition = self._routes.partition(it.topic, it.wanted.partition)
+            partition.check_leader(it.wanted.current_leader_epoch)
+            self._fill(data, partition, it.wanted, bytes_left, is_first)
+        except Refused as refused:
+            data.error_code = refused.code
+            if it.topic is not None and refused.code in WRONG_NODE:
+                self._hint(data, TopicPartition(it.topic, it.wanted.partition), endpoints)
+        return data
+
+    def _fill(
+        self, data: PartitionData, partition: Partition, wanted: FetchPartition, bytes_left: int, is_first: bool
+    ) -> None:
+        # Where the log starts and ends is told in any case.
+        data.high_watermark = partition.high_watermark
+        data.last_stable_offset = partition.last_stable_offset
+        data.log_start_offset = partition.log_start_offset
+        # A follower whose log goes another way learns where, and gets no records (chapter 04).
+        if wanted.last_fetched_epoch != NO_EPOCH:
+            diverging = partition.diverging_epoch(wanted.fetch_offset, last_fetched_epoch=wanted.last_fetched_epoch)
+            if diverging is not None:
+                data.diverging_epoch = EpochEndOffset(epoch=diverging.epoch, end_offset=diverging.end_offset)
+                return
+        # The partition's own limit, and what is left of that of all.
+        bytes_max = min(max(wanted.partition_max_bytes, 0), bytes_left)
+        records = partition.read(wanted.fetch_offset, bytes_max=bytes_max, reader=self._reader)
+        if not is_first:
+            # A partition gives its first batch whole, whatever it is asked for: cut it, unless nothing came before.
+            records.count = min(records.count, bytes_max)
+        data.records = records
+        # Who reads only what is committed must be told what to leave out (chapter 06).
+        if self._reader.is_committed_only:
+            data.aborted_transactions = [
+                AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+                for aborted in partition.aborted(wanted.fetch_offset, partition.last_stable_offset)
+            ]
+
+    def _hint(self, data: PartitionData, name: TopicPartition, endpoints: dict[int, NodeEndpoint]) -> None:
+        leader = self._routes.leader(name) if self._version >= 12 else None
+        if leader is None:
+            return
+        data.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.leader_epoch)
+        if self._version >= LEADER_HINTS_FROM_VERSION:
+            endpoints[leader.node_id] = NodeEndpoint(
+                node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack
+            )
+
+
+def _count(data: PartitionData) -> int:
+    records = data.records
+    return records.count if isinstance(records, FileSlice) else len(records or b"")

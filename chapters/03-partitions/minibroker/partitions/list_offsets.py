@@ -1,0 +1,78 @@
+"""ListOffsets: where a log starts and ends, and which offset belongs to a time. A pure module."""
+
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.partition import Found, Partition, Reader
+from minibroker.partitions.registry import Answer, Call
+from minibroker.partitions.routes import Routes
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+# Timestamps that are none.
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+
+LEADER_EPOCH_FROM_VERSION = 4
+_LEAST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8}
+_READ_COMMITTED = 1
+
+
+class ListOffsets:
+    """The handler of ListOffsets."""
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+
+    def __call__(self, call: Call[ListOffsetsRequest]) -> Answer:
+        """Answer for every partition, each with its own error."""
+        request = call.request
+        reader = Reader(request.replica_id, is_committed_only=request.isolation_level == _READ_COMMITTED)
+        topics = [
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[self._answer(topic.name, wanted, reader, call.version) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+        return ListOffsetsResponse(topics=topics)
+
+    def _answer(
+        self, topic: str, wanted: ListOffsetsPartition, reader: Reader, version: int
+    ) -> ListOffsetsPartitionResponse:
+        response = ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.NONE)
+        try:
+            partition = self._routes.partition(topic, wanted.partition_index)
+            partition.check_leader(wanted.current_leader_epoch)
+            found = find(partition, wanted.timestamp, reader, version)
+        except Refused as refused:
+            response.error_code = refused.code
+            return response
+        response.offset, response.timestamp = found.offset, found.timestamp
+        if version >= LEADER_EPOCH_FROM_VERSION:
+            response.leader_epoch = found.leader_epoch
+        return response
+
+
+def find(partition: Partition, timestamp: int, reader: Reader, version: int) -> Found:
+    """The offset that a timestamp, or one of the numbers that stand for a place, means in a partition."""
+    if version < _LEAST_VERSION.get(timestamp, 0):
+        message = f"timestamp {timestamp} needs version {_LEAST_VERSION[timestamp]}, the request has {version}"
+        raise Refused(ErrorCode.UNSUPPORTED_VERSION, message)
+    if timestamp == LATEST:
+        # A committed-only reader's end is the last stable offset.
+        end = partition.last_stable_offset if reader.is_committed_only else partition.high_watermark
+        return Found(end, LATEST, partition.leader_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return Found(partition.log_start_offset, LATEST, partition.leader_epoch)
+    if timestamp == MAX_TIMESTAMP:
+        return partition.find_max_timestamp(reader=reader)
+    if timestamp < 0:
+        raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
+    return partition.find_time(timestamp, reader=reader)

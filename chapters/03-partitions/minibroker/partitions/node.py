@@ -1,0 +1,264 @@
+"""The one-node broker, assembled: a data directory, its metadata, its partitions, the handlers, the server.
+
+    Node(config).start()   lock the directory → read the metadata log → open the partitions → serve
+    Node.stop()            serve no more → end the upkeep → flush and close the logs → unlock
+
+`final/` builds a node of a cluster out of the same rooms.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable
+from typing import TextIO
+
+from minibroker.log.disk import OSFiles
+from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
+from minibroker.metadata.commands import RegisterBroker
+from minibroker.metadata.configs import NodeConfig, TopicConfig
+from minibroker.metadata.image import Endpoint, Image
+from minibroker.metadata.listeners import Listener
+from minibroker.partitions.administration import Administration
+from minibroker.partitions.configs import Configurations
+from minibroker.partitions.describe import Describe, api_versions
+from minibroker.partitions.errors import BrokerFailure
+from minibroker.partitions.fetch import Fetch
+from minibroker.partitions.files import BoundedFiles
+from minibroker.partitions.identity import identify, lock, new_id_bytes
+from minibroker.partitions.list_offsets import ListOffsets
+from minibroker.partitions.logs import DeleteRecords, DescribeLogDirs
+from minibroker.partitions.produce import Produce
+from minibroker.partitions.producer_ids import InitProducerId
+from minibroker.partitions.registry import Registry
+from minibroker.partitions.server import Limits, Server, Tracer, wall_clock_ms
+from minibroker.partitions.store import METADATA, Store
+from minibroker.partitions.upkeep import Schedule, Upkeep
+from minibroker.partitions.waiting import Waiting
+from minibroker.segments.directory import DataDirectory
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+
+log = logging.getLogger(__name__)
+
+
+_OTHER_HANDLES = 64  # the loop, the lock, standard streams, directories that are being flushed
+
+
+class Node:
+    """One broker with all roles."""
+
+    def __init__(self, config: NodeConfig, *, tracer: Tracer | None = None) -> None:
+        self._config = config
+        self._tracer = tracer
+        self._cleanup = contextlib.ExitStack()
+        self.waiting: Waiting[Response] = Waiting()
+        self.registry = Registry()
+        self.address = ""
+
+    async def start(self) -> None:
+        """Do everything until clients can be served. If anything fails, nothing is left behind."""
+        try:
+            await self._start()
+        except BaseException:
+            self._cleanup.close()
+            raise
+
+    async def _start(self) -> None:
+        # The port first: whether it is free is known at once. Nobody is served before `Server.start`.
+        listener = _only(self._config)
+        bound = self._cleanup.enter_context(_bind(listener))
+        path = self._config.log_dirs[0]
+        self._cleanup.callback(os.close, lock(path))
+        self._open(path)
+        self._register(listener, bound.getsockname()[1])
+        self.store.start(self.authority.image)
+        self.authority.subscribe(self.store.follow)
+        self.authority.subscribe(self._reconfigure)
+        self._add_handlers(path)
+        config = self._config.with_dynamic(self.authority.image.configs)
+        self.server = Server(self.registry, self.waiting, _limits(config), tracer=self._tracer)
+        self.upkeep = Upkeep(self.store, self.data, self.files, _schedule(config), self._threads[1])
+        self.upkeep.start()
+        await self.server.start(bound, backlog=self._config.socket_listen_backlog_size)
+
+    def _open(self, path: str) -> None:
+        """Open the metadata log, and what the partitions need."""
+        identity = identify(path, self._config.node_id)
+        # One thread flushes, another one compacts: a long compaction must not hold up a flush.
+        self._threads = [
+            concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("flush", "upkeep")
+        ]
+        self.files = BoundedFiles(OSFiles(), handles_max=_handles_max(self._config))
+        self.data = DataDirectory(self.files, path, background=lambda work: _submit(self._threads[0], work))
+        metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG)
+        self.authority = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
+        self.store = Store(
+            self.data,
+            self.files,
+            node_id=self._config.node_id,
+            topic_config=self._topic_config,
+            wake=self.waiting.wake,
+        )
+
+    def _topic_config(self, image: Image, topic: str) -> TopicConfig:
+        return TopicConfig.of(image.configs, topic, self._config.with_dynamic(image.configs))
+
+    def _reconfigure(self, old: Image, new: Image) -> None:
+        """Follow what can be changed while the broker runs."""
+        if new.configs is not old.configs:
+            config = self._config.with_dynamic(new.configs)
+            self.server.limits = _limits(config)
+            self.upkeep.schedule = _schedule(config)
+
+    def _register(self, listener: Listener, port: int) -> None:
+        """Tell the metadata where this broker is to be found."""
+        advertised = self._config.advertised_listeners[0]
+        host = advertised.host or listener.host or socket.getfqdn()
+        port = port if advertised.port == 0 else advertised.port
+        self.address = f"{host}:{port}"
+        registration = RegisterBroker(
+            broker_id=self._config.node_id,
+            incarnation_id=new_id_bytes(),
+            endpoints=(Endpoint(advertised.name, host, port),),
+            rack=self._config.broker_rack,
+        )
+        result = self.authority.propose(registration).result
+        if result.code is not ErrorCode.NONE:
+            raise BrokerFailure(f"node {self._config.node_id} could not be registered: {result.message}")
+
+    def _add_handlers(self, path: str) -> None:
+        add, store, authority = self.registry.add, self.store, self.authority
+        # Some clients conclude from Produce 0 that a broker knows compression; nobody sends it any more.
+        add(ApiKey.PRODUCE, Produce(store), advertised_from=0)
+        add(ApiKey.FETCH, Fetch(store, bytes_max=self._config.fetch_max_bytes))
+        add(ApiKey.LIST_OFFSETS, ListOffsets(store))
+        add(ApiKey.API_VERSIONS, api_versions(self.registry))
+        add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, self._config.node_id))
+        add(ApiKey.DELETE_RECORDS, DeleteRecords(store))
+        add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: _disk(path)))
+        administration = Administration(authority, self._config, new_topic_id=new_id_bytes)
+        add(ApiKey.CREATE_TOPICS, administration.create_topics)
+        add(ApiKey.DELETE_TOPICS, administration.delete_topics)
+        add(ApiKey.CREATE_PARTITIONS, administration.create_partitions)
+        configurations = Configurations(authority, self._config)
+        add(ApiKey.DESCRIBE_CONFIGS, configurations.describe)
+        add(ApiKey.ALTER_CONFIGS, configurations.alter)
+        add(ApiKey.INCREMENTAL_ALTER_CONFIGS, configurations.alter_incrementally)
+        describe = Describe(
+            authority,
+            create=administration.create_on_demand,
+            is_creating=lambda: self._config.auto_create_topics_enable,
+            partitions_max=self._config.max_request_partition_size_limit,
+        )
+        add(ApiKey.METADATA, describe.metadata)
+        add(ApiKey.FIND_COORDINATOR, describe.coordinator)
+        add(ApiKey.DESCRIBE_CLUSTER, describe.cluster)
+        add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe.topic_partitions)
+
+    async def stop(self) -> None:
+        """Stop in the order in which things depend on each other; the next start has nothing to check."""
+        await self.server.stop()
+        await self.upkeep.stop()
+        for thread in reversed(self._threads):
+            await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+        self.data.close()
+        self._cleanup.close()
+
+
+def _only(config: NodeConfig) -> Listener:
+    if len(config.listeners) > 1:
+        raise BrokerFailure(f"{len(config.listeners)} listeners are set, this broker takes one")
+    if len(config.log_dirs) > 1:
+        raise BrokerFailure(f"{len(config.log_dirs)} data directories are set in log.dirs, this broker takes one")
+    return config.listeners[0]
+
+
+def _bind(listener: Listener) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((listener.host, listener.port))
+        bound.setblocking(False)
+    except OSError as error:
+        bound.close()
+        hint = "is another broker running? Stop it, or give this one another --listen"
+        raise BrokerFailure(f"cannot listen on {listener.host}:{listener.port} ({error.strerror}): {hint}") from error
+    return bound
+
+
+def _handles_max(config: NodeConfig) -> int:
+    """How many files of logs may be open: as configured, if the system lets us, and connections leave enough."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = config.open_files_max + config.max_connections + _OTHER_HANDLES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY:
+        return config.open_files_max
+    # Where there is not enough for both, half is for files; connections beyond the rest are refused by the system.
+    return max(min(config.open_files_max, soft - config.max_connections - _OTHER_HANDLES), soft // 2)
+
+
+def _submit(thread: concurrent.futures.Executor, work: Callable[[], None]) -> None:
+    try:
+        thread.submit(work)
+    except RuntimeError:
+        # The thread has ended with the broker: what is left is done at once, while the logs are closed.
+        work()
+
+
+def _disk(path: str) -> tuple[str, int, int]:
+    usage = os.statvfs(path)
+    return os.path.abspath(path), usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
+
+
+def _limits(config: NodeConfig) -> Limits:
+    queued = config.queued_max_request_bytes
+    return Limits(
+        request_bytes_max=config.socket_request_max_bytes,
+        queued_bytes_max=queued if queued > 0 else 2**63,
+        connections_max=config.max_connections,
+        connections_per_ip_max=config.max_connections_per_ip,
+        idle_ms_max=config.connections_max_idle_ms if config.connections_max_idle_ms >= 0 else 2**63,
+    )
+
+
+def _schedule(config: NodeConfig) -> Schedule:
+    return Schedule(
+        initial_delay_ms=config.log_initial_task_delay_ms,
+        retention_ms=config.log_retention_check_interval_ms,
+        compaction_ms=config.log_cleaner_backoff_ms,
+        dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
+        is_compacting=config.log_cleaner_enable,
+        producer_expiration_ms=config.producer_id_expiration_ms,
+        scrub_ms=config.scrub_interval_ms,
+    )
+
+
+async def serve(
+    config: NodeConfig, *, trace: TextIO | None = None, on_ready: Callable[[list[str]], None] = lambda _addresses: None
+) -> None:
+    """Run a node until SIGTERM or SIGINT."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    node = Node(config, tracer=None if trace is None else _tracer(trace))
+    await node.start()
+    on_ready([node.address])
+    await stopped.wait()
+    await node.stop()
+
+
+def _tracer(out: TextIO) -> Tracer:
+    # Imported only where it is wanted: a broker should be ready in a moment.
+    from minibroker.partitions.trace import Trace  # noqa: PLC0415
+
+    return Trace(out)

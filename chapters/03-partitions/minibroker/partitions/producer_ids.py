@@ -1,0 +1,43 @@
+"""InitProducerId: a number for each idempotent producer, never given twice. A pure module.
+
+The authority hands out blocks of a thousand, each written down before it is used; within a block the broker counts. A
+crash loses the rest of a block, and nobody minds: there are 2^63 of them.
+"""
+
+from minibroker.metadata.authority import Authority
+from minibroker.metadata.commands import AllocateProducerIds
+from minibroker.partitions.registry import Answer, Call
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+from minibroker.wire.tables.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+
+class InitProducerId:
+    """The handler of InitProducerId, for producers without transactions: a fresh id for whoever asks."""
+
+    def __init__(self, authority: Authority, node_id: int) -> None:
+        self._authority = authority
+        self._node_id = node_id
+        self._block = iter(range(0))
+
+    def __call__(self, call: Call[InitProducerIdRequest]) -> Answer:
+        """Give the next id, with epoch 0."""
+        if call.request.transactional_id is not None:
+            # Transactions need a coordinator, which chapter 06 brings. No retry will help until then.
+            return _refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        producer_id = next(self._block, None)
+        if producer_id is None:
+            proposal = self._authority.propose(AllocateProducerIds(broker_id=self._node_id))
+            if not proposal.is_done:
+                # The next attempt of the client finds the block.
+                return _refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            block = proposal.result
+            if block.code is not ErrorCode.NONE:
+                return _refusal(block.code)
+            self._block = iter(range(block.first, block.first + block.count))
+            producer_id = next(self._block)
+        return InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)
+
+
+def _refusal(code: ErrorCode) -> Response:
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)

@@ -1,0 +1,364 @@
+"""What a partition knows of its idempotent producers, so that what is sent twice is written once. A pure module.
+
+A producer numbers its batches: with its id, its epoch, and the sequence of the batch's first record. A partition keeps
+the last five batches of each producer, because a producer may have five requests under way. The rules are Kafka's:
+
+    the batch is one of the last five            Duplicate: answered like the first time, and not written
+    an older epoch                               INVALID_PRODUCER_EPOCH: a zombie; its successor has written already
+    a new epoch, and the sequence is not 0       OUT_OF_ORDER_SEQUENCE_NUMBER
+    the sequence does not follow the last one    OUT_OF_ORDER_SEQUENCE_NUMBER: a batch before it is missing
+    nothing is known of the producer             any sequence will do: its batches may have been deleted
+
+The state is a companion of the log: every batch that is in the log is in it. It is kept in snapshots beside the
+segments, `<offset>.snapshot`, in Kafka's format: what was known before that offset. One is written at each roll and at
+a clean close, and goes with the segment that begins there. Only the last batch of each producer is in it, so a producer
+that repeats an older one after a restart is refused, not believed.
+
+A snapshot is never flushed: a checksum tells whether it arrived, and if not, an older one and more of the log will do.
+But before the log is written to again, it is certain that no snapshot is left of records that were cut off.
+"""
+
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from minibroker.log.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from minibroker.log.interfaces import Files, write_all
+from minibroker.partitions.errors import Refused
+from minibroker.segments.segment import LOG_SUFFIX, stem
+from minibroker.wire.codes import ErrorCode
+
+BATCHES_KEPT = 5  # Kafka's producers have at most five requests in flight, if they are idempotent
+SEQUENCE_MAX = 2**31 - 1
+NO_OFFSET = -1
+NO_COORDINATOR_EPOCH = -1
+EXPIRATION_MS = 24 * 60 * 60 * 1000  # producer.id.expiration.ms
+SNAPSHOT_SUFFIX = ".snapshot"
+
+
+class Duplicate(NamedTuple):
+    """A batch that is in the log already, and where."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class SequencedBatch(NamedTuple):
+    """One of a producer's last batches."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def base_offset(self) -> int:
+        """The offset of its first record."""
+        return self.last_offset - self.offset_delta
+
+    @property
+    def base_sequence(self) -> int:
+        """The sequence of its first record."""
+        return (self.last_sequence - self.offset_delta) % (SEQUENCE_MAX + 1)
+
+
+def last_sequence_of(header: BatchHeader) -> int:
+    """The sequence of a batch's last record. Behind the largest comes 0."""
+    return (header.base_sequence + header.last_offset_delta) % (SEQUENCE_MAX + 1)
+
+
+class ProducerState:
+    """What is known of one producer."""
+
+    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "timestamp")
+
+    def __init__(
+        self,
+        *,
+        epoch: int = NO_PRODUCER_EPOCH,
+        timestamp: int = NO_TIMESTAMP,
+        coordinator_epoch: int = NO_COORDINATOR_EPOCH,
+        current_txn_first_offset: int = NO_OFFSET,
+        batches: Iterable[SequencedBatch] = (),
+    ) -> None:
+        self.epoch = epoch
+        self.timestamp = timestamp
+        self.coordinator_epoch = coordinator_epoch
+        self.current_txn_first_offset = current_txn_first_offset
+        self.batches = list(batches)
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record, or -1: the next one is 0."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record."""
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    def duplicate_of(self, header: BatchHeader) -> Duplicate | None:
+        """The same batch, if it was written before."""
+        # Only a batch of the present epoch can be one that is known. It is the same if it ends with the same sequence
+        # and has as many records; then say where it is, and when it was written (invariant 19).
+        if header.producer_epoch == self.epoch:
+            last_sequence = last_sequence_of(header)
+            for batch in self.batches:
+                if batch.last_sequence == last_sequence and batch.offset_delta == header.last_offset_delta:
+                    return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
+        return None
+
+    def check(self, header: BatchHeader) -> None:
+        """Refuse a batch of an older epoch, and one that does not follow the last."""
+        # A producer with an older epoch is a zombie: INVALID_PRODUCER_EPOCH.
+        if header.producer_epoch < self.epoch:
+            message = (
+                f"producer {header.producer_id} has epoch {self.epoch} by now, the batch has {header.producer_epoch}"
+            )
+            raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH, message)
+        # Markers have no sequence.
+        if header.is_control:
+            return
+        # A batch begins where the last one ended, and a new epoch begins with 0; behind SEQUENCE_MAX comes 0.
+        # Anything else is OUT_OF_ORDER_SEQUENCE_NUMBER.
+        last_sequence = self.last_sequence if header.producer_epoch == self.epoch else NO_SEQUENCE
+        expected = 0 if last_sequence == SEQUENCE_MAX else last_sequence + 1
+        if header.base_sequence != expected:
+            message = (
+                f"producer {header.producer_id} in epoch {header.producer_epoch} sent sequence {header.base_sequence}, "
+                f"expected was {expected}: a batch before it is missing"
+            )
+            raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
+
+    def update(self, header: BatchHeader) -> None:
+        """Take a batch into account that is in the log, whatever it says."""
+        # A new epoch begins with nothing behind it.
+        if header.producer_epoch != self.epoch:
+            self.epoch = header.producer_epoch
+            self.batches.clear()
+        self.timestamp = header.max_timestamp
+        if header.is_control:
+            # A marker has no sequence; it ends the transaction.
+            self.current_txn_first_offset = NO_OFFSET
+            return
+        if header.is_transactional and self.current_txn_first_offset == NO_OFFSET:
+            self.current_txn_first_offset = header.base_offset
+        self.batches.append(
+            SequencedBatch(last_sequence_of(header), header.last_offset, header.last_offset_delta, header.max_timestamp)
+        )
+        del self.batches[:-BATCHES_KEPT]
+
+    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
+        """Whether it has been silent for so long that it is forgotten. Not in the middle of a transaction."""
+        return self.current_txn_first_offset == NO_OFFSET and now_ms - self.timestamp >= expiration_ms
+
+
+# Snapshots ------------------------------------------------------------------------------------------------------------
+
+VERSION = 1
+_HEADER = struct.Struct(">h I i")  # version, CRC-32C of what is behind it, number of producers
+_CRC_COVERS_FROM = 2 + 4
+# Producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, first offset of a txn.
+_ENTRY = struct.Struct(">q h i q i q i q")
+_COUNT = struct.Struct(">i")
+
+
+class DamagedSnapshot(Exception):
+    """A file that is no whole snapshot: it is ignored, and the state built anew from the log."""
+
+
+def encode_snapshot(producers: dict[int, ProducerState]) -> bytes:
+    """The bytes of a snapshot, with the last batch of each producer."""
+    body = bytearray(_COUNT.pack(len(producers)))
+    for producer_id, state in producers.items():
+        offset_delta = state.batches[-1].offset_delta if state.batches else 0
+        body += _ENTRY.pack(
+            producer_id,
+            state.epoch,
+            state.last_sequence,
+            state.last_offset,
+            offset_delta,
+            state.timestamp,
+            state.coordinator_epoch,
+            state.current_txn_first_offset,
+        )
+    return _HEADER.pack(VERSION, crc32c(bytes(body)), len(producers)) + bytes(body[_COUNT.size :])
+
+
+def decode_snapshot(data: bytes) -> dict[int, ProducerState]:
+    """Read a snapshot back, believing nothing that the checksum does not cover."""
+    if len(data) < _HEADER.size:
+        raise DamagedSnapshot(f"{len(data)} of at least {_HEADER.size} bytes")
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise DamagedSnapshot(f"version {version}, only {VERSION} is known")
+    if crc32c(data[_CRC_COVERS_FROM:]) != crc:
+        raise DamagedSnapshot(f"crc {crc32c(data[_CRC_COVERS_FROM:]):#010x}, its header says {crc:#010x}")
+    if len(data) != _HEADER.size + count * _ENTRY.size:
+        raise DamagedSnapshot(f"{count} producers announced in {len(data)} bytes")
+    return dict(map(_decoded, _ENTRY.iter_unpack(data[_HEADER.size :])))
+
+
+def _decoded(entry: tuple[int, ...]) -> tuple[int, ProducerState]:
+    producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first_offset = entry
+    batches = [SequencedBatch(last_sequence, last_offset, offset_delta, timestamp)] if last_offset >= 0 else []
+    return producer_id, ProducerState(
+        epoch=epoch,
+        timestamp=timestamp,
+        coordinator_epoch=coordinator_epoch,
+        current_txn_first_offset=first_offset,
+        batches=batches,
+    )
+
+
+# The companion --------------------------------------------------------------------------------------------------------
+
+
+class ProducerStates:
+    """All producers of one partition: a companion of its log, whose directory the snapshots stand in."""
+
+    def __init__(self, files: Files, directory: str, *, expiration_ms: int = EXPIRATION_MS) -> None:
+        self._files = files
+        self._directory = directory
+        self._producers: dict[int, ProducerState] = {}
+        self._snapshot_offset = NO_OFFSET  # of the newest snapshot
+        self.expiration_ms = expiration_ms
+
+    @property
+    def producers(self) -> dict[int, ProducerState]:
+        """What is known, by producer id. Not to be changed."""
+        return self._producers
+
+    def check(self, header: BatchHeader) -> Duplicate | None:
+        """Whether a batch may be appended: None if so, `Duplicate` if it is in the log, else `Refused`."""
+        if header.producer_id <= NO_PRODUCER_ID:
+            return None
+        if (header.base_sequence < 0 and not header.is_control) or header.producer_epoch < 0:
+            message = f"epoch {header.producer_epoch}, sequence {header.base_sequence} of producer {header.producer_id}"
+            raise Refused(ErrorCode.INVALID_RECORD, f"{message}: neither can be negative")
+        state = self._producers.get(header.producer_id)
+        if state is None:
+            return None
+        duplicate = state.duplicate_of(header)
+        if duplicate is None:
+            state.check(header)
+        return duplicate
+
+    def expire(self, now_ms: int) -> int:
+        """Forget the producers that have been silent for `producer.id.expiration.ms`; return how many."""
+        expired = [it for it, state in self._producers.items() if state.is_expired(now_ms, self.expiration_ms)]
+        for producer_id in expired:
+            del self._producers[producer_id]
+        return len(expired)
+
+    def last_offsets(self) -> frozenset[tuple[int, int]]:
+        """Each producer with the offset of its last record: what compaction must keep of them (`keep_producers`)."""
+        return frozenset((producer_id, state.last_offset) for producer_id, state in self._producers.items())
+
+    # What the log tells -----------------------------------------------------------------------------------------------
+
+    def on_append(self, header: BatchHeader, position: int) -> None:  # noqa: ARG002
+        """A batch is in the log."""
+        if header.producer_id > NO_PRODUCER_ID:
+            state = self._producers.get(header.producer_id)
+            if state is None:
+                state = self._producers[header.producer_id] = ProducerState()
+            state.update(header)
+
+    replay = on_append
+
+    def on_roll(self, base_offset: int) -> None:
+        """A segment begins: write a snapshot for it, and remove those whose segment is gone."""
+        self._write(base_offset)
+        self._sweep(base_offset)
+
+    def on_close(self, offset: int) -> None:
+        """The log is closed: with a snapshot at its end nothing needs to be read at the next start."""
+        self._write(offset)
+
+    def on_delete(self, offset: int) -> None:
+        """The log starts later. A snapshot before its start knows less than was deleted, so it must not be used."""
+        self._remove(it for it in self._snapshots() if it < offset)
+
+    def on_truncate(self, offset: int) -> None:
+        """The log ends earlier: snapshots of what is gone must go before anything else takes its place."""
+        self._remove_durably(it for it in self._snapshots() if it > offset or offset == 0)
+
+    def restore(self, *, log_start_offset: int, log_end_offset: int) -> int:
+        """Take up the newest good snapshot in the log; return the first offset that is not in it."""
+        snapshots = self._snapshots()
+        self._remove_durably(it for it in snapshots if it > log_end_offset)
+        self._remove(it for it in snapshots if it < log_start_offset)
+        for offset in reversed(snapshots):
+            if log_start_offset <= offset <= log_end_offset:
+                try:
+                    self._producers = decode_snapshot(self._read(offset))
+                except DamagedSnapshot:
+                    self._remove([offset])
+                else:
+                    self._snapshot_offset = offset
+                    return offset
+        # Of a log in which nothing is, nothing need be written down.
+        self._producers = {}
+        self._snapshot_offset = log_start_offset
+        return log_start_offset
+
+    # Files ------------------------------------------------------------------------------------------------------------
+
+    def _path(self, offset: int) -> str:
+        return stem(self._directory, offset) + SNAPSHOT_SUFFIX
+
+    def _snapshots(self) -> list[int]:
+        """The offsets of all snapshots, in order."""
+        return _offsets(self._files.list(self._directory), SNAPSHOT_SUFFIX)
+
+    def _read(self, offset: int) -> bytes:
+        file = self._files.open(self._path(offset), create=False, writable=False)
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+    def _write(self, offset: int) -> None:
+        """Write a snapshot unless it is there. A disk that refuses it only makes the next start slower."""
+        if offset == self._snapshot_offset:
+            return
+        try:
+            file = self._files.open(self._path(offset))
+            try:
+                file.truncate(0)
+                write_all(file, encode_snapshot(self._producers), 0)
+            finally:
+                file.close()
+            self._snapshot_offset = offset
+        except OSError:
+            self._remove([offset])
+
+    def _sweep(self, base_offset: int) -> None:
+        # Compaction and retention replace and delete segments; a snapshot goes with its own.
+        names = self._files.list(self._directory)
+        bases = {*_offsets(names, LOG_SUFFIX), base_offset}
+        self._remove(it for it in _offsets(names, SNAPSHOT_SUFFIX) if it not in bases)
+
+    def _remove_durably(self, offsets: Iterable[int]) -> None:
+        doomed = list(offsets)
+        for offset in doomed:
+            with suppress(FileNotFoundError):
+                self._files.unlink(self._path(offset))
+        if doomed:
+            self._files.fsync_directory(self._directory)
+
+    def _remove(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            with suppress(OSError):
+                self._files.unlink(self._path(offset))
+
+
+def _offsets(names: Iterable[str], suffix: str) -> list[int]:
+    """The offsets that names with this suffix tell, in order."""
+    stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return sorted(int(it) for it in stems if len(it) == 20 and it.isdigit())

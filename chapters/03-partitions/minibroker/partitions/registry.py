@@ -1,0 +1,156 @@
+"""Who answers what: one handler for each API, found by the key of a request. A pure module.
+
+A handler is a plain function of a `Call`. It returns the response, or a `Wait` if the answer must wait, or None if the
+client wants no answer. It never waits itself, so a broker is a loop that calls one function after the other, and
+nothing needs a lock.
+
+    frame ──▶ dispatch: header, fields ──▶ handler ──▶ response ──▶ Reply(parts)
+                                              └──────▶ Wait ──────▶ Deferred, until it has a response
+
+A chapter that brings an API adds its handler; a second owner of a key is refused. A chapter that must see the requests
+of somebody else's API wraps that handler: quotas in chapter 07, access control at the end.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from minibroker.metadata.authority import Proposal
+from minibroker.partitions.errors import Disconnect
+from minibroker.partitions.waiting import Wait
+from minibroker.wire.apis import APIS, ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.errors import UnsupportedApi
+from minibroker.wire.headers import RequestHeader, frame_response, read_request_header
+from minibroker.wire.schema import Part, Request, Response
+from minibroker.wire.tables.api_versions import ApiVersion, ApiVersionsResponse
+
+M = TypeVar("M", bound=Request)
+T = TypeVar("T")
+
+Answer = Response | Wait[Response] | None
+
+
+@dataclass(slots=True)
+class Call(Generic[M]):
+    """One request, and what a handler must know of how it came."""
+
+    request: M
+    version: int
+    header: RequestHeader
+    now_ms: int
+    peer: str
+
+
+Handler = Callable[[Call[Any]], Answer]
+Filter = Callable[[Call[Any], Handler], Answer]
+
+
+@dataclass(slots=True)
+class Reply:
+    """The bytes of an answer, in parts: record sets are slices of files that are not read yet. None at all: acks=0."""
+
+    parts: list[Part]
+
+
+@dataclass(slots=True)
+class Deferred:
+    """An answer that must wait: to be parked, and turned into bytes when it has come."""
+
+    wait: Wait[Response]
+    reply: Callable[[Response], Reply]
+
+
+@dataclass(slots=True)
+class _Entry:
+    handler: Handler
+    request: type[Request]
+    min_version: int
+    max_version: int
+    advertised_from: int
+
+
+class Registry:
+    """The handlers of a broker. ApiVersions is answered from the registry itself."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, _Entry] = {}
+
+    def add(
+        self,
+        key: ApiKey,
+        handler: Handler,
+        *,
+        versions: tuple[int, int] | None = None,
+        advertised_from: int | None = None,
+    ) -> None:
+        """Give an API its handler, for all versions of its table unless told otherwise.
+
+        `advertised_from` announces a lower minimum than is served: some clients conclude from an old version of
+        Produce whether a broker knows compression at all, and never send one.
+        """
+        assert key not in self._entries, f"{key.name} has a handler already"
+        api = APIS[key]
+        least, most = versions or (api.min_version, api.max_version)
+        assert api.min_version <= least <= most <= api.max_version, f"{key.name} has no table for {least} to {most}"
+        advertised = least if advertised_from is None else advertised_from
+        self._entries[key] = _Entry(handler, api.request, least, most, advertised)
+
+    def wrap(self, key: ApiKey, around: Filter) -> None:
+        """Let `around` see every call of an API first; it passes it on, or answers itself."""
+        entry = self._entries[key]
+        inner = entry.handler
+        entry.handler = lambda call: around(call, inner)
+
+    def ranges(self) -> list[ApiVersion]:
+        """What ApiVersions tells."""
+        return [
+            ApiVersion(api_key=key, min_version=entry.advertised_from, max_version=entry.max_version)
+            for key, entry in sorted(self._entries.items())
+        ]
+
+    def dispatch(self, frame: memoryview, *, now_ms: int, peer: str) -> Reply | Deferred:
+        """Answer one request, now or later. What cannot be understood is an error, and ends the connection."""
+        try:
+            header, position = read_request_header(frame)
+        except UnsupportedApi as error:
+            return self._unsupported(error.header)
+        entry = self._entries.get(header.api_key)
+        version = header.api_version
+        if entry is None or not entry.min_version <= version <= entry.max_version:
+            return self._unsupported(header)
+        # What stands behind a request is not looked at, as in Kafka: librdkafka leaves bytes there.
+        request, _end = entry.request.decode(frame, position, version)
+        answer = entry.handler(Call(request, version, header, now_ms, peer))
+        correlation_id = header.correlation_id
+        if answer is None:
+            return Reply([])
+        if isinstance(answer, Wait):
+            return Deferred(answer, lambda response: _reply(response, version, correlation_id))
+        return _reply(answer, version, correlation_id)
+
+    def _unsupported(self, header: RequestHeader) -> Reply:
+        """A client that asks for too new an ApiVersions is told which one to use; nothing else has such an answer."""
+        if header.api_key != ApiKey.API_VERSIONS or ApiKey.API_VERSIONS not in self._entries:
+            raise Disconnect(f"no handler for API {header.api_key} version {header.api_version}")
+        known = [it for it in self.ranges() if it.api_key == ApiKey.API_VERSIONS]
+        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=known)
+        return _reply(response, 0, header.correlation_id)
+
+
+def _reply(response: Response, version: int, correlation_id: int) -> Reply:
+    return Reply(frame_response(response, version=version, correlation_id=correlation_id))
+
+
+def proposed(
+    proposal: Proposal[T], respond: Callable[[T], Response], *, timeout_ms: int, expire: Callable[[], Response]
+) -> Answer:
+    """The answer to a change of metadata: at once if it is decided, or when the authority says so."""
+    if proposal.is_done:
+        return respond(proposal.result)
+    return Wait(
+        keys=(proposal,),
+        timeout_ms=timeout_ms,
+        attempt=lambda: respond(proposal.result) if proposal.is_done else None,
+        expire=expire,
+    )

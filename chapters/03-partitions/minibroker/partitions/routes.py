@@ -1,0 +1,34 @@
+"""How handlers find a partition, and whom they name instead if another node leads it. A pure module."""
+
+from typing import NamedTuple, Protocol
+
+from minibroker.partitions.partition import Partition
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, and where to reach that node."""
+
+    node_id: int
+    leader_epoch: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Routes(Protocol):
+    """The partitions of this node, by topic and number. What is not there is refused with `Refused`."""
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """The partition, if it is on this node."""
+
+    def topic_name(self, topic_id: bytes) -> str:
+        """The topic that has this id."""
+
+    def leader(self, name: TopicPartition) -> Leader | None:
+        """Who leads a partition, as far as this node knows."""
+
+
+WRONG_NODE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+"""With these errors a client is told who leads the partition, so that it need not ask again (KIP-951)."""

@@ -1,0 +1,373 @@
+"""The server: frames in, frames out, on asyncio streams.
+
+Each connection is a task that reads one frame, has it answered, sends the answer, and only then reads the next. So the
+answers of a connection come in the order of its requests, and a client that does not take its answers is not read any
+further: that is all the backpressure there is, and it is enough.
+
+What bounds the memory: the number of connections; for each a small read buffer and at most one request and one piece
+of one answer; for large requests a budget that all connections share. Nothing is allocated because a client says
+that it will send much.
+
+Chapter 07 puts another server into this place: it needs `Registry.dispatch` and `Waiting`, and nothing in here.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from minibroker.log.interfaces import FileSlice
+from minibroker.partitions.errors import Disconnect
+from minibroker.partitions.registry import Deferred, Registry, Reply
+from minibroker.partitions.waiting import Waiting
+from minibroker.wire.errors import MalformedMessage
+from minibroker.wire.frames import frame_length
+from minibroker.wire.schema import Part, Response
+
+log = logging.getLogger(__name__)
+
+_PREFIX_BYTES = 4
+_BUFFER_BYTES = 256 * 1024
+_PIECE_BYTES = 1024 * 1024
+_SMALL_FRAME_BYTES = 64 * 1024
+_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client may ask of the server, with Kafka's names."""
+
+    request_bytes_max: int  # socket.request.max.bytes
+    queued_bytes_max: int  # queued.max.request.bytes
+    connections_max: int  # max.connections
+    idle_ms_max: int  # connections.max.idle.ms
+    connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
+
+
+class Tracer(Protocol):
+    """Sees every frame: the live inspector."""
+
+    def on_request(self, peer: str, frame: memoryview) -> None:
+        """A request came, without its length."""
+
+    def on_reply(self, peer: str, frame: memoryview, parts: list[Part]) -> None:
+        """An answer goes out, to the request in `frame`."""
+
+
+def monotonic_ms() -> int:
+    """A clock that only moves forward, for deadlines."""
+    return int(time.monotonic() * 1000)
+
+
+def wall_clock_ms() -> int:
+    """The time of day, for timestamps."""
+    return int(time.time() * 1000)
+
+
+class Server:
+    """Accepts connections and serves each until it ends."""
+
+    def __init__(
+        self, registry: Registry, waiting: Waiting[Response], limits: Limits, *, tracer: Tracer | None = None
+    ) -> None:
+        self._registry = registry
+        self._waiting = waiting
+        self.limits = limits
+        self._tracer = tracer
+        self.budget = _Budget(limits.queued_bytes_max)
+        self._connections: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self.is_stopping = False
+
+    async def start(self, listener: socket.socket, *, backlog: int = 50) -> None:
+        """Serve who connects to a bound socket."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._protocol, sock=listener, backlog=backlog)
+        self._sweeper = asyncio.create_task(self._sweep())
+
+    async def stop(self) -> None:
+        """Take nothing new, finish what was begun, then close."""
+        self.is_stopping = True
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        # Who waits for something gets an answer now; who sends nothing is closed.
+        self._waiting.end()
+        for connection in list(self._connections):
+            connection.close_if_idle()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_GRACE_S)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Connections ------------------------------------------------------------------------------------------------------
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        reader = asyncio.StreamReader(limit=_BUFFER_BYTES)
+        return _Protocol(reader, self._begin)
+
+    def _begin(self, protocol: "_Protocol", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = _name(writer.get_extra_info("peername"))
+        refusal = self._refusal(peer)
+        if refusal is not None:
+            log.warning("%s: refused, %s", peer, refusal)
+            writer.transport.abort()
+            return
+        connection = _Connection(self, reader, writer, peer)
+        protocol.on_gone = connection.on_gone
+        self._connections.add(connection)
+        task = asyncio.create_task(connection.run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _task: self._connections.discard(connection))
+
+    def _refusal(self, peer: str) -> str | None:
+        """Why nobody more may connect from there, if so."""
+        count = len(self._connections)
+        if count >= self.limits.connections_max:
+            return f"there are {count} connections (max.connections)"
+        # Counting is left out where there cannot be too many.
+        if count >= self.limits.connections_per_ip_max:
+            host = _host(peer)
+            count = sum(_host(connection.peer) == host for connection in self._connections)
+            if count >= self.limits.connections_per_ip_max:
+                return f"there are {count} connections from {host} (max.connections.per.ip)"
+        return None
+
+    async def _sweep(self) -> None:
+        """Close connections that have been busy with one frame, or idle, for too long."""
+        idle_ms_max = self.limits.idle_ms_max
+        while True:
+            await asyncio.sleep(min(max(idle_ms_max / 4, 10), 5000) / 1000)
+            now_ms = monotonic_ms()
+            for connection in list(self._connections):
+                if connection.answered is None and now_ms - connection.since_ms > idle_ms_max:
+                    log.info("%s: closed after %d ms without a whole request", connection.peer, idle_ms_max)
+                    connection.abort()
+
+    # Requests ---------------------------------------------------------------------------------------------------------
+
+    async def answer(self, connection: "_Connection", frame: memoryview) -> Reply:
+        """Have a request answered, waiting if it must."""
+        if self._tracer is not None:
+            self._tracer.on_request(connection.peer, frame)
+        outcome = self._registry.dispatch(frame, now_ms=wall_clock_ms(), peer=connection.peer)
+        self._waiting.settle()
+        reply = outcome if isinstance(outcome, Reply) else await self._deferred(connection, outcome)
+        if self._tracer is not None:
+            self._tracer.on_reply(connection.peer, frame, reply.parts)
+        return reply
+
+    async def _deferred(self, connection: "_Connection", deferred: Deferred) -> Reply:
+        answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def complete(response: Response) -> None:
+            if not answered.done():
+                answered.set_result(response)
+
+        parked = self._waiting.park(deferred.wait, complete, now_ms=monotonic_ms())
+        if self.is_stopping:
+            self._waiting.end()
+        self._arm()
+        connection.answered = answered
+        try:
+            return deferred.reply(await answered)
+        finally:
+            connection.answered = None
+            self._waiting.forget(parked)
+
+    def _arm(self) -> None:
+        """Set the one timer to the earliest deadline."""
+        deadline_ms = self._waiting.next_deadline_ms
+        if deadline_ms is None or (self._timer_ms is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_s = max(deadline_ms - monotonic_ms(), 0) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
+
+    def _expire(self) -> None:
+        self._timer_ms = None
+        self._waiting.expire(monotonic_ms())
+        self._waiting.settle()
+        self._arm()
+
+
+class _Protocol(asyncio.StreamReaderProtocol):
+    """asyncio's streams, and word of a client that has gone while its request is parked."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        begin: Callable[["_Protocol", asyncio.StreamReader, asyncio.StreamWriter], None],
+    ) -> None:
+        super().__init__(reader, lambda reader, writer: begin(self, reader, writer))
+        self.on_gone: Callable[[], None] = lambda: None
+
+    def eof_received(self) -> bool:
+        """The client will send no more: whatever it waits for, it has gone."""
+        super().eof_received()
+        self.on_gone()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is closed, from whichever side."""
+        super().connection_lost(exc)
+        self.on_gone()
+
+
+class _Connection:
+    """One client."""
+
+    def __init__(self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
+        self._server = server
+        self._reader = reader
+        self._writer = writer
+        self.peer = peer
+        self.is_idle = True
+        self.since_ms = monotonic_ms()
+        self.answered: asyncio.Future[Response] | None = None
+        """What the client waits for, while its request is parked."""
+
+    async def run(self) -> None:
+        """Serve request after request until either side has enough."""
+        try:
+            while not self._server.is_stopping:
+                await self._serve_one()
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        except (MalformedMessage, Disconnect) as error:
+            log.info("%s: closed: %s", self.peer, error)
+        except Exception:
+            log.exception("%s: closed, because of a bug", self.peer)
+        finally:
+            self._writer.close()
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await self._writer.wait_closed()
+
+    async def _serve_one(self) -> None:
+        # The time of a request begins with the end of the one before. Its bytes must all come within the idle limit,
+        # so that a client that sends one byte a second does not hold a place for ever.
+        self.is_idle, self.since_ms = True, monotonic_ms()
+        prefix = await self._reader.readexactly(_PREFIX_BYTES)
+        self.is_idle = False
+        length = frame_length(prefix, self._server.limits.request_bytes_max)
+        if length <= _SMALL_FRAME_BYTES:
+            await self._answer(length)
+        else:
+            async with self._server.budget.of(length):
+                await self._answer(length)
+
+    async def _answer(self, length: int) -> None:
+        frame = await self._frame(length)
+        reply = await self._server.answer(self, frame)
+        self.since_ms = monotonic_ms()
+        await self._send(reply.parts)
+
+    async def _frame(self, length: int) -> memoryview:
+        """The bytes of a frame. The buffer grows as they come, and is ours: batches are stamped in it."""
+        frame = bytearray()
+        while len(frame) < length:
+            piece = await self._reader.read(min(length - len(frame), _PIECE_BYTES))
+            if not piece:
+                raise asyncio.IncompleteReadError(b"", length)
+            frame += piece
+        return memoryview(frame)
+
+    async def _send(self, parts: list[Part]) -> None:
+        for part in parts:
+            if isinstance(part, FileSlice):
+                await self._send_slice(part)
+            else:
+                self._writer.write(part)
+        await self._writer.drain()
+
+    async def _send_slice(self, part: FileSlice) -> None:
+        """Read a slice piece by piece, each when the client has taken enough of the last."""
+        sent = 0
+        for piece in part.chunks(_PIECE_BYTES):
+            self._writer.write(piece)
+            await self._writer.drain()
+            self.since_ms = monotonic_ms()
+            sent += len(piece)
+        if sent != part.count:
+            # The answer's length is sent already, so a shorter one would be misunderstood.
+            raise Disconnect(f"{sent} of {part.count} bytes of a record set could be read")
+
+    # From outside -----------------------------------------------------------------------------------------------------
+
+    def on_gone(self) -> None:
+        """The client is gone: nobody needs the answer any more."""
+        if self.answered is not None and not self.answered.done():
+            self.answered.set_exception(ConnectionResetError("the client has gone"))
+
+    def close_if_idle(self) -> None:
+        """Close, unless a request is being read or answered."""
+        if self.is_idle:
+            self._writer.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._writer.transport.abort()
+
+
+class _Budget:
+    """So many bytes of large requests may be in memory; who comes too late waits. First come, first served."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def of(self, count: int) -> AsyncIterator[None]:
+        """Hold so many bytes for as long as this is open."""
+        await self._take(count)
+        try:
+            yield
+        finally:
+            self._bytes -= count
+            self._hand_out()
+
+    async def _take(self, count: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((count, turn))
+        self._hand_out()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._bytes -= count
+            self._hand_out()
+            raise
+
+    def _hand_out(self) -> None:
+        # One request is always let through, however large it is.
+        while self._queue and (self._bytes == 0 or self._bytes + self._queue[0][0] <= self._bytes_max):
+            count, turn = self._queue.popleft()
+            if not turn.done():
+                self._bytes += count
+                turn.set_result(None)
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0]
+
+
+def _name(address: object) -> str:
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)

@@ -1,0 +1,208 @@
+"""The partitions of this node: what the image says, as logs on a disk.
+
+The image is the truth, the directories follow it. A topic that appears in the image gets its directories; one that is
+gone loses them; a configuration that changes reaches the logs. After a crash in between, the next start does the rest:
+each directory holds the id of its topic in `partition.metadata`, so the data of a topic that was deleted is never taken
+for that of another with the same name.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import suppress
+from typing import NoReturn
+
+from minibroker.log.errors import LogError
+from minibroker.log.interfaces import Files, write_all
+from minibroker.metadata.configs import TopicConfig
+from minibroker.metadata.image import Image, PartitionImage, TopicImage
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.partition import LocalPartition
+from minibroker.partitions.producers import ProducerStates
+from minibroker.partitions.routes import Leader
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.segments.directory import DataDirectory
+from minibroker.segments.segmented import SegmentedLog
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.uuids import uuid_text
+
+log = logging.getLogger(__name__)
+
+PARTITION_METADATA = "partition.metadata"
+_IS_PARTITION_METADATA = re.compile(rb"version: 0\ntopic_id: [\w-]{22}\n")
+METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+
+
+class Store:
+    """The partitions of one node; what handlers know as `Routes`."""
+
+    def __init__(
+        self,
+        data: DataDirectory,
+        files: Files,
+        *,
+        node_id: int,
+        topic_config: Callable[[Image, str], TopicConfig],
+        wake: Callable[[Hashable], None],
+    ) -> None:
+        self._data = data
+        self._files = files
+        self._node_id = node_id
+        self._topic_config = topic_config
+        self._wake = wake
+        self._image: Image | None = None
+        self._partitions: dict[TopicPartition, LocalPartition] = {}
+        self._failed: dict[TopicPartition, str] = {}
+
+    # Routes -----------------------------------------------------------------------------------------------------------
+
+    def partition(self, topic: str, index: int) -> LocalPartition:
+        """The partition, if it is on this node."""
+        found = self._partitions.get(TopicPartition(topic, index))
+        if found is None:
+            self._refuse(TopicPartition(topic, index))
+        return found
+
+    def _refuse(self, name: TopicPartition) -> NoReturn:
+        if name in self._failed:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, self._failed[name])
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name.partition} of {name.topic!r}")
+
+    def topic_name(self, topic_id: bytes) -> str:
+        """The topic that has this id."""
+        name = self.image.topic_names.get(topic_id)
+        if name is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {uuid_text(topic_id)}")
+        return name
+
+    def leader(self, name: TopicPartition) -> Leader | None:
+        """Who leads a partition, as far as this node knows."""
+        topic = self.image.topics.get(name.topic)
+        partition = topic.partitions.get(name.partition) if topic is not None else None
+        broker = self.image.brokers.get(partition.leader) if partition is not None else None
+        if partition is None or broker is None:
+            return None
+        return Leader(broker.node_id, partition.leader_epoch, broker.host, broker.port, broker.rack)
+
+    @property
+    def image(self) -> Image:
+        """The image that the directories follow."""
+        assert self._image is not None, "the store follows no image yet"
+        return self._image
+
+    def __iter__(self) -> Iterator[LocalPartition]:
+        return iter(list(self._partitions.values()))
+
+    def logs(self) -> Iterable[tuple[TopicPartition, SegmentedLog]]:
+        """Every log with its name."""
+        return [(name, partition.log) for name, partition in sorted(self._partitions.items())]
+
+    # Following the image ----------------------------------------------------------------------------------------------
+
+    def follow(self, old: Image, new: Image) -> None:
+        """Make the directories what the image says. Topics that did not change are the same objects in both."""
+        self._image = new
+        for name, topic in old.topics.items():
+            if new.topics.get(name) is not topic:
+                self._forget_missing(topic, new.topics.get(name))
+        for name, topic in new.topics.items():
+            if old.topics.get(name) is not topic:
+                self._open_missing(topic, is_new=True)
+        if new.configs is not old.configs:
+            self._configure()
+
+    def start(self, image: Image) -> None:
+        """Open what the image says is here; speak of what is here beside it."""
+        self._image = image
+        for topic in image.topics.values():
+            self._open_missing(topic, is_new=False)
+        strays = [name for name in self._data.partitions() if name.topic not in image.topics and name != METADATA]
+        for name in strays:
+            log.warning("%s: the metadata knows no such topic; left alone", name.directory)
+
+    def _forget_missing(self, old: TopicImage, new: TopicImage | None) -> None:
+        is_same = new is not None and new.topic_id == old.topic_id
+        for index in old.partitions:
+            if not (is_same and new is not None and index in new.partitions):
+                self._delete(TopicPartition(old.name, index))
+
+    def _open_missing(self, topic: TopicImage, *, is_new: bool) -> None:
+        config = self._topic_config(self.image, topic.name)
+        for index, partition in topic.partitions.items():
+            name = TopicPartition(topic.name, index)
+            if self._node_id in partition.replicas and name not in self._partitions:
+                self._try_to_claim(name, topic.topic_id, is_new=is_new)
+                self._try_to_open(name, partition, config)
+
+    def _try_to_claim(self, name: TopicPartition, topic_id: bytes, *, is_new: bool) -> None:
+        """Write down whose directory this is, after what a topic of the same name has left in it was removed.
+
+        The note is not flushed. If a power cut takes it, the directory belongs to the topic that the image knows by
+        this name; and when a partition is new, whatever stands in its place belongs to another.
+        """
+        wanted = f"version: 0\ntopic_id: {uuid_text(topic_id)}\n".encode()
+        path = f"{self._data.directory_of(name)}/{PARTITION_METADATA}"
+        try:
+            found = self._content(path)
+            if found == wanted and not is_new:
+                return
+            if is_new or (found is not None and _IS_PARTITION_METADATA.fullmatch(found)):
+                self._remove_leftovers(name)
+            self._files.mkdir(self._data.directory_of(name))
+            self._write(path, wanted)
+        except OSError as error:
+            log.error("%s could not be made: %s", name.directory, error)
+
+    def _remove_leftovers(self, name: TopicPartition) -> None:
+        with suppress(FileNotFoundError):
+            self._data.delete_log(name)
+            log.warning("%s held another topic's data, which is deleted", name.directory)
+
+    def _write(self, path: str, content: bytes) -> None:
+        file = self._files.open(path)
+        try:
+            file.truncate(0)
+            write_all(file, content, 0)
+        finally:
+            file.close()
+
+    def _try_to_open(self, name: TopicPartition, partition: PartitionImage, config: TopicConfig) -> None:
+        """Open one partition. If its files cannot be read, it is offline, and the others are not."""
+        try:
+            producers = ProducerStates(self._files, self._data.directory_of(name))
+            opened = self._data.open_log(name, config.log_config(), companions=[producers])
+            self._partitions[name] = LocalPartition(
+                name, opened, producers, config, leader_epoch=partition.leader_epoch, wake=self._wake
+            )
+            self._failed.pop(name, None)
+        except (LogError, OSError) as error:
+            log.error("%s is offline: %s", name.directory, error)
+            self._failed[name] = str(error)
+        self._wake(name)
+
+    def _content(self, path: str) -> bytes | None:
+        try:
+            file = self._files.open(path, create=False, writable=False)
+        except FileNotFoundError:
+            return None
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+    def _delete(self, name: TopicPartition) -> None:
+        partition = self._partitions.pop(name, None)
+        self._failed.pop(name, None)
+        if partition is not None:
+            partition.is_deleted = True
+            self._data.delete_log(name)
+        # Those who wait for its records learn that there are none to come.
+        self._wake(name)
+
+    def _configure(self) -> None:
+        configs: dict[str, TopicConfig] = {}
+        for name, partition in self._partitions.items():
+            if name.topic not in configs:
+                configs[name.topic] = self._topic_config(self.image, name.topic)
+            partition.configure(configs[name.topic])

@@ -1,0 +1,239 @@
+"""What a broker does when nobody asks: retention, compaction, flushing by time, scrubbing, forgetting producers.
+
+Each kind is a loop of its own on a schedule with Kafka's names. What is quick runs on the event loop, a few partitions
+at a time; what reads much (compaction, scrubbing) runs on a background thread, and comes back to the loop to touch a
+log (`clean` of chapter 02 says where).
+"""
+
+import asyncio
+import concurrent.futures
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from minibroker.log.errors import LogError
+from minibroker.log.interfaces import Files
+from minibroker.partitions.partition import LocalPartition
+from minibroker.partitions.server import monotonic_ms, wall_clock_ms
+from minibroker.partitions.store import Store
+from minibroker.segments.compaction import clean, is_worth_it
+from minibroker.segments.directory import DataDirectory
+from minibroker.segments.scrub import Finding, Pace, Progress, rebuild_index, scrub
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PARTITIONS_AT_ONCE = 50
+_TICK_MS = 500
+_PRODUCER_CHECK_MS = 10 * 60 * 1000
+_SCRUB_BYTES_PER_S = 8 * 1024**2
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often what is done."""
+
+    initial_delay_ms: int  # log.initial.task.delay.ms
+    retention_ms: int  # log.retention.check.interval.ms
+    compaction_ms: int  # log.cleaner.backoff.ms
+    dedupe_buffer_bytes: int  # log.cleaner.dedupe.buffer.size
+    is_compacting: bool  # log.cleaner.enable
+    producer_expiration_ms: int  # producer.id.expiration.ms
+    scrub_ms: int  # minibroker.scrub.interval.ms; -1 is never
+
+
+class _Stopped(Exception):
+    """The log that is being compacted is gone, or the broker goes down."""
+
+
+class Upkeep:
+    """The loops. `start` begins them; `stop` ends them and waits for the thread to be free."""
+
+    def __init__(
+        self,
+        store: Store,
+        data: DataDirectory,
+        files: Files,
+        schedule: Schedule,
+        thread: concurrent.futures.ThreadPoolExecutor,
+    ) -> None:
+        self._store = store
+        self._data = data
+        self._files = files
+        self.schedule = schedule
+        self._thread = thread
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self._unclean: dict[LocalPartition, str] = {}
+
+    def start(self) -> None:
+        """Begin all loops."""
+        schedule = self.schedule
+        loops: list[tuple[Callable[[], Awaitable[None]], Callable[[], int]]] = [
+            (self.retain, lambda: self.schedule.retention_ms),
+            (self.tick, lambda: _TICK_MS),
+            (self.forget_producers, lambda: _PRODUCER_CHECK_MS),
+        ]
+        if schedule.is_compacting:
+            loops.append((self.compact, lambda: self.schedule.compaction_ms))
+        if schedule.scrub_ms >= 0:
+            loops.append((self.scrub, lambda: self.schedule.scrub_ms))
+        self._tasks = [asyncio.create_task(self._repeat(work, interval_ms)) for work, interval_ms in loops]
+
+    async def stop(self) -> None:
+        """End all loops. What runs on the thread is told to end, and waited for."""
+        self._is_stopping = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], interval_ms: Callable[[], int]) -> None:
+        await asyncio.sleep(min(self.schedule.initial_delay_ms, interval_ms()) / 1000)
+        while True:
+            try:
+                await work()
+            except Exception:
+                # One log that cannot be kept must not end the care for all others.
+                log.exception("upkeep failed; it is tried again in %d ms", interval_ms())
+            await asyncio.sleep(interval_ms() / 1000)
+
+    async def _each(self, work: Callable[[LocalPartition], object]) -> None:
+        """Do something with every partition, and let requests through now and then."""
+        for count, partition in enumerate(self._store):
+            if not partition.is_deleted:
+                try:
+                    work(partition)
+                except (LogError, OSError) as error:
+                    log.error("%s: %s", partition.name.directory, error)
+            if count % _PARTITIONS_AT_ONCE == _PARTITIONS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+
+    # Quick work -------------------------------------------------------------------------------------------------------
+
+    async def retain(self) -> None:
+        """Delete segments that are too old or too many."""
+        now_ms = wall_clock_ms()
+        await self._each(lambda partition: _retain(partition, now_ms))
+
+    async def tick(self) -> None:
+        """Flush logs whose `flush.ms` is over."""
+        now_ms = monotonic_ms()
+        await self._each(lambda partition: _tick(partition, now_ms))
+
+    async def forget_producers(self) -> None:
+        """Forget producers that have not written for `producer.id.expiration.ms`."""
+        now_ms = wall_clock_ms()
+        await self._each(lambda partition: self._forget_producers(partition, now_ms))
+
+    def _forget_producers(self, partition: LocalPartition, now_ms: int) -> None:
+        partition.producers.expiration_ms = self.schedule.producer_expiration_ms
+        partition.producers.expire(now_ms)
+
+    # Work on the thread -----------------------------------------------------------------------------------------------
+
+    async def compact(self) -> None:
+        """Compact every log that is worth it."""
+        for partition in self._store:
+            if partition not in self._unclean and not partition.is_deleted and self._is_worth_it(partition):
+                await self._compact(partition)
+
+    def _is_worth_it(self, partition: LocalPartition) -> bool:
+        return is_worth_it(
+            partition.log,
+            first_dirty_offset=self._data.first_dirty_offset(partition.name),
+            now_ms=wall_clock_ms(),
+            upto_offset=partition.last_stable_offset,
+        )
+
+    async def _compact(self, partition: LocalPartition) -> None:
+        loop = asyncio.get_running_loop()
+        # What changes on the loop is read here, before the thread begins.
+        first_dirty_offset = self._data.first_dirty_offset(partition.name)
+        upto_offset = partition.last_stable_offset
+        keep_producers = partition.producers.last_offsets()
+
+        def work() -> int:
+            return clean(
+                partition.log,
+                first_dirty_offset=first_dirty_offset,
+                now_ms=wall_clock_ms(),
+                upto_offset=upto_offset,
+                keep_producers=keep_producers,
+                map_bytes_max=self.schedule.dedupe_buffer_bytes,
+                on_owner=lambda step: _on_loop(loop, lambda: self._owner_step(partition, step)),
+                pace=lambda _bytes_read: self._check_going_on(partition),
+            ).first_dirty_offset
+
+        try:
+            cleaned_upto = await self._on_thread(work)
+        except _Stopped:
+            return
+        except (LogError, OSError) as error:
+            # It would fail the same way the next time; a restart tries again.
+            self._unclean[partition] = str(error)
+            log.error("%s is not compacted any more: %s", partition.name.directory, error)
+            return
+        if not partition.is_deleted:
+            self._data.set_first_dirty_offset(partition.name, cleaned_upto)
+
+    def _check_going_on(self, partition: LocalPartition) -> None:
+        if self._is_stopping or partition.is_deleted:
+            raise _Stopped
+
+    def _owner_step(self, partition: LocalPartition, step: Callable[[], None]) -> None:
+        self._check_going_on(partition)
+        step()
+
+    async def scrub(self) -> None:
+        """Read all closed segments once, slowly, and speak of what is damaged."""
+        pace = Pace(_SCRUB_BYTES_PER_S)
+        for partition in self._store:
+            steps = scrub(self._files, partition.log)
+            while (step := await self._on_thread(lambda: self._next(partition, steps))) is not None:  # noqa: B023
+                if isinstance(step, Finding):
+                    self._report(partition, step)
+                else:
+                    await asyncio.sleep(pace.wait_ms(step.bytes_read, monotonic_ms()) / 1000)
+
+    def _next(self, partition: LocalPartition, steps: Iterator[Progress | Finding]) -> Progress | Finding | None:
+        return None if partition.is_deleted or self._is_stopping else next(steps, None)
+
+    def _report(self, partition: LocalPartition, finding: Finding) -> None:
+        is_mended = rebuild_index(partition.log, finding)
+        log.error("%s%s", finding, ": built anew" if is_mended else ": restore it from a replica")
+
+    async def _on_thread(self, work: Callable[[], T]) -> T:
+        """Run something on the background thread; if we are cancelled, it is still waited for."""
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work))
+
+
+def _tick(partition: LocalPartition, now_ms: int) -> None:
+    if partition.log.config.flush_ms is not None:
+        partition.log.tick(now_ms)
+
+
+def _retain(partition: LocalPartition, now_ms: int) -> None:
+    start = partition.log_start_offset
+    count = partition.log.retain(now_ms, upto_offset=partition.high_watermark)
+    if count:
+        what = (partition.name.directory, count, start, partition.log_start_offset)
+        log.info("%s: retention deleted %d segments, offsets %d to %d", *what)
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, step: Callable[[], None]) -> None:
+    """Run a step where the logs are used, from the thread, and wait for it."""
+    done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            step()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    loop.call_soon_threadsafe(run)
+    done.result()

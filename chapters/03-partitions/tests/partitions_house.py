@@ -1,0 +1,216 @@
+"""A broker without a server, on a disk in memory: frames go in by a call, and answers come back as messages."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from minibroker.log.batch import BatchBuilder
+from minibroker.log.compression import Compression
+from minibroker.log.interfaces import FileSlice
+from minibroker.log.memory import MemoryFiles
+from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
+from minibroker.metadata.commands import CreateTopics, DeleteTopics, NewTopic, RegisterBroker, TopicReference
+from minibroker.metadata.configs import NodeConfig, TopicConfig
+from minibroker.metadata.image import Endpoint
+from minibroker.partitions.describe import Describe, api_versions
+from minibroker.partitions.fetch import Fetch
+from minibroker.partitions.list_offsets import ListOffsets
+from minibroker.partitions.logs import DeleteRecords, DescribeLogDirs
+from minibroker.partitions.produce import Produce
+from minibroker.partitions.producer_ids import InitProducerId
+from minibroker.partitions.registry import Deferred, Registry, Reply
+from minibroker.partitions.store import METADATA, Store
+from minibroker.partitions.waiting import Waiting
+from minibroker.segments.directory import DataDirectory
+from minibroker.wire.apis import APIS, ApiKey
+from minibroker.wire.headers import frame_request, read_response_header
+from minibroker.wire.schema import Part, Request, Response, decode_whole
+from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+NOW_MS = 1_700_000_000_000
+NODE_ID = 1
+
+
+class House:
+    """The rooms of a broker. `ask` is what a client does."""
+
+    def __init__(
+        self, files: MemoryFiles | None = None, *, fetch_bytes_max: int = 55 * 1024**2, **settings: str
+    ) -> None:
+        self.files = files or MemoryFiles()
+        self.config = NodeConfig({name.replace("_", "."): value for name, value in settings.items()})
+        self.waiting: Waiting[Response] = Waiting()
+        self.data = DataDirectory(self.files, "data")
+        log = self.data.open_log(METADATA, METADATA_LOG_CONFIG)
+        self.authority = Voter(log, cluster_id="house", clock=lambda: NOW_MS)
+        self.authority.propose(
+            RegisterBroker(
+                broker_id=NODE_ID,
+                endpoints=(Endpoint("PLAINTEXT", "127.0.0.1", 9092),),
+                incarnation_id=bytes(range(16)),
+            )
+        )
+        self.store = Store(
+            self.data,
+            self.files,
+            node_id=NODE_ID,
+            topic_config=lambda image, topic: TopicConfig.of(
+                image.configs, topic, self.config.with_dynamic(image.configs)
+            ),
+            wake=self.waiting.wake,
+        )
+        self.store.start(self.authority.image)
+        self.authority.subscribe(self.store.follow)
+        self.registry = Registry()
+        add = self.registry.add
+        add(ApiKey.PRODUCE, Produce(self.store), advertised_from=0)
+        add(ApiKey.FETCH, Fetch(self.store, bytes_max=fetch_bytes_max))
+        add(ApiKey.LIST_OFFSETS, ListOffsets(self.store))
+        add(ApiKey.API_VERSIONS, api_versions(self.registry))
+        add(ApiKey.INIT_PRODUCER_ID, InitProducerId(self.authority, NODE_ID))
+        add(ApiKey.DELETE_RECORDS, DeleteRecords(self.store))
+        add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(self.store.logs, lambda: ("data", 1000, 600)))
+        describe = Describe(
+            self.authority, create=self.create, is_creating=lambda: self.config.auto_create_topics_enable
+        )
+        add(ApiKey.METADATA, describe.metadata)
+        add(ApiKey.FIND_COORDINATOR, describe.coordinator)
+        add(ApiKey.DESCRIBE_CLUSTER, describe.cluster)
+        add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe.topic_partitions)
+        self._topic_ids = len(self.authority.image.topics)
+
+    # Topics -----------------------------------------------------------------------------------------------------------
+
+    def create(self, name: str, partitions: int = 1, **configs: str) -> None:
+        self._topic_ids += 1
+        topic = NewTopic(
+            name,
+            self._topic_ids.to_bytes(16, "big"),
+            partitions,
+            configs={key.replace("_", "."): value for key, value in configs.items()},
+        )
+        (created,) = self.authority.propose(CreateTopics([topic], self.config)).result
+        assert created.code == 0, created.message
+
+    def delete(self, name: str) -> None:
+        (deleted,) = self.authority.propose(DeleteTopics([TopicReference(name=name)])).result
+        assert deleted.code == 0, deleted.message
+
+    # Requests ---------------------------------------------------------------------------------------------------------
+
+    def dispatch(self, request: Request, version: int | None = None, *, now_ms: int = NOW_MS) -> Reply | Deferred:
+        api = APIS[request.schema.key or 0]
+        version = api.max_version if version is None else version
+        parts = frame_request(request, version=version, correlation_id=7, client_id="test")
+        frame = memoryview(bytearray(joined(parts)))[4:]
+        outcome = self.registry.dispatch(frame, now_ms=now_ms, peer="test")
+        self.waiting.settle()
+        return outcome
+
+    def ask(self, request: Request, version: int | None = None, *, now_ms: int = NOW_MS) -> Any:
+        """The response to a request that is answered at once, as a client decodes it; None if there is none."""
+        outcome = self.dispatch(request, version, now_ms=now_ms)
+        assert isinstance(outcome, Reply), "the answer waits"
+        return answered(request, outcome, version)
+
+    def wait_for(self, request: Request, version: int | None = None) -> list[Any]:
+        """Park a request that must wait; the list gets its response."""
+        outcome = self.dispatch(request, version)
+        assert isinstance(outcome, Deferred), "the answer does not wait"
+        responses: list[Any] = []
+        self.waiting.park(
+            outcome.wait,
+            lambda response: responses.append(answered(request, outcome.reply(response), version)),
+            now_ms=0,
+        )
+        return responses
+
+    # Records ----------------------------------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic: str,
+        records: "bytes | bytearray | None",
+        *,
+        partition: int = 0,
+        acks: int = -1,
+        version: int | None = None,
+        now_ms: int = NOW_MS,
+    ) -> Any:
+        """What Produce answers for one partition; None if nothing at all."""
+        response = self.ask(produce_request(topic, records, partition=partition, acks=acks), version, now_ms=now_ms)
+        return None if response is None else response.responses[0].partition_responses[0]
+
+    def fetch(self, topic: str, offset: int = 0, *, partition: int = 0, version: int = 12, **wanted: int) -> Any:
+        """What Fetch answers for one partition."""
+        return self.ask(fetch_request(topic, offset, partition=partition, **wanted), version).responses[0].partitions[0]
+
+    def end(self, topic: str, partition: int = 0) -> int:
+        return self.store.partition(topic, partition).log_end_offset
+
+
+def produce_request(
+    topic: str, records: "bytes | bytearray | None", *, partition: int = 0, acks: int = -1
+) -> ProduceRequest:
+    data = PartitionProduceData(index=partition, records=records)
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
+
+
+def fetch_request(
+    topic: str,
+    offset: int = 0,
+    *,
+    partition: int = 0,
+    min_bytes: int = 0,
+    max_bytes: int = 2**31 - 1,
+    partition_max_bytes: int = 2**20,
+    max_wait_ms: int = 0,
+    **more: Any,
+) -> FetchRequest:
+    epochs = {name: more.pop(name) for name in ("current_leader_epoch", "last_fetched_epoch") if name in more}
+    wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=partition_max_bytes, **epochs)
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        topics=[FetchTopic(topic=topic, partitions=[wanted])],
+        **more,
+    )
+
+
+def batch(
+    *values: bytes | None,
+    key: bytes | None = b"k",
+    timestamp: int = NOW_MS,
+    compression: Compression = Compression.NONE,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_control: bool = False,
+) -> bytearray:
+    """A batch as a producer sends it."""
+    builder = BatchBuilder(
+        compression=compression,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_control=is_control,
+    )
+    for number, value in enumerate(values or (b"v",)):
+        builder.append(timestamp=timestamp + number, key=key, value=value)
+    return builder.build()
+
+
+def answered(request: Request, reply: Reply, version: int | None) -> Any:
+    api = APIS[request.schema.key or 0]
+    version = api.max_version if version is None else version
+    if not reply.parts:
+        return None
+    frame = memoryview(joined(reply.parts))[4:]
+    correlation_id, position = read_response_header(api.key, version, frame)
+    assert correlation_id == 7
+    return decode_whole(api.response, frame, position, version)
+
+
+def joined(parts: Sequence[Part]) -> bytes:
+    return b"".join(part.read() if isinstance(part, FileSlice) else part for part in parts)

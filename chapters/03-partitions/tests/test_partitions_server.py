@@ -1,0 +1,285 @@
+"""The server on a real socket, inside the test's own loop: order, waiting, limits, and how it ends."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from partitions_house import House, batch, fetch_request, produce_request
+
+from minibroker.partitions.server import Limits, Server, monotonic_ms
+from minibroker.wire.apis import APIS
+from minibroker.wire.headers import frame_request, read_response_header
+from minibroker.wire.schema import Request, decode_whole
+from minibroker.wire.tables.metadata import MetadataRequest
+
+LIMITS = Limits(request_bytes_max=1024**2, queued_bytes_max=2 * 1024**2, connections_max=10, idle_ms_max=60_000)
+SOON_S = 10
+
+
+class Client:
+    """A raw connection that speaks frames."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, request: Request, version: int = 12, correlation_id: int = 1) -> None:
+        parts = frame_request(request, version=version, correlation_id=correlation_id, client_id="raw")
+        self.writer.write(b"".join(bytes(part) for part in parts))  # type: ignore[arg-type]
+
+    async def receive(self, request: Request, version: int = 12) -> tuple[int, Any]:
+        """The next answer: its correlation id and the message."""
+        (length,) = struct.unpack(">i", await self.exactly(4))
+        frame = memoryview(await self.exactly(length))
+        api = APIS[request.schema.key or 0]
+        correlation_id, position = read_response_header(api.key, version, frame)
+        return correlation_id, decode_whole(api.response, frame, position, version)
+
+    async def exactly(self, count: int) -> bytes:
+        return await asyncio.wait_for(self.reader.readexactly(count), SOON_S)
+
+    async def is_closed(self) -> bool:
+        """Whether the server ends the connection, after whatever it still sends."""
+        try:
+            return await asyncio.wait_for(self.reader.read(), SOON_S) is not None
+        except ConnectionError:
+            return True
+
+
+class Room:
+    """A house with a server before it."""
+
+    def __init__(self, house: House, server: Server, port: int) -> None:
+        self.house = house
+        self.server = server
+        self.port = port
+        self.clients: list[Client] = []
+
+    async def connect(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
+        self.clients.append(client)
+        return client
+
+
+@asynccontextmanager
+async def opened(limits: Limits = LIMITS) -> Any:
+    house = House()
+    house.create("orders", 2)
+    server = Server(house.registry, house.waiting, limits)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    await server.start(listener)
+    room = Room(house, server, listener.getsockname()[1])
+    try:
+        yield room
+    finally:
+        for client in room.clients:
+            client.writer.close()
+        await server.stop()
+
+
+def run(test: Callable[[Room], Awaitable[None]], limits: Limits = LIMITS) -> None:
+    async def main() -> None:
+        async with opened(limits) as room:
+            await test(room)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = monotonic_ms() + SOON_S * 1000
+    while not condition():
+        assert monotonic_ms() < deadline, "the condition did not come true"
+        await asyncio.sleep(0.005)
+
+
+def test_answers_come_in_the_order_of_the_requests() -> None:
+    async def test(room: Room) -> None:
+        client = await room.connect()
+        for number in range(50):
+            client.send(produce_request("orders", batch(b"%d" % number)), correlation_id=number)
+        answers = [await client.receive(produce_request("orders", None)) for _ in range(50)]
+        assert [correlation_id for correlation_id, _ in answers] == list(range(50))
+        offsets = [response.responses[0].partition_responses[0].base_offset for _, response in answers]
+        assert offsets == list(range(50))
+
+    run(test)
+
+
+def test_a_parked_request_holds_its_own_connection_and_no_other() -> None:
+    async def test(room: Room) -> None:
+        reader, writer = await room.connect(), await room.connect()
+        fetch = fetch_request("orders", min_bytes=1, max_wait_ms=60_000)
+        reader.send(fetch, correlation_id=1)
+        reader.send(MetadataRequest(topics=[]), correlation_id=2)
+        await until(lambda: len(room.house.waiting) == 1)
+        writer.send(produce_request("orders", batch(b"now")))
+        await writer.receive(produce_request("orders", None))
+        correlation_id, response = await reader.receive(fetch)
+        assert correlation_id == 1
+        assert len(response.responses[0].partitions[0].records) > 0
+        assert (await reader.receive(MetadataRequest(topics=[])))[0] == 2
+
+    run(test)
+
+
+def test_a_wait_ends_at_its_time() -> None:
+    async def test(room: Room) -> None:
+        client = await room.connect()
+        fetch = fetch_request("orders", min_bytes=1, max_wait_ms=20)
+        for _ in range(3):
+            client.send(fetch)
+            _, response = await client.receive(fetch)
+            assert len(response.responses[0].partitions[0].records) == 0
+
+    run(test)
+
+
+def test_a_client_that_goes_away_takes_its_parked_request_with_it() -> None:
+    async def test(room: Room) -> None:
+        for _ in range(3):
+            client = await room.connect()
+            client.send(fetch_request("orders", min_bytes=1, max_wait_ms=2**31 - 1))
+            await until(lambda: len(room.house.waiting) == 1)
+            client.writer.close()
+            await until(lambda: len(room.house.waiting) == 0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 1024**2 + 1, 2**31 - 1])
+def test_an_impossible_length_closes_the_connection_and_no_other(length: int) -> None:
+    async def test(room: Room) -> None:
+        good, bad = await room.connect(), await room.connect()
+        bad.writer.write(struct.pack(">i", length) + b"whatever")
+        assert await bad.is_closed()
+        good.send(MetadataRequest(topics=[]))
+        assert (await good.receive(MetadataRequest(topics=[])))[1].brokers
+
+    run(test)
+
+
+def test_nonsense_closes_the_connection() -> None:
+    async def test(room: Room) -> None:
+        for frame in (b"\0", b"\0\0\0\0", bytes(100), b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n"):
+            client = await room.connect()
+            client.writer.write(struct.pack(">i", len(frame)) + frame)
+            assert await client.is_closed()
+
+    run(test)
+
+
+def test_more_connections_than_allowed_are_refused_and_a_place_that_is_free_again_is_given() -> None:
+    async def test(room: Room) -> None:
+        clients = [await room.connect() for _ in range(2)]
+        for client in clients:
+            client.send(MetadataRequest(topics=[]))
+            await client.receive(MetadataRequest(topics=[]))
+        refused = await room.connect()
+        assert await refused.is_closed()
+        clients[0].writer.close()
+        await until(lambda: len(room.server._connections) == 1)
+        again = await room.connect()
+        again.send(MetadataRequest(topics=[]))
+        await again.receive(MetadataRequest(topics=[]))
+
+    run(test, replace(LIMITS, connections_max=2))
+
+
+def test_one_address_has_a_limit_of_its_own() -> None:
+    async def test(room: Room) -> None:
+        first = await room.connect()
+        first.send(MetadataRequest(topics=[]))
+        await first.receive(MetadataRequest(topics=[]))
+        assert await (await room.connect()).is_closed()
+
+    run(test, replace(LIMITS, connections_per_ip_max=1))
+
+
+def test_a_connection_that_sends_no_whole_request_in_time_is_closed() -> None:
+    async def test(room: Room) -> None:
+        silent, slow = await room.connect(), await room.connect()
+        slow.writer.write(struct.pack(">i", 100) + b"x")
+        assert await silent.is_closed()
+        assert await slow.is_closed()
+
+    run(test, replace(LIMITS, idle_ms_max=100))
+
+
+def test_who_waits_for_us_is_not_idle() -> None:
+    async def test(room: Room) -> None:
+        client = await room.connect()
+        fetch = fetch_request("orders", min_bytes=1, max_wait_ms=500)
+        client.send(fetch)
+        await client.receive(fetch)
+
+    run(test, replace(LIMITS, idle_ms_max=100))
+
+
+def test_large_requests_share_a_budget_and_all_are_served() -> None:
+    async def test(room: Room) -> None:
+        clients = [await room.connect() for _ in range(8)]
+        for client in clients:
+            client.send(produce_request("orders", batch(b"x" * 500_000)))
+        for client in clients:
+            _, response = await client.receive(produce_request("orders", None))
+            assert response.responses[0].partition_responses[0].error_code == 0
+        assert room.server.budget._bytes == 0
+
+    run(test, replace(LIMITS, queued_bytes_max=600_000))
+
+
+def test_a_client_that_goes_away_in_the_middle_of_a_large_request_gives_its_budget_back() -> None:
+    async def test(room: Room) -> None:
+        bad = await room.connect()
+        bad.writer.write(struct.pack(">i", 500_000) + bytes(1000))
+        await until(lambda: room.server.budget._bytes == 500_000)
+        good = await room.connect()
+        good.send(produce_request("orders", batch(b"x" * 400_000)))
+        bad.writer.close()
+        await good.receive(produce_request("orders", None))
+        assert room.server.budget._bytes == 0
+
+    run(test, replace(LIMITS, queued_bytes_max=600_000))
+
+
+def test_a_stop_answers_who_waits_and_closes_who_is_idle() -> None:
+    async def test(room: Room) -> None:
+        waiting, idle = await room.connect(), await room.connect()
+        fetch = fetch_request("orders", min_bytes=1, max_wait_ms=60_000)
+        waiting.send(fetch)
+        await until(lambda: len(room.house.waiting) == 1)
+        await room.server.stop()
+        _, response = await waiting.receive(fetch)
+        assert response.responses[0].partitions[0].error_code == 0
+        assert await waiting.is_closed()
+        assert await idle.is_closed()
+        with pytest.raises(ConnectionError):
+            await room.connect()
+
+    run(test)
+
+
+def test_a_bug_in_a_handler_closes_one_connection_and_is_logged_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(room: Room) -> None:
+        from minibroker.wire.apis import ApiKey
+
+        def broken(call: Any, inner: Any) -> Any:
+            raise ZeroDivisionError("a bug")
+
+        room.house.registry.wrap(ApiKey.METADATA, broken)
+        client, other = await room.connect(), await room.connect()
+        client.send(MetadataRequest(topics=[]))
+        assert await client.is_closed()
+        other.send(produce_request("orders", batch(b"x")))
+        await other.receive(produce_request("orders", None))
+
+    run(test)
+    assert "ZeroDivisionError: a bug" in caplog.text

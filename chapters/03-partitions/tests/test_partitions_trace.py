@@ -1,0 +1,61 @@
+"""The live inspector: what it prints of requests and answers, and that nothing a client sends can stop it."""
+
+import io
+
+import pytest
+from partitions_house import NOW_MS, House, batch, fetch_request, produce_request
+
+from minibroker.partitions.registry import Reply
+from minibroker.partitions.trace import Trace
+from minibroker.wire.headers import frame_request
+from minibroker.wire.schema import Request
+
+
+def traced(house: House, request: Request, version: int = 12) -> str:
+    parts = frame_request(request, version=version, correlation_id=7, client_id="test")
+    frame = memoryview(bytearray(b"".join(bytes(part) for part in parts)))[4:]  # type: ignore[arg-type]
+    return traced_frame(house, frame)
+
+
+def traced_frame(house: House, frame: memoryview) -> str:
+    out = io.StringIO()
+    trace = Trace(out)
+    trace.on_request("client:1", frame)
+    outcome = house.registry.dispatch(frame, now_ms=NOW_MS, peer="client:1")
+    assert isinstance(outcome, Reply)
+    trace.on_reply("client:1", frame, outcome.parts)
+    return out.getvalue()
+
+
+@pytest.fixture
+def house() -> House:
+    house = House()
+    house.create("orders")
+    return house
+
+
+def test_a_request_and_its_answer_are_shown_field_by_field(house: House) -> None:
+    shown = traced(house, produce_request("orders", batch(b"a")))
+    assert "client:1 ──▶ request" in shown
+    assert "client:1 ◀── response" in shown
+    assert 'client_id: string = "test"' in shown
+    assert "acks: int16 = -1" in shown
+    assert "base_offset: int64 = 0" in shown
+
+
+def test_the_records_of_a_fetch_are_shown_with_the_fields_of_their_batch(house: House) -> None:
+    house.produce("orders", batch(b"a"))
+    shown = traced(house, fetch_request("orders"))
+    assert "base_offset" in shown
+    assert "last_offset_delta" in shown
+
+
+def test_a_request_without_an_answer_says_so(house: House) -> None:
+    assert "no answer (acks=0)" in traced(house, produce_request("orders", batch(b"a"), acks=0))
+
+
+def test_an_api_versions_request_of_the_future_is_shown_as_bytes_and_answered(house: House) -> None:
+    header = (18).to_bytes(2, "big") + (99).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\0\1x" + b"future"
+    shown = traced_frame(house, memoryview(bytearray(header)))
+    assert shown.count("not understood") == 2
+    assert "00 12 00 63" in shown
