@@ -218,3 +218,34 @@ def test_dropping_the_cache_keeps_what_is_yet_to_be_written(disk: tuple[Files, s
     file.pwrite(b"de", 3)
     file.drop_cache()
     assert file.pread(9, 0) == b"abcde"
+
+
+# Directories
+
+
+def test_a_directory_takes_its_files_along_and_is_removed_only_when_empty(disk: tuple[Files, str]) -> None:
+    files, directory = disk
+    files.mkdir(f"{directory}/a")
+    held = files.open(f"{directory}/a/1")
+    held.pwrite(b"one", 0)
+    files.rename(f"{directory}/a", f"{directory}/b")
+    assert files.list(directory) == ["b"]
+    assert files.open(f"{directory}/b/1", create=False).pread(9, 0) == held.pread(9, 0) == b"one"
+    with pytest.raises(OSError, match=r"(?i)not empty"):
+        files.rmdir(f"{directory}/b")
+    files.unlink(f"{directory}/b/1")
+    files.rmdir(f"{directory}/b")
+    assert files.list(directory) == []
+    assert held.pread(9, 0) == b"one"
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_the_new_name_of_a_directory_is_durable_with_the_directory_above(is_flushed: bool) -> None:
+    files = MemoryFiles()
+    files.open("data/a/1")
+    files.fsync_directory("data/a")
+    files.rename("data/a", "data/b")
+    if is_flushed:
+        files.fsync_directory("data")
+    files.crash()
+    assert files.list("data") == ["b" if is_flushed else "a"]

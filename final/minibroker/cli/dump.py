@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.log import program
-from minibroker.log.disk import OSFiles
-from minibroker.segments.dump import DirectoryDump, Dump, dump_of
+if TYPE_CHECKING:
+    from minibroker.segments.dump import Dump
 
 
 @click.command()
@@ -28,6 +28,11 @@ def dump(context: click.Context, file: str, verify: bool, batches: bool, annotat
         raise click.UsageError("--bytes is for people: use it without --format json.")
     if Path(file).is_dir() and not verify:
         raise click.UsageError("a directory can only be verified: add --verify, or name a file in it.")
+    # The rooms are slow to import, and --help needs none.
+    from minibroker.log import program  # noqa: PLC0415
+    from minibroker.log.disk import OSFiles  # noqa: PLC0415
+    from minibroker.segments.dump import DirectoryDump, dump_of  # noqa: PLC0415
+
     if not Path(file).is_dir():
         program.demand_file(file)
     shown = DirectoryDump(OSFiles(), file) if Path(file).is_dir() else dump_of(OSFiles(), file)
@@ -43,7 +48,7 @@ def dump(context: click.Context, file: str, verify: bool, batches: bool, annotat
         context.exit(1)
 
 
-def _json(shown: Dump, *, records: bool, verify: bool) -> Iterator[str]:
+def _json(shown: "Dump", *, records: bool, verify: bool) -> Iterator[str]:
     """One object a line; with `verify` only the damaged ones."""
     for found in shown.objects(records=records):
         if not verify or found["damage"] is not None:

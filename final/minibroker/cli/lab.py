@@ -6,20 +6,12 @@ progress and errors to stderr. No colour is used, so `NO_COLOR` has nothing to s
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.bench.lab import (
-    Findings,
-    Lab,
-    find_labs,
-    findings_document,
-    findings_text,
-    run_lab,
-    write_findings,
-)
-from minibroker.bench.progress import ProgressLine
-from minibroker.bench.report import Table, document_text
+if TYPE_CHECKING:
+    from minibroker.bench.lab import Findings, Lab
 
 format_option = click.option(
     "--format",
@@ -46,6 +38,10 @@ def lab() -> None:
 @format_option
 def list_labs(format_: str) -> None:
     """List the labs: name, chapter, what it shows."""
+    # The labs are slow to import, and --help needs none.
+    from minibroker.bench.lab import find_labs  # noqa: PLC0415
+    from minibroker.bench.report import Table  # noqa: PLC0415
+
     labs = list(find_labs().values())
     if format_ == "json":
         rows = [{"name": each.name, "chapter": each.chapter, "shows": each.shows} for each in labs]
@@ -72,6 +68,8 @@ def list_labs(format_: str) -> None:
 @format_option
 def run(name: str, out: Path, directory: Path | None, format_: str) -> None:
     """Run the lab NAME: print its table and what it means, write its figure."""
+    from minibroker.bench.lab import find_labs, write_findings  # noqa: PLC0415
+
     labs = find_labs()
     if name not in labs:
         raise UnknownLab(f"there is no lab {name!r}; the labs are: {', '.join(labs)}")
@@ -84,8 +82,11 @@ def run(name: str, out: Path, directory: Path | None, format_: str) -> None:
     click.echo(f"wrote {' and '.join(str(path) for path in paths)}", err=format_ == "json")
 
 
-def run_with_progress(chosen: Lab, directory: Path | None) -> Findings:
+def run_with_progress(chosen: "Lab", directory: Path | None) -> "Findings":
     """Run a lab while a line on stderr says how far it is."""
+    from minibroker.bench.lab import run_lab  # noqa: PLC0415
+    from minibroker.bench.progress import ProgressLine  # noqa: PLC0415
+
     progress = ProgressLine(f"lab {chosen.name}")
     try:
         return run_lab(chosen, directory=directory, progress=progress)
@@ -93,8 +94,11 @@ def run_with_progress(chosen: Lab, directory: Path | None) -> Findings:
         progress.close()
 
 
-def show(chosen: Lab, findings: Findings, format_: str) -> None:
+def show(chosen: "Lab", findings: "Findings", format_: str) -> None:
     """Print what was found, for people or for programs."""
+    from minibroker.bench.lab import findings_document, findings_text  # noqa: PLC0415
+    from minibroker.bench.report import document_text  # noqa: PLC0415
+
     if format_ == "json":
         click.echo(document_text(findings_document(chosen, findings)), nl=False)
     else:

@@ -8,16 +8,25 @@ import importlib
 import os
 import re
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from minibroker.cli.pending import PENDING, pending_command
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 COMMANDS = {
+    "serve": ("minibroker.cli.serve:serve", "One node, all roles."),
+    "topics": ("minibroker.cli.topics:topics", "Create, list, describe, alter and delete topics."),
+    "produce": ("minibroker.cli.produce:produce", "Write lines from stdin to a topic."),
+    "consume": ("minibroker.cli.consume:consume", "Read a topic."),
     "dump": ("minibroker.cli.dump:dump", "Show a log file: batches, records, annotated bytes."),
     "course": ("minibroker.cli.course:course", "The learner's workspace: list, start, check, diff."),
     "lab": ("minibroker.cli.lab:lab", "Experiments that draw one figure each: list, run."),
+    "plan": ("minibroker.cli.plan:plan", "Capacity from rates and retention."),
+    "completion": ("minibroker.cli.completion:completion", "Teach your shell: bash, zsh or fish."),
 }
 """Name → where the command is, and what ``--help`` says of it without importing it."""
 
@@ -41,6 +50,15 @@ class Program(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), f"{module}:{attribute} is not a command"
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """The names that work, without importing what they name."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 (--help does without it)
+
+        found = [
+            CompletionItem(name, help=about) for name, (_, about) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Two lists for ``--help``: what works, and what arrives later."""

@@ -1,0 +1,216 @@
+"""Creates, lists, describes, alters and deletes topics, for `minibroker topics`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from minibroker.cli.connecting import connected, demand_topics, is_unknown, no_such_topic
+from minibroker.cli.tables import counted, echo_json, table_text
+from minibroker.client import admin
+from minibroker.client.admin import ConfigSource, DescribedTopic, NewTopic, ResourceType
+from minibroker.client.blocking import Client
+from minibroker.client.consumer import EARLIEST, LATEST
+from minibroker.client.errors import BrokerError, BrokerErrors
+from minibroker.client.fetched import TopicPartition
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.uuids import uuid_text
+
+NOT_KNOWN = "-"
+
+
+def create(
+    bootstrap: str,
+    name: str,
+    *,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: Mapping[str, str],
+    may_exist: bool,
+) -> None:
+    """Create a topic; -1 lets the broker choose."""
+    wanted = NewTopic(name, partitions or -1, replication_factor or -1, configs)
+    with connected(bootstrap) as client:
+        try:
+            made = admin.create_topics(client, [wanted])[name]
+        except BrokerError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            if not may_exist:
+                raise click.ClickException(
+                    f"the topic {name!r} exists already: see it with `minibroker topics describe {name}`, or add "
+                    "--if-not-exists"
+                ) from error
+            click.echo(f"{name} exists already")
+            return
+    click.echo(
+        f"created {name}: {counted(made.partitions, 'partition')}, {counted(made.replication_factor, 'replica')}"
+    )
+
+
+def list_topics(bootstrap: str, format_: str) -> None:
+    """Show all topics."""
+    with connected(bootstrap) as client:
+        topics = [topic for topic in admin.describe_topics(client).values() if not topic.is_internal]
+    rows = sorted((topic.name, len(topic.partitions), _replication_factor(topic)) for topic in topics)
+    if format_ == "json":
+        keys = ("name", "partitions", "replication_factor")
+        echo_json([dict(zip(keys, row, strict=True)) for row in rows])
+    else:
+        click.echo(table_text(["TOPIC", "PARTITIONS", "REPLICAS"], rows))
+        if not rows:
+            click.echo("there are no topics yet: `minibroker topics create NAME` makes one", err=True)
+
+
+def _replication_factor(topic: DescribedTopic) -> int:
+    return max((len(it.replicas) for it in topic.partitions), default=0)
+
+
+# Describe -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Details:
+    """What is known of some topics beside their metadata; what nobody told is missing."""
+
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    sizes: Mapping[TopicPartition, int]
+    configs: Mapping[str, Mapping[str, str | None]]
+
+
+def describe(bootstrap: str, names: Sequence[str], format_: str) -> None:
+    """Show topics in full, all if none is named."""
+    with connected(bootstrap) as client:
+        demand_topics(client, names)
+        found = admin.describe_topics(client, names or None)
+        topics = [topic for topic in found.values() if names or not topic.is_internal]
+        topics.sort(key=lambda topic: topic.name)
+        details = _details(client, topics)
+    if format_ == "json":
+        echo_json([_document(topic, details) for topic in topics])
+    else:
+        click.echo("\n\n".join(_text(topic, details) for topic in topics) or "there are no topics yet")
+
+
+def _details(client: Client, topics: Sequence[DescribedTopic]) -> Details:
+    # A partition without a leader cannot be asked, and must not keep the others waiting.
+    led = [TopicPartition(topic.name, it.partition) for topic in topics for it in topic.partitions if it.leader_id >= 0]
+    starts = admin.list_offsets(client, dict.fromkeys(led, EARLIEST))
+    ends = admin.list_offsets(client, dict.fromkeys(led, LATEST))
+    sizes: dict[TopicPartition, int] = {}
+    for node_id, directories in admin.describe_log_dirs(client).items():
+        leads = {
+            TopicPartition(topic.name, it.partition)
+            for topic in topics
+            for it in topic.partitions
+            if it.leader_id == node_id
+        }
+        # A replica on another node has a size of its own; what counts is the leader's.
+        sizes |= {name: size for it in directories for name, size in it.partition_bytes.items() if name in leads}
+    entries = admin.describe_configs(client, ResourceType.TOPIC, [topic.name for topic in topics])
+    configs = {
+        topic: {it.name: it.value for it in found.values() if it.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
+        for topic, found in entries.items()
+    }
+    return Details(
+        {name: it.offset for name, it in starts.items()}, {name: it.offset for name, it in ends.items()}, sizes, configs
+    )
+
+
+def _text(topic: DescribedTopic, details: Details) -> str:
+    title = (
+        f"{topic.name}: {counted(len(topic.partitions), 'partition')}, "
+        f"{counted(_replication_factor(topic), 'replica')}, id {uuid_text(topic.topic_id)}"
+    )
+    settings = ", ".join(f"{name}={value}" for name, value in sorted(details.configs[topic.name].items()))
+    rows = [
+        [
+            row["partition"],
+            NOT_KNOWN if row["leader"] is None else row["leader"],
+            ",".join(map(str, row["replicas"])),
+            ",".join(map(str, row["isr"])),
+            *(NOT_KNOWN if row[key] is None else row[key] for key in ("log_start_offset", "log_end_offset", "bytes")),
+        ]
+        for row in _partitions(topic, details)
+    ]
+    columns = ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "BYTES"]
+    return f"{title}\nsettings: {settings or 'the defaults'}\n{table_text(columns, rows)}"
+
+
+def _document(topic: DescribedTopic, details: Details) -> dict[str, object]:
+    return {
+        "name": topic.name,
+        "id": uuid_text(topic.topic_id),
+        "configs": dict(sorted(details.configs[topic.name].items())),
+        "partitions": _partitions(topic, details),
+    }
+
+
+def _partitions(topic: DescribedTopic, details: Details) -> list[dict[str, Any]]:
+    rows = []
+    for it in topic.partitions:
+        name = TopicPartition(topic.name, it.partition)
+        rows.append(
+            {
+                "partition": it.partition,
+                "leader": it.leader_id if it.leader_id >= 0 else None,
+                "replicas": list(it.replicas),
+                "isr": list(it.isr),
+                "log_start_offset": details.starts.get(name),
+                "log_end_offset": details.ends.get(name),
+                "bytes": details.sizes.get(name),
+            }
+        )
+    return rows
+
+
+# Change -------------------------------------------------------------------------------------------------------------
+
+
+def alter(
+    bootstrap: str, name: str, *, partitions: int | None, configs: Mapping[str, str], removed: Sequence[str]
+) -> None:
+    """Change settings first: what is wrong with them is found before anything grows."""
+    both = sorted(set(configs) & set(removed))
+    if both:
+        raise click.UsageError(f"{both[0]} cannot be set and deleted at once.")
+    with connected(bootstrap) as client:
+        demand_topics(client, [name])
+        changes: dict[str, str | None] = {**configs, **dict.fromkeys(removed)}
+        if changes:
+            admin.alter_configs(client, ResourceType.TOPIC, name, changes)
+            for key, value in changes.items():
+                click.echo(f"{name}: {key} is back to its default" if value is None else f"{name}: {key}={value}")
+        if partitions is not None:
+            admin.create_partitions(client, {name: partitions})
+            click.echo(f"{name}: {counted(partitions, 'partition')}")
+
+
+def delete(bootstrap: str, names: Sequence[str], *, may_be_absent: bool) -> None:
+    """Delete topics; what can be deleted is, whatever is wrong with the others."""
+    unique = list(dict.fromkeys(names))
+    with connected(bootstrap) as client:
+        others = admin.list_topics(client, include_internal=True)
+        refused = _delete(client, unique)
+    for name in unique:
+        if name not in refused:
+            click.echo(f"deleted {name}")
+    absent = [name for name, error in refused.items() if is_unknown(error.code)]
+    for name, error in refused.items():
+        if name not in absent:
+            raise error
+    if absent and not may_be_absent:
+        raise no_such_topic(absent[0], others)
+
+
+def _delete(client: Client, names: Sequence[str]) -> dict[str, BrokerError]:
+    """Try to delete each; what was refused, by name."""
+    try:
+        admin.delete_topics(client, names)
+    except BrokerErrors as errors:
+        return {about.removeprefix("topic "): error for about, error in errors.errors.items()}
+    except BrokerError as error:
+        return {name: error for name in names if str(error).startswith(f"topic {name}: ")}
+    return {}

@@ -1,0 +1,122 @@
+"""What a cluster needs for a workload: rates, network, disk, index memory, partitions and nodes. Arithmetic only.
+
+Everything is in bytes, seconds and records; a name says per what. Network figures are sums over the cluster, and count
+each direction apart: what one node sends, another receives.
+"""
+
+import math
+from dataclasses import dataclass
+
+INDEX_INTERVAL_BYTES = 4096  # index.interval.bytes: an entry of each index for so much log
+INDEX_ENTRY_BYTES = 8 + 12  # offset index: offset and position; time index: timestamp and offset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is asked for."""
+
+    bytes_per_second: float  # from all producers, on average
+    record_bytes: float
+    peak_factor: float  # the busiest hour against the average
+    replication_factor: int
+    retention_seconds: float
+    groups: int  # each reads everything
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a node has, and how much of it may be used."""
+
+    disk_bytes: float
+    network_bytes_per_second: float  # in each direction
+    headroom: float  # the share that stays free: for a node that fails, for a reader that catches up
+    partition_bytes_per_second: float  # what a partition, and the reader of one, can be trusted with
+    segment_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Bytes in a second over the whole cluster."""
+
+    in_producers: float
+    in_replication: float
+    in_total: float
+    out_groups: float
+    out_replication: float
+    out_total: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is needed."""
+
+    records_per_second: float
+    records_per_second_peak: float
+    network: Network
+    network_peak: Network
+    disk_bytes_one_copy: float
+    disk_bytes: float  # all replicas
+    index_bytes_max: float  # on disk and mapped: one entry for every interval, fewer if batches are larger than it
+    index_bytes_hot: float  # of the active segments: what writers and readers at the end touch
+    partitions: int
+    nodes: int
+    nodes_because: str
+
+
+def plan(workload: Workload, machine: Machine) -> Plan:
+    """Work it out."""
+    network = network_of(workload, workload.bytes_per_second)
+    peak = network_of(workload, workload.bytes_per_second * workload.peak_factor)
+    one_copy = workload.bytes_per_second * workload.retention_seconds
+    disk = one_copy * workload.replication_factor
+    index = disk * INDEX_ENTRY_BYTES / INDEX_INTERVAL_BYTES
+    nodes, because = nodes_of(workload, machine, peak, disk + index)
+    partitions = partitions_of(machine, peak, nodes)
+    # A young log is shorter than a segment.
+    active = min(machine.segment_bytes * partitions * workload.replication_factor, disk)
+    return Plan(
+        records_per_second=workload.bytes_per_second / workload.record_bytes,
+        records_per_second_peak=workload.bytes_per_second / workload.record_bytes * workload.peak_factor,
+        network=network,
+        network_peak=peak,
+        disk_bytes_one_copy=one_copy,
+        disk_bytes=disk,
+        index_bytes_max=index,
+        index_bytes_hot=active * INDEX_ENTRY_BYTES / INDEX_INTERVAL_BYTES,
+        partitions=partitions,
+        nodes=nodes,
+        nodes_because=because,
+    )
+
+
+def network_of(workload: Workload, bytes_per_second: float) -> Network:
+    """A record comes in once from its producer and once for each further replica; it goes out once to each group."""
+    replication = bytes_per_second * (workload.replication_factor - 1)
+    groups = bytes_per_second * workload.groups
+    return Network(
+        in_producers=bytes_per_second,
+        in_replication=replication,
+        in_total=bytes_per_second + replication,
+        out_groups=groups,
+        out_replication=replication,
+        out_total=groups + replication,
+    )
+
+
+def nodes_of(workload: Workload, machine: Machine, peak: Network, disk_bytes: float) -> tuple[int, str]:
+    """As many as the scarcest thing wants, and which that is."""
+    usable = 1 - machine.headroom
+    wanted = {
+        "the disk": math.ceil(disk_bytes / (machine.disk_bytes * usable)),
+        "the network out at peak": math.ceil(peak.out_total / (machine.network_bytes_per_second * usable)),
+        "the network in at peak": math.ceil(peak.in_total / (machine.network_bytes_per_second * usable)),
+        "the replicas": workload.replication_factor,
+    }
+    because = max(wanted, key=wanted.__getitem__)
+    return wanted[because], because
+
+
+def partitions_of(machine: Machine, peak: Network, nodes: int) -> int:
+    """Enough for the peak, and a multiple of the nodes, so that each leads as many."""
+    wanted = math.ceil(peak.in_producers / machine.partition_bytes_per_second)
+    return math.ceil(wanted / nodes) * nodes

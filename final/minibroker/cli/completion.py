@@ -1,0 +1,28 @@
+"""`minibroker completion`: the script that teaches a shell to complete our commands, options and topics."""
+
+import click
+from click.shell_completion import get_completion_class
+
+COMPLETE_VARIABLE = "_MINIBROKER_COMPLETE"
+HOW = {
+    "bash": 'add to ~/.bashrc:  eval "$(minibroker completion bash)"',
+    "zsh": 'add to ~/.zshrc, after compinit:  eval "$(minibroker completion zsh)"',
+    "fish": "run:  minibroker completion fish > ~/.config/fish/completions/minibroker.fish",
+}
+
+
+@click.command(
+    epilog="\n\n".join(HOW.values()).replace("add", "\b\nadd").replace("run:", "\b\nrun:"),
+)
+@click.argument("shell", type=click.Choice(list(HOW)))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    Commands, options and their values are completed, and topics from the broker, if it answers within half a second.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None, f"click completes {shell}"
+    root = ctx.find_root().command
+    click.echo(f"# {HOW[shell]}")
+    click.echo(kind(root, {}, "minibroker", COMPLETE_VARIABLE).source())

@@ -1,0 +1,99 @@
+"""Reads a topic and writes its records to stdout, for `minibroker consume`."""
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import click
+
+from minibroker.cli.connecting import connected, demand_topics
+from minibroker.cli.formats import Piece
+from minibroker.client.consumer import Consumer, OffsetReset, TopicPartition
+from minibroker.client.fetched import FetchedBatches
+from minibroker.log.record import Record
+from minibroker.wire.tables.metadata import MetadataResponseTopic
+
+POLL_MS = 1000
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where to begin: one of the three, or with the next new record."""
+
+    is_beginning: bool = False
+    offset: int | None = None  # negative: counted from the end
+    time_ms: int | None = None
+
+
+def consume(
+    bootstrap: str,
+    topic: str,
+    start: Start,
+    *,
+    partition: int | None,
+    count_max: int | None,
+    exits_at_end: bool,
+    write: Piece,
+) -> None:
+    """Read until somebody stops it, or until the end that was asked for."""
+    if count_max == 0:
+        return
+    with connected(bootstrap) as client:
+        partitions = chosen(demand_topics(client, [topic])[0], partition)
+        # What retention has taken before it was read is passed over.
+        with Consumer(client, offset_reset=OffsetReset.EARLIEST) as consumer:
+            ends = consumer.end_offsets(partitions)
+            offsets = start_offsets(consumer, start, ends)
+            stops = ends if exits_at_end else {}
+            consumer.assign([it for it in partitions if offsets[it] < stops.get(it, offsets[it] + 1)], offsets)
+            for fetched, record in itertools.islice(read(consumer, stops), count_max):
+                sys.stdout.buffer.write(write(fetched.topic, fetched.partition, record))
+    sys.stdout.buffer.flush()
+
+
+def chosen(topic: MetadataResponseTopic, partition: int | None) -> list[TopicPartition]:
+    """The partitions to be read: the one that was named, or all."""
+    numbers = sorted(it.partition_index for it in topic.partitions)
+    name = topic.name or ""
+    if partition is not None and partition not in numbers:
+        raise click.ClickException(f"{name} has no partition {partition}: its partitions are 0 to {numbers[-1]}")
+    return [TopicPartition(name, number) for number in numbers if partition in (None, number)]
+
+
+def start_offsets(consumer: Consumer, start: Start, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The offset of each partition at which to begin."""
+    if start.time_ms is not None:
+        times = consumer.offsets_for_times(dict.fromkeys(ends, start.time_ms))
+        return {it: found.offset if found else ends[it] for it, found in times.items()}
+    if start.offset is None and not start.is_beginning:
+        return dict(ends)
+    beginnings = consumer.beginning_offsets(ends)
+    if start.offset is None:
+        return beginnings
+    if start.offset < 0:
+        return {it: max(beginnings[it], end + start.offset) for it, end in ends.items()}
+    for it, end in ends.items():
+        if not beginnings[it] <= start.offset <= end:
+            raise click.ClickException(
+                f"offset {start.offset} is not in {it}, which has {beginnings[it]} up to {end}, where the next record "
+                "will be: choose one of these, another --partition, or --from-beginning"
+            )
+    return dict.fromkeys(ends, start.offset)
+
+
+def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tuple[FetchedBatches, Record]]:
+    """Records as they come; a partition that has a stop ends there, and when all have ended, so does this."""
+    open_ones = set(consumer.assignment)
+    while open_ones:
+        for fetched in consumer.poll(POLL_MS):
+            name = fetched.topic_partition
+            stop = stops.get(name)
+            for record in fetched:
+                if stop is None or record.offset < stop:
+                    yield fetched, record
+            if stop is not None and fetched.next_offset >= stop:
+                open_ones.discard(name)
+                consumer.pause([name])
+        # Whoever watches sees each record when it comes.
+        sys.stdout.buffer.flush()

@@ -1,0 +1,73 @@
+"""Options that several commands share, and how a shell completes them. Imports nothing slow: `--help` needs it."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE = "MINIBROKER_BOOTSTRAP_SERVER"
+COMPLETION_TIMEOUT_MS = 500
+"""A shell waits for this answer with its line half written."""
+
+_SERVER = re.compile(r"(?:\[[0-9a-fA-F:.%a-zA-Z]+\]|[^\s:,\[\]]+):[0-9]{1,5}")
+
+
+def _servers(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    for server in value.split(","):
+        if _SERVER.fullmatch(server.strip()) is None:
+            raise click.BadParameter(f"{server!r} is not HOST:PORT, such as {DEFAULT_BOOTSTRAP}.")
+    return value
+
+
+def listener(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Where to listen: HOST:PORT, or :PORT for every address of this machine."""
+    if value is not None and _SERVER.fullmatch(f"any{value}" if value.startswith(":") else value) is None:
+        raise click.BadParameter(f"{value!r} is not HOST:PORT, such as {DEFAULT_BOOTSTRAP}.")
+    return value
+
+
+bootstrap_option = click.option(
+    "--bootstrap-server",
+    "bootstrap",
+    metavar="HOST:PORT",
+    default=DEFAULT_BOOTSTRAP,
+    envvar=BOOTSTRAP_VARIABLE,
+    callback=_servers,
+    show_default=True,
+    show_envvar=True,
+    help="A node of the cluster.",
+)
+
+
+def complete_topics(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """The names of the broker's topics; none, and no word, where no broker answers in time."""
+    # The client is slow to import, and only this needs it.
+    from click.shell_completion import CompletionItem  # noqa: PLC0415
+
+    from minibroker.cli import connecting  # noqa: PLC0415
+
+    servers = ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP
+    try:
+        names = connecting.topic_names(servers, timeout_ms=COMPLETION_TIMEOUT_MS)
+    except connecting.FAILURES:
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+topic_argument = click.argument("topic", shell_complete=complete_topics)
+
+
+def settings_of(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """Read `name=value` pairs; a name that stands twice has the last value."""
+    settings = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE.", param_hint=f"'{option}'")
+        settings[name.strip()] = value.strip()
+    return settings

@@ -1,0 +1,122 @@
+"""`minibroker plan`: capacity from rates and retention. This module reads and prints; `capacity` does the sums."""
+
+from dataclasses import asdict
+
+import click
+
+from minibroker.cli import capacity
+from minibroker.cli.capacity import Machine, Plan, Workload
+from minibroker.cli.quantities import DAY_SECONDS, duration, duration_text, rate_text, size, size_text
+from minibroker.cli.tables import counted, echo_json, format_option, table_text
+
+RATES = ("--records-per-second", "--bytes-per-second", "--bytes-per-day")
+
+
+@click.command()
+@click.option(
+    "--records-per-second", type=click.FloatRange(min=0, min_open=True), help="The rate: records, on average."
+)
+@click.option("--bytes-per-second", type=size, help="The rate, instead: bytes, such as 115MB.")
+@click.option("--bytes-per-day", type=size, help="The rate, instead: bytes, such as 10TB.")
+@click.option("--record-size", type=size, default="1KB", show_default=True, help="Of a record, on average.")
+@click.option("--peak", type=click.FloatRange(min=1), default=3, show_default=True, help="Busiest hour ÷ average.")
+@click.option(
+    "--replication-factor", type=click.IntRange(min=1), default=3, show_default=True, help="Copies of each record."
+)
+@click.option("--retention", type=duration, default="7d", show_default=True, help="For which records are kept.")
+@click.option(
+    "--groups", type=click.IntRange(min=0), default=1, show_default=True, help="Consumer groups; each reads all."
+)
+@click.option("--node-disk", type=size, default="12TB", show_default=True, help="Disk of a node.")
+@click.option("--node-network", type=size, default="1.25GB", show_default=True, help="A second, each way; 10 Gbit/s.")
+@click.option(
+    "--headroom", type=click.FloatRange(0, 0.9), default=0.3, show_default=True, help="Share of a node to keep free."
+)
+@click.option("--partition-rate", type=size, default="10MB", show_default=True, help="A second, of one partition.")
+@click.option("--segment-size", type=size, default="1GiB", show_default=True, help="segment.bytes.")
+@format_option
+def plan(
+    records_per_second: float | None,
+    bytes_per_second: float | None,
+    bytes_per_day: float | None,
+    record_size: float,
+    format_: str,
+    **options: float,
+) -> None:
+    """Work out disk, network, index memory, partitions and nodes.
+
+    Give the rate in one of three ways. Units: KB, MB, GB, TB are powers of ten, KiB, MiB, GiB, TiB of two; durations
+    are in s, m, h, d.
+    """
+    rates = [
+        None if records_per_second is None else records_per_second * record_size,
+        bytes_per_second,
+        None if bytes_per_day is None else bytes_per_day / DAY_SECONDS,
+    ]
+    given = [rate for rate in rates if rate is not None]
+    if len(given) != 1:
+        raise click.UsageError(f"give the rate once, as one of {', '.join(RATES)}.")
+    workload = _workload(given[0], record_size, options)
+    machine = _machine(options)
+    found = capacity.plan(workload, machine)
+    if format_ == "json":
+        echo_json({"workload": asdict(workload), "machine": asdict(machine), "plan": asdict(found)})
+    else:
+        click.echo(_text(workload, machine, found))
+
+
+def _workload(bytes_per_second: float, record_bytes: float, options: dict[str, float]) -> Workload:
+    return Workload(
+        bytes_per_second=bytes_per_second,
+        record_bytes=record_bytes,
+        peak_factor=options["peak"],
+        replication_factor=int(options["replication_factor"]),
+        retention_seconds=options["retention"],
+        groups=int(options["groups"]),
+    )
+
+
+def _machine(options: dict[str, float]) -> Machine:
+    return Machine(
+        disk_bytes=options["node_disk"],
+        network_bytes_per_second=options["node_network"],
+        headroom=options["headroom"],
+        partition_bytes_per_second=options["partition_rate"],
+        segment_bytes=options["segment_size"],
+    )
+
+
+def _text(workload: Workload, machine: Machine, found: Plan) -> str:
+    average, peak = found.network, found.network_peak
+    rates: list[tuple[str, str, str]] = [
+        ("records in", f"{found.records_per_second:,.0f}/s", f"{found.records_per_second_peak:,.0f}/s"),
+        ("in, from producers", rate_text(average.in_producers), rate_text(peak.in_producers)),
+        ("in, to further replicas", rate_text(average.in_replication), rate_text(peak.in_replication)),
+        ("in, total", rate_text(average.in_total), rate_text(peak.in_total)),
+        (f"out, to {counted(workload.groups, 'group')}", rate_text(average.out_groups), rate_text(peak.out_groups)),
+        ("out, to further replicas", rate_text(average.out_replication), rate_text(peak.out_replication)),
+        ("out, total", rate_text(average.out_total), rate_text(peak.out_total)),
+    ]
+    stored = [
+        ("disk, one copy", size_text(found.disk_bytes_one_copy), f"{duration_text(workload.retention_seconds)} kept"),
+        (f"disk, {counted(workload.replication_factor, 'replica')}", size_text(found.disk_bytes), ""),
+        ("index files, at most", size_text(found.index_bytes_max), "mapped; an entry of each index for 4 KiB of log"),
+        ("index memory, hot", size_text(found.index_bytes_hot), "of the active segments"),
+        (
+            "partitions",
+            str(found.partitions),
+            f"at {rate_text(machine.partition_bytes_per_second)} each, a multiple of nodes",
+        ),
+        ("nodes", str(found.nodes), _because(machine, found)),
+    ]
+    return "\n\n".join(
+        [
+            table_text(["WHOLE CLUSTER", "AVERAGE", f"PEAK (×{workload.peak_factor:g})"], rates),
+            table_text(["WHOLE CLUSTER", "NEEDED", ""], stored),
+        ]
+    )
+
+
+def _because(machine: Machine, found: Plan) -> str:
+    has = f"{size_text(machine.disk_bytes)} and {rate_text(machine.network_bytes_per_second)} each way"
+    return f"for {found.nodes_because}; each has {has}, {100 * machine.headroom:.0f} % kept free"

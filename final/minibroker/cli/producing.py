@@ -1,0 +1,88 @@
+"""Writes the lines of stdin to a topic, for `minibroker produce`."""
+
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+
+from minibroker.cli.connecting import connected, is_unknown, no_such_topic
+from minibroker.cli.tables import counted
+from minibroker.client.batching import Delivery
+from minibroker.client.blocking import Client
+from minibroker.client.errors import BrokerError
+from minibroker.client.producer import Producer
+from minibroker.log.compression import Compression
+
+ACKS = {"0": 0, "1": 1, "all": -1}
+CREATION_ATTEMPTS, CREATION_PAUSE_S = 10, 0.1
+
+
+def produce(
+    bootstrap: str, topic: str, *, key_separator: bytes | None, partition: int | None, acks: str, compression: str
+) -> None:
+    """Send a record for each line, and wait until all are acknowledged."""
+    sent = Sent()
+    with connected(bootstrap) as client:
+        demand_or_create(client, topic)
+        with Producer(client, acks=ACKS[acks], compression=Compression[compression.upper()]) as producer:
+            if sys.stdin.isatty():
+                click.echo("a line is a record; end with Ctrl-D", err=True)
+            for key, value in records(key_separator):
+                producer.send(topic, value, key=key, partition=partition, on_delivery=sent.on_delivery)
+                sent.raise_if_refused()
+            producer.flush()
+    sent.raise_if_refused()
+    if sys.stdin.isatty():
+        click.echo(f"{counted(sent.count, 'record')} written to {topic}", err=True)
+
+
+class Sent:
+    """Counts what was acknowledged, and remembers the first record that was not."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.refused: Delivery | None = None
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        """Hear of a record."""
+        if delivery.error is None:
+            self.count += 1
+        elif self.refused is None:
+            self.refused = delivery
+
+    def raise_if_refused(self) -> None:
+        """What was not written is a failure of the command."""
+        if self.refused is not None:
+            where = f"{self.refused.topic}-{self.refused.partition}"
+            reason = str(self.refused.error).removeprefix(f"{where}: ")
+            raise click.ClickException(f"{counted(self.count, 'record')} written, then {where} refused one: {reason}")
+
+
+def records(key_separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
+    """The lines of stdin as keys and values; a line without the separator has no key."""
+    for line in iter(sys.stdin.buffer.readline, b""):
+        text = line.removesuffix(b"\n")
+        if key_separator is None or key_separator not in text:
+            yield None, text
+        else:
+            key, _separator, value = text.partition(key_separator)
+            yield key, value
+
+
+def demand_or_create(client: Client, topic: str) -> None:
+    """Have the broker create a topic that is not there, if it does that."""
+    others = [other.name or "" for other in client.metadata().topics]
+    if topic in others:
+        return
+    for _attempt in range(CREATION_ATTEMPTS):
+        found = client.metadata([topic], allow_auto_topic_creation=True).topics[0]
+        if not found.error_code:
+            click.echo(f"created topic {topic}: {counted(len(found.partitions), 'partition')}", err=True)
+            return
+        if not is_unknown(found.error_code) and not BrokerError(found.error_code).code.is_retriable:
+            raise BrokerError(found.error_code, about=f"topic {topic}")
+        # A topic that was just created is not known at once.
+        time.sleep(CREATION_PAUSE_S)
+    missing = no_such_topic(topic, others)
+    raise click.ClickException(f"{missing.message}, and the broker creates none: `minibroker topics create {topic}`")

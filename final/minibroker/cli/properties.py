@@ -1,0 +1,67 @@
+r"""Owns the reading of a configuration file in Kafka's form: `name=value` lines, comments, continued lines.
+
+A line that begins with `#` or `!` is a comment, a backslash at its end joins the next line to it, `:` or a space may
+stand for the `=`, and where a name stands twice the last value counts: what Java's properties do, and Kafka with them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import click
+
+_LINE = re.compile(r"(?P<name>[^=:\s]+)\s*(?:[=:]|\s)\s*(?P<value>.*)")
+
+
+@dataclass(frozen=True)
+class Properties:
+    """The settings of a file, and the line of each."""
+
+    path: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def where(self, name: str) -> str:
+        """The place of a setting, for a message."""
+        return f"{self.path}:{self.lines[name]}"
+
+
+def read_properties(path: str) -> Properties:
+    """Read a file."""
+    with open(path, encoding="utf-8") as file:
+        try:
+            return parse_properties(path, file.read())
+        except UnicodeDecodeError as error:
+            raise click.ClickException(f"{path}: not a text file: {error.reason} at byte {error.start}") from error
+
+
+def parse_properties(path: str, text: str) -> Properties:
+    """Read the text of a file; what is no setting is refused with its line."""
+    values: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    for number, line in _logical_lines(text):
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise click.ClickException(
+                f"{path}:{number}: {line!r} is not a setting: write name=value, or # before a comment"
+            )
+        values[found["name"]] = found["value"]
+        lines[found["name"]] = number
+    return Properties(path, values, lines)
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that say something, each with the number at which it begins; continued ones are joined."""
+    begun, start = "", 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip() if not begun else line.lstrip()
+        if not begun and (not stripped or stripped[0] in "#!"):
+            continue
+        start = start if begun else number
+        if stripped.endswith("\\"):
+            begun += stripped[:-1]
+            continue
+        yield start, (begun + stripped).strip()
+        begun = ""
+    if begun:
+        yield start, begun.strip()

@@ -1,0 +1,25 @@
+"""`minibroker serve`: one node in the foreground. `serving` starts it; this module holds the options."""
+
+import click
+
+from minibroker.cli.options import listener
+
+
+@click.command()
+@click.option("--data", metavar="DIR", type=click.Path(file_okay=False), help="The data directory.  [default: data]")
+@click.option("--listen", metavar="HOST:PORT", callback=listener, help="Where to listen.  [default: 127.0.0.1:9092]")
+@click.option(
+    "--config", "file", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Settings, name=value."
+)
+@click.option("--set", "pairs", metavar="NAME=VALUE", multiple=True, help="A setting; may be given several times.")
+@click.option("--trace", is_flag=True, help="Show each request and answer, field by field, on stderr.")
+def serve(data: str | None, listen: str | None, file: str | None, pairs: tuple[str, ...], trace: bool) -> None:
+    """Run one node until Ctrl-C or SIGTERM.
+
+    Prints `ready: HOST:PORT` once clients can be served. Settings have Kafka's names; an option counts more than --set,
+    and --set more than the file. Port 0 is any free port.
+    """
+    # The broker is slow to import, and --help needs none.
+    from minibroker.cli import serving  # noqa: PLC0415
+
+    serving.serve(serving.settings_from(data=data, listen=listen, file=file, pairs=pairs), trace=trace)

@@ -1,0 +1,66 @@
+"""Starts a node for `minibroker serve`: settings from three places, a line when it is ready, and readable failures."""
+
+import asyncio
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from minibroker.cli.options import settings_of
+from minibroker.cli.properties import Properties, read_properties
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.errors import InvalidConfig
+from minibroker.partitions import node
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was set, and the file from which some of it comes."""
+
+    values: dict[str, str]
+    file: Properties
+
+
+def settings_from(*, data: str | None, listen: str | None, file: str | None, pairs: Sequence[str]) -> Settings:
+    """Put the settings together: the file, over it --set, over it the options."""
+    properties = read_properties(file) if file else Properties("")
+    values = {**properties.values, **settings_of(pairs, "--set")}
+    if data is not None:
+        values = {name: value for name, value in values.items() if name != "log.dir"} | {"log.dirs": data}
+    if listen is not None:
+        values["listeners"] = f"PLAINTEXT://{listen}"
+    return Settings(values, properties)
+
+
+def serve(settings: Settings, *, trace: bool) -> None:
+    """Run a node until it is told to stop."""
+    config = _config(settings)
+    data = ", ".join(config.log_dirs)
+
+    def on_ready(addresses: list[str]) -> None:
+        click.echo(f"data is in {data}; stop with Ctrl-C", err=True)
+        click.echo(f"try: minibroker topics list --bootstrap-server {addresses[0]}", err=True)
+        click.echo(f"ready: {','.join(addresses)}")
+        sys.stdout.flush()
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    asyncio.run(node.serve(config, trace=sys.stderr if trace else None, on_ready=on_ready))
+
+
+def _config(settings: Settings) -> NodeConfig:
+    try:
+        return NodeConfig(settings.values)
+    except InvalidConfig as error:
+        raise click.ClickException(_located(str(error), settings)) from error
+
+
+def _located(message: str, settings: Settings) -> str:
+    """The message with the line of the file before it, if what it complains about is from there."""
+    words = set(re.findall(r"[\w.]+", message))
+    named = [
+        name for name, value in settings.file.values.items() if name in words and settings.values.get(name) == value
+    ]
+    return f"{settings.file.where(named[0])}: {message}" if named else message

@@ -1,0 +1,42 @@
+"""Owns how a listing looks: aligned columns under headings for people, JSON for programs."""
+
+import json
+from collections.abc import Sequence
+
+import click
+
+format_option = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Of the output.",
+)
+
+
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Align columns with two spaces between; those that hold only numbers stand to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    is_right = [
+        all(isinstance(row[number], int | float) for row in rows) and bool(rows) for number in range(len(columns))
+    ]
+    lines = [list(columns), *cells]
+    widths = [max(len(line[number]) for line in lines) for number in range(len(columns))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, is_right, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def echo_json(document: object) -> None:
+    """Print a document for programs."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def counted(count: int, one: str) -> str:
+    """A number and its noun."""
+    return f"{count} {one if count == 1 else one + 's'}"

@@ -1,0 +1,188 @@
+"""Claims about `minibroker serve`: one line when it is ready, a clean end, and failures that a person can read."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from brokers import Broker, eventually, start_broker
+
+pytest_plugins = ["clients_fixtures"]
+
+PROGRAM = (sys.executable, "-m", "minibroker.cli")
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@contextmanager
+def started(data: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [*PROGRAM, "serve", "--data", str(data), "--listen", "127.0.0.1:0", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ready(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("ready: 127.0.0.1:"), line
+    return line.removeprefix("ready: ").strip()
+
+
+def test_a_node_says_when_it_is_ready_and_how_to_reach_it(tmp_path: Path, minibroker: Run) -> None:
+    with started(tmp_path / "data") as process:
+        address = ready(process)
+        assert minibroker("topics", "list", "--bootstrap-server", address).returncode == 0
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=60)
+    assert stdout == ""
+    assert stderr == (
+        f"data is in {tmp_path / 'data'}; stop with Ctrl-C\ntry: minibroker topics list --bootstrap-server {address}\n"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_node_that_is_told_to_stop_ends_with_0_and_without_a_word(tmp_path: Path, number: signal.Signals) -> None:
+    with started(tmp_path / "data") as process:
+        ready(process)
+        process.send_signal(number)
+        _stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "Traceback" not in stderr
+
+
+def test_what_was_written_is_there_after_a_restart(tmp_path: Path, minibroker: Run) -> None:
+    broker = start_broker(tmp_path / "data")
+    try:
+        at = ("--bootstrap-server", broker.address)
+        assert minibroker("produce", "orders", *at, stdin="one\ntwo\n").returncode == 0
+        broker.stop()
+        broker.restart()
+        read = minibroker("consume", "orders", "--from-beginning", "--exit-at-end", *at)
+        assert read.stdout == "one\ntwo\n"
+        broker.stop()
+    finally:
+        broker.kill()
+
+
+# Two nodes.
+
+
+def test_a_second_node_on_the_same_data_is_refused_in_one_line(tmp_path: Path, minibroker: Run) -> None:
+    with started(tmp_path / "data") as first:
+        ready(first)
+        result = minibroker("serve", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+        assert first.poll() is None
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert f"{tmp_path / 'data'} is in use by another node" in result.stderr
+
+
+def test_a_second_node_on_the_same_port_is_refused_in_one_line(tmp_path: Path, minibroker: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = minibroker("serve", "--data", str(tmp_path / "data"), "--listen", address)
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert address in result.stderr
+    assert "--listen" in result.stderr
+
+
+def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path, minibroker: Run) -> None:
+    (tmp_path / "data").write_text("")
+    result = minibroker("serve", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+
+
+# Settings.
+
+
+def test_settings_come_from_the_file_then_from_set_then_from_the_options(tmp_path: Path, minibroker: Run) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"# a broker\nnum.partitions=3\nlog.retention.ms=1000\nlog.dirs={tmp_path}/elsewhere\nlisteners=PLAINTEXT://:1\n"
+    )
+    with started(tmp_path / "data", "--config", str(file), "--set", "num.partitions=5") as process:
+        address = ready(process)
+        result = minibroker("topics", "create", "orders", "--bootstrap-server", address)
+    assert result.stdout == "created orders: 5 partitions, 1 replica\n"
+    assert (tmp_path / "data" / "meta.properties").is_file()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("num.partitons=3", "did you mean num.partitions?"),
+        ("num.partitions=three", "num.partitions=three"),
+        ("nonsense", "is not a setting"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_told_with_its_line(
+    tmp_path: Path, minibroker: Run, line: str, complaint: str
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"# a broker\nnode.id=1\n\n{line}\n")
+    result = minibroker("serve", "--data", str(tmp_path / "data"), "--config", str(file))
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith(f"minibroker serve: {file}:4: ")
+    assert complaint in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (("--set", "num.partitons=3"), 1, "did you mean num.partitions?"),
+        (("--set", "num.partitions"), 2, "'num.partitions' is not NAME=VALUE"),
+        (("--listen", "nowhere"), 2, "'nowhere' is not HOST:PORT"),
+        (("--listen", "127.0.0.1:99999"), 1, "PLAINTEXT://127.0.0.1:99999"),
+        (("--config", "not-there.properties"), 2, "not-there.properties"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    tmp_path: Path, minibroker: Run, arguments: tuple[str, ...], code: int, complaint: str
+) -> None:
+    result = minibroker("serve", "--data", str(tmp_path / "data"), *arguments)
+    assert result.returncode == code
+    assert len(result.stderr.splitlines()) == 1
+    assert complaint in result.stderr
+
+
+def test_a_host_of_another_machine_cannot_be_listened_on(tmp_path: Path, minibroker: Run) -> None:
+    result = minibroker("serve", "--data", str(tmp_path / "data"), "--listen", "192.0.2.1:9092")
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert "192.0.2.1:9092" in result.stderr
+
+
+# The trace.
+
+
+def test_trace_shows_each_request_and_each_answer(tmp_path: Path, minibroker: Run) -> None:
+    log = tmp_path / "trace"
+    command = [*PROGRAM, "serve", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--trace"]
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+    ):
+        try:
+            address = ready(process)
+            assert minibroker("topics", "create", "traced", "--bootstrap-server", address).returncode == 0
+            words = ("ApiVersions", "CreateTopics", "traced")
+            eventually(lambda: all(word in log.read_text() for word in words), f"{words} in the trace")
+        finally:
+            process.kill()
+
+
+def test_the_shared_broker_is_a_process_of_ours(broker: Broker) -> None:
+    os.kill(broker.pid, 0)
