@@ -12,9 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 NUMBERS = [f"{number:02}" for number in range(1, 8)]
 PRESENT = [number for number in NUMBERS if list(ROOT.glob(f"chapters/{number}-*/minibroker"))]
 ABSENT = [number for number in NUMBERS if number not in PRESENT]
-WORKING = ["setup", "setup-dev", "test", "test-java", "lint", "bench", "docs", "site", "clean", "help"]
+WORKING = ["setup", "setup-dev", "run", "test", "test-java", "lint", "bench", "docs", "site", "clean", "help"]
 LATER = {
-    "run": "chapter 03 (partitions)",
     "simulate": "chapter 04 (replication-isr)",
     "chaos": "chapter 05 (raft-controller)",
     "chaos-transactions": "chapter 06 (groups-offsets)",
