@@ -16,18 +16,19 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from minibroker.bench import GB, MB, Bar, Benchmark, Case, Context, Fact, children, limits, scaled
 
 SIZES = {"1 KB": 1000, "100 B": 100}
-QUIET: dict[str, object] = {"log_level": 0}
-ACKS_1: dict[str, object] = {"acks": 1}
-IDEMPOTENT: dict[str, object] = {"enable.idempotence": True}
+Settings = dict[str, str | int | float | bool]
+QUIET: Settings = {"log_level": 0}
+ACKS_1: Settings = {"acks": 1}
+IDEMPOTENT: Settings = {"enable.idempotence": True}
 # The group is a formality of librdkafka's. The pause that it makes once it holds enough records is a second: too long.
-READING: dict[str, object] = {"group.id": "unused", "enable.auto.commit": False, "fetch.queue.backoff.ms": 1}
+READING: Settings = {"group.id": "unused", "enable.auto.commit": False, "fetch.queue.backoff.ms": 1}
 CHUNK_RECORDS = 10_000
 QUEUE_IS_FULL_S = 0.002
 TIMEOUT_S = 60
 
 
 def records_of(size: int) -> int:
-    return scaled(full=150 * MB if size == 1000 else 50 * MB, quick=2 * MB) // size
+    return scaled(full=120 * MB if size == 1000 else 40 * MB, quick=2 * MB) // size
 
 
 def benchmark_produce(context: Context) -> Benchmark:
@@ -73,7 +74,7 @@ class Stage:
 
     def __init__(self, context: Context) -> None:
         self._broker = children.serve(context)
-        self._bootstrap = QUIET | {"bootstrap.servers": self._broker.address}
+        self._bootstrap: Settings = QUIET | {"bootstrap.servers": self._broker.address}
         self._numbers = count()
         self._client_cpu_s: dict[str, list[float]] = {}
         # A client of librdkafka ends when nobody holds it any more.
@@ -102,7 +103,7 @@ class Stage:
 
     # Cases ------------------------------------------------------------------------------------------------------------
 
-    def produce_case(self, name: str, size: int, settings: dict[str, object], *, limit: str) -> Case:
+    def produce_case(self, name: str, size: int, settings: Settings, *, limit: str) -> Case:
         """Produce records of so many bytes, each repeat into a new topic."""
         self._producers[name] = Producer(self._bootstrap | settings)
         topics: list[str] = []

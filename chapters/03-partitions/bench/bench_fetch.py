@@ -53,7 +53,7 @@ def benchmark(context: Context) -> Benchmark:
 def cases_of(context: Context, broker: children.Child, exchange: Exchange, block: int) -> list[Case]:
     """A topic of batches of about `block` bytes, one to a fetch, and the same bytes in a plain file."""
     name, topic = bytes_text(block), f"blocks-of-{block}"
-    batch, count = batch_of(block), scaled(full=256 * MIB, quick=4 * MIB) // block
+    batch, count = batch_of(block), scaled(full=128 * MIB, quick=4 * MIB) // block
     fill(broker.address, exchange, topic, batch, count)
     # Every batch has one record, so the offset counts batches. The first answer tells the length of all.
     requests = [framed(fetch(topic, offset, len(batch))) for offset in range(count)]

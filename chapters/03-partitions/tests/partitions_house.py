@@ -22,6 +22,7 @@ from minibroker.partitions.store import METADATA, Store
 from minibroker.partitions.waiting import Waiting
 from minibroker.segments.directory import DataDirectory
 from minibroker.wire.apis import APIS, ApiKey
+from minibroker.wire.codes import ErrorCode
 from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Part, Request, Response, decode_whole
 from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -59,7 +60,7 @@ class House:
             ),
             wake=self.waiting.wake,
         )
-        self.store.start(self.authority.image)
+        self.store.start(self.authority.image, is_removed=self.authority.is_removed)
         self.authority.subscribe(self.store.follow)
         self.registry = Registry()
         add = self.registry.add
@@ -71,7 +72,7 @@ class House:
         add(ApiKey.DELETE_RECORDS, DeleteRecords(self.store))
         add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(self.store.logs, lambda: ("data", 1000, 600)))
         describe = Describe(
-            self.authority, create=self.create, is_creating=lambda: self.config.auto_create_topics_enable
+            self.authority, create=self.create_all, is_auto_creating=lambda: self.config.auto_create_topics_enable
         )
         add(ApiKey.METADATA, describe.metadata)
         add(ApiKey.FIND_COORDINATOR, describe.coordinator)
@@ -91,6 +92,11 @@ class House:
         )
         (created,) = self.authority.propose(CreateTopics([topic], self.config)).result
         assert created.code == 0, created.message
+
+    def create_all(self, names: Sequence[str]) -> dict[str, ErrorCode]:
+        made = [NewTopic(name, (1000 + number).to_bytes(16, "big")) for number, name in enumerate(names)]
+        results = self.authority.propose(CreateTopics(made, self.config)).result
+        return {it.name: it.code for it in results if it.code}
 
     def delete(self, name: str) -> None:
         (deleted,) = self.authority.propose(DeleteTopics([TopicReference(name=name)])).result

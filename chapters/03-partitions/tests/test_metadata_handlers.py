@@ -13,7 +13,6 @@ from minibroker.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigRes
 from minibroker.metadata.image import Image
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.configs import Configurations
-from minibroker.partitions.errors import Refused
 from minibroker.partitions.registry import Deferred, Registry, Reply
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
@@ -184,11 +183,11 @@ def test_a_hundred_thousand_topics_in_one_request_are_refused() -> None:
 
 def test_a_topic_is_created_when_somebody_asks_for_it_or_is_refused_with_the_reason() -> None:
     broker = Broker({"num.partitions": "2"})
-    broker.administration.create_on_demand("orders.eu")
-    broker.administration.create_on_demand("orders.eu")
+    assert broker.administration.create_on_demand(["orders.eu", "other"]) == {}
     assert len(broker.image.topics["orders.eu"].partitions) == 2
-    with pytest.raises(Refused, match="collides"):
-        broker.administration.create_on_demand("orders_eu")
+    refused = broker.administration.create_on_demand(["orders_eu", "third"])
+    assert refused == {"orders_eu": ErrorCode.INVALID_TOPIC_EXCEPTION}
+    assert "third" in broker.image.topics
 
 
 # DeleteTopics

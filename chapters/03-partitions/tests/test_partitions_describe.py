@@ -87,6 +87,20 @@ def test_a_topic_can_be_asked_for_by_its_id(house: House) -> None:
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
+def test_ids_are_no_way_to_ask_before_version_12(house: House) -> None:
+    topic_id = house.authority.image.topics["orders"].topic_id
+    for version in (10, 11):
+        (topic,) = house.ask(
+            MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=topic_id)]), version
+        ).topics
+        assert (topic.error_code, topic.name) == (ErrorCode.INVALID_REQUEST, "")
+
+
+def test_a_topic_that_is_named_twice_is_answered_once(house: House) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")] * 3)
+    assert len(house.ask(request).topics) == 1
+
+
 # The cluster ----------------------------------------------------------------------------------------------------------
 
 
@@ -154,6 +168,13 @@ def test_the_largest_timestamp_is_found_from_version_7_on(house: House) -> None:
 def test_an_empty_log_has_no_largest_timestamp(house: House) -> None:
     found = offset_of(house, -3)
     assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.NONE, -1, -1)
+
+
+def test_a_partition_that_is_named_twice_is_not_looked_up_at_all(house: House) -> None:
+    wanted = [ListOffsetsPartition(partition_index=0, timestamp=-1) for _ in range(3)]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=wanted)])
+    answers = house.ask(request, 8).topics[0].partitions
+    assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 3
 
 
 def test_list_offsets_checks_the_leader_epoch(house: House) -> None:

@@ -133,6 +133,27 @@ def test_a_client_may_not_write_control_batches(house: House) -> None:
     assert house.produce("orders", batch(b"a", is_control=True)).error_code == ErrorCode.INVALID_RECORD
 
 
+def test_a_producer_counts_from_0_and_stamps_nothing(house: House) -> None:
+    sent = batch(b"a")
+    sent[7] = 5
+    assert house.produce("orders", sent).error_code == ErrorCode.INVALID_RECORD
+    assert house.produce("orders", sealed(batch(b"a"), codec=0b1000)).error_code == ErrorCode.INVALID_TIMESTAMP
+    assert house.produce("orders", sealed(batch(b"a"), codec=0b10000)).error_code == ErrorCode.INVALID_TXN_STATE
+
+
+def test_a_broker_that_is_told_to_looks_at_every_record() -> None:
+    house = House(minibroker_validate_records="true")
+    house.create("orders")
+    header = read_header(batch(b"a"))
+    lie = encode_batch(header._replace(record_count=5, last_offset_delta=4), batch(b"a")[HEADER_SIZE:])
+    garbage = encode_batch(header, batch(b"a")[HEADER_SIZE:] + b"and more")
+    plain = sealed(batch(b"a"), codec=Compression.GZIP)
+    for sent in (lie, garbage, plain):
+        code = house.produce("orders", sent).error_code
+        assert code in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
+    assert house.produce("orders", batch(b"a")).error_code == ErrorCode.NONE
+
+
 def test_an_unknown_codec_is_refused_by_name(house: House) -> None:
     sent = sealed(batch(b"a"), codec=6)
     assert house.produce("orders", sent).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE

@@ -1,5 +1,7 @@
 """Directories follow the image: create, grow, delete, create again, configure; crashes in between; damaged files."""
 
+import gc
+import weakref
 from random import Random
 
 import pytest
@@ -90,14 +92,78 @@ def test_a_crash_between_delete_and_create_never_gives_a_topic_the_data_of_anoth
     assert House(first.files).end("orders") == 0
 
 
-def test_a_directory_that_no_topic_knows_is_left_alone_and_named(
+def test_a_directory_that_no_metadata_speaks_of_is_set_aside_and_kept(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     house.files.mkdir("data/strange-0")
     house.files.open("data/strange-0/00000000000000000000.log").close()
+    house.data.close()
     again = House(house.files)
-    assert "strange-0" in again.files.list("data")
-    assert "strange-0: the metadata knows no such topic" in caplog.text
+    (aside,) = [name for name in again.files.list("data") if name.startswith("strange")]
+    assert aside.endswith("-stray")
+    assert "strange-0: the metadata knows no such partition" in caplog.text
+    again.create("strange")
+    assert aside in again.files.list("data")
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_start() -> None:
+    first = TwoLives()
+    first.create("orders", 2)
+    first.stop_following()
+    first.delete("orders")
+    assert "orders-1" in first.files.list("data")
+    again = House(first.files)
+    assert not any(name.startswith("orders") for name in again.files.list("data"))
+
+
+def test_growing_a_topic_does_not_touch_its_offline_partitions(house: House) -> None:
+    house.produce("orders", batch(b"a"))
+    house.data.close()
+    path = "data/orders-0/partition.metadata"
+    again = House(house.files)
+    again.store._failed[again.store._partitions.popitem()[0]] = "as if its disk had failed at the start"
+    before = {name: files(again, name) for name in ("orders-0", "orders-1")}
+    again.authority.propose(CreatePartitions([MorePartitions("orders", 3)]))
+    assert {name: files(again, name) for name in before} == before
+    assert path.rpartition("/")[2] in files(again, "orders-2")
+
+
+def test_a_topic_that_could_not_be_deleted_is_served_no_more(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(source: str, target: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    house.produce("orders", batch(b"old"))
+    rename, house.files.rename = house.files.rename, refuse  # type: ignore[method-assign]
+    house.delete("orders")
+    assert house.fetch("orders").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "orders-0 could not be deleted" in caplog.text
+    house.create("orders", 2)
+    assert house.fetch("orders").error_code == ErrorCode.KAFKA_STORAGE_ERROR  # rather than the old topic's data
+    house.files.rename = rename  # type: ignore[method-assign]
+    assert House(house.files).end("orders") == 0
+
+
+def test_a_directory_that_is_gone_is_spoken_of(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    house.produce("orders", batch(b"a"))
+    house.data.close()
+    for name in files(house, "orders-0"):
+        house.files.unlink(f"data/orders-0/{name}")
+    house.files.rmdir("data/orders-0")
+    assert House(house.files).end("orders") == 0
+    assert "orders-0: its directory was gone, with records up to 1" in caplog.text
+
+
+def test_a_deleted_partition_gives_its_files_back_at_once(house: House) -> None:
+    house.produce("orders", batch(b"a"))
+    partition = weakref.ref(house.store.partition("orders", 0))
+    file = weakref.ref(house.store.partition("orders", 0).log.segments[-1].file)
+    gc.disable()
+    try:
+        house.delete("orders")
+        assert partition() is None
+        assert file() is None
+    finally:
+        gc.enable()
 
 
 def test_a_partition_whose_files_are_damaged_is_offline_and_the_others_are_not(house: House) -> None:

@@ -111,6 +111,22 @@ def test_an_answer_may_wake_others() -> None:
     assert shelf.answers == ["a", "b: 1"]
 
 
+def test_a_mistake_in_one_attempt_is_its_own_and_nobody_elses() -> None:
+    shelf = Shelf()
+    failures: list[Exception] = []
+
+    def broken() -> str | None:
+        raise ZeroDivisionError("a bug")
+
+    shelf.waiting.park(Wait("x", 100, broken, lambda: ""), shelf.answers.append, now_ms=0, fail=failures.append)
+    shelf.ask("good", "x")
+    shelf.put("x")
+    shelf.waiting.settle()
+    assert shelf.answers == ["good: 1"]
+    assert [str(error) for error in failures] == ["a bug"]
+    assert len(shelf.waiting) == 0
+
+
 def test_everybody_is_answered_when_the_broker_goes_down() -> None:
     shelf = Shelf()
     shelf.ask("a", "x", timeout_ms=2**31)

@@ -5,7 +5,10 @@ The lowest room of the house: it imports no other room, and no third-party packa
 | module      | owns                                                                            |
 |-------------|---------------------------------------------------------------------------------|
 | `measure`   | cases run in turn, wall and CPU time of each repeat, the figures derived from them |
-| `limits`    | what the machine itself can do: memcpy, crc32c, bare write, flush, read, loopback  |
+| `limits`    | what the machine itself can do: memcpy, crc32c, bare write, flush, read, loopback |
+| `children`  | servers under test: a process of its own, what it costs, how it ends              |
+| `exchange`  | a client that costs nothing: prebuilt frames, counted answers, latencies          |
+| `echo`      | a bare server on asyncio's streams, to compare servers with                       |
 | `bars`      | what a benchmark promises, and whether the promise was kept                      |
 | `benchmark` | the declaration of a benchmark, and how its files are found                      |
 | `lab`       | the declaration of a lab, and how labs are found in the other rooms              |
@@ -18,10 +21,11 @@ The lowest room of the house: it imports no other room, and no third-party packa
 A benchmark file reads like a list of facts; see `benchmark` for one.
 """
 
-from minibroker.bench import limits
+from minibroker.bench import children, limits
 from minibroker.bench.bars import Bar, Fact
 from minibroker.bench.benchmark import Benchmark
 from minibroker.bench.context import Context, is_quick, scaled
+from minibroker.bench.exchange import Exchange, Latencies
 from minibroker.bench.lab import Findings, Lab
 from minibroker.bench.measure import Case, Result, Results, Spread, measure
 from minibroker.bench.plot import BarChart, BarRow, Figure, Line, LineChart, Point
@@ -39,10 +43,12 @@ __all__ = [
     "Benchmark",
     "Case",
     "Context",
+    "Exchange",
     "Fact",
     "Figure",
     "Findings",
     "Lab",
+    "Latencies",
     "Line",
     "LineChart",
     "Point",
@@ -51,6 +57,7 @@ __all__ = [
     "Spread",
     "Table",
     "bytes_text",
+    "children",
     "is_quick",
     "limits",
     "measure",

@@ -42,6 +42,7 @@ class Benchmark:
     figure: Callable[[Results], Figure] | None = None  # draws something else than bars
     note: str = ""  # a sentence under the table
     facts: Sequence[Fact] = ()  # figures that are not timed
+    columns: Sequence[str] = ()  # metrics that its table shows beside the usual ones
 
     def __post_init__(self) -> None:
         names = {case.name for case in self.cases}
@@ -55,8 +56,9 @@ class Benchmark:
             if case.limit:
                 # Better refused now than after minutes of measuring.
                 shared_work(case, next(other for other in self.cases if other.name == case.limit))
-        if self.metric and self.metric not in METRICS:
-            raise ValueError(f"no metric {self.metric!r}; there are {', '.join(METRICS)}")
+        for metric in filter(None, (self.metric, *self.columns)):
+            if metric not in METRICS:
+                raise ValueError(f"no metric {metric!r}; there are {', '.join(METRICS)}")
 
 
 @dataclass(frozen=True)

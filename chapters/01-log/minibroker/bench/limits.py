@@ -12,8 +12,10 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from minibroker.bench.context import Context
@@ -205,12 +207,65 @@ def loopback(context: Context, bytes_count: int, block_bytes: int = MIB, name: s
             sender.sendall(block)
 
     def run() -> None:
-        thread = threading.Thread(target=send, daemon=True)
-        thread.start()
-        _receive(receiver, blocks_count * block_bytes, bytearray(block_bytes))
-        thread.join()
+        with _on_a_thread(send):
+            _receive(receiver, blocks_count * block_bytes, bytearray(block_bytes))
 
     return _blocks_case(name or f"loopback TCP, {bytes_text(block_bytes)}", run, blocks_count, block_bytes)
+
+
+def receive_append(context: Context, descriptor: int, bytes_count: int, block_bytes: int = MIB, name: str = "") -> Case:
+    """Do what no broker can leave out to take records in: receive them over TCP, check-sum them, append them.
+
+    The CPU time is that of the receiving end alone, as it is with a broker whose clients are other processes.
+    """
+    checksum = _crc32c_function()
+    sender, receiver = _connected_pair(context)
+    block, buffer = random.Random(0).randbytes(block_bytes), bytearray(block_bytes)
+    blocks_count = len(block_positions(bytes_count, block_bytes))
+
+    def send() -> None:
+        for _ in range(blocks_count):
+            sender.sendall(block)
+
+    def run() -> None:
+        with _on_a_thread(send):
+            for _ in range(blocks_count):
+                received = memoryview(buffer)
+                while received:
+                    received = received[receiver.recv_into(received) :]
+                checksum(buffer)
+                os.write(descriptor, buffer)
+
+    title = name or f"bare receive + crc32c + append, {bytes_text(block_bytes)}"
+    case = _blocks_case(title, run, blocks_count, block_bytes, before=lambda: _empty(descriptor))
+    return replace(case, cpu_s=time.thread_time)
+
+
+def read_send(context: Context, descriptor: int, bytes_count: int, block_bytes: int = MIB, name: str = "") -> Case:
+    """Do what a broker does to hand records out by plain calls: read them from the page cache, send them over TCP.
+
+    The CPU time is that of the sending end alone.
+    """
+    sender, receiver = _connected_pair(context)
+    buffer, taken = bytearray(block_bytes), bytearray(block_bytes)
+    positions = block_positions(bytes_count, block_bytes)
+
+    def run() -> None:
+        with _on_a_thread(lambda: _receive(receiver, len(positions) * block_bytes, taken)):
+            for position in positions:
+                os.preadv(descriptor, [buffer], position)
+                sender.sendall(buffer)
+
+    title = name or f"bare read + send, {bytes_text(block_bytes)}"
+    return replace(_blocks_case(title, run, len(positions), block_bytes), cpu_s=time.thread_time)
+
+
+@contextmanager
+def _on_a_thread(work: Callable[[], object]) -> Iterator[None]:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield
+    thread.join()
 
 
 def _blocks_case(

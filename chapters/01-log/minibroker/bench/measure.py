@@ -56,6 +56,7 @@ class Case:
     group: str = ""  # its heading in the figure
     before: Callable[[], object] | None = None  # untimed, before each repeat
     after: Callable[[], object] | None = None  # untimed, after each repeat
+    cpu_s: Callable[[], float] | None = None  # whose CPU time counts: a server's, a thread's; unless this process's
 
     def __post_init__(self) -> None:
         if self.bytes_count <= 0 and self.operations_count <= 0:
@@ -147,6 +148,11 @@ def us_per_op(case: Case, sample: Sample, *_: object) -> float:
     return sample.wall_s * 1e6 / case.operations_count
 
 
+def ms_per_op(case: Case, sample: Sample, *_: object) -> float:
+    """Milliseconds of wall time for one operation."""
+    return sample.wall_s * 1e3 / case.operations_count
+
+
 def cpu_us_per_op(case: Case, sample: Sample, *_: object) -> float:
     """Microseconds of CPU time for one operation."""
     return sample.cpu_s * 1e6 / case.operations_count
@@ -187,6 +193,7 @@ METRICS = {
     "mb_per_s": Metric("MB/s", mb_per_s, work="bytes_count"),
     "ops_per_s": Metric("ops/s", ops_per_s, work="operations_count"),
     "us_per_op": Metric("µs/op", us_per_op, work="operations_count"),
+    "ms_per_op": Metric("ms/op", ms_per_op, work="operations_count"),
     "cpu_us_per_op": Metric("CPU µs/op", cpu_us_per_op, work="operations_count"),
     "cpu_s_per_gb": Metric("CPU s/GB", cpu_s_per_gb, work="bytes_count"),
     "ratio": Metric("speed ratio", ratio, is_comparison=True),
@@ -202,13 +209,18 @@ def time_once(case: Case, clock: Clock) -> Sample:
     try:
         # Garbage of the case before this one must not be collected on this one's time.
         gc.collect()
-        start = clock()
+        start = _reading(case, clock)
         case.run()
-        end = clock()
+        end = _reading(case, clock)
     finally:
         if case.after:
             case.after()
     return Sample(end.wall_s - start.wall_s, end.cpu_s - start.cpu_s)
+
+
+def _reading(case: Case, clock: Clock) -> Sample:
+    now = clock()
+    return now if case.cpu_s is None else Sample(now.wall_s, case.cpu_s())
 
 
 def measure(

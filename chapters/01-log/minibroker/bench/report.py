@@ -23,7 +23,8 @@ from minibroker.bench.units import KIB, MB, number_text
 
 PROCESS_STATUS = Path("/proc/self/status")
 
-TABLE_METRICS = ("mb_per_s", "ops_per_s", "us_per_op", "cpu_s_per_gb", "ratio")
+SPEED_METRICS = ("mb_per_s", "ops_per_s")
+TABLE_METRICS = ("us_per_op", "cpu_s_per_gb", "ratio")
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,22 @@ def _aligned(column: Sequence[str]) -> list[str]:
     return [cell.rjust(width) if is_numbers else cell.ljust(width) for cell in column]
 
 
-def results_table(results: Results) -> Table:
-    """Set out the figures of each case: median, ± half the distance of the quartiles, and the ratio to its limit."""
-    columns = ["case", *(METRICS[name].label for name in TABLE_METRICS), "of"]
-    columns.insert(3, "±")
-    return Table(columns, [_row(result, results) for result in results.values()])
+def results_table(results: Results, more: Sequence[str] = ()) -> Table:
+    """Set out the figures of each case: median, ± half the distance of the quartiles, and the ratio to its limit.
+
+    `more` names metrics that are of interest here beside those of every table.
+    """
+    metrics = [name for name in METRICS if name in TABLE_METRICS or name in more]
+    speeds, others = ([METRICS[name].label for name in names] for names in (SPEED_METRICS, metrics))
+    return Table(["case", *speeds, "±", *others, "of"], [_row(result, results, metrics) for result in results.values()])
 
 
-def _row(result: Result, results: Results) -> list[str]:
+def _row(result: Result, results: Results, metrics: Sequence[str]) -> list[str]:
     limit = limit_of(result, results)
-    spreads = [result.spread(name, limit) for name in TABLE_METRICS]
-    cells = [_median_text(spread) for spread in spreads]
-    return [result.case.name, *cells[:2], f"{result.speed.percent:.0f} %", *cells[2:], result.case.limit]
+    speeds, others = (
+        [_median_text(result.spread(name, limit)) for name in names] for names in (SPEED_METRICS, metrics)
+    )
+    return [result.case.name, *speeds, f"{result.speed.percent:.0f} %", *others, result.case.limit]
 
 
 def _median_text(spread: Spread | None) -> str:
@@ -85,7 +90,7 @@ def outcome_text(outcome: Outcome) -> str:
     """Print a benchmark: its table, its bars, and how it was measured."""
     repeats = len(next(iter(outcome.results.values())).samples)
     title = f"{outcome.name}: {outcome.benchmark.title}"
-    parts = [f"{title}\n{'─' * len(title)}", results_table(outcome.results).text()]
+    parts = [f"{title}\n{'─' * len(title)}", results_table(outcome.results, outcome.benchmark.columns).text()]
     if outcome.verdicts or outcome.facts:
         parts.append(bars_table(outcome.verdicts, outcome.facts).text())
     if outcome.benchmark.note:

@@ -229,6 +229,11 @@ class LogFile:
         except OSError as error:
             self._go_offline(f"the file could not be cut to {size} bytes ({error.strerror})", error)
 
+    def let_go(self) -> None:
+        """The file is being deleted, and the log offline: hold it no longer, but for those who have a slice of it."""
+        assert self.failure is not None
+        del self._file
+
     def close(self) -> None:
         """Flush and give the file back; a second close does nothing."""
         if self.is_closed:

@@ -14,7 +14,7 @@ guards them.
 import re
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from minibroker.log.errors import LogError
@@ -49,12 +49,18 @@ class DataDirectory:
         files.mkdir(path)
         names = files.list(path)
         for name in filter(_DELETED.fullmatch, names):
-            self._remove(f"{path}/{name}")
+            self._try_to_remove(f"{path}/{name}")
         present = set(self.partitions())
-        self._checkpoints = {
-            name: {partition: offset for partition, offset in self._read(name).items() if partition in present}
-            for name in (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
+        self._checkpoints = {name: self._read(name) for name in (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)}
+        self.missing = {
+            partition: offset
+            for partition, offset in self._checkpoints[RECOVERY_POINTS].items()
+            if partition not in present
         }
+        """Partitions whose directory is gone, though records before this offset were flushed."""
+        for offsets in self._checkpoints.values():
+            for partition in offsets.keys() - present:
+                del offsets[partition]
         self.is_clean = CLEAN_SHUTDOWN in names
         self._unopened = set(present) if self.is_clean else set()
         if self.is_clean:
@@ -103,10 +109,35 @@ class DataDirectory:
 
     def delete_log(self, partition: TopicPartition) -> None:
         """Remove a partition. It gets another name first, so that a crash in between leaves it as it was, or gone."""
-        suffix = f"-{partition.partition}.{uuid.uuid4().hex}-delete"
-        doomed = f"{self._path}/{partition.topic[: NAME_BYTES_MAX - len(suffix)]}{suffix}"
-        self._files.rename(self.directory_of(partition), doomed)
+        for error in self.delete_logs([partition]).values():
+            raise error
+
+    def delete_logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OSError]:
+        """Remove many partitions, with one flush for all of their new names. Those that could not be are returned."""
+        failures: dict[TopicPartition, OSError] = {}
+        doomed: list[str] = []
+        for partition in partitions:
+            try:
+                doomed.append(self._rename(partition, "delete"))
+            except OSError as error:
+                failures[partition] = error
         self._files.fsync_directory(self._path)
+        # What a disk does not want to give up goes at the next start. Readers of a slice keep its file.
+        for directory in doomed:
+            self._background(lambda directory=directory: self._try_to_remove(directory))  # type: ignore[misc]
+        return failures
+
+    def set_aside(self, partition: TopicPartition) -> str:
+        """Give the directory of a partition that nobody knows another name, so that none inherits it; return that."""
+        name = self._rename(partition, "stray")
+        self._files.fsync_directory(self._path)
+        return name
+
+    def _rename(self, partition: TopicPartition, reason: str) -> str:
+        """Take a partition's name away, in the directory and in everything that is remembered of it."""
+        suffix = f"-{partition.partition}.{uuid.uuid4().hex}-{reason}"
+        target = f"{self._path}/{partition.topic[: NAME_BYTES_MAX - len(suffix)]}{suffix}"
+        self._files.rename(self.directory_of(partition), target)
         log = self._logs.pop(partition, None)
         if log is not None:
             log.let_go()
@@ -114,14 +145,13 @@ class DataDirectory:
         for offsets in self._checkpoints.values():
             offsets.pop(partition, None)
         self._deleted.add(partition)
-        # What a disk does not want to give up goes at the next start. Readers of a slice keep its file.
-        with suppress(OSError):
-            self._remove(doomed)
+        return target
 
-    def _remove(self, directory: str) -> None:
-        for name in self._files.list(directory):
-            self._files.unlink(f"{directory}/{name}")
-        self._files.rmdir(directory)
+    def _try_to_remove(self, directory: str) -> None:
+        with suppress(OSError):
+            for name in self._files.list(directory):
+                self._files.unlink(f"{directory}/{name}")
+            self._files.rmdir(directory)
 
     def remember(self, name: str, partition: TopicPartition, offset: int, *, is_urgent: bool) -> None:
         """Set a number in a checkpoint. Those that are not urgent are written in the background, or at the end."""

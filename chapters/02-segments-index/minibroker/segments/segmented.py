@@ -625,6 +625,8 @@ class SegmentedLog:
         self._fail("the log was deleted")
         for segment in self._segments:
             segment.let_go()
+        self._tail.let_go()
+        del self._indexes
 
     def close(self) -> None:
         """Flush and give the files back: after this a clean start needs to check nothing."""

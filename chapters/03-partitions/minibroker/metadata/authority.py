@@ -24,6 +24,7 @@ from minibroker.metadata.records import (
     METADATA_VERSION_LEVEL,
     FeatureLevelRecord,
     MetadataRecord,
+    RemoveTopicRecord,
     decode_record,
     encode_record,
 )
@@ -109,6 +110,11 @@ class Voter:
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""
         self._listeners.append(listener)
+
+    def is_removed(self, topic_id: bytes) -> bool:
+        """Whether the log says that a topic was deleted. It is read for that, so ask only at the start."""
+        records = read_records(self._log, self._log.log_start_offset)
+        return any(isinstance(it, RemoveTopicRecord) and it.topic_id == topic_id for _offset, it in records)
 
     def _write(self, records: Sequence[MetadataRecord]) -> None:
         batch = BatchBuilder()

@@ -266,6 +266,15 @@ _KEYS = [
         "The most files of logs that are open at a time; the one used longest ago is closed first.",
     ),
     ConfigKey(
+        "minibroker.validate.records",
+        BOOLEAN,
+        "false",
+        None,
+        "Whether every record of every batch is looked at before it is appended, as Kafka does. It costs more than all "
+        "the rest of an append.",
+        is_dynamic=True,
+    ),
+    ConfigKey(
         "minibroker.scrub.interval.ms",
         LONG,
         str(7 * 24 * 60 * 60 * 1000),

@@ -142,6 +142,7 @@ class NodeConfig:
     log_cleaner_backoff_ms = _Setting[int]("log.cleaner.backoff.ms")
     log_cleaner_dedupe_buffer_size = _Setting[int]("log.cleaner.dedupe.buffer.size")
     producer_id_expiration_ms = _Setting[int]("producer.id.expiration.ms")
+    is_validating_records = _Setting[bool]("minibroker.validate.records")
     open_files_max = _Setting[int]("minibroker.open.files.max")
     scrub_interval_ms = _Setting[int]("minibroker.scrub.interval.ms")
 
@@ -238,6 +239,7 @@ class TopicConfig:
 
     def __init__(self, overrides: Texts | None = None, node: NodeConfig | None = None) -> None:
         self.overrides: Texts = overrides or {}
+        self.is_validating_records = node is not None and node.is_validating_records
         defaults = _TOPIC_DEFAULTS if node is None else node.topic_values
         # What a newer program has written and this one does not know is left alone.
         own = {name: parse(name, text) for name, text in self.overrides.items() if name in TOPIC_CONFIGS}

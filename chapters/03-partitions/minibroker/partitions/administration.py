@@ -4,7 +4,7 @@ The rules are in `minibroker.metadata`: here is only what the wire adds to them,
 of new topics are chance, so they come in as a function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from minibroker.metadata.authority import Authority
@@ -22,7 +22,6 @@ from minibroker.metadata.commands import (
 )
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.described import describe_topic
-from minibroker.partitions.errors import Refused
 from minibroker.partitions.registry import Answer, Call, proposed
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
@@ -80,12 +79,14 @@ class Administration:
         node = self._node
         return CreateTopicsResponse(topics=[_created_topic(topic, node) for topic in topics])
 
-    def create_on_demand(self, name: str) -> None:
-        """Create a topic with all defaults because somebody asked for it. A quorum may take longer than this call."""
-        command = CreateTopics([NewTopic(name, self._new_topic_id())], self._node)
-        proposal = self._authority.propose(command)
-        if proposal.is_done and proposal.result[0].code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise Refused(proposal.result[0].code, proposal.result[0].message or "")
+    def create_on_demand(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
+        """Create topics with all defaults because somebody asked for them, in one command with its limits.
+
+        Returns why some were refused. A quorum may take longer than this call.
+        """
+        topics = [NewTopic(name, self._new_topic_id()) for name in names]
+        proposal = self._authority.propose(CreateTopics(topics, self._node))
+        return {it.name: it.code for it in proposal.result if it.code is not ErrorCode.NONE} if proposal.is_done else {}
 
     # Delete and grow --------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ A rule looks at one batch and says nothing (it may pass), `Duplicate` (it is in 
 with Kafka's error code. They are asked in order, so a rule may rely on those before it: nobody reads a sequence number
 out of a batch whose checksum is wrong.
 
-Rules look at the 61 bytes of the header. Only a compacted topic, and one that limits the age of its records, make the
-broker open a batch.
+Rules look at the 61 bytes of the header. Only a compacted topic, one that limits the age of its records, and a broker
+that is told to (`minibroker.validate.records`) open a batch.
 
 Chapter 04 puts rules before these (am I the leader, in this epoch, with enough replicas?), chapter 06 one behind them
 (is this transaction open?).
@@ -14,21 +14,22 @@ Chapter 04 puts rules before these (am I the leader, in this epoch, with enough 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from minibroker.log.batch import HEADER_SIZE, MAGIC, MAGIC_AT, Batch, BatchHeader, check_whole, read_header
-from minibroker.log.compression import Compression
-from minibroker.log.errors import (
-    CorruptBatch,
-    InvalidRecord,
-    InvalidVarint,
-    LogError,
-    OffsetOutOfRange,
-    RecordsTooLarge,
-    StorageError,
-    UnsupportedCompressionType,
+from minibroker.log.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_AT,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Batch,
+    BatchHeader,
+    check_whole,
+    read_header,
 )
+from minibroker.log.compression import Compression
+from minibroker.log.errors import LogError
 from minibroker.log.record import Record
 from minibroker.metadata.configs import TopicConfig
-from minibroker.partitions.errors import Refused
+from minibroker.partitions.errors import Refused, refusal
 from minibroker.partitions.producers import Duplicate
 from minibroker.wire.codes import ErrorCode
 
@@ -40,6 +41,9 @@ class Incoming(NamedTuple):
     batch: memoryview
     now_ms: int
 
+
+_CODEC_MAX = int(max(Compression))
+_STAMPED_BITS = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT
 
 Rule = Callable[[Incoming], Duplicate | None]
 
@@ -66,6 +70,9 @@ def incoming(batch: memoryview | None, now_ms: int) -> Incoming:
         header = read_header(batch)
     except LogError as error:
         raise refusal(error) from error
+    if header.base_offset != 0:
+        message = f"base offset {header.base_offset}: a producer counts from 0, the broker gives the place in the log"
+        raise Refused(ErrorCode.INVALID_RECORD, message)
     if header.size < len(batch):
         message = f"{len(batch)} bytes for one partition, the first batch in them has {header.size}: send one batch"
         raise Refused(ErrorCode.INVALID_RECORD, message)
@@ -77,7 +84,7 @@ def incoming(batch: memoryview | None, now_ms: int) -> Incoming:
 
 def rules_of(config: TopicConfig, sequence: Rule) -> list[Rule]:
     """The rules of a topic. That of the producer's sequence comes last: it must see only what will be appended."""
-    rules = [small_enough(config.max_message_bytes), is_whole, is_no_control_batch, has_known_codec]
+    rules = [small_enough(config.max_message_bytes), is_whole, is_no_control_batch, claims_nothing, has_known_codec]
     if not config.is_log_append_time:
         rules.append(
             timely(
@@ -87,6 +94,8 @@ def rules_of(config: TopicConfig, sequence: Rule) -> list[Rule]:
         )
     if config.log_config().compacts:
         rules.append(has_keys)
+    elif config.is_validating_records:
+        rules.append(has_sound_records)
     return [*rules, sequence]
 
 
@@ -115,12 +124,20 @@ def is_no_control_batch(it: Incoming) -> None:
         raise Refused(ErrorCode.INVALID_RECORD, "a client may not write control batches")
 
 
+def claims_nothing(it: Incoming) -> None:
+    """Neither that the broker stamped it, nor that it belongs to a transaction: there are none before chapter 06."""
+    if it.header.attributes & _STAMPED_BITS:
+        if it.header.is_transactional:
+            message = "the batch is part of a transaction, and this broker has no transactions yet"
+            raise Refused(ErrorCode.INVALID_TXN_STATE, message)
+        message = "the batch claims to be stamped with the broker's clock: only the broker does that"
+        raise Refused(ErrorCode.INVALID_TIMESTAMP, message)
+
+
 def has_known_codec(it: Incoming) -> None:
     """The codec is one of the five. The records stay as they are, so the broker need not have it installed."""
-    if it.header.compression > max(Compression):
-        message = (
-            f"codec {it.header.compression} is unknown: 0 to {max(Compression):d} are none, gzip, snappy, lz4, zstd"
-        )
+    if it.header.compression > _CODEC_MAX:
+        message = f"codec {it.header.compression} is unknown: 0 to {_CODEC_MAX} are none, gzip, snappy, lz4, zstd"
         raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
 
@@ -162,29 +179,14 @@ def has_keys(it: Incoming) -> None:
         raise Refused(ErrorCode.INVALID_RECORD, message, records=keyless)
 
 
+def has_sound_records(it: Incoming) -> None:
+    """Every record can be read, and there are as many as the header says."""
+    for _record in _records(it):
+        pass
+
+
 def _records(it: Incoming) -> Iterator[tuple[int, Record]]:
     try:
         yield from enumerate(Batch(it.batch).records())
     except LogError as error:
         raise refusal(error) from error
-
-
-# Errors of the log in Kafka's words -----------------------------------------------------------------------------------
-
-_CODES: dict[type[LogError], ErrorCode] = {
-    CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
-    InvalidRecord: ErrorCode.INVALID_RECORD,
-    InvalidVarint: ErrorCode.INVALID_RECORD,
-    RecordsTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
-    UnsupportedCompressionType: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-    OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
-    StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
-}
-
-
-def refusal(error: LogError) -> Refused:
-    """What a client is told of an error of the log."""
-    for kind in type(error).__mro__:
-        if kind in _CODES:
-            return Refused(_CODES[kind], str(error))
-    return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))

@@ -58,7 +58,8 @@ class Configurations:
                     with_synonyms=request.include_synonyms,
                     with_documentation=request.include_documentation,
                 )
-                for resource in request.resources
+                # Who asks twice is answered once: an answer may be a thousand times as long as its question.
+                for resource in {(it.resource_type, it.resource_name): it for it in request.resources}.values()
             ]
         )
 

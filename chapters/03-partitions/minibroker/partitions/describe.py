@@ -4,7 +4,7 @@ All of it is read out of the image: which nodes there are, which topics, who lea
 node, then talks to the leaders. Asking for a topic that does not exist may create it, if broker and client both agree.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.errors import InvalidTopicName
@@ -40,7 +40,9 @@ from minibroker.wire.uuids import NO_UUID
 NO_LEADER = -1
 NOT_ASKED_FOR = -(2**31)
 """In place of a set of authorized operations: the client did not ask, or nobody is authorized here."""
+NULL_NAMES_FROM_VERSION = 12
 _BROKERS_ENDPOINT = 1
+_CONTROLLERS_ENDPOINT = 2
 _COORDINATED = (0, 1)  # groups, transactional ids
 
 
@@ -63,20 +65,20 @@ def _is_software_name(name: str) -> bool:
 
 
 class Describe:
-    """The handlers that read the image. `create` makes a topic that was asked for and does not exist, or refuses."""
+    """The handlers that read the image. `create` makes topics that were asked for and do not exist."""
 
     def __init__(
         self,
         authority: Authority,
         *,
-        create: Callable[[str], None],
-        is_creating: Callable[[], bool],
+        create: Callable[[Sequence[str]], Mapping[str, ErrorCode]],
+        is_auto_creating: Callable[[], bool],
         partitions_max: int = 2000,
     ) -> None:
         self._authority = authority
         self._partitions_max = partitions_max
         self._create = create
-        self._is_creating = is_creating
+        self._is_auto_creating = is_auto_creating
 
     @property
     def _image(self) -> Image:
@@ -91,9 +93,13 @@ class Describe:
         if wanted is None or (call.version == 0 and not wanted):
             topics = [self._topic(topic) for topic in self._image.topics.values()]
         else:
+            # Who names a topic twice is answered once.
+            unique = list({(it.name, it.topic_id): it for it in wanted}.values())
             # Before version 4 a client could not say whether it wants topics to be created, and did.
-            is_creating = self._is_creating() and (call.version < 4 or call.request.allow_auto_topic_creation)
-            topics = [self._wanted(it, is_creating) for it in wanted]
+            refused: Mapping[str, ErrorCode] = {}
+            if self._is_auto_creating() and (call.version < 4 or call.request.allow_auto_topic_creation):
+                refused = self._create_missing(unique)
+            topics = [self._wanted(it, call.version, refused) for it in unique]
         image = self._image
         return MetadataResponse(
             brokers=[
@@ -105,29 +111,39 @@ class Describe:
             topics=topics,
         )
 
-    def _wanted(self, wanted: MetadataRequestTopic, is_creating: bool) -> MetadataResponseTopic:
+    def _create_missing(self, wanted: Iterable[MetadataRequestTopic]) -> Mapping[str, ErrorCode]:
+        """Create the topics that do not exist, all at once; return why some could not be."""
+        names = [it.name for it in wanted if it.name is not None and it.name not in self._image.topics]
+        return self._create(names) if names else {}
+
+    def _wanted(
+        self, wanted: MetadataRequestTopic, version: int, refused: Mapping[str, ErrorCode]
+    ) -> MetadataResponseTopic:
         try:
-            return self._topic(self._find(wanted, is_creating))
-        except Refused as refused:
+            return self._topic(self._find(wanted, version))
+        except Refused as refusal:
             return MetadataResponseTopic(
-                error_code=refused.code,
-                name=wanted.name,
+                error_code=refused.get(wanted.name or "", refusal.code),
+                name=wanted.name if version >= NULL_NAMES_FROM_VERSION else wanted.name or "",
                 topic_id=wanted.topic_id,
                 is_internal=wanted.name is not None and is_internal(wanted.name),
                 partitions=[],
             )
 
-    def _find(self, wanted: MetadataRequestTopic, is_creating: bool) -> TopicImage:
-        if wanted.topic_id != NO_UUID:
-            name = self._image.topic_names.get(wanted.topic_id)
-            if name is None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
-            return self._image.topics[name]
-        if wanted.name is None:
-            raise Refused(ErrorCode.INVALID_REQUEST, "neither a name nor an id")
-        return self._find_name(wanted.name, is_creating)
+    def _find(self, wanted: MetadataRequestTopic, version: int) -> TopicImage:
+        has_id = wanted.topic_id != NO_UUID
+        if (version < NULL_NAMES_FROM_VERSION and has_id) or (wanted.name is None and not has_id):
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"topics are found by id from version {NULL_NAMES_FROM_VERSION} on"
+            )
+        if wanted.name is not None:
+            return self._find_name(wanted.name)
+        name = self._image.topic_names.get(wanted.topic_id)
+        if name is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        return self._image.topics[name]
 
-    def _find_name(self, name: str, is_creating: bool) -> TopicImage:
+    def _find_name(self, name: str) -> TopicImage:
         topic = self._image.topics.get(name)
         if topic is not None:
             return topic
@@ -135,11 +151,6 @@ class Describe:
             check_topic_name(name)
         except InvalidTopicName as error:
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
-        if is_creating:
-            self._create(name)
-            topic = self._image.topics.get(name)
-            if topic is not None:
-                return topic
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
 
     def _topic(self, topic: TopicImage) -> MetadataResponseTopic:
@@ -158,8 +169,9 @@ class Describe:
         """The handler of DescribeCluster."""
         image = self._image
         if call.request.endpoint_type != _BROKERS_ENDPOINT:
+            is_known = call.request.endpoint_type == _CONTROLLERS_ENDPOINT
             return DescribeClusterResponse(
-                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message="this listener is for brokers: ask it with endpoint type 1",
                 endpoint_type=_BROKERS_ENDPOINT,
                 cluster_id=image.cluster_id,
@@ -241,7 +253,7 @@ class Describe:
 
     def _described(self, name: str, first: int, count_max: int) -> DescribeTopicPartitionsResponseTopic:
         try:
-            topic = self._find_name(name, is_creating=False)
+            topic = self._find_name(name)
         except Refused as refused:
             return DescribeTopicPartitionsResponseTopic(
                 error_code=refused.code, name=name, topic_id=NO_UUID, partitions=[]

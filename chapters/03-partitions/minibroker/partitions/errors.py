@@ -2,6 +2,16 @@
 
 from collections.abc import Sequence
 
+from minibroker.log.errors import (
+    CorruptBatch,
+    InvalidRecord,
+    InvalidVarint,
+    LogError,
+    OffsetOutOfRange,
+    RecordsTooLarge,
+    StorageError,
+    UnsupportedCompressionType,
+)
 from minibroker.wire.codes import ErrorCode
 
 
@@ -22,3 +32,24 @@ class BrokerFailure(Exception):
 
 class Disconnect(Exception):
     """There is no answer that the client would understand, so the connection is closed; the message is for our log."""
+
+
+# Errors of the log in Kafka's words -----------------------------------------------------------------------------------
+
+_CODES: dict[type[LogError], ErrorCode] = {
+    CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
+    InvalidRecord: ErrorCode.INVALID_RECORD,
+    InvalidVarint: ErrorCode.INVALID_RECORD,
+    RecordsTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    UnsupportedCompressionType: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+    StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+
+
+def refusal(error: LogError) -> Refused:
+    """What a client is told of an error of the log."""
+    for kind in type(error).__mro__:
+        if kind in _CODES:
+            return Refused(_CODES[kind], str(error))
+    return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))

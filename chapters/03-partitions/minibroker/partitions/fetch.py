@@ -62,9 +62,9 @@ class Fetch:
         if refusal is not None:
             return FetchResponse(error_code=refusal, session_id=NO_SESSION, responses=[])
         fetch = _Fetch(self._routes, call, min(self._bytes_max, max(request.max_bytes, 0)))
-        response = fetch.attempt()
-        if response is not None or request.max_wait_ms <= 0:
-            return response or fetch.gather()
+        response = fetch.gather()
+        if request.max_wait_ms <= 0 or fetch.is_enough(response):
+            return response
         return Wait(
             keys=fetch.names,
             timeout_ms=request.max_wait_ms,
@@ -74,12 +74,8 @@ class Fetch:
 
 
 def _session_error(request: FetchRequest) -> ErrorCode | None:
-    if request.session_id == NO_SESSION and request.session_epoch in _FULL_FETCH_EPOCHS:
-        return None
-    if request.session_id == NO_SESSION:
-        return ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    # A client that closes a session (epoch -1) gets its answer; that there was none is all the same to it.
-    return None if request.session_epoch == -1 else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    # A client that begins a session, or ends one, names everything; what it calls the session is all the same.
+    return None if request.session_epoch in _FULL_FETCH_EPOCHS else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def _reader(call: Call[FetchRequest]) -> Reader:
@@ -99,11 +95,15 @@ class _Fetch:
         self._bytes_min = call.request.min_bytes
         self._bytes_max = bytes_max
         self._reader = _reader(call)
-        self._wanted = [
-            _Wanted(self._name(topic.topic, topic.topic_id), topic.topic_id, wanted)
-            for topic in call.request.topics
-            for wanted in topic.partitions
-        ]
+        # Who names a partition twice means the last time.
+        self._wanted = list(
+            {
+                (topic.topic, topic.topic_id, wanted.partition): _Wanted(name, topic.topic_id, wanted)
+                for topic in call.request.topics
+                for name in (self._name(topic.topic, topic.topic_id),)
+                for wanted in topic.partitions
+            }.values()
+        )
         self.names: list[TopicPartition] = [
             TopicPartition(it.topic, it.wanted.partition) for it in self._wanted if it.topic is not None
         ]
@@ -117,13 +117,17 @@ class _Fetch:
             return None
 
     def attempt(self) -> Response | None:
-        """The answer, if it has enough bytes, or an error that should not wait, or nothing was asked for."""
+        """The answer, if it need not wait any longer."""
         response = self.gather()
+        return response if self.is_enough(response) else None
+
+    def is_enough(self, response: FetchResponse) -> bool:
+        """Whether it has the bytes that were asked for, or an error that should not wait, or nothing was asked for."""
         partitions = [partition for topic in response.responses for partition in topic.partitions]
         if not partitions or any(it.error_code or it.diverging_epoch.epoch >= 0 for it in partitions):
-            return response
-        # Zero bytes are enough for one who asks for zero.
-        return response if sum(_count(it) for it in partitions) >= self._bytes_min else None
+            return True
+        # Zero bytes are enough for one who asks for zero, and nobody gets more than the limit.
+        return sum(_count(it) for it in partitions) >= min(self._bytes_min, self._bytes_max)
 
     def gather(self) -> FetchResponse:
         """The answer with what there is now."""
@@ -145,7 +149,11 @@ class _Fetch:
 
     def _read(self, it: _Wanted, bytes_left: int, is_first: bool, endpoints: dict[int, NodeEndpoint]) -> PartitionData:
         data = PartitionData(
-            partition_index=it.wanted.partition, error_code=ErrorCode.NONE, high_watermark=-1, records=b""
+            partition_index=it.wanted.partition,
+            error_code=ErrorCode.NONE,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=b"",
         )
         try:
             if it.topic is None:
@@ -155,6 +163,7 @@ class _Fetch:
             self._fill(data, partition, it.wanted, bytes_left, is_first)
         except Refused as refused:
             data.error_code = refused.code
+            data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
             if it.topic is not None and refused.code in WRONG_NODE:
                 self._hint(data, TopicPartition(it.topic, it.wanted.partition), endpoints)
         return data
@@ -162,7 +171,7 @@ class _Fetch:
     def _fill(
         self, data: PartitionData, partition: Partition, wanted: FetchPartition, bytes_left: int, is_first: bool
     ) -> None:
-        # Where the log starts and ends is told in any case.
+        # Where the log starts and ends.
         data.high_watermark = partition.high_watermark
         data.last_stable_offset = partition.last_stable_offset
         data.log_start_offset = partition.log_start_offset
@@ -175,9 +184,10 @@ class _Fetch:
         # The partition's own limit, and what is left of that of all.
         bytes_max = min(max(wanted.partition_max_bytes, 0), bytes_left)
         records = partition.read(wanted.fetch_offset, bytes_max=bytes_max, reader=self._reader)
-        if not is_first:
-            # A partition gives its first batch whole, whatever it is asked for: cut it, unless nothing came before.
-            records.count = min(records.count, bytes_max)
+        if not is_first and records.count > bytes_max:
+            # A partition gives its first batch whole, whatever it is asked for. If something came before it, the
+            # client gets nothing of it rather than a piece: Java's would take a piece for a batch that never fits.
+            records.count = 0
         data.records = records
         # Who reads only what is committed must be told what to leave out (chapter 06).
         if self._reader.is_committed_only:

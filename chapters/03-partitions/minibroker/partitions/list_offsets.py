@@ -1,5 +1,7 @@
 """ListOffsets: where a log starts and ends, and which offset belongs to a time. A pure module."""
 
+from collections import Counter
+
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import Found, Partition, Reader
 from minibroker.partitions.registry import Answer, Call
@@ -34,10 +36,16 @@ class ListOffsets:
         """Answer for every partition, each with its own error."""
         request = call.request
         reader = Reader(request.replica_id, is_committed_only=request.isolation_level == _READ_COMMITTED)
+        named = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
         topics = [
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[self._answer(topic.name, wanted, reader, call.version) for wanted in topic.partitions],
+                partitions=[
+                    self._answer(topic.name, wanted, reader, call.version)
+                    if named[topic.name, wanted.partition_index] == 1
+                    else _twice(wanted)
+                    for wanted in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
@@ -58,6 +66,11 @@ class ListOffsets:
         if version >= LEADER_EPOCH_FROM_VERSION:
             response.leader_epoch = found.leader_epoch
         return response
+
+
+def _twice(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    # Each lookup may read much, so nobody gets a hundred for the price of one request.
+    return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST)
 
 
 def find(partition: Partition, timestamp: int, reader: Reader, version: int) -> Found:

@@ -47,6 +47,7 @@ from minibroker.wire.schema import Response
 log = logging.getLogger(__name__)
 
 
+_EVERY_ADDRESS = ("0.0.0.0", "::")
 _OTHER_HANDLES = 64  # the loop, the lock, standard streams, directories that are being flushed
 
 
@@ -76,8 +77,8 @@ class Node:
         path = self._config.log_dirs[0]
         self._cleanup.callback(os.close, lock(path))
         self._open(path)
-        self._register(listener, bound.getsockname()[1])
-        self.store.start(self.authority.image)
+        self._register(bound.getsockname()[1])
+        self.store.start(self.authority.image, is_removed=self.authority.is_removed)
         self.authority.subscribe(self.store.follow)
         self.authority.subscribe(self._reconfigure)
         self._add_handlers(path)
@@ -97,6 +98,12 @@ class Node:
         self.files = BoundedFiles(OSFiles(), handles_max=_handles_max(self._config))
         self.data = DataDirectory(self.files, path, background=lambda work: _submit(self._threads[0], work))
         metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG)
+        orphans = [name.directory for name in self.data.partitions() if name != METADATA]
+        if metadata_log.log_end_offset == 0 and orphans:
+            raise BrokerFailure(
+                f"{path} has {len(orphans)} partitions, such as {orphans[0]}, but no metadata that knows them: restore "
+                f"{METADATA.directory} from a copy, or move them away to begin anew"
+            )
         self.authority = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
         self.store = Store(
             self.data,
@@ -116,12 +123,17 @@ class Node:
             self.server.limits = _limits(config)
             self.upkeep.schedule = _schedule(config)
 
-    def _register(self, listener: Listener, port: int) -> None:
+    def _register(self, port: int) -> None:
         """Tell the metadata where this broker is to be found."""
         advertised = self._config.advertised_listeners[0]
-        host = advertised.host or listener.host or socket.getfqdn()
+        host = advertised.host or socket.getfqdn()
+        if host in _EVERY_ADDRESS:
+            raise BrokerFailure(
+                f"clients cannot connect to {host}: say where they find this broker, such as "
+                f"--set advertised.listeners=PLAINTEXT://{socket.gethostname()}:{port}"
+            )
         port = port if advertised.port == 0 else advertised.port
-        self.address = f"{host}:{port}"
+        self.address = str(Listener("", host, port)).removeprefix("://")
         registration = RegisterBroker(
             broker_id=self._config.node_id,
             incarnation_id=new_id_bytes(),
@@ -153,7 +165,7 @@ class Node:
         describe = Describe(
             authority,
             create=administration.create_on_demand,
-            is_creating=lambda: self._config.auto_create_topics_enable,
+            is_auto_creating=lambda: self._config.auto_create_topics_enable,
             partitions_max=self._config.max_request_partition_size_limit,
         )
         add(ApiKey.METADATA, describe.metadata)
@@ -181,7 +193,8 @@ def _only(config: NodeConfig) -> Listener:
 
 def _bind(listener: Listener) -> socket.socket:
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # With its protocol named, asyncio switches Nagle's algorithm off: an answer must not wait for the next.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((listener.host, listener.port))

@@ -22,8 +22,8 @@ from minibroker.log.errors import LogError
 from minibroker.log.interfaces import FileSlice
 from minibroker.log.record import Record
 from minibroker.metadata.configs import TopicConfig
-from minibroker.partitions.admission import Rule, admit, incoming, refusal, rules_of
-from minibroker.partitions.errors import Refused
+from minibroker.partitions.admission import Rule, admit, incoming, rules_of
+from minibroker.partitions.errors import Refused, refusal
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.recompression import codec_of, recompressed
 from minibroker.segments.checkpoint import TopicPartition
@@ -50,8 +50,6 @@ class Reader(NamedTuple):
 
 
 CONSUMER = Reader()
-DEBUGGING_CONSUMER_ID = -2
-"""Kafka's tools read with it up to the log's end, whatever the watermark says."""
 
 
 @dataclass(slots=True)
@@ -169,7 +167,9 @@ class LocalPartition:
         self.log.configure(config.log_config())
         self._is_log_append_time = config.is_log_append_time
         self._codec = codec_of(config.compression_type)
-        self._rules = [*self._rules_before, *rules_of(config, lambda it: self.producers.check(it.header))]
+        # The rule must not hold the partition: a deleted one would keep its files open until somebody collects garbage.
+        check = self.producers.check
+        self._rules = [*self._rules_before, *rules_of(config, lambda it: check(it.header))]
 
     # Offsets ----------------------------------------------------------------------------------------------------------
 
@@ -199,7 +199,10 @@ class LocalPartition:
     # What the handlers ask --------------------------------------------------------------------------------------------
 
     def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
-        """This node always leads; but the client may believe in another epoch (KIP-320)."""
+        """This node always leads, unless its disk fails; but the client may believe in another epoch (KIP-320)."""
+        if self.log.failure is not None:
+            # What the disk holds is not known any more, so nobody is to see what may be gone after a restart.
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._title} is offline: {self.log.failure}")
         if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
@@ -239,7 +242,7 @@ class LocalPartition:
         """Batches from the one that holds `offset`: at least one whole batch if the reader may see one."""
         if reader.is_replica:
             message = f"node {reader.replica_id} is no replica of {self._title}"
-            raise Refused(ErrorCode.REPLICA_NOT_AVAILABLE, message)
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
         try:
             return self.log.read(offset, bytes_max=bytes_max, upto_offset=self._bound(reader))
         except LogError as error:
@@ -275,6 +278,9 @@ class LocalPartition:
 
     def delete_records(self, offset: int) -> int:
         """Let the log start with `offset`, or with the high watermark if that is -1; return the new start."""
+        if not self.log.config.deletes:
+            message = f"{self._title} is compacted only: cleanup.policy has no delete, so no record goes by its age"
+            raise Refused(ErrorCode.POLICY_VIOLATION, message)
         offset = self.high_watermark if offset == NO_OFFSET else offset
         if not 0 <= offset <= self.high_watermark:
             message = f"records before {offset} cannot be deleted: the high watermark is {self.high_watermark}"

@@ -109,7 +109,7 @@ class _Produce:
         answer.base_offset = appended.base_offset
         answer.log_append_time_ms = appended.log_append_time_ms
         answer.log_start_offset = appended.log_start_offset
-        if self._acks != ACKS_NONE:
+        if self._acks == ACKS_ALL:
             self._pending.append(_Pending(TopicPartition(topic, data.index), partition, appended, answer))
         return answer
 

@@ -22,6 +22,8 @@ class InitProducerId:
 
     def __call__(self, call: Call[InitProducerIdRequest]) -> Answer:
         """Give the next id, with epoch 0."""
+        if call.request.transactional_id == "":
+            return _refusal(ErrorCode.INVALID_REQUEST)
         if call.request.transactional_id is not None:
             # Transactions need a coordinator, which chapter 06 brings. No retry will help until then.
             return _refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

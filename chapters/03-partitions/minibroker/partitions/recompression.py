@@ -8,7 +8,8 @@ around them change, so offsets, sequence and timestamps are those of the produce
 from minibroker.log.batch import COMPRESSION_MASK, RECORDS_AT, BatchHeader, encode_batch
 from minibroker.log.compression import Compression, decompress
 from minibroker.log.errors import LogError
-from minibroker.partitions.admission import Incoming, refusal
+from minibroker.partitions.admission import Incoming
+from minibroker.partitions.errors import refusal
 
 CODECS = {
     "uncompressed": Compression.NONE,

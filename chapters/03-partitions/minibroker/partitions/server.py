@@ -4,9 +4,9 @@ Each connection is a task that reads one frame, has it answered, sends the answe
 answers of a connection come in the order of its requests, and a client that does not take its answers is not read any
 further: that is all the backpressure there is, and it is enough.
 
-What bounds the memory: the number of connections; for each a small read buffer and at most one request and one piece
-of one answer; for large requests a budget that all connections share. Nothing is allocated because a client says
-that it will send much.
+What bounds the memory: the number of connections; for each a read buffer, one request, and one answer, of which record
+sets are read from their files a piece at a time; for large requests a budget that all connections share. Nothing is
+allocated because a client says that it will send much.
 
 Chapter 07 puts another server into this place: it needs `Registry.dispatch` and `Waiting`, and nothing in here.
 """
@@ -16,8 +16,8 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 _PREFIX_BYTES = 4
 _BUFFER_BYTES = 256 * 1024
 _PIECE_BYTES = 1024 * 1024
+_TOGETHER_BYTES_MAX = 256 * 1024
+_REQUESTS_IN_A_ROW = 8
 _SMALL_FRAME_BYTES = 64 * 1024
 _GRACE_S = 5.0
 
@@ -95,7 +97,7 @@ class Server:
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
-        """Take nothing new, finish what was begun, then close."""
+        """Take nothing new, finish what was begun, then close, whether or not the clients take their answers."""
         self.is_stopping = True
         if self._server is not None:
             self._server.close()
@@ -107,8 +109,8 @@ class Server:
             connection.close_if_idle()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_GRACE_S)
-        for task in list(self._tasks):
-            task.cancel()
+        for connection in list(self._connections):
+            connection.abort()
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._timer is not None:
@@ -161,25 +163,38 @@ class Server:
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
-    async def answer(self, connection: "_Connection", frame: memoryview) -> Reply:
-        """Have a request answered, waiting if it must."""
+    def dispatch(self, peer: str, frame: memoryview) -> Reply | Deferred:
+        """Have a request answered, now or later; wake those who waited for what it did."""
         if self._tracer is not None:
-            self._tracer.on_request(connection.peer, frame)
-        outcome = self._registry.dispatch(frame, now_ms=wall_clock_ms(), peer=connection.peer)
+            self._tracer.on_request(peer, frame)
+        outcome = self._registry.dispatch(frame, now_ms=wall_clock_ms(), peer=peer)
         self._waiting.settle()
-        reply = outcome if isinstance(outcome, Reply) else await self._deferred(connection, outcome)
         if self._tracer is not None:
-            self._tracer.on_reply(connection.peer, frame, reply.parts)
-        return reply
+            return self._traced(self._tracer, peer, frame, outcome)
+        return outcome
 
-    async def _deferred(self, connection: "_Connection", deferred: Deferred) -> Reply:
+    def _traced(self, tracer: Tracer, peer: str, frame: memoryview, outcome: Reply | Deferred) -> Reply | Deferred:
+        def traced(reply: Reply) -> Reply:
+            tracer.on_reply(peer, frame, reply.parts)
+            return reply
+
+        if isinstance(outcome, Reply):
+            return traced(outcome)
+        return Deferred(outcome.wait, lambda response: traced(outcome.reply(response)))
+
+    async def deferred(self, connection: "_Connection", deferred: Deferred) -> Reply:
+        """The answer to a request that must wait."""
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def complete(response: Response) -> None:
             if not answered.done():
                 answered.set_result(response)
 
-        parked = self._waiting.park(deferred.wait, complete, now_ms=monotonic_ms())
+        def fail(error: Exception) -> None:
+            if not answered.done():
+                answered.set_exception(error)
+
+        parked = self._waiting.park(deferred.wait, complete, now_ms=monotonic_ms(), fail=fail)
         if self.is_stopping:
             self._waiting.end()
         self._arm()
@@ -238,6 +253,7 @@ class _Connection:
         self._server = server
         self._reader = reader
         self._writer = writer
+        self._served = 0
         self.peer = peer
         self.is_idle = True
         self.since_ms = monotonic_ms()
@@ -261,53 +277,57 @@ class _Connection:
                 await self._writer.wait_closed()
 
     async def _serve_one(self) -> None:
-        # The time of a request begins with the end of the one before. Its bytes must all come within the idle limit,
-        # so that a client that sends one byte a second does not hold a place for ever.
         self.is_idle, self.since_ms = True, monotonic_ms()
         prefix = await self._reader.readexactly(_PREFIX_BYTES)
-        self.is_idle = False
-        length = frame_length(prefix, self._server.limits.request_bytes_max)
-        if length <= _SMALL_FRAME_BYTES:
-            await self._answer(length)
-        else:
-            async with self._server.budget.of(length):
-                await self._answer(length)
-
-    async def _answer(self, length: int) -> None:
-        frame = await self._frame(length)
-        reply = await self._server.answer(self, frame)
+        # From its first bytes on, a request has the idle limit to come as a whole. So a client that sends one byte a
+        # second does not hold a place for ever.
+        self.is_idle, self.since_ms = False, monotonic_ms()
+        outcome = await self._outcome(frame_length(prefix, self._server.limits.request_bytes_max))
+        reply = outcome if isinstance(outcome, Reply) else await self._server.deferred(self, outcome)
         self.since_ms = monotonic_ms()
         await self._send(reply.parts)
+        # Where requests and answers fit into buffers, nothing above has waited: now and then others get their turn.
+        self._served += 1
+        if self._served % _REQUESTS_IN_A_ROW == 0:
+            await asyncio.sleep(0)
 
-    async def _frame(self, length: int) -> memoryview:
+    async def _outcome(self, length: int) -> Reply | Deferred:
+        """Read a frame and have it answered. Its memory is counted until then, and not while the answer waits."""
+        if length <= _SMALL_FRAME_BYTES:
+            return self._server.dispatch(self.peer, await self._frame(length, None))
+        with self._server.budget.frame() as budget:
+            return self._server.dispatch(self.peer, await self._frame(length, budget))
+
+    async def _frame(self, length: int, budget: "_Share | None") -> memoryview:
         """The bytes of a frame. The buffer grows as they come, and is ours: batches are stamped in it."""
         frame = bytearray()
         while len(frame) < length:
             piece = await self._reader.read(min(length - len(frame), _PIECE_BYTES))
             if not piece:
                 raise asyncio.IncompleteReadError(b"", length)
+            if budget is not None:
+                await budget.take(len(piece))
             frame += piece
         return memoryview(frame)
 
     async def _send(self, parts: list[Part]) -> None:
+        """Send an answer: small parts together, slices of files piece by piece as the client takes them."""
+        together: list[bytes | bytearray | memoryview] = []
+        size = 0
         for part in parts:
-            if isinstance(part, FileSlice):
-                await self._send_slice(part)
-            else:
-                self._writer.write(part)
-        await self._writer.drain()
+            for piece in _pieces(part):
+                if size + len(piece) > _TOGETHER_BYTES_MAX:
+                    await self._write(together)
+                    together, size = [], 0
+                together.append(piece)
+                size += len(piece)
+        await self._write(together)
 
-    async def _send_slice(self, part: FileSlice) -> None:
-        """Read a slice piece by piece, each when the client has taken enough of the last."""
-        sent = 0
-        for piece in part.chunks(_PIECE_BYTES):
-            self._writer.write(piece)
+    async def _write(self, pieces: list[bytes | bytearray | memoryview]) -> None:
+        if pieces:
+            self._writer.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
             await self._writer.drain()
             self.since_ms = monotonic_ms()
-            sent += len(piece)
-        if sent != part.count:
-            # The answer's length is sent already, so a shorter one would be misunderstood.
-            raise Disconnect(f"{sent} of {part.count} bytes of a record set could be read")
 
     # From outside -----------------------------------------------------------------------------------------------------
 
@@ -326,43 +346,83 @@ class _Connection:
         self._writer.transport.abort()
 
 
+def _pieces(part: Part) -> Iterator[bytes | bytearray | memoryview]:
+    if not isinstance(part, FileSlice):
+        yield part
+        return
+    sent = 0
+    for piece in part.chunks(_PIECE_BYTES):
+        sent += len(piece)
+        yield piece
+    if sent != part.count:
+        # The answer's length is sent already, so a shorter one would be misunderstood.
+        raise Disconnect(f"{sent} of {part.count} bytes of a record set could be read")
+
+
 class _Budget:
-    """So many bytes of large requests may be in memory; who comes too late waits. First come, first served."""
+    """So many bytes of large requests may be in memory. Who wants to read more waits; first come, first served.
+
+    What counts is what has come, not what a client says will come. If all requests that have been begun wait for each
+    other, the first one goes on all the same.
+    """
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self._frames = 0
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    @asynccontextmanager
-    async def of(self, count: int) -> AsyncIterator[None]:
-        """Hold so many bytes for as long as this is open."""
-        await self._take(count)
+    @contextmanager
+    def frame(self) -> Iterator["_Share"]:
+        """One request, from its first byte until it is answered or parked."""
+        share = _Share(self)
+        self._frames += 1
         try:
-            yield
+            yield share
         finally:
-            self._bytes -= count
-            self._hand_out()
+            self._frames -= 1
+            share.give_back()
 
-    async def _take(self, count: int) -> None:
+    async def take(self, count: int) -> None:
+        """Wait until so many bytes may be kept."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((count, turn))
-        self._hand_out()
+        self.hand_out()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._bytes -= count
-            self._hand_out()
+                self.bytes -= count
+            self.hand_out()
             raise
 
-    def _hand_out(self) -> None:
-        # One request is always let through, however large it is.
-        while self._queue and (self._bytes == 0 or self._bytes + self._queue[0][0] <= self._bytes_max):
+    def hand_out(self) -> None:
+        """Let those go on for whom there is room."""
+        while self._queue and self._queue[0][1].done():
+            self._queue.popleft()
+        while self._queue and (self.bytes + self._queue[0][0] <= self.bytes_max or len(self._queue) >= self._frames):
             count, turn = self._queue.popleft()
             if not turn.done():
-                self._bytes += count
+                self.bytes += count
                 turn.set_result(None)
+
+
+class _Share:
+    """What one request holds of the budget."""
+
+    def __init__(self, budget: _Budget) -> None:
+        self._budget = budget
+        self.bytes = 0
+
+    async def take(self, count: int) -> None:
+        """Wait until so many bytes may be kept."""
+        await self._budget.take(count)
+        self.bytes += count
+
+    def give_back(self) -> None:
+        """The request is answered or gone."""
+        self._budget.bytes -= self.bytes
+        self._budget.hand_out()
 
 
 def _host(peer: str) -> str:

@@ -3,12 +3,12 @@
 The image is the truth, the directories follow it. A topic that appears in the image gets its directories; one that is
 gone loses them; a configuration that changes reaches the logs. After a crash in between, the next start does the rest:
 each directory holds the id of its topic in `partition.metadata`, so the data of a topic that was deleted is never taken
-for that of another with the same name.
+for that of another with the same name. Data that no metadata speaks of is never deleted, but set aside.
 """
 
 import logging
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NoReturn
 
@@ -25,12 +25,12 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.directory import DataDirectory
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.uuids import uuid_text
+from minibroker.wire.uuids import parse_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 
 PARTITION_METADATA = "partition.metadata"
-_IS_PARTITION_METADATA = re.compile(rb"version: 0\ntopic_id: [\w-]{22}\n")
+_PARTITION_METADATA = re.compile(rb"version: 0\ntopic_id: ([\w-]{22})\n")
 METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
@@ -103,56 +103,88 @@ class Store:
     def follow(self, old: Image, new: Image) -> None:
         """Make the directories what the image says. Topics that did not change are the same objects in both."""
         self._image = new
-        for name, topic in old.topics.items():
-            if new.topics.get(name) is not topic:
-                self._forget_missing(topic, new.topics.get(name))
+        changed = [name for name, topic in old.topics.items() if new.topics.get(name) is not topic]
+        self._delete(
+            TopicPartition(name, index)
+            for name in changed
+            for index in old.topics[name].partitions.keys() - _same_topic(old.topics[name], new).keys()
+        )
         for name, topic in new.topics.items():
             if old.topics.get(name) is not topic:
-                self._open_missing(topic, is_new=True)
+                known = _same_topic(topic, old)
+                self._open(topic, [index for index in topic.partitions if index not in known], is_new=True)
         if new.configs is not old.configs:
             self._configure()
 
-    def start(self, image: Image) -> None:
-        """Open what the image says is here; speak of what is here beside it."""
+    def start(self, image: Image, *, is_removed: Callable[[bytes], bool] = lambda _topic_id: False) -> None:
+        """Open what the image says is here, and put away what is here beside it.
+
+        `is_removed` tells of a topic's id whether the metadata says that it was deleted: then a crash has kept us from
+        removing its directories. Others nobody knows of, so they are set aside and kept.
+        """
         self._image = image
         for topic in image.topics.values():
-            self._open_missing(topic, is_new=False)
-        strays = [name for name in self._data.partitions() if name.topic not in image.topics and name != METADATA]
-        for name in strays:
-            log.warning("%s: the metadata knows no such topic; left alone", name.directory)
+            self._open(topic, topic.partitions, is_new=False)
+        for name, offset in self._data.missing.items():
+            if name in self._partitions:
+                log.error("%s: its directory was gone, with records up to %d; it begins anew", name.directory, offset)
+        for name in self._data.partitions():
+            if name != METADATA and not self._is_known(name):
+                self._put_away(name, is_removed)
 
-    def _forget_missing(self, old: TopicImage, new: TopicImage | None) -> None:
-        is_same = new is not None and new.topic_id == old.topic_id
-        for index in old.partitions:
-            if not (is_same and new is not None and index in new.partitions):
-                self._delete(TopicPartition(old.name, index))
+    def _is_known(self, name: TopicPartition) -> bool:
+        topic = self.image.topics.get(name.topic)
+        return topic is not None and name.partition in topic.partitions
 
-    def _open_missing(self, topic: TopicImage, *, is_new: bool) -> None:
+    def _put_away(self, name: TopicPartition, is_removed: Callable[[bytes], bool]) -> None:
+        match = _PARTITION_METADATA.fullmatch(self._content(self._metadata_path(name)) or b"")
+        try:
+            if match is not None and is_removed(parse_uuid(match[1].decode())):
+                self._data.delete_log(name)
+            else:
+                aside = self._data.set_aside(name)
+                log.warning("%s: the metadata knows no such partition; it is now %s", name.directory, aside)
+        except OSError as error:
+            log.error("%s could not be put away: %s", name.directory, error)
+
+    def _open(self, topic: TopicImage, indexes: Iterable[int], *, is_new: bool) -> None:
+        """Open partitions of a topic. One whose files cannot be read is offline, and the others are not."""
         config = self._topic_config(self.image, topic.name)
-        for index, partition in topic.partitions.items():
-            name = TopicPartition(topic.name, index)
-            if self._node_id in partition.replicas and name not in self._partitions:
-                self._try_to_claim(name, topic.topic_id, is_new=is_new)
-                self._try_to_open(name, partition, config)
+        for index in indexes:
+            name, partition = TopicPartition(topic.name, index), topic.partitions[index]
+            if self._node_id not in partition.replicas:
+                continue
+            try:
+                self._claim(name, topic.topic_id, is_new=is_new)
+                self._partitions[name] = self._opened(name, partition, config)
+                self._failed.pop(name, None)
+            except (LogError, OSError) as error:
+                log.error("%s is offline: %s", name.directory, error)
+                self._failed[name] = str(error)
+            self._wake(name)
 
-    def _try_to_claim(self, name: TopicPartition, topic_id: bytes, *, is_new: bool) -> None:
+    def _opened(self, name: TopicPartition, partition: PartitionImage, config: TopicConfig) -> LocalPartition:
+        producers = ProducerStates(self._files, self._data.directory_of(name))
+        opened = self._data.open_log(name, config.log_config(), companions=[producers])
+        return LocalPartition(name, opened, producers, config, leader_epoch=partition.leader_epoch, wake=self._wake)
+
+    def _claim(self, name: TopicPartition, topic_id: bytes, *, is_new: bool) -> None:
         """Write down whose directory this is, after what a topic of the same name has left in it was removed.
 
         The note is not flushed. If a power cut takes it, the directory belongs to the topic that the image knows by
         this name; and when a partition is new, whatever stands in its place belongs to another.
         """
         wanted = f"version: 0\ntopic_id: {uuid_text(topic_id)}\n".encode()
-        path = f"{self._data.directory_of(name)}/{PARTITION_METADATA}"
-        try:
-            found = self._content(path)
-            if found == wanted and not is_new:
-                return
-            if is_new or (found is not None and _IS_PARTITION_METADATA.fullmatch(found)):
-                self._remove_leftovers(name)
-            self._files.mkdir(self._data.directory_of(name))
-            self._write(path, wanted)
-        except OSError as error:
-            log.error("%s could not be made: %s", name.directory, error)
+        found = self._content(self._metadata_path(name))
+        if found == wanted:
+            return
+        if is_new or (found is not None and _PARTITION_METADATA.fullmatch(found)):
+            self._remove_leftovers(name)
+        self._files.mkdir(self._data.directory_of(name))
+        self._write(self._metadata_path(name), wanted)
+
+    def _metadata_path(self, name: TopicPartition) -> str:
+        return f"{self._data.directory_of(name)}/{PARTITION_METADATA}"
 
     def _remove_leftovers(self, name: TopicPartition) -> None:
         with suppress(FileNotFoundError):
@@ -191,14 +223,21 @@ class Store:
         finally:
             file.close()
 
-    def _delete(self, name: TopicPartition) -> None:
-        partition = self._partitions.pop(name, None)
-        self._failed.pop(name, None)
-        if partition is not None:
-            partition.is_deleted = True
-            self._data.delete_log(name)
-        # Those who wait for its records learn that there are none to come.
-        self._wake(name)
+    def _delete(self, names: Iterable[TopicPartition]) -> None:
+        """Serve partitions no more, and remove what can be removed; the next start tries the rest again."""
+        here = [name for name in names if name in self._partitions or name in self._failed]
+        if not here:
+            return
+        for name in here:
+            self._failed.pop(name, None)
+            partition = self._partitions.pop(name, None)
+            if partition is not None:
+                partition.is_deleted = True
+        for name, error in self._data.delete_logs(here).items():
+            log.error("%s could not be deleted: %s", name.directory, error)
+        for name in here:
+            # Those who wait for its records learn that there are none to come.
+            self._wake(name)
 
     def _configure(self) -> None:
         configs: dict[str, TopicConfig] = {}
@@ -206,3 +245,9 @@ class Store:
             if name.topic not in configs:
                 configs[name.topic] = self._topic_config(self.image, name.topic)
             partition.configure(configs[name.topic])
+
+
+def _same_topic(topic: TopicImage, image: Image) -> Mapping[int, PartitionImage]:
+    """The partitions that an image has of this very topic; one of the same name with another id is another topic."""
+    found = image.topics.get(topic.name)
+    return found.partitions if found is not None and found.topic_id == topic.topic_id else {}

@@ -33,12 +33,17 @@ class Wait(Generic[A]):
     """The answer when the time is over."""
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
 @dataclass(slots=True, eq=False)
 class Parked(Generic[A]):
     """A wait in the table, and who gets its answer."""
 
     wait: Wait[A]
     complete: Callable[[A], None]
+    fail: Callable[[Exception], None]
     is_over: bool = field(default=False)
 
 
@@ -55,9 +60,19 @@ class Waiting(Generic[A]):
     def __len__(self) -> int:
         return self._parked_count
 
-    def park(self, wait: Wait[A], complete: Callable[[A], None], *, now_ms: int) -> Parked[A]:
-        """Keep a wait until it is woken or its time is over. The clock is any that only moves forward."""
-        parked = Parked(wait, complete)
+    def park(
+        self,
+        wait: Wait[A],
+        complete: Callable[[A], None],
+        *,
+        now_ms: int,
+        fail: Callable[[Exception], None] = _raise,
+    ) -> Parked[A]:
+        """Keep a wait until it is woken or its time is over. The clock is any that only moves forward.
+
+        A mistake in one attempt goes to `fail`: neither who has woken it nor the others must suffer.
+        """
+        parked = Parked(wait, complete, fail)
         for key in wait.keys:
             self._by_key.setdefault(key, {})[parked] = None
         # The serial number keeps the order of equal deadlines, and spares the heap from comparing waits.
@@ -100,7 +115,12 @@ class Waiting(Generic[A]):
                     self._try(parked)
 
     def _try(self, parked: Parked[A]) -> None:
-        answer = parked.wait.attempt()
+        try:
+            answer = parked.wait.attempt()
+        except Exception as error:
+            self.forget(parked)
+            parked.fail(error)
+            return
         if answer is not None:
             self.forget(parked)
             parked.complete(answer)
@@ -113,7 +133,15 @@ class Waiting(Generic[A]):
             parked = heappop(self._deadlines)[2]
             if not parked.is_over:
                 self.forget(parked)
-                parked.complete(parked.wait.expire())
+                self._give_up(parked)
+
+    def _give_up(self, parked: Parked[A]) -> None:
+        try:
+            answer = parked.wait.expire()
+        except Exception as error:
+            parked.fail(error)
+        else:
+            parked.complete(answer)
 
     @property
     def next_deadline_ms(self) -> int | None:
