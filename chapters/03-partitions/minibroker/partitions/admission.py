@@ -43,6 +43,7 @@ class Incoming(NamedTuple):
 
 
 _CODEC_MAX = int(max(Compression))
+_UNPACKED_BYTES_MAX = 32 * 1024**2  # what a batch may unpack to where somebody must look inside
 _STAMPED_BITS = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT
 
 Rule = Callable[[Incoming], Duplicate | None]
@@ -180,13 +181,15 @@ def has_keys(it: Incoming) -> None:
 
 
 def has_sound_records(it: Incoming) -> None:
-    """Every record can be read, and there are as many as the header says."""
-    for _record in _records(it):
-        pass
+    """Every record can be read, they are numbered densely, and there are as many as the header says."""
+    for index, record in _records(it):
+        if record.offset != index:
+            message = f"record {index} of the batch has offset delta {record.offset}: a producer numbers them densely"
+            raise Refused(ErrorCode.INVALID_RECORD, message, records=[(index, f"offset delta {record.offset}")])
 
 
 def _records(it: Incoming) -> Iterator[tuple[int, Record]]:
     try:
-        yield from enumerate(Batch(it.batch).records())
+        yield from enumerate(Batch(it.batch).records(bytes_max=_UNPACKED_BYTES_MAX))
     except LogError as error:
         raise refusal(error) from error

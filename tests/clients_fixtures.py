@@ -1,0 +1,48 @@
+"""The fixtures of the tests with stock clients: name them with `pytest_plugins = ["clients_fixtures"]`.
+
+A plugin and not imports, so that one broker serves all the modules that one process runs. Import nothing from here:
+pytest wants to be the first that does.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from brokers import BOOTSTRAP, QUICK_UPKEEP, SERVE, Broker, StartBroker, start_broker
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker that tests share; each takes topics of its own."""
+    if BOOTSTRAP:
+        yield Broker(BOOTSTRAP)
+        return
+    shared = start_broker(tmp_path_factory.mktemp("shared") / "data", *QUICK_UPKEEP)
+    try:
+        yield shared
+        assert shared.is_alive(), f"the shared broker died:\n{shared.log()[-4000:]}"
+        shared.stop()
+    finally:
+        shared.kill()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[StartBroker]:
+    """Starts brokers with settings of their own: `start("auto.create.topics.enable=false")`."""
+    if BOOTSTRAP and not SERVE:
+        pytest.skip("needs a broker with settings of its own")
+    started: list[Broker] = []
+
+    def start_one(*settings: str, open_files_max: int | None = None) -> Broker:
+        data = tmp_path / f"data{len(started)}"
+        started.append(start_broker(data, *settings, open_files_max=open_files_max))
+        return started[-1]
+
+    try:
+        yield start_one
+        for one in started:
+            if one.is_alive():
+                one.stop()
+    finally:
+        for one in started:
+            one.kill()
