@@ -189,7 +189,11 @@ def has_sound_records(it: Incoming) -> None:
 
 
 def _records(it: Incoming) -> Iterator[tuple[int, Record]]:
+    refused = None
     try:
         yield from enumerate(Batch(it.batch).records(bytes_max=_UNPACKED_BYTES_MAX))
     except LogError as error:
-        raise refusal(error) from error
+        # Raised below and not here: as its context, the error would hold on to what was unpacked so far.
+        refused = refusal(error)
+    if refused is not None:
+        raise refused
