@@ -1,6 +1,6 @@
 """Show the metadata of a broker as what it is: a log of small records.
 
-    python chapters/03-partitions/examples/metadata.py data/broker
+    python chapters/03-partitions/examples/metadata.py data
 
 It reads the first segment of `__cluster_metadata-0`, which a running broker does not mind. Ids, and fields that
 hold their default, are left out.

@@ -7,7 +7,7 @@ The broker is the one in MINIBROKER_BOOTSTRAP_SERVER, or that on 127.0.0.1:9092;
 
 import os
 
-from minibroker.client.admin import NewTopic, create_topics
+from minibroker.client.admin import NewTopic, create_topics, list_topics
 from minibroker.client.blocking import Client
 from minibroker.log.batch import BatchBuilder
 from minibroker.wire.codes import ErrorCode
@@ -35,7 +35,8 @@ def send(client: Client, producer_id: int, sequence: int) -> str:
 def main() -> None:
     """Without numbers, with numbers, and with more numbers than a partition remembers."""
     with Client(os.environ.get("MINIBROKER_BOOTSTRAP_SERVER", "127.0.0.1:9092")) as client:
-        create_topics(client, [NewTopic(TOPIC, 1)])
+        if TOPIC not in list_topics(client):
+            create_topics(client, [NewTopic(TOPIC, 1)])
         print(f"not numbered, sent twice:    {send(client, NOBODY, 0)}, {send(client, NOBODY, 0)}")
         producer_id = client.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)).producer_id
         print(f"sequence 0, sent twice:      {send(client, producer_id, 0)}, {send(client, producer_id, 0)}")

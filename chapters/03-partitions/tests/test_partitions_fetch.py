@@ -85,6 +85,15 @@ def test_only_the_first_partition_may_exceed_the_limits(house: House) -> None:
     assert second.error_code == ErrorCode.NONE
 
 
+def test_an_empty_partition_does_not_take_the_first_place(house: House) -> None:
+    house.create("other", 2)
+    house.produce("other", batch(b"y" * 1000), partition=1)
+    request = fetch_request("other", max_bytes=10)
+    request.topics[0].partitions.append(FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=10))
+    first, second = house.ask(request, 12).responses[0].partitions
+    assert (len(first.records), len(second.records)) == (0, len(batch(b"y" * 1000)))
+
+
 def test_max_bytes_counts_over_all_partitions(house: House) -> None:
     house.produce("orders", batch(b"y" * 100), partition=1)
     house.produce("orders", batch(b"z" * 100), partition=1)

@@ -116,6 +116,9 @@ def test_a_batch_of_the_same_sequence_but_another_size_is_no_duplicate() -> None
     partition = Partition()
     partition.send(batch(0, 3))
     assert partition.send(batch(0, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    # The same last sequence, of fewer records: somebody cut them into other batches.
+    assert partition.send(batch(1, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.send(batch(2, 1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_gap_is_refused() -> None:

@@ -136,7 +136,7 @@ def _text(topic: DescribedTopic, details: Details) -> str:
         for row in _partitions(topic, details)
     ]
     columns = ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "BYTES"]
-    return f"{title}\nsettings: {settings or 'the defaults'}\n{table_text(columns, rows)}"
+    return f"{title}\nsettings: {settings or 'none of its own'}\n{table_text(columns, rows)}"
 
 
 def _document(topic: DescribedTopic, details: Details) -> dict[str, object]:

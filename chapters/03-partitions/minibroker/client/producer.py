@@ -464,7 +464,7 @@ class _Sender(threading.Thread):
             for it in topic.partition_responses:
                 message = it.error_message
                 if it.record_errors and it.record_errors[0].batch_index_error_message:
-                    message = f"{message or ''} {it.record_errors[0].batch_index_error_message}".strip()
+                    message = f"{message or ''} ({it.record_errors[0].batch_index_error_message})".strip()
                 answers[topic.name, it.index] = Answer(it.error_code, it.base_offset, it.log_append_time_ms, message)
                 if it.error_code:
                     hint = hint_of(it.current_leader)

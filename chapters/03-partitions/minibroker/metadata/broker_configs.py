@@ -58,7 +58,7 @@ def _is_listeners(value: Value) -> bool:
         return False
 
 
-_LISTENERS = Check(_is_listeners, "a list of NAME://HOST:PORT, each name and each port once")
+_LISTENERS = Check(_is_listeners, "a list of NAME://HOST:PORT, each name and each port once, ports up to 65535")
 
 
 def _synonym_of(topic_config: str, *, is_dynamic: bool = True) -> ConfigKey:

@@ -37,7 +37,9 @@ where it is set: `internal.segment.bytes`, Kafka's way to a segment smaller than
 
 _BROKER = """## Brokers
 
-Beside the broker's names in the table above, which all can be changed while it runs:
+Beside the broker's names in the table above, which can be changed while it runs unless this table says no. No command
+changes a broker yet, but any administration client does: with confluent-kafka, `AdminClient.incremental_alter_configs`
+on `ConfigResource(ResourceType.BROKER, "1", …)`, where 1 is the node's id.
 
 | configuration | type | default | allowed | what it does | can be changed while it runs |
 |---|---|---|---|---|---|"""
@@ -47,7 +49,7 @@ _INERT = """## Accepted, but without effect
 Tools copy whole sets of configurations from one cluster to another, so every configuration of a topic is accepted, kept
 and shown. This broker does nothing about these:"""
 
-_RESTART = """## Changed only by a restart
+_RESTART = """## Changed by a restart, where Kafka needs none
 
 Kafka can change these while a broker runs; here a change is refused, because it would have no effect:"""
 

@@ -11,6 +11,8 @@ from minibroker.partitions.node import serve
 
 def main(arguments: list[str]) -> None:
     """Serve until SIGTERM or Ctrl-C."""
+    if len(arguments) > 2 or any(argument.startswith("-") for argument in arguments):
+        sys.exit("usage: python -m minibroker.partitions [DATA] [HOST:PORT]; `minibroker serve` has more options")
     data, address = [*arguments, *["data", "127.0.0.1:9092"][len(arguments) :]][:2]
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     config = NodeConfig({"log.dirs": data, "listeners": f"PLAINTEXT://{address}"})
