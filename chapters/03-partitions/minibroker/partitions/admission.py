@@ -160,7 +160,8 @@ def timely(*, before_max_ms: int, after_max_ms: int) -> Rule:
                 if 0 <= record.timestamp < earliest
             ]
             if early:
-                message = f"{len(early)} of {it.header.record_count} records are older than message.timestamp.before.max.ms={before_max_ms}"
+                of = f"{len(early)} of {it.header.record_count} records"
+                message = f"{of} are older than message.timestamp.before.max.ms={before_max_ms}"
                 raise Refused(ErrorCode.INVALID_TIMESTAMP, message, records=early)
 
     return rule
@@ -174,7 +175,8 @@ def has_keys(it: Incoming) -> None:
     """On a compacted topic every record has a key: without one nothing could ever replace it."""
     keyless = [(index, "no key") for index, record in _records(it) if record.key is None]
     if keyless:
-        message = f"{len(keyless)} of {it.header.record_count} records have no key: the topic is compacted, and keeps the newest record of each key"
+        of = f"{len(keyless)} of {it.header.record_count} records"
+        message = f"{of} have no key: the topic is compacted, and keeps the newest record of each key"
         raise Refused(ErrorCode.INVALID_RECORD, message, records=keyless)
 
 
