@@ -2,7 +2,7 @@
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 VENV ?= .venv
 # What `make test`, the benchmarks and the site need on top of the broker itself.
-EXTRAS ?= dev,docs
+EXTRAS ?= dev,docs,spark
 # More arguments for pytest: make chapter-01 ARGS=--mine
 ARGS ?=
 export VENV PYTHON NO_SETUP
@@ -39,7 +39,7 @@ setup-dev: ## the same .venv with all that tests, benchmarks and the site need
 	@sh "$(ROOT)/final/setup.sh" "$(EXTRAS)"
 
 test: lint ## lint, then the whole test suite
-	$(PY) -m pytest -n auto $(ARGS)
+	$(PY) -m pytest -n auto --dist loadgroup $(ARGS)
 
 lint: setup-dev ## ruff, mypy --strict, import-linter
 	@$(IN) found=$$(find chapters final -path '*/minibroker/__init__.py') && test -z "$$found" \
@@ -100,5 +100,5 @@ demo: ## a cluster, a Spark stream, a killed leader (later)
 chaos-spark: ## Spark jobs killed under load (later)
 	$(call at_last,the Spark connector)
 
-bench-spark: ## beside Spark's own connector (later)
-	$(call at_last,the Spark connector)
+bench-spark: setup-dev ## the Spark connector's decoder and encoder; figures into docs/
+	$(PY) -m minibroker.bench final/bench --out $(if $(is_quick),build/figures/spark,docs/reference/figures)

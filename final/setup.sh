@@ -128,7 +128,7 @@ else
     install() { "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --editable "$1"; }
 fi
 
-case $EXTRAS in "") needed_mb=60 what="minibroker" ;; *) needed_mb=400 what="minibroker with $EXTRAS" ;; esac
+case $EXTRAS in "") needed_mb=60 what="minibroker" ;; *spark*) needed_mb=1500 what="minibroker with $EXTRAS" ;; *) needed_mb=400 what="minibroker with $EXTRAS" ;; esac
 say "installing $what into $shown"
 rm -f "$stamp" 2>/dev/null
 if ! is_usable; then

@@ -69,7 +69,9 @@ def test_no_two_roots_have_a_room_of_the_same_name() -> None:
 def test_the_build_names_every_root() -> None:
     build = pyproject()["tool"]["hatch"]["build"]
     assert build["dev-mode-dirs"] == NAMES
-    assert build["targets"]["wheel"]["packages"] == [f"{name}/minibroker" for name in NAMES]
+    # Spark finds a data source by the name of a module beside the namespace.
+    packages = [f"{name}/minibroker" for name in NAMES] + ["final/pyspark_minibroker"]
+    assert build["targets"]["wheel"]["packages"] == packages
 
 
 def test_mypy_checks_every_root_with_its_tests_and_benchmarks() -> None:
@@ -78,7 +80,7 @@ def test_mypy_checks_every_root_with_its_tests_and_benchmarks() -> None:
     parts = [
         f"{name}/{part}" for name in NAMES for part in ("minibroker", "tests", "bench") if (ROOT / name / part).is_dir()
     ]
-    assert sorted(mypy["files"]) == sorted([*parts, "tests", "conftest.py"])
+    assert sorted(mypy["files"]) == sorted([*parts, "final/pyspark_minibroker", "tests", "conftest.py"])
 
 
 def test_the_site_reads_every_root() -> None:

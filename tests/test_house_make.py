@@ -12,7 +12,20 @@ ROOT = Path(__file__).resolve().parent.parent
 NUMBERS = [f"{number:02}" for number in range(1, 8)]
 PRESENT = [number for number in NUMBERS if list(ROOT.glob(f"chapters/{number}-*/minibroker"))]
 ABSENT = [number for number in NUMBERS if number not in PRESENT]
-WORKING = ["setup", "setup-dev", "run", "test", "test-java", "lint", "bench", "docs", "site", "clean", "help"]
+WORKING = [
+    "setup",
+    "setup-dev",
+    "run",
+    "bench-spark",
+    "test",
+    "test-java",
+    "lint",
+    "bench",
+    "docs",
+    "site",
+    "clean",
+    "help",
+]
 LATER = {
     "simulate": "chapter 04 (replication-isr)",
     "chaos": "chapter 05 (raft-controller)",
@@ -20,7 +33,6 @@ LATER = {
     "bench-peers": "chapter 07 (zero-copy-perf)",
     "demo": "after chapter 07",
     "chaos-spark": "after chapter 07",
-    "bench-spark": "after chapter 07",
 }
 
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "dump": ("minibroker.cli.dump:dump", "Show a log file: batches, records, annotated bytes."),
     "course": ("minibroker.cli.course:course", "The learner's workspace: list, start, check, diff."),
     "lab": ("minibroker.cli.lab:lab", "Experiments that draw one figure each: list, run."),
+    "pipeline": ("minibroker.cli.pipeline:pipeline", "Data pipelines on Spark: list, run."),
     "plan": ("minibroker.cli.plan:plan", "Capacity from rates and retention."),
     "completion": ("minibroker.cli.completion:completion", "Teach your shell: bash, zsh or fish."),
 }

@@ -21,7 +21,6 @@ class Arrival(NamedTuple):
 CONTROLLER = Arrival("chapter 05", "with chapter 05 (raft-controller)")
 GROUPS = Arrival("chapter 06", "with chapter 06 (groups-offsets)")
 PERFORMANCE = Arrival("chapter 07", "with chapter 07 (zero-copy-perf)")
-FINAL = Arrival("final", "after chapter 07 (final)")
 
 
 class Pending(NamedTuple):
@@ -38,7 +37,6 @@ PENDING = {
     "transactions": Pending(GROUPS, "List and abort transactions."),
     "sql": Pending(GROUPS, "Query metadata as tables."),
     "bench": Pending(PERFORMANCE, "Load a broker and print percentiles."),
-    "pipeline": Pending(FINAL, "Data pipelines on Spark."),
 }
 
 

@@ -1,0 +1,203 @@
+"""Owns `minibroker pipeline`: list the data pipelines, run one. The pipelines are `minibroker.pipelines`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minibroker.cli.options import bootstrap_option, settings_of
+from minibroker.cli.tables import echo_json, format_option, table_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PIPELINES = {
+    "generate": ("no Spark: a client", "orders with skewed keys, late ones, broken ones → topic orders"),
+    "orders": ("stream", "topic orders → revenue per region and minute → topic revenue; the rest → topic orders-dead"),
+    "archive": ("stream", "topic orders → Parquet by date, small files compacted"),
+    "replay": ("batch", "an archive → topic"),
+}
+"""Name → how it runs, and what it does."""
+
+
+@click.group()
+def pipeline() -> None:
+    """Data pipelines on Spark, and the orders that feed them."""
+
+
+@pipeline.command("list")
+@format_option
+def list_pipelines(format_: str) -> None:
+    """List the pipelines."""
+    if format_ == "json":
+        echo_json([{"name": name, "runs": runs, "does": does} for name, (runs, does) in PIPELINES.items()])
+    else:
+        click.echo(table_text(["pipeline", "runs", "does"], [[name, *told] for name, told in PIPELINES.items()]))
+
+
+@pipeline.group()
+def run() -> None:
+    """Run a pipeline; `minibroker pipeline run NAME --help` shows its options."""
+
+
+# Options that pipelines share ---------------------------------------------------------------------------------------
+
+Command = Callable[..., None]
+
+
+def spark_options(command: Command) -> Command:
+    """Which broker, which Spark."""
+    options = [
+        click.option("--master", default="local[*]", show_default=True, help="Where Spark runs."),
+        click.option("--conf", "confs", multiple=True, metavar="K=V", help="A setting of Spark; may stand many times."),
+    ]
+    for option in [bootstrap_option, *options]:
+        command = option(command)
+    return command
+
+
+def stream_options(interval: str) -> Callable[[Command], Command]:
+    """How a stream runs, and where it remembers how far it is."""
+
+    def decorate(command: Command) -> Command:
+        options = [
+            click.option("--once", is_flag=True, help="Up to the end that the topic has now, then stop."),
+            click.option("--interval", default=interval, show_default=True, help="Between two batches."),
+            click.option(
+                "--max-per-trigger", type=click.IntRange(min=1), metavar="N", help="Records in a batch, at most."
+            ),
+        ]
+        for option in options:
+            command = option(command)
+        return command
+
+    return decorate
+
+
+directory_argument = click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+topic_option = click.option("--topic", default="orders", show_default=True, help="The topic to read.")
+
+
+def with_session(
+    name: str, bootstrap: str, master: str, confs: Sequence[str], body: "Callable[[SparkSession], Any]"
+) -> Any:
+    """Do something with a Spark session, and stop it; a failure of Spark becomes one line."""
+    from minibroker.pipelines import running  # noqa: PLC0415 (slow to import, and --help needs none)
+    from minibroker.pipelines.errors import PipelineError  # noqa: PLC0415
+
+    settings: Mapping[str, str] = settings_of(confs, "--conf")
+    # Whether a broker is there is known at once; a session takes seconds.
+    running.prepare_topics(bootstrap)
+    spark = running.start_session(name, master, settings)
+    try:
+        return body(spark)
+    except (PipelineError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            raise
+        raise click.ClickException(f"{name}: {running.reason(error)}") from error
+    finally:
+        spark.stop()
+
+
+# The pipelines ------------------------------------------------------------------------------------------------------
+
+
+@run.command()
+@click.option("--topic", default="orders", show_default=True, help="The topic to write, made if it is not there.")
+@click.option("--count", type=click.IntRange(min=1), default=10_000, show_default=True, help="How many orders.")
+@click.option("--rate", type=click.FloatRange(min=0), default=0, help="Orders a second.  [default: as fast as it goes]")
+@click.option("--partitions", type=click.IntRange(min=1), default=3, show_default=True, help="Of a topic that is made.")
+@click.option("--seed", type=int, default=1, show_default=True, help="The same seed makes the same customers.")
+@click.option(
+    "--skew", type=click.FloatRange(min=0), default=1.1, show_default=True, help="Zipf's exponent of the keys."
+)
+@click.option("--bad", type=click.FloatRange(0, 1), default=0.01, show_default=True, help="Share of broken orders.")
+@click.option("--late", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Share of late orders.")
+@bootstrap_option
+def generate(
+    topic: str,
+    count: int,
+    rate: float,
+    partitions: int,
+    seed: int,
+    skew: float,
+    bad: float,
+    late: float,
+    bootstrap: str,
+) -> None:
+    """Write orders to a topic: skewed keys, some late, some broken."""
+    from minibroker.pipelines import generating  # noqa: PLC0415 (slow to import, and --help needs none)
+    from minibroker.pipelines.generator import Shape  # noqa: PLC0415
+
+    shape = Shape(seed=seed, skew=skew, bad_fraction=bad, late_fraction=late, per_second=rate or 1000.0)
+    tally = generating.generate(bootstrap, topic, shape, count=count, partitions=partitions, rate=rate)
+    broken = tally.made - tally.kinds["good"]
+    click.echo(f"{tally.made} orders are in topic {topic}, {broken} of them broken")
+
+
+@run.command()
+@topic_option
+@click.option("--results", default="revenue", show_default=True, help="The topic for the sums.")
+@click.option("--dead-letters", default="orders-dead", show_default=True, help="The topic for what is no order.")
+@click.option("--window", default="1 minute", show_default=True, help="How long a window is.")
+@click.option("--watermark", default="2 minutes", show_default=True, help="How late an order may come.")
+@click.option(
+    "--checkpoint", default="checkpoints/orders", show_default=True, metavar="DIR", help="How far it is, and its state."
+)
+@stream_options("1 second")
+@spark_options
+def orders(bootstrap: str, master: str, confs: Sequence[str], **settings: Any) -> None:
+    """Sum orders by region and window, until Ctrl-C."""
+
+    def body(spark: "SparkSession") -> None:
+        from minibroker.pipelines import orders as chosen  # noqa: PLC0415 (needs Spark)
+
+        chosen.run(spark, chosen.Orders(bootstrap, **settings))
+
+    with_session("orders", bootstrap, master, confs, body)
+
+
+@run.command()
+@directory_argument
+@topic_option
+@click.option("--checkpoint", metavar="DIR", help="How far it is.  [default: DIRECTORY/_checkpoint]")
+@click.option("--compact-every", type=click.IntRange(min=1), default=10, show_default=True, help="Batches.")
+@stream_options("10 seconds")
+@spark_options
+def archive(bootstrap: str, master: str, confs: Sequence[str], directory: Path, **settings: Any) -> None:
+    """Keep a topic as Parquet files in DIRECTORY, by date, until Ctrl-C."""
+
+    def body(spark: "SparkSession") -> None:
+        from minibroker.pipelines import archive as chosen  # noqa: PLC0415 (needs Spark)
+
+        chosen.run(spark, chosen.Archive(bootstrap, directory.absolute(), **settings))
+
+    with_session("archive", bootstrap, master, confs, body)
+
+
+@run.command()
+@directory_argument
+@click.option("--topic", required=True, help="The topic to write, made if it is not there.")
+@click.option("--since", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="The first date.")
+@click.option("--until", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="The last date.")
+@click.option("--keep-partitions", is_flag=True, help="Write each record to the partition that it came from.")
+@spark_options
+def replay(
+    bootstrap: str, master: str, confs: Sequence[str], directory: Path, topic: str, since: Any, until: Any,
+    keep_partitions: bool,
+) -> None:  # fmt: skip
+    """Write the archive in DIRECTORY into a topic."""
+
+    def body(spark: "SparkSession") -> int:
+        from minibroker.pipelines import archive as chosen  # noqa: PLC0415 (needs Spark)
+
+        dates = {name: it and f"{it:%Y-%m-%d}" for name, it in (("since", since), ("until", until))}
+        return chosen.replay(
+            spark, bootstrap, directory.absolute(), topic=topic, keep_partitions=keep_partitions, **dates
+        )
+
+    count = with_session("replay", bootstrap, master, confs, body)
+    click.echo(f"{count} records are in topic {topic}")

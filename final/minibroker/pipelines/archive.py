@@ -1,0 +1,251 @@
+"""A topic as Parquet files by date, each record once; small files are made into large ones; and the way back.
+
+    DIR/date=2026-05-01/4f1c09aa-0000000012-0.parquet    query 4f1c09aa, batch 12: published by a rename
+    DIR/date=2026-05-01/compacted-91b2….parquet          what was many small files
+    DIR/_staging/                                        being written; Spark's readers look past names with _
+    DIR/_plans/                                          compactions that are decided and not done yet
+    DIR/_checkpoint/                                     how far the topic was read
+
+Once, because a batch that is tried again has the same offsets and first takes away what it had published before; and
+because only batches that the checkpoint has as done are compacted. A compaction is decided by writing its plan: from
+then on it is carried out, by the next run if this one dies.
+
+DIR is a folder that the driver and all executors see under one name. One run at a time writes to it: it holds a lock.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from minibroker.pipelines.errors import ArchiveInvalid
+from minibroker.pipelines.running import FORMAT, follow, prepare_topics, stream, triggered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SETTLED_S_MAX = 30
+COMPACTED = "compacted-"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The settings of the pipeline."""
+
+    bootstrap: str
+    directory: Path
+    topic: str = "orders"
+    checkpoint: str | None = None
+    once: bool = False
+    interval: str = "10 seconds"
+    max_per_trigger: int | None = None
+    compact_every: int = 10
+    small_bytes: int = 32 * 1024 * 1024
+    target_bytes: int = 128 * 1024 * 1024
+
+
+# Topic to files -----------------------------------------------------------------------------------------------------
+
+
+def run(spark: "SparkSession", settings: Archive) -> None:
+    """Archive until stopped, or with `once` up to the end that the topic has now; then compact."""
+    prepare_topics(settings.bootstrap, read=[settings.topic])
+    with locked(settings.directory):
+        finish_plans(settings.directory)
+        follow({"archive": start(spark, settings)})
+        # The query has ended by itself, so the checkpoint has every batch as done.
+        compact(spark, settings)
+
+
+def start(spark: "SparkSession", settings: Archive) -> "StreamingQuery":
+    """Start the query that publishes batch after batch."""
+    records = stream(
+        spark, settings.bootstrap, settings.topic, includeHeaders="true", maxOffsetsPerTrigger=settings.max_per_trigger
+    )
+    started, names = threading.Event(), [""]
+
+    def publish_one(rows: "DataFrame", batch_id: int) -> None:
+        # The name of the query is in its files, so that a new checkpoint cannot take the files of an old one away.
+        started.wait()
+        name = f"{names[0]}-{batch_id:010}"
+        # First of all, for what this batch published in an attempt that died must not be compacted.
+        withdraw(settings.directory, name=name)
+        if batch_id and batch_id % settings.compact_every == 0:
+            compact(spark, settings)
+        publish(rows, settings.directory, name=name)
+
+    writer = records.writeStream.foreachBatch(publish_one)
+    writer = writer.option("checkpointLocation", settings.checkpoint or str(settings.directory / "_checkpoint"))
+    query = triggered(writer, once=settings.once, interval=settings.interval).start()
+    names[0] = str(query.id)[:8]
+    started.set()
+    return query
+
+
+def withdraw(directory: Path, *, name: str) -> None:
+    """Take away what an earlier attempt at a batch has published."""
+    for old in directory.glob(f"date=*/{name}-*.parquet"):
+        old.unlink()
+
+
+def publish(rows: "DataFrame", directory: Path, *, name: str) -> None:
+    """Write the rows of a batch aside, then move them into their dates."""
+    staging = directory / "_staging" / name
+    dated = rows.withColumn("date", f.date_format("timestamp", "yyyy-MM-dd"))
+    dated.write.mode("overwrite").partitionBy("date").parquet(str(staging))
+    for number, part in enumerate(sorted(staging.glob("date=*/*.parquet"))):
+        place = directory / part.parent.name
+        place.mkdir(exist_ok=True)
+        part.rename(place / f"{name}-{number}.parquet")
+    shutil.rmtree(staging)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """The right to write to an archive, given back when the process ends, however it ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "_lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArchiveInvalid(
+                f"{directory} is being written by another run: stop it, or use another folder"
+            ) from None
+        yield
+
+
+# Small files to large ones ------------------------------------------------------------------------------------------
+
+
+def compact(spark: "SparkSession", settings: Archive) -> int:
+    """Make the small files of each date into as few as the target size allows; returns how many files were replaced."""
+    groups = [
+        (folder, group)
+        for folder in sorted(settings.directory.glob("date=*"))
+        for group in small_groups(folder, small_bytes=settings.small_bytes, target_bytes=settings.target_bytes)
+    ]
+    for folder, group in groups:
+        _compact_group(spark, settings.directory, folder, group)
+    finish_plans(settings.directory)
+    return sum(len(group) for _folder, group in groups)
+
+
+def small_groups(folder: Path, *, small_bytes: int, target_bytes: int) -> list[list[Path]]:
+    """The small files of a folder in groups of the target size; one file alone is no group."""
+    groups: list[list[Path]] = [[]]
+    size = 0
+    for path in sorted(folder.glob("*.parquet")):
+        bytes_ = path.stat().st_size
+        if bytes_ >= small_bytes:
+            continue
+        if groups[-1] and size + bytes_ > target_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(path)
+        size += bytes_
+    return [group for group in groups if len(group) > 1]
+
+
+def _compact_group(spark: "SparkSession", directory: Path, folder: Path, group: list[Path]) -> None:
+    name = f"{COMPACTED}{uuid.uuid4().hex}"
+    staging = directory / "_staging" / name
+    rows = spark.read.parquet(*map(str, group))
+    rows.coalesce(1).sortWithinPartitions("topic", "partition", "offset").write.mode("overwrite").parquet(str(staging))
+    (made,) = staging.glob("*.parquet")
+    plan = {
+        "add": [str(made.relative_to(directory)), f"{folder.name}/{name}.parquet"],
+        "remove": [str(path.relative_to(directory)) for path in group],
+    }
+    plans = directory / "_plans"
+    plans.mkdir(exist_ok=True)
+    (plans / f".{name}").write_text(json.dumps(plan))
+    os.replace(plans / f".{name}", plans / f"{name}.json")
+
+
+def finish_plans(directory: Path) -> int:
+    """Carry out the compactions that were decided; each step may have been done before."""
+    plans = sorted((directory / "_plans").glob("*.json"))
+    for path in plans:
+        plan = json.loads(path.read_text())
+        for old in plan["remove"]:
+            (directory / old).unlink(missing_ok=True)
+        made, place = (directory / it for it in plan["add"])
+        if made.exists():
+            made.rename(place)
+        path.unlink()
+    # What is left there belongs to batches and compactions that were given up.
+    for left in (directory / "_staging").glob(f"{COMPACTED}*"):
+        shutil.rmtree(left)
+    return len(plans)
+
+
+# Files to a topic ---------------------------------------------------------------------------------------------------
+
+
+def read(spark: "SparkSession", directory: Path) -> "DataFrame":
+    """An archive as rows, each record once, also while a run writes to it or after one was killed."""
+    if not any(directory.glob("date=*/*.parquet")):
+        raise ArchiveInvalid(f"{directory} holds no archive: `minibroker pipeline run archive` makes one")
+    _await_plans(directory)
+    return spark.read.option("basePath", str(directory)).parquet(*map(str, sorted(directory.glob("date=*"))))
+
+
+def _await_plans(directory: Path) -> None:
+    """Finish what a dead run has left, or wait until a living one has finished it."""
+    deadline = time.monotonic() + SETTLED_S_MAX
+    while any((directory / "_plans").glob("*.json")):
+        try:
+            with locked(directory):
+                finish_plans(directory)
+        except ArchiveInvalid:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def replay(
+    spark: "SparkSession",
+    bootstrap: str,
+    directory: Path,
+    *,
+    topic: str,
+    since: str | None = None,
+    until: str | None = None,
+    keep_partitions: bool = False,
+) -> int:
+    """Write an archive, or some dates of it, into a topic; what was in order in a partition stays so. Returns a count.
+
+    The partition is chosen by the key anew, unless those of the archive are kept. At least once: a replay that is
+    killed and run again writes from the beginning.
+    """
+    rows = read(spark, directory)
+    if since is not None:
+        rows = rows.where(f.col("date") >= since)
+    if until is not None:
+        rows = rows.where(f.col("date") <= until)
+    count = rows.count()
+    prepare_topics(bootstrap, written={topic: _partitions(rows)})
+    columns = ["key", "value", "headers", *(["partition"] if keep_partitions else [])]
+    ordered = (
+        rows.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset").select(*columns)
+    )
+    ordered.write.format(FORMAT).mode("append").option("kafka.bootstrap.servers", bootstrap).option(
+        "topic", topic
+    ).save()
+    return count
+
+
+def _partitions(rows: "DataFrame") -> int:
+    highest = rows.agg(f.max("partition")).first()
+    return 1 + highest[0] if highest is not None and highest[0] is not None else -1

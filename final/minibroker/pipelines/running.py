@@ -1,0 +1,171 @@
+"""What every pipeline needs around its query: a session, topics, progress on stderr, errors in one line."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TextIO
+
+from minibroker.client import admin
+from minibroker.client.blocking import Client
+from minibroker.client.errors import BrokerError
+from minibroker.pipelines.errors import PipelineError, PipelineFailed, SparkMissing
+from minibroker.wire.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+FORMAT = "minibroker"
+POLL_S = 0.2
+REASON_CHARS_MAX = 400
+
+QUIET = {
+    "spark.log.level": "OFF",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Two hundred are Spark's default, and with the few keys of a pipeline each batch would be all overhead.
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSession":
+    """A session that is quiet and counts time in UTC, unless its settings say otherwise."""
+    try:
+        from minibroker.spark.java import session  # noqa: PLC0415 (the extra may not be there)
+    except ModuleNotFoundError as error:
+        raise SparkMissing(f"{error.name} is not installed: pip install 'minibroker[spark]'") from error
+    if master.startswith("local"):
+        # Nobody else needs to find the driver, and Spark would warn about the address that it chose.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return session(f"minibroker-{name}", master, **{**QUIET, **conf})
+
+
+def prepare_topics(bootstrap: str, *, read: Iterable[str] = (), written: Mapping[str, int] | None = None) -> None:
+    """Demand the topics that are read; make those that are written: name → partitions, -1 for the broker's default."""
+    with Client(bootstrap, client_id="minibroker-pipeline") as client:
+        there = set(admin.list_topics(client))
+        for name in read:
+            if name not in there:
+                raise _no_topic(name, there)
+        for name, partitions in (written or {}).items():
+            if name not in there:
+                _make_topic(client, name, partitions)
+
+
+def _make_topic(client: Client, name: str, partitions: int) -> None:
+    try:
+        admin.create_topics(client, [admin.NewTopic(name, partitions=partitions)])
+    except BrokerError as error:
+        # Somebody else was faster.
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+def _no_topic(name: str, others: Iterable[str]) -> PipelineError:
+    near = get_close_matches(name, others, n=1)
+    hint = f"did you mean {near[0]}?" if near else "`minibroker pipeline run generate` makes one with orders"
+    return PipelineError(f"there is no topic {name!r}: {hint}")
+
+
+def stream(spark: "SparkSession", bootstrap: str, topic: str, **options: object) -> "DataFrame":
+    """A topic as a stream, from its beginning; options as in the reference of the connector."""
+    chosen = {"startingOffsets": "earliest", **options}
+    reader = spark.readStream.format(FORMAT).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    return reader.options(**{name: str(value) for name, value in chosen.items() if value is not None}).load()
+
+
+def triggered(writer: "DataStreamWriter", *, once: bool, interval: str) -> "DataStreamWriter":
+    """With what is there now, then the end; or for ever, a batch each interval."""
+    return writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
+
+
+# Progress -----------------------------------------------------------------------------------------------------------
+
+
+def follow(queries: Mapping[str, "StreamingQuery"], *, out: TextIO | None = None) -> None:
+    """Show progress until all queries have ended; if one fails, or the reader presses Ctrl-C, all are stopped."""
+    shown = dict.fromkeys(queries, -1)
+    is_active = True
+    try:
+        while is_active:
+            # Each is looked at, for any of them may have failed.
+            states = [_wait(name, query) for name, query in queries.items()]
+            is_active = any(states)
+            _show(queries, shown, out or sys.stderr)
+    finally:
+        for query in queries.values():
+            if query.isActive:
+                query.stop()
+
+
+def _wait(name: str, query: "StreamingQuery") -> bool:
+    """Whether it goes on after a short while."""
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 (only those who run one need it)
+
+    try:
+        # Spark takes parts of a second, too, though its annotation says otherwise.
+        return not query.awaitTermination(POLL_S)  # type: ignore[arg-type]
+    except StreamingQueryException as error:
+        raise PipelineFailed(f"{name}: {reason(error)}") from error
+
+
+def _show(queries: Mapping[str, "StreamingQuery"], shown: dict[str, int], out: TextIO) -> None:
+    for name, query in queries.items():
+        for progress in query.recentProgress:
+            if progress["batchId"] > shown[name]:
+                shown[name] = progress["batchId"]
+                print(progress_line(name, progress), file=out, flush=True)
+
+
+def progress_line(name: str, progress: Any) -> str:
+    """One line about one micro-batch: rows in, rows a second, and how far the topic's end is away."""
+    source = progress["sources"][0]
+    rate = progress["processedRowsPerSecond"] or 0
+    line = f"{name}: batch {progress['batchId']}: {progress['numInputRows']} records, {rate:,.0f}/s"
+    behind = behind_of(source["endOffset"], source["latestOffset"])
+    return line if behind is None else f"{line}, {behind} behind"
+
+
+def behind_of(end: object, latest: object) -> int | None:
+    """How many records are between two offsets as progress reports tell them, if they tell."""
+    places = [_offsets(it) for it in (end, latest)]
+    if places[0] is None or places[1] is None:
+        return None
+    return sum(max(0, offset - places[0].get(place, 0)) for place, offset in places[1].items())
+
+
+def _offsets(told: object) -> dict[tuple[str, str], int] | None:
+    if isinstance(told, str):
+        try:
+            told = json.loads(told)
+        except ValueError:
+            return None
+    if not isinstance(told, Mapping):
+        return None
+    try:
+        # Beside the topics stands what the source remembers for itself, under names with a $.
+        topics = {name: each for name, each in told.items() if not name.startswith("$")}
+        return {(topic, number): int(at) for topic, each in topics.items() for number, at in each.items()}
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+# Errors -------------------------------------------------------------------------------------------------------------
+
+_RAISED = re.compile(r"^(?:[\w]+\.)*(?P<kind>[A-Z]\w*): (?P<what>.+)$", re.MULTILINE)
+_OURS = re.compile(r"^minibroker\.[\w.]+: (?P<what>.+)$", re.MULTILINE)
+
+
+def reason(error: BaseException) -> str:
+    """The one line of a Spark error that a person can act on: what our code raised in a worker, else its first line."""
+    text = str(error)
+    found = _OURS.findall(text)
+    if not found and "Traceback (most recent call last)" in text:
+        found = [f"{kind}: {what}" for kind, what in _RAISED.findall(text.partition("Traceback")[2])][-1:]
+    line = found[-1] if found else next((it for it in text.splitlines() if it.strip()), type(error).__name__)
+    return line.strip()[:REASON_CHARS_MAX]

@@ -1,0 +1,1 @@
+"""The Spark connector: topics as DataFrames, in batches and as streams."""

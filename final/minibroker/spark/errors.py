@@ -1,0 +1,25 @@
+"""What the Spark connector refuses or reports, each in one line: Spark shows it below a traceback. A pure module."""
+
+
+class ConnectorError(Exception):
+    """Anything that this room raises."""
+
+
+class InvalidOption(ConnectorError):
+    """An option that is missing, not known, or has a value that cannot work; the line begins with its name."""
+
+
+class UnknownTopic(ConnectorError):
+    """A topic or a partition that was asked for and is not there."""
+
+
+class DataLoss(ConnectorError):
+    """Records that were to be read are gone: deleted, expired, or their whole topic was removed."""
+
+
+class ReadTimedOut(ConnectorError):
+    """The broker has not given the records of a split for too long."""
+
+
+class JavaMissing(ConnectorError):
+    """Neither the machine nor the extra `spark` has a Java that Spark runs on."""

@@ -1,0 +1,344 @@
+"""Offsets: as Spark logs them, as the cluster has them, and how a range is limited and split.
+
+In JSON they look as in Spark's Kafka connector, `{"orders":{"0":23,"1":42}}`. The end of a batch may also say where
+partitions that its start does not name begin: under STARTS, a key that no topic can have. Spark logs the end of a batch
+before it runs it, so what stands there is pinned: a batch that is run again after a crash begins where it began.
+"""
+
+import itertools
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from minibroker.client import admin
+from minibroker.client.blocking import Client, now_ms
+from minibroker.client.errors import BrokerError, BrokerUnavailable, ConnectionLost, RequestTimedOut
+from minibroker.client.fetched import TopicPartition
+from minibroker.client.fetching import EARLIEST, LATEST
+from minibroker.client.retries import RetryPolicy
+from minibroker.spark.errors import DataLoss, InvalidOption, UnknownTopic
+from minibroker.spark.options import ClientSettings, Place, ReadOptions, Subscription, SubscriptionKind
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.metadata import MetadataResponse
+
+T = TypeVar("T")
+Offsets: TypeAlias = dict[TopicPartition, int]
+Document: TypeAlias = dict[str, Any]
+
+STARTS = "$start"
+_SURVEYS_MAX = 3
+_NAMES_MAX = 5  # partitions that a message lists before it counts the rest
+
+_log = logging.getLogger(__name__)
+
+
+class Range(NamedTuple):
+    """Offsets of one partition; `until` is exclusive."""
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets; compaction may have left fewer records."""
+        return self.until - self.start
+
+
+# JSON ----------------------------------------------------------------------------------------------------------------
+
+
+def to_document(offsets: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int] | None = None) -> Document:
+    """Offsets for Spark's log, in a stable order; Spark compares them as text."""
+    document: Document = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        document.setdefault(topic, {})[str(partition)] = offset
+    if starts:
+        document[STARTS] = to_document(starts)
+    return document
+
+
+def from_document(document: Document) -> Offsets:
+    """What `to_document` made, without the pinned starts."""
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in document.items()
+        if topic != STARTS
+        for partition, offset in partitions.items()
+    }
+
+
+def ranges_between(start: Document, end: Document) -> list[Range]:
+    """What a batch reads: a function of nothing but its start and its end."""
+    starts = from_document(start) | from_document(end.get(STARTS, {}))
+    ends = from_document(end)
+    unknown = [partition for partition in ends if partition not in starts]
+    if unknown:
+        raise DataLoss(f"the checkpoint does not say where {names(unknown)} begins: it was not written by this source")
+    return [Range(*it, starts[it], until) for it, until in sorted(ends.items()) if until > starts[it]]
+
+
+def names(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions by name, a few of them."""
+    found = sorted(partitions)
+    more = f" and {len(found) - _NAMES_MAX} more" if len(found) > _NAMES_MAX else ""
+    return ", ".join(str(it) for it in found[:_NAMES_MAX]) + more
+
+
+# Limits and splits ---------------------------------------------------------------------------------------------------
+
+
+def limited(starts: Offsets, ends: Offsets, offsets_max: int) -> Offsets:
+    """Ends that are at most so many offsets away, each partition in proportion to what it has."""
+    sizes = {it: ends[it] - starts[it] for it in sorted(ends) if ends[it] > starts[it]}
+    total = sum(sizes.values())
+    if total <= offsets_max:
+        return ends
+    shares = {it: offsets_max * size // total for it, size in sizes.items()}
+    # What is lost in rounding goes to some, one each, and to others the next time: none waits for ever.
+    left = offsets_max - sum(shares.values())
+    order = list(sizes)
+    turn = sum(starts.values()) % len(order)
+    for partition in (order[turn:] + order[:turn])[:left]:
+        shares[partition] += 1
+    return {it: starts[it] + shares[it] if it in shares else end for it, end in ends.items()}
+
+
+def split(ranges: Iterable[Range], *, partitions_min: int | None, records_max: int | None) -> list[Range]:
+    """Cut ranges so that none is larger than allowed, and so that there are about as many as wanted."""
+    pieces = [piece for it in ranges if it.size > 0 for piece in _cut(it, -(-it.size // (records_max or it.size)))]
+    if partitions_min is None or len(pieces) >= partitions_min:
+        return pieces
+    total = sum(it.size for it in pieces)
+    return [piece for it in pieces for piece in _cut(it, max(1, round(it.size * partitions_min / total)))]
+
+
+def _cut(whole: Range, count: int) -> list[Range]:
+    """Cut into pieces whose sizes differ by one at most; none is empty."""
+    count = min(count, whole.size)
+    edges = [whole.start + whole.size * number // count for number in range(count + 1)]
+    return [whole._replace(start=start, until=until) for start, until in itertools.pairwise(edges)]
+
+
+# The cluster ---------------------------------------------------------------------------------------------------------
+
+
+def new_client(settings: ClientSettings) -> Client:
+    """A client with these settings; it connects when it is first used."""
+    return Client(
+        settings.bootstrap_servers,
+        client_id=settings.client_id,
+        timeout_ms=settings.timeout_ms,
+        connect_timeout_ms=settings.connect_timeout_ms,
+        retry=RetryPolicy(settings.backoff_ms, max(settings.backoff_ms, settings.backoff_ms_max)),
+    )
+
+
+class Found(NamedTuple):
+    """The partitions of a subscription that are there, and what it names that is not."""
+
+    partitions: list[TopicPartition]
+    missing: list[str]
+
+
+class Cluster:
+    """What the driver asks brokers: which partitions there are, and their offsets."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._client: Client | None = None
+        self._has_answered = False
+        self._told: set[str] = set()
+
+    def close(self) -> None:
+        """Close the connections; the next question opens them again."""
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+
+    def _ask(self, question: Callable[[Client], T]) -> T:
+        """Brokers that answered once may be away for a while; one that never did is most likely a wrong address."""
+        deadline_ms = now_ms() + self._options.client.timeout_ms
+        while True:
+            self._client = self._client or new_client(self._options.client)
+            try:
+                answer = question(self._client)
+            except (BrokerUnavailable, ConnectionLost, RequestTimedOut):
+                if not self._has_answered or now_ms() >= deadline_ms:
+                    raise
+                time.sleep(self._options.client.backoff_ms / 1000)
+                continue
+            self._has_answered = True
+            return answer
+
+    def lose(self, what: str) -> None:
+        """Fail because records are gone, or say so, once, and go on."""
+        if self._options.fails_on_data_loss:
+            raise DataLoss(f"{what}; to go on with what is left, set failOnDataLoss=false")
+        if what not in self._told:
+            self._told.add(what)
+            _log.warning("%s; going on without them, because failOnDataLoss=false", what)
+
+    # Partitions ------------------------------------------------------------------------------------------------------
+
+    def find(self) -> Found:
+        """The partitions that the query reads, as of now."""
+        subscription = self._options.subscription
+        wanted = _topics_of(subscription)
+        return _found(subscription, self._ask(lambda client: client.metadata(wanted)))
+
+    def demand(self) -> list[TopicPartition]:
+        """The same for a query that begins: everything it names must be there."""
+        found = self.find()
+        if found.missing:
+            option = self._options.subscription.kind.value
+            raise UnknownTopic(f"{option}: {', '.join(found.missing)} is not in the cluster: create it first")
+        return found.partitions
+
+    # Offsets ---------------------------------------------------------------------------------------------------------
+
+    def survey(self) -> tuple[Found, Offsets]:
+        """The partitions and their ends; a topic that is deleted between the two questions makes it ask both again."""
+        for _ in range(_SURVEYS_MAX - 1):
+            found = self.find()
+            try:
+                return found, self.latest(found.partitions)
+            except BrokerError as error:
+                if error.code not in _ABSENT:
+                    raise
+        found = self.find()
+        return found, self.latest(found.partitions)
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The first offset of each partition."""
+        return self._look_up(dict.fromkeys(partitions, EARLIEST))
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The offset behind the last record of each partition that may be read."""
+        return self._look_up(dict.fromkeys(partitions, LATEST))
+
+    def at_times(self, times: Mapping[TopicPartition, int]) -> Offsets:
+        """The first offset at or after a time in ms; -1 where no record is that new."""
+        return self._look_up(times)
+
+    def _look_up(self, timestamps: Mapping[TopicPartition, int]) -> Offsets:
+        if not timestamps:
+            return {}
+        level = self._options.client.isolation_level
+        found = self._ask(lambda client: admin.list_offsets(client, timestamps, isolation_level=level))
+        return {partition: it.offset for partition, it in found.items()}
+
+    def starts(self, partitions: list[TopicPartition]) -> Offsets:
+        """Where a new query begins."""
+        return self._at(self._options.starting, partitions, is_start=True)
+
+    def ends(self, partitions: list[TopicPartition]) -> Offsets:
+        """Where a batch ends."""
+        return self._at(self._options.ending, partitions, is_start=False)
+
+    def _at(self, place: Place, partitions: list[TopicPartition], *, is_start: bool) -> Offsets:
+        wanted = dict(place.each) if place.everywhere is None else dict.fromkeys(partitions, place.everywhere)
+        _check_complete(place, partitions)
+        if place.is_time:
+            return self._at_times(place, wanted, is_start=is_start)
+        known = {it: offset for it, offset in wanted.items() if offset >= 0}
+        asked = self._look_up({it: offset for it, offset in wanted.items() if offset < 0})
+        return asked | self._within_log(place, known)
+
+    def _at_times(self, place: Place, times: Offsets, *, is_start: bool) -> Offsets:
+        found = self.at_times(times)
+        none = [partition for partition, offset in found.items() if offset < 0]
+        if none and is_start and not self._options.is_latest_if_no_match:
+            raise InvalidOption(
+                f"{place.option}: {names(none)} has no record at or after {times[min(none)]} ms: choose an earlier"
+                " time, or set startingOffsetsByTimestampStrategy=latest"
+            )
+        return found | self.latest(none)
+
+    def _within_log(self, place: Place, offsets: Offsets) -> Offsets:
+        earliest, latest = self.earliest(offsets), self.latest(offsets)
+        for partition, offset in offsets.items():
+            if not earliest[partition] <= offset <= latest[partition]:
+                has = f"{earliest[partition]} to {latest[partition]}"
+                self.lose(f"{place.option}: offset {offset} is not in {partition}, whose log goes from {has}")
+        return {it: min(max(offset, earliest[it]), latest[it]) for it, offset in offsets.items()}
+
+
+def _topics_of(subscription: Subscription) -> list[str] | None:
+    if subscription.kind is SubscriptionKind.PATTERN:
+        return None
+    return sorted({*subscription.topics, *(it.topic for it in subscription.partitions)})
+
+
+def _found(subscription: Subscription, response: MetadataResponse) -> Found:
+    there: set[TopicPartition] = set()
+    for topic in response.topics:
+        if topic.error_code in _ABSENT or not topic.name:
+            continue
+        if topic.error_code and not topic.partitions:
+            raise BrokerError(topic.error_code, about=f"topic {topic.name}")
+        if subscription.kind is not SubscriptionKind.PATTERN or _matches(subscription.pattern, topic):
+            there |= {TopicPartition(topic.name, it.partition_index) for it in topic.partitions}
+    if subscription.kind is SubscriptionKind.ASSIGNED:
+        return Found(
+            sorted(there & subscription.partitions), [str(it) for it in sorted(subscription.partitions - there)]
+        )
+    topics = {it.topic for it in there}
+    return Found(sorted(there), [it for it in subscription.topics if it not in topics])
+
+
+_ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def _matches(pattern: str, topic: Any) -> bool:
+    return not topic.is_internal and re.fullmatch(pattern, topic.name) is not None
+
+
+def _check_complete(place: Place, partitions: list[TopicPartition]) -> None:
+    if place.everywhere is not None:
+        return
+    there, given = set(partitions), set(place.each)
+    if there - given:
+        hint = "" if place.is_time else "; -2 is earliest, -1 latest"
+        raise InvalidOption(f"{place.option}: {names(there - given)} is missing: name every partition{hint}")
+    if given - there:
+        raise InvalidOption(f"{place.option}: {names(given - there)} is not among the partitions that are read")
+
+
+# Progress of a stream ------------------------------------------------------------------------------------------------
+
+
+class Progress(NamedTuple):
+    """From where to where a stream can go now; `pinned` are starts that the end of the last batch did not say."""
+
+    starts: Offsets
+    ends: Offsets
+    pinned: Offsets
+
+
+def progress(cluster: Cluster, begun: Offsets, found: Found, latest: Offsets) -> Progress:
+    """Compare where a stream stands with the cluster: new partitions, those that are gone, logs that were cut off."""
+    # A topic that was deleted, or that is named and was never there.
+    gone = sorted(set(begun) - set(found.partitions))
+    if gone:
+        cluster.lose(f"{names(gone)}: the partitions are gone, and with them what was not read yet")
+    missing = sorted(set(found.missing) - {it.topic for it in gone} - {str(it) for it in gone})
+    if missing:
+        cluster.lose(f"{', '.join(missing)}: it is not in the cluster")
+    # A log that ends before the place where the stream stands: most likely the topic was deleted and made anew.
+    cut = [it for it in latest if it in begun and latest[it] < begun[it]]
+    for partition in cut:
+        cluster.lose(
+            f"{partition}: it was read up to offset {begun[partition]}, and its log now ends at {latest[partition]}:"
+            " was the topic deleted and made anew?"
+        )
+    new = [it for it in latest if it not in begun]
+    pinned = cluster.earliest([*new, *cut])
+    for partition in new:
+        if pinned[partition] > 0:
+            cluster.lose(f"{partition}: the new partition begins at offset {pinned[partition]} and not at 0")
+    starts = {it: pinned[it] if it in pinned else begun[it] for it in latest}
+    return Progress(starts, {it: max(starts[it], end) for it, end in latest.items()}, pinned)

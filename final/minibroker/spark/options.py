@@ -1,0 +1,540 @@
+"""The options of the format `minibroker`: names, defaults and refusals of Spark's own Kafka connector. A pure module.
+
+One difference: an option that nobody knows is refused, with the nearest name, where Spark's connector would ignore it.
+Spark hands over the names in lower case; whatever is said about an option is said with its real name.
+"""
+
+import difflib
+import enum
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from minibroker.client.errors import ClientError
+from minibroker.client.fetched import TopicPartition
+from minibroker.client.fetching import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from minibroker.client.routing import parse_addresses
+from minibroker.spark.errors import InvalidOption
+
+BATCH, STREAM, WRITE = "batch", "stream", "write"
+READ = (BATCH, STREAM)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A row of the table: what an option is called, where it counts, what it is if not given, what it is about."""
+
+    name: str
+    where: tuple[str, ...]
+    default: str
+    about: str
+
+
+OPTIONS = (
+    Option("kafka.bootstrap.servers", (*READ, WRITE), "required", "Brokers to ask first, HOST:PORT, comma-separated."),
+    Option(
+        "subscribe", READ, "", "Topics, comma-separated. One of subscribe, subscribePattern and assign is required."
+    ),
+    Option("subscribePattern", READ, "", "A regular expression that matches whole topic names; new topics join."),
+    Option("assign", READ, "", 'Partitions: `{"orders":[0,1]}`.'),
+    Option(
+        "startingOffsets",
+        READ,
+        "batch: earliest, stream: latest",
+        'Where a new query begins: earliest, latest (streams only) or `{"orders":{"0":23,"1":-2}}`; -2 is earliest, -1'
+        " latest. Partitions that appear later begin at their earliest offset.",
+    ),
+    Option("startingTimestamp", READ, "", "Begin at the first record at or after a time in ms. Before the next two."),
+    Option("startingOffsetsByTimestamp", READ, "", 'The same per partition: `{"orders":{"0":1000,"1":2000}}`.'),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        READ,
+        "error",
+        "If no record is that new: error, or latest to begin at the end.",
+    ),
+    Option("endingOffsets", (BATCH,), "latest", "Where a batch ends, exclusive: latest or offsets per partition."),
+    Option("endingTimestamp", (BATCH,), "", "End before the first record at or after a time in ms; none: at the end."),
+    Option("endingOffsetsByTimestamp", (BATCH,), "", "The same per partition."),
+    Option("maxOffsetsPerTrigger", (STREAM,), "no limit", "At most so many offsets per trigger, over all partitions."),
+    Option(
+        "minOffsetsPerTrigger", (STREAM,), "no limit", "Wait until so many offsets have come, up to maxTriggerDelay."
+    ),
+    Option(
+        "maxTriggerDelay", (STREAM,), "15m", "How long minOffsetsPerTrigger may delay a trigger: 500ms, 30s, 15m, 1h."
+    ),
+    Option(
+        "minPartitions", READ, "one per partition", "At least about so many Spark partitions: large ranges are split."
+    ),
+    Option("maxRecordsPerPartition", READ, "no limit", "At most so many offsets in a Spark partition."),
+    Option(
+        "failOnDataLoss", READ, "true", "Fail if records are gone before they were read; false goes on without them."
+    ),
+    Option(
+        "includeHeaders", (*READ, WRITE), "false", "Reading: a column headers. Writing: the column is written anyway."
+    ),
+    Option("groupIdPrefix", READ, "spark-minibroker-source", "Begins the client id by which brokers see the query."),
+    Option("kafkaConsumer.pollTimeoutMs", READ, "120000", "How long a task waits for records that must be there."),
+    Option("fetchOffset.numRetries", READ, "3", "Accepted; lookups are repeated until kafka.default.api.timeout.ms."),
+    Option("fetchOffset.retryIntervalMs", READ, "10", "Accepted; see kafka.retry.backoff.ms."),
+    Option("topic", (WRITE,), "", "The topic for every row, in place of a column topic."),
+    Option(
+        "delivery", (WRITE,), "at-least-once", "at-least-once; exactly-once is refused until there are transactions."
+    ),
+    Option("checkpointLocation", (WRITE,), "", "Spark's own; passed along with the others."),
+    Option("queryName", (WRITE,), "", "Spark's own; passed along with the others."),
+)
+_BY_LOWER_NAME = {option.name.lower(): option for option in OPTIONS}
+
+# Settings of Kafka's clients, behind `kafka.` ------------------------------------------------------------------------
+
+USED_SETTINGS = {
+    "bootstrap.servers": "",
+    "group.id": "",
+    "client.id": "the group id",
+    "isolation.level": "read_uncommitted",
+    "max.partition.fetch.bytes": "1048576",
+    "fetch.max.wait.ms": "500",
+    "check.crcs": "true",
+    "request.timeout.ms": "30000",
+    "default.api.timeout.ms": "30000",
+    "socket.connection.setup.timeout.ms": "10000",
+    "retry.backoff.ms": "100",
+    "retry.backoff.max.ms": "1000",
+    "security.protocol": "PLAINTEXT",
+}
+PRODUCER_SETTINGS = {
+    "acks": "all",
+    "batch.size": "",
+    "buffer.memory": "",
+    "compression.type": "none",
+    "compression.gzip.level": "",
+    "compression.lz4.level": "",
+    "compression.zstd.level": "",
+    "delivery.timeout.ms": "120000",
+    "enable.idempotence": "true",
+    "linger.ms": "0",
+    "max.block.ms": "60000",
+    "max.in.flight.requests.per.connection": "5",
+    "max.request.size": "1048576",
+    "retries": "2147483647",
+    "partitioner.class": "",
+    "partitioner.ignore.keys": "false",
+    "transaction.timeout.ms": "60000",
+}
+IGNORED_SETTINGS = frozenset(
+    {
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "client.dns.lookup",
+        "client.rack",
+        "connections.max.idle.ms",
+        "enable.metrics.push",
+        "exclude.internal.topics",
+        "fetch.max.bytes",
+        "fetch.min.bytes",
+        "group.instance.id",
+        "group.protocol",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metadata.max.age.ms",
+        "metadata.max.idle.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partition.assignment.strategy",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "send.buffer.bytes",
+        "session.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+    }
+)
+REFUSED_SETTINGS = {
+    "auto.offset.reset": "set startingOffsets, which Spark keeps in the checkpoint",
+    "key.deserializer": "keys are read as bytes: cast the column",
+    "value.deserializer": "values are read as bytes: cast the column",
+    "key.serializer": "keys are written from strings or bytes: cast the column",
+    "value.serializer": "values are written from strings or bytes: cast the column",
+    "enable.auto.commit": "Spark keeps the offsets in the checkpoint, and commits none",
+    "interceptor.classes": "there is no Java client here to intercept",
+    "transactional.id": "transactions are not supported yet",
+}
+_KAFKA = "kafka."
+
+
+class SubscriptionKind(enum.Enum):
+    """How the partitions are named; the value is the option."""
+
+    TOPICS = "subscribe"
+    PATTERN = "subscribePattern"
+    ASSIGNED = "assign"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which partitions are read."""
+
+    kind: SubscriptionKind
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to begin or to end: one place for all partitions, or one for each; by offset or by time."""
+
+    option: str
+    everywhere: int | None = None
+    each: Mapping[TopicPartition, int] = field(default_factory=dict)
+    is_time: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What a connection and its fetches need to know; two that are equal can share a connection."""
+
+    bootstrap_servers: str
+    client_id: str
+    timeout_ms: int = 30_000
+    connect_timeout_ms: int = 10_000
+    backoff_ms: int = 100
+    backoff_ms_max: int = 1000
+    fetch_bytes_max: int = 1024 * 1024
+    fetch_wait_ms_max: int = 500
+    check_crcs: bool = True
+    isolation_level: int = READ_UNCOMMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options of a query that reads, checked."""
+
+    client: ClientSettings
+    subscription: Subscription
+    starting: Place
+    ending: Place
+    is_latest_if_no_match: bool = False
+    offsets_per_trigger_max: int | None = None
+    offsets_per_trigger_min: int | None = None
+    trigger_delay_ms_max: int = 15 * 60 * 1000
+    partitions_min: int | None = None
+    records_per_partition_max: int | None = None
+    fails_on_data_loss: bool = True
+    includes_headers: bool = False
+    poll_timeout_ms: int = 120_000
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], mode: str) -> "ReadOptions":
+        """Check the options of a read; the mode is BATCH or STREAM."""
+        given = _Given(options, mode)
+        return cls(
+            client=_client(given, given.text("groupIdPrefix") or "spark-minibroker-source"),
+            subscription=_subscription(given),
+            starting=_starting(given),
+            ending=_ending(given),
+            is_latest_if_no_match=given.choice("startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
+            offsets_per_trigger_max=given.count("maxOffsetsPerTrigger"),
+            offsets_per_trigger_min=_offsets_min(given),
+            trigger_delay_ms_max=given.duration_ms("maxTriggerDelay") or 15 * 60 * 1000,
+            partitions_min=given.count("minPartitions"),
+            records_per_partition_max=given.count("maxRecordsPerPartition"),
+            fails_on_data_loss=given.flag("failOnDataLoss", default=True),
+            includes_headers=given.flag("includeHeaders", default=False),
+            poll_timeout_ms=given.count("kafkaConsumer.pollTimeoutMs") or 120_000,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The options of a query that writes, checked; `kafka` has the settings behind `kafka.` as they were given."""
+
+    client: ClientSettings
+    topic: str | None = None
+    includes_headers: bool = False
+    delivery: str = "at-least-once"
+    kafka: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "WriteOptions":
+        """Check the options of a write."""
+        given = _Given(options, WRITE)
+        topic = given.text("topic")
+        if topic is not None and not topic.strip():
+            raise InvalidOption("topic: it is empty: name a topic, or leave it out and have a column topic")
+        if given.choice("delivery", ("at-least-once", "exactly-once")) == "exactly-once":
+            raise InvalidOption("delivery: exactly-once needs transactions, which are not there yet: use at-least-once")
+        return cls(
+            client=_client(given, "spark-minibroker-sink"),
+            topic=topic,
+            includes_headers=given.flag("includeHeaders", default=False),
+            kafka=given.kafka,
+        )
+
+
+# What was given ------------------------------------------------------------------------------------------------------
+
+
+class _Given:
+    """Options by their real names, each of them known and meant for this use."""
+
+    def __init__(self, options: Mapping[str, str], mode: str) -> None:
+        self.mode = mode
+        self.kafka: dict[str, str] = {}
+        self._values: dict[str, str] = {}
+        for name, value in options.items():
+            lower = name.lower()
+            if lower.startswith(_KAFKA):
+                setting = lower.removeprefix(_KAFKA)
+                _check_setting(setting, mode)
+                self.kafka[setting] = value
+            else:
+                self._values[_known(name, mode).name] = value
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self._values.get(name)
+        return default if text is None else _flag(name, text)
+
+    def count(self, name: str) -> int | None:
+        text = self._values.get(name)
+        return None if text is None else _whole(name, text, least=1)
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        text = self._values.get(name, choices[0]).strip().lower()
+        return _one_of(name, text, choices)
+
+    def duration_ms(self, name: str) -> int | None:
+        text = self._values.get(name)
+        if text is None:
+            return None
+        match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
+        unit_ms = _UNITS_MS.get(match[2]) if match else None
+        if match is None or unit_ms is None:
+            raise InvalidOption(
+                f"{name}: {text!r} is not a duration: write a number with ms, s, m, h or d, such as 15m"
+            )
+        return int(match[1]) * unit_ms
+
+    def setting(self, name: str) -> str | None:
+        return self.kafka.get(name)
+
+    def whole(self, name: str, default: int, *, least: int = 1) -> int:
+        text = self.kafka.get(name)
+        return default if text is None else _whole(_KAFKA + name, text, least=least)
+
+
+_UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _known(name: str, mode: str) -> Option:
+    option = _BY_LOWER_NAME.get(name.lower())
+    if option is None:
+        names = [it.name for it in OPTIONS if mode in it.where]
+        raise InvalidOption(f"{name}: there is no such option{_nearest(name, names)}")
+    if mode in option.where or (mode == BATCH and STREAM in option.where):
+        return option  # what only a stream needs is of no use to a batch, and does no harm
+    if mode == STREAM and BATCH in option.where:
+        raise InvalidOption(f"{option.name}: a stream has no end: it counts in batch reads only")
+    hint = ": to read topics, use subscribe" if option.name == "topic" else ""
+    raise InvalidOption(f"{option.name}: it is not an option of a {_MODE_NAMES[mode]}{hint}")
+
+
+_MODE_NAMES = {BATCH: "read", STREAM: "read", WRITE: "write"}
+
+
+def _check_setting(setting: str, mode: str) -> None:
+    if setting in REFUSED_SETTINGS:
+        raise InvalidOption(f"{_KAFKA}{setting}: it cannot be set: {REFUSED_SETTINGS[setting]}")
+    if setting.startswith(("ssl.", "sasl.")):
+        raise InvalidOption(f"{_KAFKA}{setting}: TLS and SASL are not supported yet: connect to a PLAINTEXT listener")
+    known = {*USED_SETTINGS, *IGNORED_SETTINGS, *PRODUCER_SETTINGS}
+    if setting not in known:
+        near = _nearest(_KAFKA + setting, [_KAFKA + it for it in known])
+        raise InvalidOption(f"{_KAFKA}{setting}: Kafka's clients have no such setting{near}")
+    if mode != WRITE and setting in PRODUCER_SETTINGS:
+        raise InvalidOption(f"{_KAFKA}{setting}: it is a setting of producers, and this query reads")
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    by_lower = {it.lower(): it for it in names}
+    found = difflib.get_close_matches(name.lower(), sorted(by_lower), n=1, cutoff=0.5)
+    return f": did you mean {by_lower[found[0]]}?" if found else ""
+
+
+def _flag(name: str, text: str) -> bool:
+    return _one_of(name, text.strip().lower(), ("true", "false")) == "true"
+
+
+def _one_of(name: str, text: str, choices: tuple[str, ...]) -> str:
+    if text not in choices:
+        raise InvalidOption(f"{name}: {text!r} is neither {' nor '.join(choices)}")
+    return text
+
+
+def _whole(name: str, text: str, *, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise InvalidOption(f"{name}: {text!r} is not a whole number") from None
+    if value < least:
+        raise InvalidOption(f"{name}: {value} is too small: it must be {least} or more")
+    return value
+
+
+# The parts -----------------------------------------------------------------------------------------------------------
+
+
+def _client(given: _Given, group_prefix: str) -> ClientSettings:
+    servers = given.setting("bootstrap.servers")
+    if not servers or not servers.strip():
+        raise InvalidOption("kafka.bootstrap.servers: it must be set, to HOST:PORT of one broker or more")
+    try:
+        parse_addresses(servers)
+    except ClientError as error:
+        raise InvalidOption(f"kafka.bootstrap.servers: {error}") from None
+    protocol = (given.setting("security.protocol") or "PLAINTEXT").upper()
+    if protocol != "PLAINTEXT":
+        raise InvalidOption(
+            f"kafka.security.protocol: {protocol} is not supported yet: connect to a PLAINTEXT listener"
+        )
+    levels = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+    level = _one_of("kafka.isolation.level", given.setting("isolation.level") or "read_uncommitted", tuple(levels))
+    request_timeout_ms = given.whole("request.timeout.ms", 30_000)
+    return ClientSettings(
+        bootstrap_servers=servers,
+        client_id=given.setting("client.id") or given.setting("group.id") or group_prefix,
+        timeout_ms=given.whole("default.api.timeout.ms", request_timeout_ms),
+        connect_timeout_ms=given.whole("socket.connection.setup.timeout.ms", 10_000),
+        backoff_ms=given.whole("retry.backoff.ms", 100),
+        backoff_ms_max=given.whole("retry.backoff.max.ms", 1000),
+        fetch_bytes_max=given.whole("max.partition.fetch.bytes", 1024 * 1024),
+        fetch_wait_ms_max=given.whole("fetch.max.wait.ms", 500, least=0),
+        check_crcs=_flag("kafka.check.crcs", given.setting("check.crcs") or "true"),
+        isolation_level=levels[level],
+    )
+
+
+def _subscription(given: _Given) -> Subscription:
+    found = [kind for kind in SubscriptionKind if given.text(kind.value) is not None]
+    names = "subscribe, subscribePattern, assign"
+    if not found:
+        raise InvalidOption(f"subscribe: one of {names} must be set: which topics are to be read?")
+    if len(found) > 1:
+        both = " and ".join(kind.value for kind in found)
+        raise InvalidOption(f"{found[0].value}: only one of {names} can be set, not {both}")
+    kind = found[0]
+    return _SUBSCRIPTIONS[kind](given.text(kind.value) or "")
+
+
+def _topics(text: str) -> Subscription:
+    topics = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+    if not topics:
+        raise InvalidOption(f"subscribe: {text!r} names no topic")
+    return Subscription(SubscriptionKind.TOPICS, topics=topics)
+
+
+def _pattern(text: str) -> Subscription:
+    if not text.strip():
+        raise InvalidOption("subscribePattern: it is empty; .* matches every topic")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidOption(f"subscribePattern: {text!r} is not a regular expression: {error}") from None
+    return Subscription(SubscriptionKind.PATTERN, pattern=text)
+
+
+def _assigned(text: str) -> Subscription:
+    shape = '{"orders":[0,1]}'
+    parsed = _json("assign", text, shape)
+    partitions = set()
+    for topic, numbers in parsed.items():
+        if not isinstance(numbers, list) or not all(_is_whole(it) and it >= 0 for it in numbers):
+            raise InvalidOption(f"assign: the partitions of {topic} are not a list of numbers: write {shape}")
+        partitions |= {TopicPartition(topic, number) for number in numbers}
+    if not partitions:
+        raise InvalidOption(f"assign: {text!r} names no partition: write {shape}")
+    return Subscription(SubscriptionKind.ASSIGNED, partitions=frozenset(partitions))
+
+
+_SUBSCRIPTIONS: dict[SubscriptionKind, Callable[[str], Subscription]] = {
+    SubscriptionKind.TOPICS: _topics,
+    SubscriptionKind.PATTERN: _pattern,
+    SubscriptionKind.ASSIGNED: _assigned,
+}
+
+
+def _starting(given: _Given) -> Place:
+    default = "earliest" if given.mode == BATCH else "latest"
+    names = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+    place = _place(given, names, default, least=EARLIEST)
+    if given.mode == BATCH and not place.is_time and LATEST in (place.everywhere, *place.each.values()):
+        raise InvalidOption("startingOffsets: a batch cannot begin at latest (-1): there would be nothing to read")
+    return place
+
+
+def _ending(given: _Given) -> Place:
+    place = _place(given, ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"), "latest", least=EARLIEST)
+    if not place.is_time and EARLIEST in (place.everywhere, *place.each.values()):
+        raise InvalidOption("endingOffsets: a batch cannot end at earliest (-2): there would be nothing to read")
+    return place
+
+
+def _place(given: _Given, names: tuple[str, str, str], default: str, *, least: int) -> Place:
+    """The option that counts most comes first: one time, times, offsets."""
+    time, times, offsets = names
+    if (text := given.text(time)) is not None:
+        return Place(time, _whole(time, text, least=0), is_time=True)
+    if (text := given.text(times)) is not None:
+        return Place(times, each=numbers_by_partition(times, text, least=0), is_time=True)
+    text = (given.text(offsets) or default).strip()
+    everywhere = {"earliest": EARLIEST, "latest": LATEST}.get(text.lower())
+    if everywhere is not None:
+        return Place(offsets, everywhere)
+    return Place(offsets, each=numbers_by_partition(offsets, text, least=least))
+
+
+def numbers_by_partition(name: str, text: str, *, least: int) -> dict[TopicPartition, int]:
+    """The content of an option such as `{"orders":{"0":23,"1":-2}}`."""
+    shape = '{"orders":{"0":23,"1":42}}'
+    numbers: dict[TopicPartition, int] = {}
+    for topic, partitions in _json(name, text, shape).items():
+        if not isinstance(partitions, dict):
+            raise InvalidOption(f"{name}: what stands at {topic} is not a number per partition: write {shape}")
+        for partition, number in partitions.items():
+            if not (partition.isascii() and partition.isdigit() and _is_whole(number) and number >= least):
+                raise InvalidOption(f"{name}: {json.dumps({partition: number})} at {topic} cannot be: write {shape}")
+            numbers[TopicPartition(topic, int(partition))] = number
+    if not numbers:
+        raise InvalidOption(f"{name}: {text!r} names no partition: write {shape}")
+    return numbers
+
+
+def _json(name: str, text: str, shape: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        words = "earliest, latest or " if name in ("startingOffsets", "endingOffsets") else ""
+        raise InvalidOption(f"{name}: {text!r} cannot be understood: write {words}{shape}")
+    return parsed
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _offsets_min(given: _Given) -> int | None:
+    least, most = given.count("minOffsetsPerTrigger"), given.count("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise InvalidOption(f"minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, which is {most}")
+    return least

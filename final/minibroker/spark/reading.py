@@ -1,0 +1,261 @@
+"""What a task does: fetch the offsets of one split, and turn the broker's bytes into Arrow.
+
+The next fetch is under way while the last one is decoded; so a worker holds two answers at most, however large the
+split is. Connections are kept in the worker process for the tasks that follow.
+"""
+
+import logging
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from minibroker.client import admin
+from minibroker.client.blocking import Client, Link, now_ms
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ClientError,
+    ConnectionLost,
+    LogTruncated,
+    OffsetOutOfRange,
+    RequestTimedOut,
+)
+from minibroker.client.fetched import FetchedBatches, TopicPartition
+from minibroker.client.fetching import EARLIEST, LATEST, FetchConfig, Fetcher, FetchOrder, OffsetReset
+from minibroker.client.retries import RetryPolicy
+from minibroker.spark.decoding import decode
+from minibroker.spark.errors import DataLoss, ReadTimedOut
+from minibroker.spark.offsets import new_client
+from minibroker.spark.options import ClientSettings, ReadOptions
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+_CLIENTS_MAX = 8
+_log = logging.getLogger(__name__)
+_clients: dict[tuple[int, ClientSettings], Client] = {}
+
+
+@dataclass(frozen=True)
+class Split(InputPartition):
+    """The offsets of one partition that a task reads; `until` is exclusive."""
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}, offsets {self.start} to {self.until - 1}"
+
+
+def read_split(options: ReadOptions, split: Split) -> "Iterator[RecordBatch]":
+    """The records of a split, as Arrow record batches."""
+    client = cached_client(options.client)
+    for fetched in fetch_range(client, options, split):
+        yield from decode(
+            split.topic,
+            split.partition,
+            _committed(fetched),
+            from_offset=fetched.fetch_offset,
+            upto_offset=split.until,
+            include_headers=options.includes_headers,
+            check_crcs=False,  # the fetcher has done that
+        )
+
+
+def cached_client(settings: ClientSettings) -> Client:
+    """The client of this process for these settings; a fork makes its own."""
+    key = os.getpid(), settings
+    if key not in _clients:
+        while len(_clients) >= _CLIENTS_MAX:
+            _clients.pop(next(iter(_clients))).close()
+        _clients[key] = new_client(settings)
+    return _clients[key]
+
+
+def close_clients() -> None:
+    """Close the connections of this process; a worker keeps them for as long as it lives."""
+    while _clients:
+        _clients.popitem()[1].close()
+
+
+def _committed(fetched: FetchedBatches) -> memoryview:
+    """The bytes without the batches of transactions that were aborted, of which there are hardly ever any."""
+    if not fetched.aborted:
+        return fetched.records
+    return memoryview(b"".join(batch.view for batch in fetched.batches()))
+
+
+def fetch_range(client: Client, options: ReadOptions, split: Split) -> Iterator[FetchedBatches]:
+    """Fetch a split; what is gone is an error or left out, as `failOnDataLoss` says."""
+    pipe = _Pipe(client, options, split)
+    try:
+        while pipe.position < split.until:
+            fetched = pipe.take()
+            if fetched is not None:
+                yield fetched
+    finally:
+        pipe.close()
+
+
+class _Pipe:
+    """One partition's fetches: at most one under way, and the next sent before the last is handed out."""
+
+    def __init__(self, client: Client, options: ReadOptions, split: Split) -> None:
+        self._client = client
+        self._options = options
+        self._split = split
+        self._name = TopicPartition(split.topic, split.partition)
+        self._fetcher = Fetcher(_fetch_config(options.client), random.random)
+        self._fetcher.assign([self._name], {self._name: split.start})
+        self._in_flight: tuple[Link, FetchOrder, int] | None = None
+        self._moved_ms = now_ms()
+        self.position = split.start
+
+    def close(self) -> None:
+        """An answer that nobody waits for any more must not be taken for the next task's."""
+        if self._in_flight is not None:
+            self._client.drop(self._in_flight[0].address)
+            self._in_flight = None
+
+    def take(self) -> FetchedBatches | None:
+        """Wait for what is under way, ask for what follows, and hand out what came, if anything did."""
+        try:
+            if self._in_flight is None:
+                self._send()
+            fetched = self._receive()
+        except (BrokerUnavailable, ConnectionLost, RequestTimedOut) as error:
+            self._on_trouble(error)
+            return None
+        except BrokerError as error:
+            self._on_refusal(error)
+            return None
+        if fetched is None:
+            self._check_progress()
+            return None
+        self._move(fetched.next_offset)
+        if self.position < self._split.until:
+            self._send_ahead()
+        return fetched
+
+    def _move(self, position: int) -> None:
+        self.position, self._moved_ms = position, now_ms()
+
+    # Out and in ------------------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        core = self._client.core
+        self._client.run(core.leader(*self._name))
+        plan = self._fetcher.plan(now_ms(), core.routes)
+        for node_id in plan.fetches:
+            link = self._client.link(node_id)
+            order = self._fetcher.order(node_id, [self._name], core.routes, version=link.version_of(ApiKey.FETCH))
+            try:
+                number = link.send(order.request, deadline_ms=self._deadline_ms(), version_max=order.version_max)
+            except ClientError:
+                self._lose_link(link, order)
+                raise
+            self._in_flight = link, order, number
+
+    def _send_ahead(self) -> None:
+        """An error here is not of what is handed out: it shows again when it is that fetch's turn."""
+        try:
+            self._send()
+        except ClientError as error:
+            _log.info("%s: the next fetch has to be repeated: %s", self._name, error)
+
+    def _deadline_ms(self) -> float:
+        return now_ms() + self._options.client.timeout_ms + self._options.client.fetch_wait_ms_max
+
+    def _receive(self) -> FetchedBatches | None:
+        if self._in_flight is None:
+            self._pause()
+            return None
+        link, order, number = self._in_flight
+        self._in_flight = None
+        deadline_ms = self._deadline_ms()
+        try:
+            while True:
+                for answered, response in link.receive(deadline_ms):
+                    if answered == number:
+                        routes = self._client.core.routes
+                        fetched = self._fetcher.on_response(order, response, routes, now_ms=now_ms())
+                        return fetched[0] if fetched else None
+        except ClientError:
+            self._lose_link(link, order)
+            raise
+
+    def _lose_link(self, link: Link, order: FetchOrder) -> None:
+        self._client.drop(link.address)
+        self._client.core.routes.on_disconnect(order.node_id)
+        self._fetcher.on_lost(order, now_ms=now_ms())
+
+    # Trouble ---------------------------------------------------------------------------------------------------------
+
+    def _check_progress(self) -> None:
+        error = self._fetcher.take_error()
+        if isinstance(error, OffsetOutOfRange | LogTruncated):
+            self._on_loss(error)
+        elif isinstance(error, BrokerError):
+            self._on_refusal(error)
+        elif error is not None:
+            raise error
+        elif now_ms() - self._moved_ms >= self._options.poll_timeout_ms:
+            raise ReadTimedOut(
+                f"{self._split}: nothing came from offset {self.position} on for {self._options.poll_timeout_ms} ms;"
+                f" the log's end is {self._fetcher.high_watermark(self._name)}: see kafkaConsumer.pollTimeoutMs"
+            )
+
+    def _on_trouble(self, error: ClientError) -> None:
+        """A broker may be away for as long as the client's timeout."""
+        if now_ms() - self._moved_ms >= self._options.client.timeout_ms:
+            raise error
+        self._pause()
+
+    def _pause(self) -> None:
+        now = now_ms()
+        wakeup_ms = self._fetcher.wakeup_ms(now)
+        wait_ms = self._options.client.backoff_ms if wakeup_ms is None else wakeup_ms - now
+        time.sleep(max(0.0, wait_ms) / 1000)
+
+    def _on_refusal(self, error: BrokerError) -> None:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise error
+        self._lose(f"{self._name} is gone", self._split.until)
+
+    def _on_loss(self, error: ClientError) -> None:
+        """Go on where the log begins, if that is ahead; what a log that was cut off no longer has is skipped."""
+        log = {at: admin.list_offsets(self._client, {self._name: at})[self._name].offset for at in (EARLIEST, LATEST)}
+        has = f"its log goes from {log[EARLIEST]} to {log[LATEST]}"
+        is_ahead = self.position < log[EARLIEST]
+        self._lose(f"{error}; {has}", min(log[EARLIEST], self._split.until) if is_ahead else self._split.until)
+
+    def _lose(self, what: str, position: int) -> None:
+        lost = f"{self._split}: records from offset {self.position} to {position - 1} are gone: {what}"
+        if self._options.fails_on_data_loss:
+            raise DataLoss(f"{lost}; to go on with what is left, set failOnDataLoss=false")
+        _log.warning("%s; going on without them, because failOnDataLoss=false", lost)
+        self._move(position)
+        if position < self._split.until:
+            self._fetcher.seek(self._name, position)
+
+
+def _fetch_config(settings: ClientSettings) -> FetchConfig:
+    return FetchConfig(
+        min_bytes=1,
+        max_wait_ms=settings.fetch_wait_ms_max,
+        max_bytes=settings.fetch_bytes_max,
+        partition_max_bytes=settings.fetch_bytes_max,
+        isolation_level=settings.isolation_level,
+        offset_reset=OffsetReset.ERROR,
+        check_crcs=settings.check_crcs,
+        retry=RetryPolicy(settings.backoff_ms, max(settings.backoff_ms, settings.backoff_ms_max)),
+    )

@@ -1,0 +1,267 @@
+"""The data source `minibroker`: planning on the driver, where offsets are resolved; tasks only read what was planned.
+
+A stream's batch is a function of its start and its end, which Spark logs before it runs the batch. So a batch that is
+run again, in another process after a crash, has the same records: see `minibroker.spark.offsets` for what is pinned.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from minibroker.client.blocking import now_ms
+from minibroker.spark.errors import InvalidOption
+from minibroker.spark.filters import Pushed
+from minibroker.spark.offsets import (
+    Cluster,
+    Document,
+    Offsets,
+    Range,
+    from_document,
+    limited,
+    progress,
+    ranges_between,
+    split,
+    to_document,
+)
+from minibroker.spark.options import BATCH, STREAM, ReadOptions, WriteOptions
+from minibroker.spark.reading import Split, read_split
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+
+COLUMNS = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+)
+HEADERS = StructField(
+    "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+)
+
+_PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class MinibrokerSource(DataSource):
+    """The format `minibroker`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format(...)`."""
+        return "minibroker"
+
+    def schema(self) -> StructType:
+        """The columns of Spark's Kafka connector; it is the first that Spark asks of a read, batch or stream."""
+        # Which of the two is not known yet: what both refuse is refused here, at load().
+        options = {name: value for name, value in self.options.items() if not name.lower().startswith("ending")}
+        mode = BATCH if len(options) < len(self.options) else STREAM
+        has_headers = ReadOptions.parse(self.options, mode).includes_headers
+        return StructType([*COLUMNS.fields, HEADERS]) if has_headers else COLUMNS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read in a batch."""
+        options = ReadOptions.parse(self.options, BATCH)
+        self._check_schema(schema)
+        return FilteringReader(options) if _is_pushing() else BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Read as a stream."""
+        options = ReadOptions.parse(self.options, STREAM)
+        self._check_schema(schema)
+        return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
+        """Write in a batch."""
+        from minibroker.spark.sink import BatchWriter  # noqa: PLC0415 - a query that reads needs none of it
+
+        if overwrite:
+            raise InvalidOption("mode: a topic cannot be overwritten, records are only ever added: use mode('append')")
+        return BatchWriter(WriteOptions.parse(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":  # noqa: N802
+        """Write a stream."""
+        from minibroker.spark.sink import StreamWriter  # noqa: PLC0415
+
+        if overwrite:
+            raise InvalidOption(
+                "outputMode: complete would write the whole result again and again: use append or update"
+            )
+        return StreamWriter(WriteOptions.parse(self.options), schema)
+
+    def _check_schema(self, schema: StructType) -> None:
+        expected = self.schema().simpleString()
+        if schema.simpleString() != expected:
+            raise InvalidOption(f"schema: it cannot be chosen: the columns are {expected}")
+
+
+def _is_pushing() -> bool:
+    """Whether Spark is about to push filters.
+
+    A reader that has `pushFilters` while `spark.sql.python.filterPushdown.enabled` is not set makes Spark fail, and the
+    setting cannot be seen from here. But Spark pushes filters in a process of its own.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN in sys.modules or getattr(main, "name", "") == _PUSHDOWN
+
+
+class BatchReader(DataSourceReader):
+    """Reads what the topics have when the query is planned."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._pushed = Pushed()
+
+    def partitions(self) -> list[InputPartition]:
+        """The splits, with offsets that are fixed here."""
+        cluster = Cluster(self._options)
+        try:
+            ranges = self._ranges(cluster)
+        finally:
+            cluster.close()
+        return _splits(self._options, ranges)
+
+    def _ranges(self, cluster: Cluster) -> list[Range]:
+        partitions = cluster.demand()
+        starts, ends = cluster.starts(partitions), cluster.ends(partitions)
+        wanted = [it for it in partitions if self._pushed.wants(it)]
+        since = self._pushed.timestamp_ms_min
+        newer = {} if since is None else cluster.at_times(dict.fromkeys(wanted, since))
+        ranges = []
+        for it in wanted:
+            until = min(ends[it], self._pushed.offset_end)
+            # No record that new: there is nothing to read.
+            first = newer.get(it, 0) if newer.get(it, 0) >= 0 else until
+            ranges.append(Range(*it, max(starts[it], self._pushed.offset_min, first), until))
+        return ranges
+
+    def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":
+        """In a task: the records of a split."""
+        return _read(self._options, partition)
+
+
+class FilteringReader(BatchReader):
+    """The same, for Spark with `spark.sql.python.filterPushdown.enabled=true`."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take the filters that save reading; return those that Spark has to apply."""
+        return self._pushed.push(filters)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the batches of a stream. Spark keeps one in a process of its own for as long as the query runs."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options)
+        self._initial: Document | None = None
+        self._has_begun = False
+        self._target: Offsets | None = None
+        self._latest: Offsets | None = None
+        self._triggered_ms: float | None = None
+
+    def initialOffset(self) -> Document:  # noqa: N802
+        """Where a query without a checkpoint begins; asked for twice, and it must not move in between."""
+        if self._initial is None:
+            self._initial = to_document(self._cluster.starts(self._cluster.demand()))
+        return self._initial
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Remember where the logs end: what comes later is for another run."""
+        self._target = self._cluster.survey()[1]
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What the options say; Spark hands it back, or ReadAllAvailable where the trigger demands it."""
+        if self._options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(self._options.offsets_per_trigger_max)
+        if self._options.offsets_per_trigger_min is not None:
+            return ReadMinRows(self._options.offsets_per_trigger_min)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
+        """Where the next batch ends, given where it starts; the same as the start if there is nothing to do."""
+        begun = from_document(start)
+        found, self._latest = self._cluster.survey()
+        now = progress(self._cluster, begun, found, self._reachable(begun, self._latest))
+        ends = self._admitted(now.starts, now.ends, limit)
+        self._has_begun |= start != self._initial
+        if not self._has_begun:
+            # The first end says where the query began, for the case that its first batch has to be run again.
+            return to_document(ends, now.starts)
+        return start if ends == begun and not now.pinned else to_document(ends, now.pinned)
+
+    def _reachable(self, begun: Offsets, latest: Offsets) -> Offsets:
+        if self._target is None:
+            return latest
+        known = {it: end for it, end in latest.items() if it in self._target or it in begun}
+        return {it: min(end, self._target.get(it, begun.get(it, 0))) for it, end in known.items()}
+
+    def _admitted(self, starts: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
+        if isinstance(limit, ReadAllAvailable):
+            return ends
+        available = sum(ends.values()) - sum(starts.values())
+        if self._must_wait(available):
+            return starts
+        self._triggered_ms = now_ms()
+        return limited(starts, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
+
+    def _must_wait(self, available: int) -> bool:
+        """Whether too little has come for a batch that is not overdue either; the first is never delayed."""
+        least = self._options.offsets_per_trigger_min
+        if least is None or available >= least or self._target is not None or self._triggered_ms is None:
+            return False
+        return now_ms() - self._triggered_ms < self._options.trigger_delay_ms_max
+
+    def reportLatestOffset(self) -> Document | None:  # noqa: N802
+        """The logs' ends as of the last trigger: less the end of the batch it is the lag."""
+        return None if self._latest is None else to_document(self._latest)
+
+    def partitions(self, start: Document, end: Document) -> list[InputPartition]:
+        """The splits of a batch."""
+        return _splits(self._options, ranges_between(start, end))
+
+    def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":
+        """In a task: the records of a split."""
+        return _read(self._options, partition)
+
+    def stop(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get a copy, which needs no connection of the driver's.
+        return {"_options": self._options}
+
+
+def _splits(options: ReadOptions, ranges: Iterable[Range]) -> list[InputPartition]:
+    pieces = split(ranges, partitions_min=options.partitions_min, records_max=options.records_per_partition_max)
+    return [Split(*it) for it in pieces]
+
+
+def _read(options: ReadOptions, partition: InputPartition) -> "Iterator[RecordBatch]":
+    # Spark makes a partition of its own where there are none.
+    return read_split(options, partition) if isinstance(partition, Split) else iter(())

@@ -1,0 +1,506 @@
+"""The executor's half of the sink: Arrow rows become batches, and batches are produced until every one is acknowledged.
+
+At least once, with acks=all: a batch leaves its queue only when its leader has said that it is written. What was sent
+on a connection that broke is sent again, and so may stand in the log twice. Within one task the rows of a partition
+keep their order: one batch of a partition is in flight at a time.
+
+Exactly-once is to come, and this is where it plugs in: an `Outbox` takes a transactional id, which goes into each
+request. What is missing is around it: `InitProducerId` before the first batch, producer id, epoch and sequence in each
+batch's header, and `TxnOffsetCommit` and `EndTxn` once `flush` has returned.
+"""
+
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minibroker.client.blocking import Client, Link, now_ms
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ClientError,
+    ConnectionLost,
+    DeliveryTimedOut,
+    RequestTimedOut,
+)
+from minibroker.client.retries import RetryPolicy
+from minibroker.client.routing import Effect, hint_of, nodes_of
+from minibroker.log.compression import Compression
+from minibroker.spark import encoding
+from minibroker.spark.errors import ConnectorError, InvalidOption
+from minibroker.spark.options import WriteOptions
+from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+
+ACKS_ALL = -1
+_AROUND_A_BATCH = 4096  # what a request has beside its batches, so that both stay below what a broker takes
+QUEUED_BYTES_MAX = 8 * 1024 * 1024
+"""What a task holds of encoded batches before it waits for the brokers."""
+
+_LOST = (BrokerUnavailable, ConnectionLost, RequestTimedOut)
+
+
+class RowRefused(ConnectorError):
+    """A row that cannot be written; the task fails, and fails again when it is tried again."""
+
+
+Place = tuple[str, int]
+"""A topic and a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How batches are made and sent, with the defaults of Kafka's producer."""
+
+    bootstrap_servers: str
+    client_id: str = "spark-minibroker-sink"
+    acks: int = ACKS_ALL
+    compression: Compression = Compression.NONE
+    batch_bytes_max: int = 1024 * 1024 - _AROUND_A_BATCH
+    request_bytes_max: int = 4 * 1024 * 1024
+    connect_timeout_ms: int = 10_000
+    request_timeout_ms: int = 30_000
+    delivery_timeout_ms: int = 120_000
+    backoff_ms: int = 100
+    backoff_ms_max: int = 1000
+    transactional_id: str | None = None
+
+
+_ACKS = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": 1}
+
+
+def delivery_of(options: WriteOptions) -> Delivery:
+    """The settings behind `kafka.` that a producer has; what cannot work is refused by its name."""
+    client, default = options.client, Delivery("")
+    return Delivery(
+        client.bootstrap_servers,
+        client_id=client.client_id,
+        acks=_choice(options, "acks", _ACKS, ACKS_ALL),
+        compression=_choice(options, "compression.type", {it.name.lower(): it for it in Compression}, Compression.NONE),
+        batch_bytes_max=_whole(options, "max.request.size", 1024 * 1024, least=16 * 1024) - _AROUND_A_BATCH,
+        connect_timeout_ms=client.connect_timeout_ms,
+        request_timeout_ms=_whole(options, "request.timeout.ms", default.request_timeout_ms),
+        delivery_timeout_ms=_whole(options, "delivery.timeout.ms", default.delivery_timeout_ms),
+        backoff_ms=client.backoff_ms,
+        backoff_ms_max=client.backoff_ms_max,
+    )
+
+
+def _choice(options: WriteOptions, name: str, choices: dict[str, Any], default: Any) -> Any:
+    text = options.kafka.get(name)
+    if text is not None and text.strip().lower() not in choices:
+        raise InvalidOption(f"kafka.{name}: {text!r} is not one of {', '.join(choices)}")
+    return default if text is None else choices[text.strip().lower()]
+
+
+def _whole(options: WriteOptions, name: str, default: int, *, least: int = 1) -> int:
+    text = options.kafka.get(name, str(default))
+    if not text.strip().isdecimal() or int(text) < least:
+        raise InvalidOption(f"kafka.{name}: {text!r} is not a whole number of {least} or more")
+    return int(text)
+
+
+class Written(NamedTuple):
+    """What a task wrote."""
+
+    row_count: int
+    byte_count: int
+
+
+# Arrow to batches ---------------------------------------------------------------------------------------------------
+
+
+def write(rows: Iterable[pa.RecordBatch], delivery: Delivery, *, topic: str | None) -> Written:
+    """Write all rows of a task, and return when every one is acknowledged; the given topic goes before the column."""
+    client = cached_client(delivery)
+    writing = Writing(client, delivery, topic=topic)
+    try:
+        for batch in rows:
+            writing.add(batch)
+        return writing.finish()
+    except BaseException:
+        # Answers to what was left behind would be taken for answers to the next task.
+        forget_client(delivery)
+        raise
+
+
+class Writing:
+    """Rows of one task on their way: split by topic and partition, encoded, given to the outbox."""
+
+    def __init__(self, client: Client, delivery: Delivery, *, topic: str | None) -> None:
+        self._client = client
+        self._delivery = delivery
+        self._topic = topic
+        self._outbox = Outbox(client, delivery)
+        self._sticky = random.randrange(1 << 30)
+        self._row_count = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Encode some rows and send what is due."""
+        now = time.time_ns() // 1_000_000
+        for topic, chosen in by_topic(rows, self._topic):
+            self._add_to(topic, chosen, now)
+        # Rows without a key stick to a partition for a batch, then move on.
+        self._sticky += 1
+        self._row_count += rows.num_rows
+
+    def _add_to(self, topic: str, rows: pa.RecordBatch, timestamp_ms: int) -> None:
+        keys, values = binary(rows, "key"), binary(rows, "value")
+        count = self._outbox.partition_count(topic)
+        partitions = choose(keys, column(rows, "partition"), topic=topic, count=count, sticky=self._sticky % count)
+        headers = column(rows, "headers")
+        for partition, places in by_partition(partitions):
+            for encoded in encode(
+                keys if places is None else keys.take(places),
+                values if places is None else values.take(places),
+                headers if places is None or headers is None else headers.take(places),
+                timestamp_ms=timestamp_ms,
+                delivery=self._delivery,
+            ):
+                self._outbox.put(topic, partition, encoded)
+
+    def finish(self) -> Written:
+        """Wait until everything is acknowledged."""
+        self._outbox.flush()
+        return Written(self._row_count, self._outbox.byte_count)
+
+
+def column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
+    """A column, if the rows have it."""
+    place = rows.schema.get_field_index(name)
+    return rows.column(place) if place >= 0 else None
+
+
+def binary(rows: pa.RecordBatch, name: str) -> pa.Array:
+    """A column as bytes: a string as its UTF-8, a column that is not there as nulls."""
+    found = column(rows, name)
+    if found is None:
+        return pa.nulls(rows.num_rows, pa.binary())
+    return found if found.type == pa.binary() else found.cast(pa.binary())
+
+
+def by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each topic, in their order; the given topic takes them all."""
+    if topic is not None:
+        if rows.num_rows:
+            yield topic, rows
+        return
+    names = column(rows, "topic")
+    assert names is not None, "the driver demands the option or the column"
+    if names.null_count:
+        raise RowRefused(
+            f"null topic present in the data, in {names.null_count} of {rows.num_rows} rows: set the option topic"
+        )
+    distinct = names.unique().to_pylist()
+    for name in distinct:
+        yield str(name), rows if len(distinct) == 1 else rows.filter(pc.equal(names, name))
+
+
+def choose(keys: pa.Array, given: pa.Array | None, *, topic: str, count: int, sticky: int) -> np.ndarray[Any, Any]:
+    """The partition of each row: the one it names, else by its key as Kafka does, else the sticky one."""
+    chosen = encoding.partitions_of(keys, count)
+    chosen[chosen < 0] = sticky
+    if given is not None and given.null_count < len(given):
+        named = given.is_valid().to_numpy(zero_copy_only=False)
+        numbers = given.fill_null(0).to_numpy(zero_copy_only=False)
+        _demand_partitions(numbers, topic=topic, count=count)
+        chosen[named] = numbers[named]
+    return chosen
+
+
+def _demand_partitions(numbers: np.ndarray[Any, Any], *, topic: str, count: int) -> None:
+    for wrong in numbers[(numbers < 0) | (numbers >= count)][:1]:
+        raise RowRefused(f"partition {wrong} is not one of topic {topic}: it has {count}, from 0 to {count - 1}")
+
+
+def by_partition(partitions: np.ndarray[Any, Any]) -> Iterator[tuple[int, pa.Array | None]]:
+    """Each partition with the places of its rows, in their order; None stands for all rows."""
+    if not len(partitions):
+        return
+    if (partitions == partitions[0]).all():
+        yield int(partitions[0]), None
+        return
+    order = np.argsort(partitions, kind="stable")
+    sorted_ = partitions[order]
+    cuts = np.flatnonzero(sorted_[1:] != sorted_[:-1]) + 1
+    for places in np.split(order, cuts):
+        yield int(partitions[places[0]]), pa.array(places)
+
+
+def encode(
+    keys: pa.Array, values: pa.Array, headers: pa.Array | None, *, timestamp_ms: int, delivery: Delivery
+) -> Iterator[bytearray]:
+    """Batches of some rows, each as large as a broker takes."""
+    return encoding.encode(
+        keys,
+        values,
+        headers,
+        timestamp_ms=timestamp_ms,
+        batch_bytes_max=delivery.batch_bytes_max,
+        compression=delivery.compression,
+    )
+
+
+# Batches to brokers -------------------------------------------------------------------------------------------------
+
+
+class Queue:
+    """The batches of one partition that are not acknowledged; only the first may be in flight."""
+
+    __slots__ = ("batches", "cause", "failures", "is_in_flight", "not_before_ms", "since_ms")
+
+    def __init__(self) -> None:
+        self.batches: deque[bytearray] = deque()
+        self.is_in_flight = False
+        self.failures = 0
+        self.not_before_ms = 0.0
+        self.since_ms = now_ms()  # when the first of them could be sent
+        self.cause: ClientError | None = None
+
+
+class Sent(NamedTuple):
+    """A request that awaits its answer."""
+
+    link: Link
+    node_id: int
+    correlation_id: int
+    deadline_ms: float
+    places: list[Place]
+
+
+class Outbox:
+    """Batches for any partitions, sent to their leaders until they are acknowledged. For one thread.
+
+    Requests are in flight while the next rows are encoded. The client must not be asked anything else then, for on one
+    connection it would drop an answer that is not its own: so whatever needs the client collects first.
+    """
+
+    def __init__(self, client: Client, delivery: Delivery) -> None:
+        self._client = client
+        self._delivery = delivery
+        self._retry = RetryPolicy(backoff_ms=delivery.backoff_ms, backoff_ms_max=delivery.backoff_ms_max)
+        self._queues: dict[Place, Queue] = {}
+        self._in_flight: list[Sent] = []
+        self._queued_bytes = 0
+        self.byte_count = 0
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; one that is not there is created, if the broker allows it."""
+        core = self._client.core
+        known = core.routes.topics.get(topic)
+        if known and core.routes.is_known(topic, now_ms=now_ms(), age_ms_max=core.config.metadata_max_age_ms):
+            return len(known.partitions)
+        self._collect()
+        return self._client.partition_count(topic, allow_auto_topic_creation=True)
+
+    def put(self, topic: str, partition: int, batch: bytearray) -> None:
+        """Take a batch; waits for the brokers only when too much is queued."""
+        queue = self._queues.setdefault((topic, partition), Queue())
+        if not queue.batches:
+            queue.since_ms = now_ms()
+        queue.batches.append(batch)
+        self._queued_bytes += len(batch)
+        self.byte_count += len(batch)
+        if not self._in_flight and self._queued_bytes >= self._delivery.request_bytes_max:
+            self._post()
+        while self._queued_bytes >= QUEUED_BYTES_MAX:
+            self._turn()
+
+    def flush(self) -> None:
+        """Return when every batch is acknowledged; raise when one is refused, or not acknowledged in time."""
+        while self._queues:
+            self._turn()
+
+    def _turn(self) -> None:
+        self._collect()
+        self._post()
+        if not self._in_flight and self._queues:
+            self._rest()
+
+    def _rest(self) -> None:
+        wait_ms = min(queue.not_before_ms for queue in self._queues.values()) - now_ms()
+        time.sleep(max(0.0, wait_ms) / 1000)
+
+    # Out ------------------------------------------------------------------------------------------------------------
+
+    def _post(self) -> None:
+        """Send the first batch of each partition that may be sent, a request to each leader."""
+        now = now_ms()
+        by_leader: dict[int, list[Place]] = {}
+        for place, queue in self._queues.items():
+            if queue.not_before_ms > now or queue.is_in_flight:
+                continue
+            self._demand_time(place, queue)
+            leader = self._leader(place, queue)
+            if leader is not None:
+                by_leader.setdefault(leader, []).append(place)
+        # The client is asked for all that it must know before the first request is in flight.
+        links = {node_id: self._link(node_id, places) for node_id, places in by_leader.items()}
+        for node_id, link in links.items():
+            if link is not None:
+                self._send(link, node_id, self._fitting(by_leader[node_id]))
+
+    def _leader(self, place: Place, queue: Queue) -> int | None:
+        assert not self._in_flight, "an answer would be lost"
+        timeout_ms = queue.since_ms + self._delivery.delivery_timeout_ms - now_ms()
+        try:
+            return self._client.run(self._client.core.leader(*place, timeout_ms=timeout_ms))
+        except _LOST as error:
+            self._put_off(place, error)
+            return None
+
+    def _link(self, node_id: int, places: list[Place]) -> Link | None:
+        try:
+            return self._client.link(node_id)
+        except _LOST as error:
+            self._lose(node_id, places, error)
+            return None
+
+    def _fitting(self, places: list[Place]) -> list[Place]:
+        """As many as one request may carry, at least one; the others have their turn next."""
+        size = 0
+        fitting: list[Place] = []
+        for place in places:
+            size += len(self._queues[place].batches[0])
+            if fitting and size > self._delivery.request_bytes_max:
+                break
+            fitting.append(place)
+        return fitting
+
+    def _send(self, link: Link, node_id: int, places: list[Place]) -> None:
+        deadline_ms = now_ms() + self._delivery.request_timeout_ms
+        try:
+            correlation_id = link.send(self._request(places), deadline_ms=deadline_ms)
+        except _LOST as error:
+            self._client.drop(link.address)
+            self._lose(node_id, places, error)
+            return
+        for place in places:
+            self._queues[place].is_in_flight = True
+        self._in_flight.append(Sent(link, node_id, correlation_id, deadline_ms, places))
+
+    def _request(self, places: list[Place]) -> ProduceRequest:
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for topic, partition in places:
+            batch = self._queues[topic, partition].batches[0]
+            topics.setdefault(topic, []).append(PartitionProduceData(index=partition, records=batch))
+        return ProduceRequest(
+            transactional_id=self._delivery.transactional_id,
+            acks=self._delivery.acks,
+            timeout_ms=self._delivery.request_timeout_ms,
+            topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+        )
+
+    # In -------------------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Wait for the answers to all that is in flight."""
+        in_flight, self._in_flight = self._in_flight, []
+        for sent in in_flight:
+            for place in sent.places:
+                self._queues[place].is_in_flight = False
+            try:
+                self._take(sent, self._answer(sent))
+            except _LOST as error:
+                self._client.drop(sent.link.address)
+                self._lose(sent.node_id, sent.places, error)
+
+    def _answer(self, sent: Sent) -> ProduceResponse:
+        while True:
+            for correlation_id, response in sent.link.receive(sent.deadline_ms):
+                if correlation_id == sent.correlation_id:
+                    assert isinstance(response, ProduceResponse)
+                    return response
+
+    def _take(self, sent: Sent, response: ProduceResponse) -> None:
+        endpoints = nodes_of(response.node_endpoints)
+        answers = {(topic.name, it.index): it for topic in response.responses for it in topic.partition_responses}
+        for place in sent.places:
+            answer = answers.get(place)
+            if answer is None:
+                raise ConnectionLost(f"node {sent.node_id} answered without a word about {_shown(place)}")
+            if not answer.error_code:
+                self._acknowledge(place)
+                continue
+            error = BrokerError(answer.error_code, answer.error_message, about=_shown(place))
+            hint = hint_of(answer.current_leader)
+            routes = self._client.core.routes
+            if routes.on_error(*place, answer.error_code, hint=hint, endpoints=endpoints) is Effect.FAIL:
+                raise error
+            self._put_off(place, error)
+
+    def _acknowledge(self, place: Place) -> None:
+        queue = self._queues[place]
+        self._queued_bytes -= len(queue.batches.popleft())
+        queue.failures, queue.not_before_ms, queue.cause, queue.since_ms = 0, 0.0, None, now_ms()
+        if not queue.batches:
+            del self._queues[place]
+
+    # What went wrong ------------------------------------------------------------------------------------------------
+
+    def _lose(self, node_id: int, places: list[Place], error: ClientError) -> None:
+        """Doubt what is known of a node, and try again later: whether the batches were written, nobody knows."""
+        self._client.core.routes.on_disconnect(node_id)
+        for place in places:
+            if place in self._queues:
+                self._put_off(place, error)
+
+    def _put_off(self, place: Place, error: ClientError) -> None:
+        queue = self._queues[place]
+        queue.failures += 1
+        queue.cause = error
+        queue.not_before_ms = now_ms() + self._retry.delay_ms(queue.failures, random.random())
+
+    def _demand_time(self, place: Place, queue: Queue) -> None:
+        waited_ms = now_ms() - queue.since_ms
+        if queue.cause is not None and waited_ms >= self._delivery.delivery_timeout_ms:
+            raise DeliveryTimedOut(
+                f"a batch for {_shown(place)} was not acknowledged within {self._delivery.delivery_timeout_ms} ms,"
+                f" after {queue.failures} attempts; the last: {queue.cause}"
+            ) from queue.cause
+
+
+def _shown(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+# One client for each worker -----------------------------------------------------------------------------------------
+
+_clients: dict[tuple[int, str, str, int], Client] = {}
+
+
+def _name(delivery: Delivery) -> tuple[int, str, str, int]:
+    return os.getpid(), delivery.bootstrap_servers, delivery.client_id, delivery.request_timeout_ms
+
+
+def cached_client(delivery: Delivery) -> Client:
+    """The client that the tasks of this worker process share, one after the other."""
+    name = _name(delivery)
+    if name not in _clients:
+        _clients[name] = Client(
+            delivery.bootstrap_servers,
+            client_id=delivery.client_id,
+            timeout_ms=delivery.request_timeout_ms,
+            connect_timeout_ms=delivery.connect_timeout_ms,
+            retry=RetryPolicy(backoff_ms=delivery.backoff_ms, backoff_ms_max=delivery.backoff_ms_max),
+        )
+    return _clients[name]
+
+
+def forget_client(delivery: Delivery) -> None:
+    """Close the client, so that the next task has a new one."""
+    client = _clients.pop(_name(delivery), None)
+    if client is not None:
+        client.close()
+
+
+def close_clients() -> None:
+    """Close every client of this process; a task that comes later makes a new one."""
+    while _clients:
+        _clients.popitem()[1].close()

@@ -1,0 +1,154 @@
+"""The pipeline archive: each record once in Parquet, through kills at every step, and back into a topic."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from brokers import Broker, unique
+
+from minibroker.client import admin
+from minibroker.client.blocking import Client
+from minibroker.client.consumer import EARLIEST, Consumer
+from minibroker.client.fetched import TopicPartition
+from minibroker.client.producer import Producer
+from minibroker.pipelines import archive
+from minibroker.pipelines.errors import ArchiveInvalid
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest_plugins = ["clients_fixtures", "spark_fixtures"]
+pytestmark = pytest.mark.xdist_group("spark")
+
+DAY_MS = 86_400_000
+MONDAY_MS = 1_699_833_600_000  # 2023-11-13T00:00Z
+
+
+def fill(broker: Broker, topic: str, numbers: range) -> None:
+    """Records whose key, value and header say their number, over two partitions and two days."""
+    with Client(broker.address) as client, Producer(client) as producer:
+        for number in numbers:
+            producer.send(
+                topic,
+                b"v%d" % number,
+                key=b"k%d" % (number % 10),
+                timestamp=MONDAY_MS + number % 2 * DAY_MS,
+                headers=[("n", b"%d" % number)],
+            )
+
+
+def make_topic(broker: Broker) -> str:
+    topic = unique("archive")
+    with Client(broker.address) as client:
+        admin.create_topics(client, [admin.NewTopic(topic, partitions=2)])
+    return topic
+
+
+def values_in(spark: "SparkSession", directory: Path) -> list[int]:
+    """What a reader who knows nothing of us finds."""
+    rows = spark.read.parquet(str(directory)).select("value").collect()
+    return sorted(int(bytes(row["value"])[1:]) for row in rows)
+
+
+def test_a_topic_becomes_parquet_by_date_and_goes_back_in_order(
+    spark: "SparkSession", broker: Broker, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    topic, directory = make_topic(broker), tmp_path / "archive"
+    settings = archive.Archive(broker.address, directory, topic=topic, once=True, max_per_trigger=70, compact_every=2)
+    fill(broker, topic, range(200))
+    archive.run(spark, settings)
+    assert values_in(spark, directory) == list(range(200))
+    fill(broker, topic, range(200, 240))
+    archive.run(spark, settings)
+
+    assert values_in(spark, directory) == list(range(240))
+    dates = {path.parent.name: path.name for path in directory.glob("date=*/*.parquet")}
+    assert dates.keys() == {"date=2023-11-13", "date=2023-11-14"}
+    assert len(list(directory.glob("date=*/*.parquet"))) == 2, "small files were made into one for each date"
+
+    back = unique("back")
+    assert archive.replay(spark, broker.address, directory, topic=back, keep_partitions=True) == 240
+    assert partitions_of(broker, back) == partitions_of(broker, topic)
+    monday = unique("monday")
+    assert archive.replay(spark, broker.address, directory, topic=monday, until="2023-11-13") == 120
+
+
+def partitions_of(broker: Broker, topic: str) -> dict[int, list[tuple[object, ...]]]:
+    found: dict[int, list[tuple[object, ...]]] = {}
+    with Client(broker.address) as client, Consumer(client, max_wait_ms=50) as consumer:
+        partitions = [TopicPartition(topic, number) for number in range(2)]
+        consumer.assign(partitions, dict.fromkeys(partitions, EARLIEST))
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(it) < ends[it] for it in partitions):
+            for fetched in consumer.poll(timeout_ms=1000):
+                rows = [(it.key, it.value, tuple(it.headers)) for it in fetched]
+                found.setdefault(fetched.partition, []).extend(rows)
+    return found
+
+
+def test_a_batch_that_is_published_again_takes_its_first_attempt_away(spark: "SparkSession", tmp_path: Path) -> None:
+    rows = spark.range(10).selectExpr("CAST(id AS STRING) AS value", "TIMESTAMP'2023-11-13 12:00:00Z' AS timestamp")
+    for name in ("q-0000000001", "q-0000000002", "q-0000000002"):
+        archive.withdraw(tmp_path, name=name)
+        archive.publish(rows, tmp_path, name=name)
+    assert spark.read.parquet(str(tmp_path)).count() == 20
+    assert not any((tmp_path / "_staging").iterdir())
+
+
+# Files alone --------------------------------------------------------------------------------------------------------
+
+
+def plan(directory: Path, *, is_moved: bool, removed: int) -> None:
+    """A compaction of three files that died behind its plan: so many were removed, the new one moved or not."""
+    folder = directory / "date=2023-11-13"
+    for part in (folder, directory / "_plans", directory / "_staging" / "compacted-1"):
+        part.mkdir(parents=True, exist_ok=True)
+    for number in range(removed, 3):
+        (folder / f"old-{number}.parquet").write_text("old")
+    place = folder / "compacted-1.parquet" if is_moved else directory / "_staging" / "compacted-1" / "part.parquet"
+    place.write_text("new")
+    document = {
+        "add": ["_staging/compacted-1/part.parquet", "date=2023-11-13/compacted-1.parquet"],
+        "remove": [f"date=2023-11-13/old-{number}.parquet" for number in range(3)],
+    }
+    (directory / "_plans" / "compacted-1.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(("removed", "is_moved"), [(0, False), (1, False), (3, False), (3, True)])
+def test_a_compaction_that_was_decided_is_finished_by_the_next_run(
+    tmp_path: Path, removed: int, is_moved: bool
+) -> None:
+    plan(tmp_path, is_moved=is_moved, removed=removed)
+    assert archive.finish_plans(tmp_path) == 1
+    assert [it.read_text() for it in tmp_path.glob("date=*/*.parquet")] == ["new"]
+    assert archive.finish_plans(tmp_path) == 0
+
+
+def test_a_compaction_that_was_not_decided_leaves_the_files_as_they_are(tmp_path: Path) -> None:
+    plan(tmp_path, is_moved=False, removed=0)
+    (tmp_path / "_plans" / "compacted-1.json").rename(tmp_path / "_plans" / ".compacted-1")
+    assert archive.finish_plans(tmp_path) == 0
+    assert [it.read_text() for it in tmp_path.glob("date=*/*.parquet")] == ["old"] * 3
+    assert not any((tmp_path / "_staging").iterdir()), "what it had made is gone"
+
+
+def test_small_files_are_grouped_up_to_the_target_and_large_ones_stay(tmp_path: Path) -> None:
+    for name, size in {"a": 30, "b": 30, "c": 30, "d": 100, "e": 30}.items():
+        (tmp_path / f"{name}.parquet").write_bytes(bytes(size))
+    groups = archive.small_groups(tmp_path, small_bytes=100, target_bytes=70)
+    assert [[path.stem for path in group] for group in groups] == [["a", "b"], ["c", "e"]]
+    assert archive.small_groups(tmp_path, small_bytes=10, target_bytes=70) == []
+
+
+def test_one_run_at_a_time_writes_to_an_archive(tmp_path: Path) -> None:
+    with archive.locked(tmp_path), pytest.raises(ArchiveInvalid, match="is being written by another run"):
+        archive.locked(tmp_path).__enter__()
+    with archive.locked(tmp_path):
+        pass
+
+
+def test_a_folder_that_is_no_archive_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveInvalid, match="holds no archive: `minibroker pipeline run archive` makes one"):
+        archive.read(None, tmp_path)  # type: ignore[arg-type]

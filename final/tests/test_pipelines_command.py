@@ -1,0 +1,48 @@
+"""`minibroker pipeline` as people meet it, where no Spark is needed."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from brokers import unique
+
+from minibroker.cli.pipeline import PIPELINES, run
+
+pytest_plugins = ["clients_fixtures"]
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_each_pipeline_that_is_listed_can_be_run(minibroker: Run) -> None:
+    listed = minibroker("pipeline", "list", "--format", "json")
+    assert [it["name"] for it in json.loads(listed.stdout)] == list(PIPELINES)
+    assert set(PIPELINES) == set(run.commands)
+    assert [line.split()[0] for line in minibroker("pipeline", "list").stdout.splitlines()[1:]] == list(PIPELINES)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_each_pipeline_explains_itself(minibroker: Run, name: str) -> None:
+    result = minibroker("pipeline", "run", name, "--help")
+    assert result.returncode == 0, result.stderr
+    assert "--bootstrap-server" in result.stdout
+
+
+def test_generate_says_what_it_wrote(at_broker: Run) -> None:
+    topic = unique("generated")
+    result = at_broker("pipeline", "run", "generate", "--topic", topic, "--count", "100", "--bad", "0")
+    assert (result.returncode, result.stdout) == (0, f"100 orders are in topic {topic}, 0 of them broken\n")
+
+
+def test_no_broker_is_one_line_before_spark_starts(minibroker: Run, tmp_path: Path) -> None:
+    result = minibroker("pipeline", "run", "archive", str(tmp_path), "--bootstrap-server", "127.0.0.1:1")
+    assert result.returncode == 1
+    assert result.stderr.startswith("minibroker pipeline: no broker answers at 127.0.0.1:1")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_unknown_pipeline_is_wrong_usage_in_one_line(minibroker: Run) -> None:
+    result = minibroker("pipeline", "run", "ordres")
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1

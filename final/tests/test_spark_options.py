@@ -1,0 +1,171 @@
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from minibroker.client.fetched import TopicPartition
+from minibroker.client.fetching import EARLIEST, LATEST, READ_COMMITTED
+from minibroker.spark.errors import InvalidOption
+from minibroker.spark.options import (
+    BATCH,
+    IGNORED_SETTINGS,
+    OPTIONS,
+    PRODUCER_SETTINGS,
+    REFUSED_SETTINGS,
+    STREAM,
+    USED_SETTINGS,
+    ReadOptions,
+    SubscriptionKind,
+    WriteOptions,
+)
+from minibroker.spark.source import MinibrokerSource
+
+SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+LEAST = SERVERS | {"subscribe": "orders"}
+
+
+def parse(mode: str = BATCH, **options: str) -> ReadOptions:
+    """Names arrive in lower case; `__` stands for a dot."""
+    given = {name.replace("__", ".").lower(): value for name, value in options.items()}
+    return ReadOptions.parse(LEAST | given, mode)
+
+
+def refusal(mode: str = BATCH, **options: str) -> str:
+    with pytest.raises(InvalidOption) as caught:
+        parse(mode, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_batch_begins_at_the_earliest_and_ends_at_the_latest_offset() -> None:
+    options = parse(BATCH)
+    assert (options.starting.everywhere, options.ending.everywhere) == (EARLIEST, LATEST)
+    assert options.fails_on_data_loss
+    assert not options.includes_headers
+
+
+def test_a_stream_begins_at_the_latest_offset_and_may_wait_fifteen_minutes() -> None:
+    options = parse(STREAM)
+    assert options.starting.everywhere == LATEST
+    assert options.trigger_delay_ms_max == 15 * 60 * 1000
+
+
+def test_a_time_counts_before_times_and_times_before_offsets() -> None:
+    times = '{"orders":{"0":7}}'
+    place = parse(startingTimestamp="5", startingOffsetsByTimestamp=times, startingOffsets="earliest").starting
+    assert (place.everywhere, place.is_time) == (5, True)
+    place = parse(startingOffsetsByTimestamp=times, startingOffsets="earliest").starting
+    assert (place.each, place.is_time) == ({TopicPartition("orders", 0): 7}, True)
+
+
+def test_partitions_are_chosen_by_topic_pattern_or_number() -> None:
+    assert parse(subscribe=" a, b ,a").subscription.topics == ("a", "b")
+    given = SERVERS | {"assign": '{"a":[0,2]}'}
+    assert ReadOptions.parse(given, BATCH).subscription.partitions == {TopicPartition("a", 0), TopicPartition("a", 2)}
+    assert ReadOptions.parse(SERVERS | {"subscribepattern": "a.*"}, BATCH).subscription.kind is SubscriptionKind.PATTERN
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("500", 500), ("250ms", 250), ("30s", 30_000), ("2m", 120_000), ("1h", 3_600_000), ("1 d", 86_400_000)],
+)
+def test_a_delay_is_written_with_a_unit(text: str, ms: int) -> None:
+    assert parse(STREAM, maxTriggerDelay=text).trigger_delay_ms_max == ms
+
+
+def test_kafkas_settings_reach_the_client() -> None:
+    client = parse(
+        kafka__isolation__level="read_committed",
+        kafka__max__partition__fetch__bytes="4096",
+        kafka__group__id="mine",
+        kafka__request__timeout__ms="1500",
+        kafka__session__timeout__ms="9000",
+    ).client
+    assert (client.isolation_level, client.fetch_bytes_max, client.client_id) == (READ_COMMITTED, 4096, "mine")
+    assert client.timeout_ms == 1500
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "value", "told"),
+    [
+        (BATCH, "startingOffset", "latest", "startingoffset: there is no such option: did you mean startingOffsets?"),
+        (BATCH, "failOnDatLoss", "true", "did you mean failOnDataLoss?"),
+        (BATCH, "topic", "orders", "topic: it is not an option of a read: to read topics, use subscribe"),
+        (BATCH, "startingOffsets", "latest", "startingOffsets: a batch cannot begin at latest"),
+        (BATCH, "startingOffsets", '{"orders":{"0":-1}}', "startingOffsets: a batch cannot begin at latest"),
+        (BATCH, "startingOffsets", "newest", "startingOffsets: 'newest' cannot be understood: write earliest, latest"),
+        (BATCH, "startingOffsets", '{"orders":{"0":-3}}', "startingOffsets: "),
+        (BATCH, "startingOffsets", '{"orders":3}', "startingOffsets: what stands at orders"),
+        (BATCH, "endingOffsets", "earliest", "endingOffsets: a batch cannot end at earliest"),
+        (BATCH, "endingOffsetsByTimestamp", "{}", "endingOffsetsByTimestamp: '{}' names no partition"),
+        (STREAM, "endingOffsets", "latest", "endingOffsets: a stream has no end"),
+        (STREAM, "endingTimestamp", "1", "endingTimestamp: a stream has no end"),
+        (STREAM, "maxOffsetsPerTrigger", "0", "maxOffsetsPerTrigger: 0 is too small"),
+        (STREAM, "maxTriggerDelay", "soon", "maxTriggerDelay: 'soon' is not a duration"),
+        (BATCH, "minPartitions", "-1", "minPartitions: -1 is too small"),
+        (BATCH, "maxRecordsPerPartition", "many", "maxRecordsPerPartition: 'many' is not a whole number"),
+        (BATCH, "failOnDataLoss", "maybe", "failOnDataLoss: 'maybe' is neither true nor false"),
+        (BATCH, "startingOffsetsByTimestampStrategy", "earliest", "startingOffsetsByTimestampStrategy: "),
+        (BATCH, "subscribe", " , ", "subscribe: ' , ' names no topic"),
+        (BATCH, "assign", '{"orders":[0]}', "subscribe: only one of"),
+        (BATCH, "kafka__bootstrap__servers", "nowhere", "kafka.bootstrap.servers: "),
+        (
+            BATCH,
+            "kafka__auto__offset__reset",
+            "latest",
+            "kafka.auto.offset.reset: it cannot be set: set startingOffsets",
+        ),
+        (BATCH, "kafka__key__deserializer", "x", "kafka.key.deserializer: it cannot be set"),
+        (BATCH, "kafka__enable__auto__commit", "true", "kafka.enable.auto.commit: it cannot be set"),
+        (BATCH, "kafka__interceptor__classes", "x", "kafka.interceptor.classes: it cannot be set"),
+        (BATCH, "kafka__sasl__mechanism", "PLAIN", "kafka.sasl.mechanism: TLS and SASL are not supported yet"),
+        (BATCH, "kafka__security__protocol", "SSL", "kafka.security.protocol: SSL is not supported yet"),
+        (BATCH, "kafka__isolaton__level", "x", "did you mean kafka.isolation.level?"),
+        (BATCH, "kafka__acks", "all", "kafka.acks: it is a setting of producers"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line_that_names_it(mode: str, name: str, value: str, told: str) -> None:
+    assert told in refusal(mode, **{name: value})
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(InvalidOption, match=r"kafka\.bootstrap\.servers: it must be set"):
+        ReadOptions.parse({"subscribe": "orders"}, BATCH)
+    with pytest.raises(InvalidOption, match="subscribe: one of subscribe, subscribePattern, assign must be set"):
+        ReadOptions.parse(SERVERS, BATCH)
+
+
+def test_the_least_per_trigger_is_not_above_the_most() -> None:
+    assert "minOffsetsPerTrigger: 9 is more" in refusal(STREAM, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="3")
+
+
+def test_what_only_streams_need_does_no_harm_in_a_batch() -> None:
+    assert parse(BATCH, maxOffsetsPerTrigger="3").offsets_per_trigger_max == 3
+
+
+def test_a_write_takes_its_own_options_and_those_that_spark_adds() -> None:
+    given = SERVERS | {"topic": "out", "checkpointlocation": "here", "kafka.acks": "1", "kafka.linger.ms": "5"}
+    options = WriteOptions.parse(given)
+    assert (options.topic, options.kafka["acks"], options.kafka["linger.ms"]) == ("out", "1", "5")
+    with pytest.raises(InvalidOption, match="subscribe: it is not an option of a write"):
+        WriteOptions.parse(SERVERS | {"subscribe": "orders"})
+    with pytest.raises(InvalidOption, match="delivery: exactly-once needs transactions"):
+        WriteOptions.parse(SERVERS | {"delivery": "exactly-once"})
+
+
+def test_the_table_names_each_option_once_and_says_what_it_is_about() -> None:
+    assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
+    assert all(option.about.endswith((".", "`.")) for option in OPTIONS)
+    lists = [set(USED_SETTINGS), set(PRODUCER_SETTINGS), set(IGNORED_SETTINGS), set(REFUSED_SETTINGS)]
+    assert sum(len(it) for it in lists) == len(set().union(*lists))
+
+
+def test_the_columns_cannot_be_chosen_and_a_topic_not_overwritten() -> None:
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    source = MinibrokerSource(dict(LEAST))
+    for make in (source.reader, source.streamReader):
+        assert make(schema=source.schema()) is not None
+        with pytest.raises(InvalidOption, match="schema: it cannot be chosen: the columns are struct<key:binary"):
+            make(schema=StructType([StructField("n", LongType())]))
+    with pytest.raises(InvalidOption, match="mode: a topic cannot be overwritten"):
+        source.writer(schema=source.schema(), overwrite=True)

@@ -1,0 +1,491 @@
+"""The sink: from Arrow rows to acknowledged batches, through failures, and the same through a real Spark."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from brokers import Broker, unique
+from proxy import Exchange, Proxy, Verdict
+from pyspark import TaskContext
+from pyspark.sql.functions import udf
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructType
+
+from minibroker.client import admin
+from minibroker.client.blocking import Client, now_ms
+from minibroker.client.consumer import EARLIEST, Consumer
+from minibroker.client.core import ClientConfig, Core
+from minibroker.client.errors import BrokerError, ConnectionLost, DeliveryTimedOut
+from minibroker.client.partitioners import partition_of
+from minibroker.client.routing import Address
+from minibroker.log.batch import batches
+from minibroker.log.compression import Compression
+from minibroker.spark import reference, sink, writing
+from minibroker.spark.errors import InvalidOption
+from minibroker.spark.options import WriteOptions
+from minibroker.spark.writing import Delivery, Outbox, RowRefused
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from minibroker.wire.tables.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytest_plugins = ["clients_fixtures", "spark_fixtures"]
+pytestmark = pytest.mark.xdist_group("spark")
+
+PRODUCE = 0
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+# What they share ----------------------------------------------------------------------------------------------------
+
+
+def make_topic(broker: Broker, partitions: int = 1, configs: dict[str, str] | None = None) -> str:
+    name = unique("sink")
+    with Client(broker.address) as client:
+        admin.create_topics(client, [admin.NewTopic(name, partitions=partitions, configs=configs or {})])
+    return name
+
+
+def written(broker: Broker, topic: str) -> list[Row]:
+    """Every record of a topic: partition, key, value, headers; those of a partition in their order."""
+    rows: list[Row] = []
+    with Client(broker.address) as client, Consumer(client, max_wait_ms=50) as consumer:
+        partitions = consumer.assign_topic(topic, EARLIEST)
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(it) < ends[it] for it in partitions):
+            for fetched in consumer.poll(timeout_ms=1000):
+                for it in fetched:
+                    headers = [(str(key), value) for key, value in it.headers]
+                    rows.append((fetched.partition, it.key, it.value, headers))
+    return sorted(rows, key=lambda row: row[0])
+
+
+def rows_of(**columns: Any) -> pa.RecordBatch:
+    types = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "headers": HEADERS,
+    }
+    return pa.record_batch({name: pa.array(column, types[name]) for name, column in columns.items()})
+
+
+def quick(address: str, **others: Any) -> Delivery:
+    return Delivery(address, backoff_ms=1, backoff_ms_max=5, **others)
+
+
+@pytest.fixture(autouse=True)
+def _close_clients() -> Iterator[None]:
+    """What tests write in this process leaves no connection behind."""
+    yield
+    writing.close_clients()
+
+
+# Rows ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_with_a_key_goes_where_kafkas_clients_send_it(broker: Broker) -> None:
+    topic = make_topic(broker, 7)
+    keys = [f"key-{number}".encode() for number in range(500)]
+    done = writing.write([rows_of(key=keys, value=keys)], quick(broker.address), topic=topic)
+    found = written(broker, topic)
+    assert done.row_count == 500
+    assert sorted(value for _, _, value, _ in found if value) == sorted(keys)
+    assert all(key is not None and partition == partition_of(key, 7) for partition, key, _, _ in found)
+
+
+def test_rows_of_a_partition_keep_their_order_over_many_batches(broker: Broker) -> None:
+    topic = make_topic(broker, 3)
+    given = [[f"{batch}-{number}".encode() for number in range(300)] for batch in range(5)]
+    batches_ = [rows_of(key=[b"k%d" % (n % 9) for n in range(300)], value=values) for values in given]
+    writing.write(batches_, quick(broker.address, batch_bytes_max=2000), topic=topic)
+    flat = {value: place for place, value in enumerate(value for values in given for value in values)}
+    for partition in range(3):
+        places = [flat[value or b""] for number, _, value, _ in written(broker, topic) if number == partition]
+        assert places == sorted(places)
+
+
+def test_a_row_that_names_its_partition_goes_there_and_others_go_by_key(broker: Broker) -> None:
+    topic = make_topic(broker, 5)
+    rows = rows_of(key=[b"a", b"a", None], value=[b"1", b"2", b"3"], partition=[4, None, 2])
+    writing.write([rows], quick(broker.address), topic=topic)
+    assert sorted((value, partition) for partition, _, value, _ in written(broker, topic)) == [
+        (b"1", 4),
+        (b"2", partition_of(b"a", 5)),
+        (b"3", 2),
+    ]
+
+
+def test_rows_without_a_key_stick_together_and_move_on_batch_by_batch(broker: Broker) -> None:
+    topic = make_topic(broker, 4)
+    writing.write([rows_of(value=[b"%d" % n] * 10) for n in range(4)], quick(broker.address), topic=topic)
+    found = written(broker, topic)
+    assert {partition: value for partition, _, value, _ in found}.keys() == {0, 1, 2, 3}
+    assert len({(partition, value) for partition, _, value, _ in found}) == 4
+
+
+def test_nulls_empty_bytes_and_headers_arrive_as_they_were(broker: Broker) -> None:
+    topic = make_topic(broker)
+    headers = [[("trace", b"1"), ("trace", None), ("", b"")], [], None]
+    rows = rows_of(key=[b"", None, b"k"], value=[None, b"", b"v"], headers=headers)
+    writing.write([rows], quick(broker.address), topic=topic)
+    assert written(broker, topic) == [
+        (0, b"", None, [("trace", b"1"), ("trace", None), ("", b"")]),
+        (0, None, b"", []),
+        (0, b"k", b"v", []),
+    ]
+
+
+def test_the_column_topic_spreads_rows_and_the_option_goes_before_it(broker: Broker) -> None:
+    one, two = make_topic(broker), make_topic(broker)
+    rows = rows_of(value=[b"1", b"2", b"3"], topic=[one, two, one])
+    writing.write([rows], quick(broker.address), topic=None)
+    assert [value for _, _, value, _ in written(broker, one)] == [b"1", b"3"]
+    assert [value for _, _, value, _ in written(broker, two)] == [b"2"]
+    writing.write([rows], quick(broker.address), topic=two)
+    assert len(written(broker, two)) == 1 + 3
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_every_codec_is_written_and_read(broker: Broker, codec: Compression) -> None:
+    topic = make_topic(broker)
+    rows = rows_of(value=[b"as long as it takes " * 20] * 50)
+    done = writing.write([rows], quick(broker.address, compression=codec), topic=topic)
+    assert len(written(broker, topic)) == 50
+    assert (done.byte_count < 5000) == (codec is not Compression.NONE)
+
+
+def test_rows_that_cannot_be_written_are_refused_in_one_line(broker: Broker) -> None:
+    topic = make_topic(broker, 3)
+    with pytest.raises(RowRefused, match=r"^null topic present in the data, in 1 of 2 rows: set the option topic$"):
+        writing.write([rows_of(value=[b"", b""], topic=[topic, None])], quick(broker.address), topic=None)
+    with pytest.raises(RowRefused, match=rf"^partition 3 is not one of topic {topic}: it has 3, from 0 to 2$"):
+        writing.write([rows_of(value=[b""], partition=[3])], quick(broker.address), topic=topic)
+    with pytest.raises(RowRefused, match=r"^partition -1 is not one of"):
+        writing.write([rows_of(value=[b""], partition=[-1])], quick(broker.address), topic=topic)
+
+
+# Failures -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verdict", [Verdict.CUT, Verdict.TEAR])
+def test_a_lost_answer_means_another_attempt_and_no_row_is_lost(broker: Broker, verdict: Verdict) -> None:
+    topic = make_topic(broker)
+    lost: list[Exchange] = []
+
+    def lose_two(exchange: Exchange) -> Verdict:
+        if exchange.api_key != PRODUCE or len(lost) == 2:
+            return Verdict.PASS
+        lost.append(exchange)
+        return verdict
+
+    with Proxy(broker.address) as proxy:
+        proxy.on_response = lose_two
+        values = [b"%d" % number for number in range(100)]
+        writing.write([rows_of(key=values, value=values)], quick(proxy.address), topic=topic)
+    found = [value for _, _, value, _ in written(broker, topic)]
+    assert len(lost) == 2
+    assert set(found) == set(values)
+    assert len(found) == 300, "each attempt was written, for only the answers were lost: at least once"
+
+
+def test_a_request_that_never_arrived_is_sent_again(broker: Broker) -> None:
+    topic = make_topic(broker)
+    seen: list[Exchange] = []
+
+    def drop_first(exchange: Exchange) -> Verdict:
+        if exchange.api_key != PRODUCE:
+            return Verdict.PASS
+        seen.append(exchange)
+        return Verdict.DROP if len(seen) == 1 else Verdict.PASS
+
+    with Proxy(broker.address) as proxy:
+        proxy.on_request = drop_first
+        writing.write([rows_of(value=[b"once"])], quick(proxy.address, request_timeout_ms=300), topic=topic)
+    assert [value for _, _, value, _ in written(broker, topic)] == [b"once"]
+    assert len(seen) == 2
+
+
+def test_a_broker_that_does_not_answer_is_an_error_within_the_delivery_timeout(broker: Broker) -> None:
+    topic = make_topic(broker)
+    with Proxy(broker.address) as proxy:
+        proxy.on_response = lambda exchange: Verdict.CUT if exchange.api_key == PRODUCE else Verdict.PASS
+        with pytest.raises(DeliveryTimedOut, match=rf"a batch for {topic}-0 was not acknowledged within 200 ms"):
+            writing.write([rows_of(value=[b"v"])], quick(proxy.address, delivery_timeout_ms=200), topic=topic)
+
+
+def test_a_batch_that_the_broker_refuses_fails_at_once_with_its_words(broker: Broker) -> None:
+    topic = make_topic(broker, configs={"max.message.bytes": "1000"})
+    with pytest.raises(BrokerError, match=rf"{topic}-0: MESSAGE_TOO_LARGE") as refused:
+        writing.write([rows_of(value=[b"v" * 2000])], quick(broker.address), topic=topic)
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    # The next task of the worker has a connection of its own.
+    writing.write([rows_of(value=[b"v"])], quick(broker.address), topic=topic)
+    assert len(written(broker, topic)) == 1
+
+
+class Cluster:
+    """Two nodes without sockets: who leads is settable, answers are scripted, requests are kept."""
+
+    def __init__(self) -> None:
+        self.core = Core([Address("h", 1)], ClientConfig(), clock=now_ms, chance=lambda: 0.0)
+        self.leader_id = 1
+        self.script: list[int | Exception] = []
+        self.requests: list[tuple[int, int]] = []
+        self.asked = 0
+
+    def run(self, dialogue: Any) -> Any:
+        try:
+            next(dialogue)
+            while True:
+                dialogue.send(self._metadata())
+        except StopIteration as stop:
+            return stop.value
+
+    def _metadata(self) -> MetadataResponse:
+        self.asked += 1
+        nodes = [MetadataResponseBroker(node_id=number, host="h", port=number) for number in (1, 2)]
+        partition = MetadataResponsePartition(
+            error_code=0,
+            partition_index=0,
+            leader_id=self.leader_id,
+            leader_epoch=self.asked,
+            replica_nodes=[1, 2],
+            isr_nodes=[1, 2],
+        )
+        topic = MetadataResponseTopic(error_code=0, name="t", partitions=[partition])
+        return MetadataResponse(brokers=nodes, topics=[topic])
+
+    def link(self, node_id: int) -> "ScriptedLink":
+        return ScriptedLink(self, node_id)
+
+    def drop(self, address: object) -> None:
+        pass
+
+
+class ScriptedLink:
+    """A connection to one of them."""
+
+    def __init__(self, cluster: Cluster, node_id: int) -> None:
+        self.address = Address("h", node_id)
+        self._cluster = cluster
+        self._node_id = node_id
+
+    def send(self, message: Any, *, deadline_ms: float) -> int:
+        (data,) = message.topic_data[0].partition_data
+        (batch,) = batches(bytes(data.records))
+        self._cluster.requests.append((self._node_id, batch.header.record_count))
+        return 1
+
+    def receive(self, deadline_ms: float) -> list[tuple[int, ProduceResponse]]:
+        outcome = self._cluster.script.pop(0) if self._cluster.script else 0
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self._cluster.leader_id = 2
+        answer = PartitionProduceResponse(index=0, error_code=outcome, base_offset=0)
+        return [(1, ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[answer])]))]
+
+
+def outbox_with(cluster: Cluster, *row_counts: int) -> Outbox:
+    outbox = Outbox(cluster, quick("h:1"))  # type: ignore[arg-type]
+    for count in row_counts:
+        values = pa.array([b"v"] * count, pa.binary())
+        keys = pa.nulls(count, pa.binary())
+        for batch in writing.encode(keys, values, None, timestamp_ms=1, delivery=quick("h:1")):
+            outbox.put("t", 0, batch)
+    return outbox
+
+
+def test_after_a_change_of_leader_the_new_one_is_asked_for_and_gets_the_batch_in_order() -> None:
+    cluster = Cluster()
+    cluster.script = [0, int(ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+    outbox_with(cluster, 1, 2, 3).flush()
+    assert cluster.requests == [(1, 1), (1, 2), (2, 2), (2, 3)]
+    assert cluster.asked == 2
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        int(ErrorCode.NOT_ENOUGH_REPLICAS),
+        int(ErrorCode.REQUEST_TIMED_OUT),
+        int(ErrorCode.LEADER_NOT_AVAILABLE),
+        ConnectionLost("cut"),
+    ],
+    ids=str,
+)
+def test_what_may_pass_is_tried_again_before_the_next_batch(failure: int | Exception) -> None:
+    cluster = Cluster()
+    cluster.script = [failure, failure]
+    outbox_with(cluster, 1, 2).flush()
+    assert cluster.requests == [(1, 1), (1, 1), (1, 1), (1, 2)]
+
+
+def test_what_a_task_holds_is_bounded_however_much_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "QUEUED_BYTES_MAX", 1000)
+    cluster = Cluster()
+    outbox = outbox_with(cluster, *[10] * 100)
+    assert len(cluster.requests) > 80, "most were sent before anybody asked for a flush"
+    outbox.flush()
+    assert len(cluster.requests) == 100
+
+
+# Options and columns ------------------------------------------------------------------------------------------------
+
+
+def options(**others: str) -> WriteOptions:
+    named = {name.replace("__", "."): value for name, value in others.items()}
+    return WriteOptions.parse({"kafka.bootstrap.servers": "h:1", **named})
+
+
+def test_the_settings_of_a_producer_are_taken_or_refused_by_name() -> None:
+    given = {"kafka.compression.type": "zstd", "kafka.acks": "1", "kafka.delivery.timeout.ms": "7"}
+    delivery = writing.delivery_of(options(**given))
+    assert (delivery.compression, delivery.acks, delivery.delivery_timeout_ms) == (Compression.ZSTD, 1, 7)
+    assert writing.delivery_of(options()).acks == writing.ACKS_ALL
+    for name, value in (("acks", "0"), ("compression.type", "brotli"), ("delivery.timeout.ms", "soon")):
+        with pytest.raises(InvalidOption, match=rf"^kafka\.{name}: '{value}' is not"):
+            writing.delivery_of(options(**{f"kafka.{name}": value}))
+
+
+VALUE = StructType().add("value", StringType())
+
+
+def with_value(name: str, kind: DataType) -> StructType:
+    return StructType().add("value", StringType()).add(name, kind)
+
+
+PAIR = StructType().add("key", StringType()).add("value", StringType())
+
+
+@pytest.mark.parametrize(
+    ("schema", "topic", "line"),
+    [
+        (VALUE, None, "topic option required when no 'topic' column is present"),
+        (StructType().add("key", StringType()), "t", "required column 'value' not found: the columns are key"),
+        (StructType().add("value", LongType()), "t", "column 'value' is bigint, must be string or binary: cast it"),
+        (
+            with_value("key", IntegerType()),
+            "t",
+            "column 'key' is int, must be string or binary",
+        ),
+        (with_value("topic", BinaryType()), None, "column 'topic' is binary, must be string"),
+        (with_value("partition", LongType()), "t", "column 'partition' is bigint, must be int"),
+        (
+            with_value("headers", ArrayType(PAIR)),
+            "t",
+            "column 'headers' is array<struct<key:string,",
+        ),
+        (with_value("value", BinaryType()), "t", "column 'value' stands 2 times"),
+    ],
+)
+def test_columns_that_cannot_be_written_are_refused_before_any_task(
+    schema: StructType, topic: str | None, line: str
+) -> None:
+    given = options() if topic is None else options(topic=topic)
+    for make in (sink.BatchWriter, sink.StreamWriter):
+        with pytest.raises(sink.SchemaRefused) as refused:
+            make(given, schema)
+        assert str(refused.value).startswith(line)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_column_that_the_sink_does_not_know_is_left_out() -> None:
+    sink.check_columns(with_value("offset", LongType()), topic="t")
+
+
+# Through Spark ------------------------------------------------------------------------------------------------------
+
+
+def save(rows: "DataFrame", broker: Broker, **others: str) -> None:
+    rows.write.format("minibroker").mode("append").option("kafka.bootstrap.servers", broker.address).options(
+        **others
+    ).save()
+
+
+def test_a_batch_of_strings_with_all_columns_is_written(spark: "SparkSession", broker: Broker) -> None:
+    topic = make_topic(broker, 3)
+    rows = spark.range(2000).selectExpr(
+        f"'{topic}' AS topic",
+        "CAST(id AS STRING) AS key",
+        "concat('value ', id) AS value",
+        "array(struct('id' AS key, CAST(CAST(id AS STRING) AS BINARY) AS value)) AS headers",
+        "IF(id % 2 = 0, 1, NULL) AS partition",
+        "id AS ignored",
+    )
+    save(rows, broker)
+    found = written(broker, topic)
+    assert len(found) == 2000
+    for partition, key, value, headers in found:
+        assert key is not None
+        assert (value, headers) == (b"value " + key, [("id", key)])
+        assert partition == (1 if int(key) % 2 == 0 else partition_of(key, 3))
+
+
+def test_spark_shows_a_refusal_and_its_one_line(spark: "SparkSession", broker: Broker) -> None:
+    with pytest.raises(Exception, match="required column 'value' not found: the columns are id"):
+        save(spark.range(3), broker, topic="t")
+    values = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
+    with pytest.raises(Exception, match="mode: a topic cannot be overwritten"):
+        values.write.format("minibroker").mode("overwrite").option("kafka.bootstrap.servers", broker.address).option(
+            "topic", "t"
+        ).save()
+
+
+def test_a_task_that_is_tried_again_loses_nothing(spark: "SparkSession", broker: Broker) -> None:
+    assert str(spark.sparkContext.master).endswith(",4]"), "the session's master allows a task to be tried again"
+    topic = make_topic(broker, 2)
+
+    # Within the test, so that it is sent to the workers whole: they cannot import this module.
+    def fails_once(number: int) -> str:
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0 and number % 15_000 > 14_000:
+            raise RuntimeError("the first attempt dies when most of its rows have been passed on")
+        return str(number)
+
+    numbers = spark.range(0, 30_000, 1, 2)
+    save(numbers.select(udf(fails_once, useArrow=False)("id").alias("value")), broker, topic=topic)
+    found = [int(value or b"") for _, _, value, _ in written(broker, topic)]
+    assert set(found) == set(range(30_000))
+
+
+@pytest.fixture
+def file_stream(spark: "SparkSession", tmp_path: Path) -> "Callable[[range], DataFrame]":
+    """A stream of numbers that grows by a file for each call."""
+    files = tmp_path / "in"
+
+    def grow(numbers: range) -> "DataFrame":
+        spark.range(numbers.start, numbers.stop, 1, 1).write.mode("append").parquet(str(files))
+        stream = spark.readStream.schema("id LONG").parquet(str(files))
+        return stream.selectExpr("CAST(id AS STRING) AS key", "CAST(CAST(id AS STRING) AS BINARY) AS value")
+
+    return grow
+
+
+def test_a_stream_writes_each_batch_and_goes_on_from_its_checkpoint(
+    file_stream: "Callable[[range], DataFrame]", broker: Broker, tmp_path: Path
+) -> None:
+    topic = make_topic(broker, 2)
+    for numbers in (range(100), range(100, 150)):
+        writer = file_stream(numbers).writeStream.format("minibroker").trigger(availableNow=True)
+        writer = writer.option("kafka.bootstrap.servers", broker.address).option("topic", topic)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert query.awaitTermination(60)
+    found = written(broker, topic)
+    assert sorted(int(key or b"") for _, key, _, _ in found) == list(range(150))
+
+
+def test_the_options_on_the_page_are_those_of_the_code(transcript: Callable[[Path, str], None]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "spark.md"
+    transcript(page, reference.with_options(page.read_text()))
