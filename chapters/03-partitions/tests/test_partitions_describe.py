@@ -255,6 +255,10 @@ def test_api_versions_are_those_of_the_registry(house: House, version: int) -> N
     assert ranges[ApiKey.FETCH] == (4, 16)
     # … and one without FindCoordinator for one without lz4.
     assert ranges[ApiKey.FIND_COORDINATOR] == (0, 4)
+    # There is a table for what nodes say to each other, but nobody here who answers it.
+    between_nodes = {23, 43, 56, 61, 62, 63, 67}
+    assert between_nodes <= APIS.keys()
+    assert not between_nodes & ranges.keys()
     assert ApiKey.JOIN_GROUP not in ranges
 
 

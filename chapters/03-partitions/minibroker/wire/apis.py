@@ -7,8 +7,12 @@ from typing import NamedTuple
 from minibroker.wire.errors import WireError
 from minibroker.wire.fields import NEWEST
 from minibroker.wire.schema import Request, Response
+from minibroker.wire.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from minibroker.wire.tables.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from minibroker.wire.tables.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from minibroker.wire.tables.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.wire.tables.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from minibroker.wire.tables.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from minibroker.wire.tables.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
@@ -16,10 +20,12 @@ from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopi
 from minibroker.wire.tables.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from minibroker.wire.tables.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from minibroker.wire.tables.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from minibroker.wire.tables.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from minibroker.wire.tables.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
 from minibroker.wire.tables.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from minibroker.wire.tables.incremental_alter_configs import (
@@ -29,6 +35,7 @@ from minibroker.wire.tables.incremental_alter_configs import (
 from minibroker.wire.tables.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from minibroker.wire.tables.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
+from minibroker.wire.tables.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from minibroker.wire.tables.produce import ProduceRequest, ProduceResponse
 
 
@@ -159,12 +166,19 @@ APIS: dict[int, Api] = {
         _api(DeleteTopicsRequest, DeleteTopicsResponse),
         _api(DeleteRecordsRequest, DeleteRecordsResponse),
         _api(InitProducerIdRequest, InitProducerIdResponse),
+        _api(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
         _api(DescribeConfigsRequest, DescribeConfigsResponse),
         _api(AlterConfigsRequest, AlterConfigsResponse),
         _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
         _api(CreatePartitionsRequest, CreatePartitionsResponse),
+        _api(ElectLeadersRequest, ElectLeadersResponse),
         _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+        _api(AlterPartitionRequest, AlterPartitionResponse),
         _api(DescribeClusterRequest, DescribeClusterResponse),
+        _api(DescribeProducersRequest, DescribeProducersResponse),
+        _api(BrokerRegistrationRequest, BrokerRegistrationResponse),
+        _api(BrokerHeartbeatRequest, BrokerHeartbeatResponse),
+        _api(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
         _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
     )
 }

@@ -1,0 +1,79 @@
+"""AlterPartition (key 56): a leader asks the controller to change its ISR (KIP-497). A pure module.
+
+It is compare-and-set: `leader_epoch` and `partition_epoch` must be those that the controller has. Version 2 names
+topics by id and has errors of its own for a replica that may not join and for a leader that has lost its office
+(KIP-841); version 3 says in which registration each replica of the new ISR was seen, so that one that has restarted
+since cannot slip in (KIP-903). Only brokers send it.
+"""
+
+from minibroker.wire.schema import Request, Response, Struct, array, int8, int16, int32, int64, uuid
+from minibroker.wire.uuids import NO_UUID
+
+
+class BrokerState(Struct):
+    """One replica of the new ISR."""
+
+    broker_id: int = int32(versions="3+", about="the broker")
+    broker_epoch: int = int64(
+        versions="3+", default=-1, about="the epoch of its registration as the leader saw it; -1: do not check"
+    )
+
+
+class PartitionAlteration(Struct):
+    """The ISR that a leader wants for one partition."""
+
+    partition_index: int = int32(about="the partition")
+    leader_epoch: int = int32(about="the epoch in which the sender leads it")
+    new_isr: list[int] = array(int32, versions="0-2", default=(), about="the new ISR, in older versions")
+    new_isr_with_epochs: list[BrokerState] = array(BrokerState, versions="3+", default=(), about="the new ISR")
+    leader_recovery_state: int = int8(
+        versions="1+", default=0, about="1 while the leader recovers from an unclean election (KIP-704)"
+    )
+    partition_epoch: int = int32(about="the version of the partition that the leader wants to replace")
+
+
+class TopicAlteration(Struct):
+    """One topic whose partitions are to be altered."""
+
+    topic_id: bytes = uuid(versions="2+", default=NO_UUID, ignorable=True, about="the topic's id")
+    partitions: list[PartitionAlteration] = array(PartitionAlteration, about="its partitions")
+
+
+class AlterPartitionRequest(Request, key=56, versions="2-3", flexible="0+"):
+    """Change the ISR of partitions that I lead."""
+
+    broker_id: int = int32(about="the broker that asks")
+    broker_epoch: int = int64(default=-1, about="the epoch of its registration")
+    topics: list[TopicAlteration] = array(TopicAlteration, about="the topics")
+
+
+class PartitionAltered(Struct):
+    """What became of one partition, and how it stands now."""
+
+    partition_index: int = int32(about="the partition")
+    error_code: int = int16(about="0, or why it was not altered")
+    leader_id: int = int32(default=0, about="the leader's node id, -1 if there is none")
+    leader_epoch: int = int32(default=0, about="its epoch")
+    isr: list[int] = array(int32, default=(), about="the ISR")
+    leader_recovery_state: int = int8(
+        versions="1+",
+        default=0,
+        ignorable=True,
+        about="1 while the leader recovers from an unclean election, or else 0",
+    )
+    partition_epoch: int = int32(default=0, about="the partition's version")
+
+
+class TopicAltered(Struct):
+    """What became of the partitions of one topic."""
+
+    topic_id: bytes = uuid(versions="2+", default=NO_UUID, ignorable=True, about="the topic's id")
+    partitions: list[PartitionAltered] = array(PartitionAltered, about="its partitions")
+
+
+class AlterPartitionResponse(Response, key=56, versions="2-3", flexible="0+"):
+    """What became of the partitions."""
+
+    throttle_time_ms: int = int32(default=0, about="how long the sender is not read because of a quota")
+    error_code: int = int16(default=0, about="0, or why the whole request was refused: STALE_BROKER_EPOCH and the like")
+    topics: list[TopicAltered] = array(TopicAltered, default=(), about="one entry for each topic")

@@ -1,0 +1,51 @@
+"""BrokerRegistration (key 62): a broker that starts tells the controller who it is (KIP-631). A pure module.
+
+Version 2 names its log directories (KIP-858). Version 3 says which registration it had when it last stopped cleanly:
+one that cannot say may have lost what it acknowledged (KIP-966). Version 4 lets a feature begin at level 0. Only
+brokers send it.
+"""
+
+from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, int64, string, uint16, uuid
+
+
+class Listener(Struct):
+    """One address of the broker."""
+
+    name: str = string(about="the listener's name, such as PLAINTEXT")
+    host: str = string(about="its host name or address")
+    port: int = uint16(about="its port")
+    security_protocol: int = int16(about="0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL")
+
+
+class Feature(Struct):
+    """One feature that the broker supports."""
+
+    name: str = string(about="the feature, such as metadata.version")
+    min_supported_version: int = int16(about="the lowest level; below version 4 a feature with level 0 is left out")
+    max_supported_version: int = int16(about="the highest level")
+
+
+class BrokerRegistrationRequest(Request, key=62, versions="0-4", flexible="0+"):
+    """I have started."""
+
+    broker_id: int = int32(about="the broker")
+    cluster_id: str = string(about="the cluster that its directory belongs to")
+    incarnation_id: bytes = uuid(about="drawn anew at each start, so that a second broker of the same id shows")
+    listeners: list[Listener] = array(Listener, about="where it can be reached")
+    features: list[Feature] = array(Feature, default=(), about="what it supports")
+    rack: str | None = string(nullable="0+", default=None, about="its rack, if it has one")
+    is_migrating_zk_broker: bool = boolean(versions="1+", default=False, about="a relic of ZooKeeper: always false")
+    log_dirs: list[bytes] = array(
+        uuid, versions="2+", default=(), ignorable=True, about="the ids of its log directories"
+    )
+    previous_broker_epoch: int = int64(
+        versions="3+", default=-1, ignorable=True, about="the epoch it had before a clean stop, -1 if it cannot say"
+    )
+
+
+class BrokerRegistrationResponse(Response, key=62, versions="0-4", flexible="0+"):
+    """You are registered."""
+
+    throttle_time_ms: int = int32(default=0, about="how long the sender is not read because of a quota")
+    error_code: int = int16(about="0, or why it is not registered")
+    broker_epoch: int = int64(default=-1, about="the epoch of this registration, -1 if there is none")

@@ -1,0 +1,50 @@
+"""DescribeProducers (key 61): which producers a partition remembers (KIP-664). A pure module."""
+
+from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, int64, string
+
+
+class TopicRequest(Struct):
+    """One topic asked about."""
+
+    name: str = string(about="the topic")
+    partition_indexes: list[int] = array(int32, about="its partitions")
+
+
+class DescribeProducersRequest(Request, key=61, versions="0", flexible="0+"):
+    """Show me the producers of these partitions."""
+
+    topics: list[TopicRequest] = array(TopicRequest, about="the topics")
+
+
+class ProducerState(Struct):
+    """One producer, as its last batch left it."""
+
+    producer_id: int = int64(about="the producer")
+    producer_epoch: int = int32(about="its epoch; it is an int16 everywhere else")
+    last_sequence: int = int32(default=-1, about="the sequence of its last record")
+    last_timestamp: int = int64(default=-1, about="the largest timestamp of its last batch")
+    coordinator_epoch: int = int32(about="the epoch of the coordinator that ended its last transaction, -1 for none")
+    current_txn_start_offset: int = int64(default=-1, about="where its open transaction begins, -1 if it has none")
+
+
+class PartitionResponse(Struct):
+    """One partition."""
+
+    partition_index: int = int32(about="the partition")
+    error_code: int = int16(about="0, or why nothing is known")
+    error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
+    active_producers: list[ProducerState] = array(ProducerState, about="those it remembers")
+
+
+class TopicResponse(Struct):
+    """One topic."""
+
+    name: str = string(about="the topic")
+    partitions: list[PartitionResponse] = array(PartitionResponse, about="its partitions")
+
+
+class DescribeProducersResponse(Response, key=61, versions="0", flexible="0+"):
+    """The producers that the partitions remember."""
+
+    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    topics: list[TopicResponse] = array(TopicResponse, about="one entry for each topic")

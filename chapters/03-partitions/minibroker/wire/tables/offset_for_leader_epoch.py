@@ -1,0 +1,63 @@
+"""OffsetForLeaderEpoch (key 23): where a leader epoch ends in the leader's log (KIP-101). A pure module.
+
+A consumer asks it to learn whether the log was truncated behind its back (KIP-320). Followers asked it, too, before
+Fetch said where the logs part (KIP-595). Version 3 says who asks.
+"""
+
+from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, int64, string
+
+
+class OffsetForLeaderPartition(Struct):
+    """One partition asked about."""
+
+    partition: int = int32(about="the partition")
+    current_leader_epoch: int = int32(
+        versions="2+", default=-1, ignorable=True, about="the epoch that the asker believes in; -1: do not check"
+    )
+    leader_epoch: int = int32(about="the epoch whose end is wanted")
+
+
+class OffsetForLeaderTopic(Struct):
+    """One topic asked about."""
+
+    topic: str = string(about="the topic")
+    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition, about="its partitions")
+
+
+class OffsetForLeaderEpochRequest(Request, key=23, versions="2-4", flexible="4+"):
+    """Tell me where these epochs end."""
+
+    replica_id: int = int32(
+        versions="3+",
+        default=-2,
+        ignorable=True,
+        about="the follower's node id; -1 for a consumer; -2 for one that may see beyond the high watermark",
+    )
+    topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic, about="the topics")
+
+
+class EpochEndOffset(Struct):
+    """Where an epoch ends in one partition."""
+
+    error_code: int = int16(about="0, or why it is not known")
+    partition: int = int32(about="the partition")
+    leader_epoch: int = int32(
+        versions="1+", default=-1, ignorable=True, about="the last epoch in the log that is not above the one asked for"
+    )
+    end_offset: int = int64(default=-1, about="the offset behind its last record; -1 if there is no such epoch")
+
+
+class OffsetForLeaderTopicResult(Struct):
+    """What is known of one topic."""
+
+    topic: str = string(about="the topic")
+    partitions: list[EpochEndOffset] = array(EpochEndOffset, about="its partitions")
+
+
+class OffsetForLeaderEpochResponse(Response, key=23, versions="2-4", flexible="4+"):
+    """Where the epochs end."""
+
+    throttle_time_ms: int = int32(
+        versions="2+", default=0, ignorable=True, about="how long the client is not read because of a quota"
+    )
+    topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult, about="one entry for each topic")
