@@ -21,14 +21,22 @@ from minibroker.metadata.commands import (
     MorePartitions,
     NewTopic,
     RegisterBroker,
+    Registration,
     ResourceChange,
     TopicReference,
     decide,
 )
 from minibroker.metadata.configs import ConfigResource, NodeConfig
+from minibroker.metadata.decision import Records
 from minibroker.metadata.image import Endpoint, Image, fold_all
 from minibroker.metadata.placement import place
-from minibroker.metadata.records import ConfigRecord, PartitionRecord, TopicRecord
+from minibroker.metadata.records import (
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import NO_UUID
 
@@ -447,6 +455,28 @@ def test_a_broker_gets_a_larger_epoch_with_every_start() -> None:
     assert (image.brokers[1].host, image.brokers[1].rack, image.brokers[1].is_fenced) == ("here", "r", False)
     again = decide(image, command)
     assert (again.records, again.result.epoch) == ([], decision.result.epoch)
+
+
+class LeavesWhenItLostPower(RegisterBroker):
+    """As a later chapter extends a registration: one decision, one batch, both or neither."""
+
+    def run(self, image: Image, records: Records) -> Registration:
+        known = image.brokers.get(self.broker_id)
+        registration = super().run(image, records)
+        if records.list and known is not None and self.previous_broker_epoch != known.epoch:
+            change = PartitionChangeRecord(topic_id=topic_id(1), partition_id=0, isr=[])
+            records.add([change])
+        return registration
+
+
+def test_a_registration_can_decide_about_partitions_in_the_same_batch() -> None:
+    endpoints = [Endpoint("PLAINTEXT", "here", 9092)]
+    clean = LeavesWhenItLostPower(1, endpoints, topic_id(77), previous_broker_epoch=ONE.brokers[1].epoch)
+    assert [type(record) for record in decide(ONE, clean).records] == [RegisterBrokerRecord]
+    unclean = LeavesWhenItLostPower(1, endpoints, topic_id(77))
+    decision = decide(ONE, unclean)
+    assert [type(record) for record in decision.records] == [RegisterBrokerRecord, PartitionChangeRecord]
+    assert decision.result.epoch == ONE.offset + 1
 
 
 def test_producer_ids_come_in_blocks_that_nobody_gets_twice() -> None:

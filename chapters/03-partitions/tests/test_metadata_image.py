@@ -1,6 +1,10 @@
 """Folding records into an image: what each does, what is shared, and what it costs."""
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from metadata_model import brokers, topic_id
 
 from minibroker.metadata.configs import ConfigResource
@@ -11,12 +15,16 @@ from minibroker.metadata.records import (
     FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    decode_record,
+    encode_record,
 )
+from minibroker.segments.checkpoint import TopicPartition
 
 
 def topic(name: str, number: int) -> TopicRecord:
@@ -53,6 +61,72 @@ def test_a_topic_is_found_by_name_and_by_id_with_its_partitions() -> None:
         1: PartitionImage(replicas=(1, 2), isr=(1,), leader=2, leader_epoch=3, partition_epoch=4),
     }
     assert image.offset == 2
+
+
+def change(number: int, index: int, **values: Any) -> PartitionChangeRecord:
+    return PartitionChangeRecord(topic_id=topic_id(number), partition_id=index, **values)
+
+
+def test_a_partition_is_found_by_its_name() -> None:
+    image = folded(topic("orders", 1), partition(1, 0))
+    assert image.partition(TopicPartition("orders", 0)) is image.topics["orders"].partitions[0]
+    assert image.partition(TopicPartition("orders", 1)) is None
+    assert image.partition(TopicPartition("others", 0)) is None
+
+
+def test_a_change_of_the_isr_keeps_the_leader_epoch_and_a_leader_begins_one() -> None:
+    image = folded(topic("orders", 1), partition(1, 0), partition(1, 1), change(1, 0, isr=[1, 2]))
+    assert image.topics["orders"].partitions[0] == PartitionImage((1, 2), (1, 2), 1, 3, 5)
+    assert image.topics["orders"].partitions[1] == PartitionImage((1, 2), (1,), 1, 3, 4)
+    led = folded(change(1, 0, leader=2, isr=[2]), image=image)
+    assert led.topics["orders"].partitions[0] == PartitionImage((1, 2), (2,), 2, 4, 6)
+    # Kafka names the leader that is there already to begin an epoch: it fences what followers of the old one ask.
+    again = folded(change(1, 0, leader=2), change(1, 0, leader=-1, leader_recovery_state=1), image=led)
+    assert again.topics["orders"].partitions[0] == PartitionImage((1, 2), (2,), -1, 6, 8, leader_recovery_state=1)
+
+
+def test_a_partition_that_was_created_in_the_same_batch_can_be_changed_and_old_images_stay() -> None:
+    old = folded(topic("orders", 1), partition(1, 0), partition(1, 1))
+    new = folded(change(1, 0, isr=[2]), topic("others", 2), partition(2, 0), change(2, 0, isr=[]), image=old)
+    assert old.topics["orders"].partitions[0].isr == (1,)
+    assert new.topics["orders"].partitions[0].isr == (2,)
+    assert new.topics["orders"].partitions[1] is old.topics["orders"].partitions[1]
+    assert new.topics["others"].partitions[0].isr == ()
+
+
+NODES = st.none() | st.lists(st.integers(0, 3), unique=True)
+CHANGES = st.fixed_dictionaries(
+    {
+        "isr": NODES,
+        "replicas": NODES,
+        "adding_replicas": NODES,
+        "removing_replicas": NODES,
+        "leader": st.integers(-2, 3),
+        "leader_recovery_state": st.integers(-1, 1),
+    }
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), CHANGES), max_size=8))
+def test_changes_fold_like_a_dictionary_that_cannot_go_wrong(changes: list[tuple[int, dict[str, Any]]]) -> None:
+    image = folded(topic("orders", 1), partition(1, 0), partition(1, 1))
+    names = PartitionImage.__dataclass_fields__
+    model = [{name: getattr(image.topics["orders"].partitions[index], name) for name in names} for index in range(2)]
+    records = []
+    for index, values in changes:
+        records.append(change(1, index, **values))
+        assert decode_record(encode_record(records[-1])) == records[-1]
+        told = {name: value for name, value in values.items() if value is not None}
+        if told["leader"] == -2:
+            del told["leader"]
+        else:
+            model[index]["leader_epoch"] += 1
+        if told["leader_recovery_state"] == -1:
+            del told["leader_recovery_state"]
+        told = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+        model[index] |= {**told, "partition_epoch": model[index]["partition_epoch"] + 1}
+    new = folded(*records, image=image)
+    assert new.topics["orders"].partitions == {index: PartitionImage(**model[index]) for index in range(2)}
 
 
 def test_a_topic_that_goes_takes_its_partitions_its_configuration_and_its_name_along() -> None:
@@ -162,6 +236,8 @@ def test_a_topic_of_ten_thousand_partitions_is_copied_once_not_ten_thousand_time
     [
         ([partition(9, 0)], "no topic has the id"),
         ([RemoveTopicRecord(topic_id=topic_id(9))], "no topic has the id"),
+        ([change(9, 0, isr=[1])], "no topic has the id"),
+        ([topic("a", 1), partition(1, 0), change(1, 7, isr=[1])], "a has no partition 7, it has 1"),
         ([topic("a", 1), topic("a", 2)], "is there already"),
         ([topic("a", 1), topic("b", 1)], "is there already"),
         ([ConfigRecord(resource_type=77, resource_name="", name="a", value="b")], "resource of type 77"),

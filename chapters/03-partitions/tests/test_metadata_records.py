@@ -14,6 +14,7 @@ from minibroker.metadata.records import (
     FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
@@ -56,6 +57,32 @@ BY_HAND: list[tuple[MetadataRecord, str]] = [
             partition_epoch=0,
         ),
         "01 03 00" + "00000000" + ID.hex() + "02 00000001 02 00000001 01 01 00000001 00000000 00000000" + "01 00 01 01",
+    ),
+    # Every field but the first two is tagged: tag, size, value. What did not change takes no byte.
+    (PartitionChangeRecord(partition_id=2, topic_id=ID), "01 05 00" + "00000002" + ID.hex() + "00"),
+    (
+        PartitionChangeRecord(partition_id=2, topic_id=ID, isr=[1, 3], leader=-1),
+        "01 05 00" + "00000002" + ID.hex() + "02" + "00 09 03 00000001 00000003" + "01 04 ffffffff",
+    ),
+    (
+        PartitionChangeRecord(
+            partition_id=2,
+            topic_id=ID,
+            isr=[],
+            replicas=[1],
+            removing_replicas=[2],
+            adding_replicas=[],
+            leader_recovery_state=1,
+        ),
+        "01 05 00"
+        + "00000002"
+        + ID.hex()
+        + "05"
+        + "00 01 01"
+        + "02 05 02 00000001"
+        + "03 05 02 00000002"
+        + "04 01 01"
+        + "05 01 01",
     ),
     (
         ConfigRecord(resource_type=2, resource_name="orders", name="a", value="5"),
@@ -107,11 +134,23 @@ def test_newer_versions_of_a_record_can_be_read() -> None:
         eligible_leader_replicas=[2],
     )
     assert decode_record(bytes([1, 3, 2]) + partition.encode(2)) == partition
+    # Tags stand in order, so the directories, tag 8, come behind the eligible leaders, tags 6 and 7.
+    change = PartitionChangeRecord(
+        partition_id=0, topic_id=ID, leader=1, eligible_leader_replicas=[2], last_known_elr=[], directories=[ID]
+    )
+    tagged = "04" + "01 04 00000001" + "06 05 02 00000002" + "07 01 01" + "08 11 02" + ID.hex()
+    assert decode_record(bytes.fromhex("01 05 02" + "00000000" + ID.hex() + tagged)) == change
 
 
-@given(st.text(max_size=40), st.binary(min_size=16, max_size=16), st.lists(st.integers(0, 2**31 - 1), max_size=5))
-def test_any_record_comes_back_as_it_went(name: str, topic_id: bytes, replicas: list[int]) -> None:
+@given(
+    st.text(max_size=40),
+    st.binary(min_size=16, max_size=16),
+    st.lists(st.integers(0, 2**31 - 1), max_size=5),
+    st.integers(-2, 2**31 - 1),
+)
+def test_any_record_comes_back_as_it_went(name: str, topic_id: bytes, replicas: list[int], leader: int) -> None:
     for record in (
+        PartitionChangeRecord(topic_id=topic_id, isr=replicas or None, leader=leader, adding_replicas=replicas),
         TopicRecord(name=name, topic_id=topic_id),
         ConfigRecord(resource_type=2, resource_name=name, name=name, value=name),
         PartitionRecord(topic_id=topic_id, replicas=replicas, isr=replicas[:1]),
@@ -119,7 +158,7 @@ def test_any_record_comes_back_as_it_went(name: str, topic_id: bytes, replicas: 
         assert decode_record(encode_record(record)) == record
 
 
-@pytest.mark.parametrize("frame", ["02 02 00", "01 63 00 00", "01 02 01 00", "01 03 03 00"])
+@pytest.mark.parametrize("frame", ["02 02 00", "01 63 00 00", "01 02 01 00", "01 03 03 00", "01 05 03 00"])
 def test_a_frame_a_kind_or_a_version_from_the_future_is_named(frame: str) -> None:
     with pytest.raises(UnknownRecord, match=r"frame version 2|newer program"):
         decode_record(bytes.fromhex(frame))

@@ -30,9 +30,15 @@ class RegisterBroker(Command[Registration]):
     incarnation_id: bytes
     rack: str | None = None
     is_fenced: bool = False
+    previous_broker_epoch: int = -1
+    """The epoch it had when it last stopped without losing what it had written; -1 if it cannot say."""
 
     def run(self, image: Image, records: Records) -> Registration:
-        """Take the broker in. Its epoch is the offset of its record, so every registration has a larger one."""
+        """Take the broker in. Its epoch is the offset of its record, so every registration has a larger one.
+
+        A process that registers twice adds no record. What a broker that comes back means for partitions is for a
+        subclass to add, behind the record of this one.
+        """
         assert self.endpoints, "a broker has at least one listener"
         known = image.brokers.get(self.broker_id)
         if known is not None and known.incarnation_id == self.incarnation_id:

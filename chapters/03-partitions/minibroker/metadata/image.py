@@ -13,16 +13,20 @@ from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.errors import CorruptMetadata
 from minibroker.metadata.names import can_collide, collision_key
 from minibroker.metadata.records import (
+    NO_LEADER_CHANGE,
+    NO_RECOVERY_CHANGE,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.uuids import uuid_text
 
 NO_LEADER = -1
@@ -65,6 +69,25 @@ class PartitionImage:
     removing_replicas: tuple[int, ...] = ()
     leader_recovery_state: int = 0
 
+    def after(self, change: PartitionChangeRecord) -> "PartitionImage":
+        """The partition after a change. A record that names a leader begins a leader epoch; every record counts."""
+        is_led_anew = change.leader != NO_LEADER_CHANGE
+        is_recovery_told = change.leader_recovery_state != NO_RECOVERY_CHANGE
+        return PartitionImage(
+            replicas=_kept(self.replicas, change.replicas),
+            isr=_kept(self.isr, change.isr),
+            leader=change.leader if is_led_anew else self.leader,
+            leader_epoch=self.leader_epoch + is_led_anew,
+            partition_epoch=self.partition_epoch + 1,
+            adding_replicas=_kept(self.adding_replicas, change.adding_replicas),
+            removing_replicas=_kept(self.removing_replicas, change.removing_replicas),
+            leader_recovery_state=change.leader_recovery_state if is_recovery_told else self.leader_recovery_state,
+        )
+
+
+def _kept(old: tuple[int, ...], new: list[int] | None) -> tuple[int, ...]:
+    return old if new is None else tuple(new)
+
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
@@ -93,6 +116,11 @@ class Image:
     def topic_configs(self, topic: str) -> Mapping[str, str]:
         """What a topic sets itself."""
         return self.configs.get((ConfigResource.TOPIC, topic), {})
+
+    def partition(self, name: TopicPartition) -> PartitionImage | None:
+        """A partition, if there is one of this name."""
+        topic = self.topics.get(name.topic)
+        return None if topic is None else topic.partitions.get(name.partition)
 
     def live_brokers(self) -> list[int]:
         """The brokers that may lead, in order."""
@@ -160,6 +188,12 @@ class Builder:
         topic: TopicImage = self._now("topics")[name]
         return topic
 
+    def _partitions_of(self, topic: TopicImage) -> dict[int, PartitionImage]:
+        """The partitions of a topic, which may be written to."""
+        if topic.name not in self._partitions:
+            self._partitions[topic.name] = dict(topic.partitions)
+        return self._partitions[topic.name]
+
     # One method for each kind of record -------------------------------------------------------------------------------
 
     def on_topic(self, record: TopicRecord) -> None:
@@ -188,10 +222,8 @@ class Builder:
 
     def on_partition(self, record: PartitionRecord) -> None:
         """A partition of a topic that is there."""
-        topic = self._topic(record.topic_id)
-        if topic.name not in self._partitions:
-            self._partitions[topic.name] = dict(topic.partitions)
-        self._partitions[topic.name][record.partition_id] = PartitionImage(
+        partitions = self._partitions_of(self._topic(record.topic_id))
+        partitions[record.partition_id] = PartitionImage(
             replicas=tuple(record.replicas),
             isr=tuple(record.isr),
             leader=record.leader,
@@ -201,6 +233,15 @@ class Builder:
             removing_replicas=tuple(record.removing_replicas),
             leader_recovery_state=record.leader_recovery_state,
         )
+
+    def on_partition_change(self, record: PartitionChangeRecord) -> None:
+        """A change of a partition that is there."""
+        topic = self._topic(record.topic_id)
+        partitions = self._partitions_of(topic)
+        old = partitions.get(record.partition_id)
+        if old is None:
+            raise CorruptMetadata(f"{topic.name} has no partition {record.partition_id}, it has {len(partitions)}")
+        partitions[record.partition_id] = old.after(record)
 
     def on_config(self, record: ConfigRecord) -> None:
         """A configuration; a resource without any is not there at all."""
@@ -268,6 +309,7 @@ _STEPS: dict[type[MetadataRecord], Callable[[Builder, Any], None]] = {
     TopicRecord: Builder.on_topic,
     RemoveTopicRecord: Builder.on_remove_topic,
     PartitionRecord: Builder.on_partition,
+    PartitionChangeRecord: Builder.on_partition_change,
     ConfigRecord: Builder.on_config,
     RegisterBrokerRecord: Builder.on_register_broker,
     ProducerIdsRecord: Builder.on_producer_ids,

@@ -32,6 +32,10 @@ FRAME_VERSION = 1
 METADATA_VERSION = "metadata.version"
 METADATA_VERSION_LEVEL = 7  # Kafka's 3.3-IV3, the oldest that Kafka 4 reads; it has all the records below
 
+# What a change of a partition says of a leader, and of its recovery, that stay as they are.
+NO_LEADER_CHANGE = -2
+NO_RECOVERY_CHANGE = -1
+
 
 class MetadataRecord(Message):
     """One change of metadata."""
@@ -73,6 +77,38 @@ class PartitionRecord(MetadataRecord, key=3, versions="0-2", flexible="0+"):
     )
     last_known_elr: list[int] | None = array(
         int32, versions="2+", nullable="2+", tag=2, default=None, about="the last of those that are known"
+    )
+
+
+class PartitionChangeRecord(MetadataRecord, key=5, versions="0-2", flexible="0+"):
+    """A partition changes. What stays is left out; the epochs follow from what is there: see `PartitionImage.after`."""
+
+    partition_id: int = int32(default=-1, about="its number in the topic")
+    topic_id: bytes = uuid(about="the topic")
+    isr: list[int] | None = array(int32, nullable="0+", tag=0, default=None, about="who is in sync now")
+    leader: int = int32(
+        tag=1,
+        default=NO_LEADER_CHANGE,
+        about="who leads now, -1 for nobody; even the same leader begins an epoch",
+    )
+    replicas: list[int] | None = array(int32, nullable="0+", tag=2, default=None, about="who has a replica now")
+    removing_replicas: list[int] | None = array(
+        int32, nullable="0+", tag=3, default=None, about="those that are about to go"
+    )
+    adding_replicas: list[int] | None = array(
+        int32, nullable="0+", tag=4, default=None, about="those that are about to come"
+    )
+    leader_recovery_state: int = int8(
+        tag=5, default=NO_RECOVERY_CHANGE, about="1 after an unclean election, 0 when the leader has recovered"
+    )
+    eligible_leader_replicas: list[int] | None = array(
+        int32, versions="2+", nullable="2+", tag=6, default=None, about="who may lead without loss though not in sync"
+    )
+    last_known_elr: list[int] | None = array(
+        int32, versions="2+", nullable="2+", tag=7, default=None, about="the last of those that are known"
+    )
+    directories: list[bytes] | None = array(
+        uuid, versions="1+", nullable="1+", tag=8, default=None, about="the data directory of each replica"
     )
 
 
@@ -143,6 +179,7 @@ RECORDS: dict[int, type[MetadataRecord]] = {
         TopicRecord,
         PartitionRecord,
         ConfigRecord,
+        PartitionChangeRecord,
         RemoveTopicRecord,
         FeatureLevelRecord,
         ProducerIdsRecord,
