@@ -37,7 +37,15 @@ _CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
 class DataDirectory:
     """Opens the logs of a data directory and keeps its checkpoints."""
 
-    def __init__(self, files: Files, path: str, *, background: Callable[[Callable[[], None]], None] = run_now) -> None:
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        *,
+        background: Callable[[Callable[[], None]], None] = run_now,
+        more_checkpoints: Sequence[str] = (),
+    ) -> None:
+        """Read what is remembered. A later chapter names what it wants remembered besides."""
         self._files = files
         self._path = path
         self._background = background
@@ -51,7 +59,8 @@ class DataDirectory:
         for name in filter(_DELETED.fullmatch, names):
             self._try_to_remove(f"{path}/{name}")
         present = set(self.partitions())
-        self._checkpoints = {name: self._read(name) for name in (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)}
+        names_kept = (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS, *more_checkpoints)
+        self._checkpoints = {name: self._read(name) for name in names_kept}
         self.missing = {
             partition: offset
             for partition, offset in self._checkpoints[RECOVERY_POINTS].items()
@@ -152,6 +161,10 @@ class DataDirectory:
             for name in self._files.list(directory):
                 self._files.unlink(f"{directory}/{name}")
             self._files.rmdir(directory)
+
+    def remembered(self, name: str, partition: TopicPartition) -> int | None:
+        """The number of a partition in a checkpoint."""
+        return self._checkpoints[name].get(partition)
 
     def remember(self, name: str, partition: TopicPartition, offset: int, *, is_urgent: bool) -> None:
         """Set a number in a checkpoint. Those that are not urgent are written in the background, or at the end."""

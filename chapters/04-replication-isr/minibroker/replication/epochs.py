@@ -1,0 +1,168 @@
+"""Which leader's records begin where: the history of a partition, short enough to compare. A pure module.
+
+Each time a partition gets a leader, that leader has a new epoch, larger than all before. It stamps its epoch into every
+batch, so a log tells its own history, and two logs that have the same epoch at the same offset are the same up to
+there. The cache keeps one entry for each epoch, the offset where it begins:
+
+    epoch      3        5              6
+    offset     0 ─────▶ 40 ──────────▶ 90 ─────▶ 120, the log's end
+    entries    (3, 0)   (5, 40)        (6, 90)
+
+So a question about a whole log, *where does yours leave mine?*, is answered with two numbers (KIP-101, KIP-279).
+
+The entries are in `leader-epoch-checkpoint`, in Kafka's format. It is rewritten when an epoch begins, which is rare, so
+at a start only the last batch of the log can be missing in it.
+"""
+
+from bisect import bisect_right
+from itertools import pairwise
+from typing import NamedTuple
+
+from minibroker.log.batch import BatchHeader
+from minibroker.log.errors import LogError
+from minibroker.log.interfaces import Files
+from minibroker.partitions.partition import NO_EPOCH, NO_OFFSET, EpochEnd
+from minibroker.segments import checkpoint
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+UNKNOWN = EpochEnd(NO_EPOCH, NO_OFFSET)
+
+
+class EpochEntry(NamedTuple):
+    """An epoch, and the offset of its first record."""
+
+    epoch: int
+    start_offset: int
+
+
+class EpochCache:
+    """The epochs of one log; a companion of it. Entries rise in both numbers."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._path = f"{directory}/{LEADER_EPOCH_CHECKPOINT}"
+        self.entries: list[EpochEntry] = []
+
+    # Questions --------------------------------------------------------------------------------------------------------
+
+    @property
+    def latest_epoch(self) -> int:
+        """The epoch of the last entry, or -1."""
+        return self.entries[-1].epoch if self.entries else NO_EPOCH
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at an offset, or -1 if that is before all entries."""
+        index = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset) - 1
+        return self.entries[index].epoch if index >= 0 else NO_EPOCH
+
+    def end_of(self, epoch: int, *, log_end_offset: int) -> EpochEnd:
+        """Where an epoch ends in this log; for one that is not in it, where the one before it ends."""
+        # The latest epoch goes on to the end of the log. Of a later one, or of none, nothing is known.
+        if epoch == self.latest_epoch and epoch != NO_EPOCH:
+            return EpochEnd(epoch, log_end_offset)
+        if epoch == NO_EPOCH or epoch > self.latest_epoch:
+            return UNKNOWN
+        # An epoch ends where the next one begins. An epoch that this log has no record of is answered with the largest
+        # one below it; if there is none below, with where the first one begins.
+        above = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
+        known = self.entries[above - 1].epoch if above > 0 else epoch
+        return EpochEnd(known, self.entries[above].start_offset)
+
+    # Changes ----------------------------------------------------------------------------------------------------------
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """An epoch begins. A leader says so before its first record, so that the file is never behind the log."""
+        if epoch <= self.latest_epoch:
+            return
+        # Entries that no record ever followed make way: a leader that wrote nothing was no part of history.
+        kept = [entry for entry in self.entries if entry.start_offset < start_offset]
+        self._replace([*kept, EpochEntry(epoch, start_offset)])
+
+    def truncate_end(self, offset: int) -> None:
+        """The log ends with `offset`: epochs that begin there or later have no record in it."""
+        kept = [entry for entry in self.entries if entry.start_offset < offset]
+        if len(kept) < len(self.entries):
+            self._replace(kept)
+
+    def truncate_start(self, offset: int) -> None:
+        """The log starts with `offset`: of the epochs before, the last one goes on from there."""
+        # The file may say more than the log holds: it is not worth a write, and the next one tells.
+        below = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        if below > 0:
+            first = EpochEntry(self.entries[below - 1].epoch, max(offset, self.entries[below - 1].start_offset))
+            self.entries = [first, *self.entries[below:]]
+
+    def _replace(self, entries: list[EpochEntry]) -> None:
+        self.entries = entries
+        checkpoint.write(self._files, self._path, encode(entries))
+
+    # What the log tells -----------------------------------------------------------------------------------------------
+
+    def on_append(self, header: BatchHeader, position: int) -> None:  # noqa: ARG002
+        """A batch is in the log; a follower learns of a new epoch by it."""
+        if header.leader_epoch > self.latest_epoch:
+            self.assign(header.leader_epoch, header.base_offset)
+
+    replay = on_append
+
+    def restore(self, *, log_start_offset: int, log_end_offset: int) -> int:
+        """Take up the file, cut to what is in the log; return the first offset that may not be in it."""
+        entries = self._read()
+        if entries is None:
+            self.entries = []
+            return log_start_offset
+        self.entries = entries
+        self.truncate_end(log_end_offset)
+        self.truncate_start(log_start_offset)
+        # A process may die between writing a batch and writing down its epoch: look at the last batch again.
+        return max(log_end_offset - 1, log_start_offset)
+
+    def on_roll(self, base_offset: int) -> None:
+        """Nothing to do: segments and epochs have nothing to do with each other."""
+
+    def on_truncate(self, offset: int) -> None:
+        """The log ends earlier; with offset 0 nothing is left of it."""
+        self.truncate_end(offset)
+
+    def on_delete(self, offset: int) -> None:
+        """The log starts later."""
+        self.truncate_start(offset)
+
+    def on_close(self, offset: int) -> None:
+        """Nothing to do: the file is up to date."""
+
+    def _read(self) -> list[EpochEntry] | None:
+        """The entries in the file; None if there is no file, or not a whole one: then the log is read instead."""
+        try:
+            file = self._files.open(self._path, create=False, writable=False)
+        except FileNotFoundError:
+            return None
+        try:
+            return decode(file.pread(file.size(), 0))
+        except LogError:
+            return None
+        finally:
+            file.close()
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+def encode(entries: list[EpochEntry]) -> bytes:
+    """The text of the file: a version, a count, and a line for each epoch."""
+    lines = [f"{epoch} {start_offset}" for epoch, start_offset in entries]
+    return "\n".join([str(checkpoint.VERSION), str(len(lines)), *lines, ""]).encode()
+
+
+def decode(data: bytes) -> list[EpochEntry]:
+    """Read it back, refusing anything that is not exactly one, and in order."""
+    try:
+        version, count, *lines = data.decode().splitlines()
+        entries = [EpochEntry(*map(int, line.split())) for line in lines]
+    except (ValueError, TypeError) as error:
+        raise LogError(f"{LEADER_EPOCH_CHECKPOINT} cannot be read: {error}") from None
+    if int(version) != checkpoint.VERSION or int(count) != len(entries):
+        raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: version {version}, {count} of {len(entries)} entries announced")
+    if any(one.epoch >= two.epoch or one.start_offset >= two.start_offset for one, two in pairwise(entries)):
+        raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: the entries do not rise")
+    return entries
