@@ -1,0 +1,126 @@
+"""Run a world: many seeds, or one again.
+
+    python -m minibroker.simulation MODULE --seeds 1000           as many seeds as cores can run, until one fails
+    python -m minibroker.simulation MODULE --replay 17            one seed again, with its trace
+    python -m minibroker.simulation MODULE --replay 17 --shrink   with the fewest faults that still make it fail
+    python -m minibroker.simulation MODULE --replay 17 --draw run.svg
+
+MODULE is a module on the path with a class `World`. The exit code is 1 if an invariant was broken, or if a state that
+the world declares was never reached.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from minibroker.simulation.diagram import draw
+from minibroker.simulation.faults import Fault
+from minibroker.simulation.running import Summary, load_world, replay, run_in_parallel, shrunk
+from minibroker.simulation.trace import digest, lines
+from minibroker.simulation.world import Outcome, World
+
+LINES_SHOWN = 40
+SEEDS_FOR_STATES = 100  # fewer need not have met everything
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, report, return the exit code."""
+    options = _parser().parse_args(arguments)
+    if options.path:
+        sys.path.insert(0, options.path)
+    world = load_world(options.module)
+    return _replay(world, options) if options.replay is not None else _run(world, options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m minibroker.simulation", description="Run a world from seeds.")
+    parser.add_argument("module", metavar="MODULE", help="a module with a class World")
+    parser.add_argument("--path", default="", metavar="DIR", help="where the module stands (here)")
+    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="how many seeds (100)")
+    parser.add_argument("--first-seed", type=int, default=1, metavar="K", help="the first of them (1)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (one per core)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="begin no seed after so many seconds")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed again")
+    parser.add_argument("--shrink", action="store_true", help="leave out faults that do not matter")
+    parser.add_argument("--trace", action="store_true", help="print the whole trace, not only its end")
+    parser.add_argument("--draw", type=Path, metavar="FILE", help="draw the end of the run, as SVG")
+    parser.add_argument("--from", dest="from_ms", type=int, metavar="MS", help="draw from this time on")
+    parser.add_argument("--to", dest="to_ms", type=int, metavar="MS", help="draw up to this time")
+    return parser
+
+
+# Many seeds -----------------------------------------------------------------------------------------------------------
+
+
+def _run(world: type[World], options: argparse.Namespace) -> int:
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    progress = _Progress(options.seeds)
+    summary = run_in_parallel(
+        options.module, seeds, jobs=options.jobs, seconds_max=options.seconds, progress=progress.show
+    )
+    progress.end()
+    print(summary.text())
+    if summary.failure is not None:
+        faults = shrunk(world, summary.failure)
+        _report(replay(world, summary.failure.seed, faults), options, shrunk_from=len(summary.failure.faults))
+        return 1
+    if summary.missing and summary.seeds >= SEEDS_FOR_STATES:
+        print(f"never reached: {', '.join(summary.missing)}: these seeds say nothing about it")
+        return 1
+    return 0
+
+
+class _Progress:
+    """One line, rewritten; on stderr, and only on a terminal."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._is_shown = sys.stderr.isatty()
+
+    def show(self, summary: Summary) -> None:
+        if self._is_shown:
+            sys.stderr.write(f"\r{summary.seeds:,} of {self._seeds:,} seeds, {len(summary.failures)} failed")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._is_shown:
+            sys.stderr.write("\r" + " " * 60 + "\r")
+
+
+# One seed -------------------------------------------------------------------------------------------------------------
+
+
+def _replay(world: type[World], options: argparse.Namespace) -> int:
+    outcome = replay(world, options.replay)
+    drawn = len(outcome.faults)
+    if options.shrink and outcome.violation is not None:
+        outcome = replay(world, options.replay, shrunk(world, outcome))
+    if options.draw is not None:
+        title = f"{options.module}, seed {outcome.seed}"
+        drawing = draw(outcome.entries, title=title, from_ms=options.from_ms, to_ms=options.to_ms)
+        options.draw.write_text(drawing, encoding="utf-8")
+    _report(outcome, options, shrunk_from=drawn)
+    return int(outcome.violation is not None)
+
+
+def _report(outcome: Outcome, options: argparse.Namespace, *, shrunk_from: int) -> None:
+    told = list(lines(outcome.entries))
+    print(*(told if options.trace else told[-LINES_SHOWN:]), sep="\n")
+    print(f"\nseed {outcome.seed}: {outcome.violation or 'every invariant holds'}")
+    of = f" of {shrunk_from}; the others do not matter" if len(outcome.faults) < shrunk_from else ""
+    print(f"{len(outcome.faults)} faults{of}:", *map(_fault_text, outcome.faults), sep="\n")
+    print(f"{outcome.acks:,} acked records, {outcome.events:,} events, {outcome.virtual_ms / 1000:.1f} virtual seconds")
+    print(f"trace {digest(outcome.entries)[:16]}")
+    if outcome.violation is not None:
+        path = f" --path {options.path}" if options.path else ""
+        print(f"again: python -m minibroker.simulation {options.module}{path} --replay {outcome.seed} --shrink")
+
+
+def _fault_text(fault: Fault) -> str:
+    return f"  {fault}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Whether a log could have shown its clients what they saw. A pure module.
+
+The invariants are numbered, and every number means the same in code, tests and lessons. Those of one log, 1 to 6, are
+checked here, as each event comes and once more against the log that is read back in the end. Those of its replicas, 10
+to 13, are checked by the world that has replicas, which raises the same `Violation`.
+
+    what an ack or a read says       2 one value per offset   3 producer order   4 no duplicate   5 real-time order
+    what the final log says          1 nothing acked is lost  6 nothing was read that is not there
+
+A producer with acks=1 was promised nothing by its acks, so they are not held against anybody. What a consumer has read
+of it is: the high watermark was past it.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from minibroker.simulation.history import Acked, Event, Failed, Invoked, Promise, Read, Unknown, Value
+
+INVARIANTS = {
+    1: "no acked record is lost",
+    2: "one value per offset",
+    3: "a producer's records are in its order",
+    4: "no duplicate with idempotence",
+    5: "a send begun after an ack has a larger offset",
+    6: "what was read once is in the log for good",
+    10: "one leader per epoch",
+    11: "logs are equal below the high watermark",
+    12: "the high watermark never goes back, and is within what every in-sync replica has",
+    13: "the in-sync replicas change only by compare-and-set, and only a replica that has caught up joins",
+}
+
+
+class Violation(Exception):
+    """An invariant does not hold. The message has its number, its words, and the facts."""
+
+    def __init__(self, invariant: int, facts: str) -> None:
+        super().__init__(f"invariant {invariant} ({INVARIANTS[invariant]}) is broken: {facts}")
+        self.invariant = invariant
+        self.facts = facts
+
+
+class Checker:
+    """Hears every event of a history. `promises` says what each producer may rely on; one not in it has all of it."""
+
+    def __init__(self, promises: Mapping[str, Promise] | None = None) -> None:
+        self._promises = promises or {}
+        self._values: dict[int, tuple[Value, str]] = {}  # by offset, with who said so
+        self._offsets: dict[Value, int] = {}  # of idempotent producers
+        self._orders: dict[str, list[tuple[int, int]]] = {}  # of each idempotent producer: offset and sequence
+        self._floors: dict[Value, tuple[int, str]] = {}  # what was acked when a send began
+        self._acked: dict[int, tuple[Value, int]] = {}  # durable acks by offset, with their time
+        self._read: dict[int, tuple[Value, str]] = {}
+        self._highest: tuple[int, str] = (-1, "")
+
+    @property
+    def acked_offset_max(self) -> int:
+        """The largest offset that was promised to last; -1 if none was."""
+        return self._highest[0]
+
+    def on(self, event: Event) -> None:
+        """Check one more event; raise Violation if it cannot be."""
+        _STEPS[type(event)](self, event)
+
+    def _promise(self, value: Value) -> Promise:
+        return self._promises.get(value.producer, Promise())
+
+    # Events -----------------------------------------------------------------------------------------------------------
+
+    def on_invoked(self, event: Invoked) -> None:
+        """Remember what was acked before it."""
+        self._floors[event.value] = self._highest
+
+    def on_acked(self, event: Acked) -> None:
+        """An ack is a statement about an offset, and a promise."""
+        if not self._promise(event.value).is_durable:
+            return
+        said = f"acked at {event.at_ms} ms"
+        self._place(event.offset, event.value, said)
+        self._acked[event.offset] = (event.value, event.at_ms)
+        if event.offset > self._highest[0]:
+            self._highest = (event.offset, f"{event.value} was acked at {event.at_ms} ms with offset {event.offset}")
+
+    def on_read(self, event: Read) -> None:
+        """A read is a statement about an offset."""
+        said = f"read by {event.consumer} at {event.at_ms} ms"
+        self._place(event.offset, event.value, said)
+        self._read.setdefault(event.offset, (event.value, said))
+
+    def on_given_up(self, event: Failed | Unknown) -> None:
+        """Nothing follows from it: even what was refused may have been sent before, and be there."""
+
+    # Statements -------------------------------------------------------------------------------------------------------
+
+    def _place(self, offset: int, value: Value, said: str) -> None:
+        """Somebody says that a value is at an offset: hold it against all that was said before."""
+        known = self._values.get(offset)
+        if known is not None:
+            if known[0] != value:
+                raise Violation(2, f"offset {offset} is {known[0]}, {known[1]}, and {value}, {said}")
+            return
+        self._values[offset] = (value, said)
+        promise = self._promise(value)
+        if promise.is_idempotent:
+            self._check_once(offset, value, said)
+            self._check_order(offset, value, said)
+        if promise.is_durable:
+            floor, why = self._floors.get(value, (-1, ""))
+            if offset <= floor:
+                raise Violation(5, f"{value} has offset {offset}, {said}, but {why} before it was sent")
+
+    def _check_once(self, offset: int, value: Value, said: str) -> None:
+        other = self._offsets.setdefault(value, offset)
+        if other != offset:
+            raise Violation(4, f"{value} is at offset {other}, {self._values[other][1]}, and at {offset}, {said}")
+
+    def _check_order(self, offset: int, value: Value, said: str) -> None:
+        order = self._orders.setdefault(value.producer, [])
+        place = bisect_left(order, (offset, value.sequence))
+        for other, sequence in order[max(place - 1, 0) : place + 1]:
+            if (other < offset) != (sequence < value.sequence):
+                facts = f"{value} is at offset {offset}, {said}, and {value.producer}/{sequence} at {other}"
+                raise Violation(3, f"{facts}, {self._values[other][1]}")
+        insort(order, (offset, value.sequence))
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def finish(self, log: Mapping[int, Value], *, log_start_offset: int = 0) -> None:
+        """Everything was healed, and this is the whole log. What is before its start was deleted, and is not missed."""
+        for offset, (value, at_ms) in sorted(self._acked.items()):
+            if offset >= log_start_offset and log.get(offset) != value:
+                raise Violation(1, f"{value} was acked at {at_ms} ms with offset {offset}; {_there(log, offset)}")
+        for offset, (value, said) in sorted(self._read.items()):
+            if offset >= log_start_offset and log.get(offset) != value:
+                raise Violation(6, f"{value} was {said} at offset {offset}; {_there(log, offset)}")
+        # What nobody was told of must be in order, too: the producer may have died before the answer came.
+        for offset in sorted(log):
+            self._place(offset, log[offset], "in the final log")
+
+
+def _there(log: Mapping[int, Value], offset: int) -> str:
+    if offset in log:
+        return f"in the final log {log[offset]} is there"
+    return f"the final log has nothing there, it ends at {max(log, default=-1) + 1}"
+
+
+_STEPS: dict[type[Event], Callable[[Checker, Any], None]] = {
+    Invoked: Checker.on_invoked,
+    Acked: Checker.on_acked,
+    Read: Checker.on_read,
+    Failed: Checker.on_given_up,
+    Unknown: Checker.on_given_up,
+}

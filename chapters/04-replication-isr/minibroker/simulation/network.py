@@ -1,0 +1,156 @@
+"""Messages between nodes: late, lost, twice, out of order, cut off. A pure module.
+
+Every message takes its own time, so a later one may overtake an earlier one. A message is any value that does not
+change; the network does not look into it. What it costs to lose one is the sender's business: there are no errors here,
+only silence.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+from minibroker.simulation.process import Process
+from minibroker.simulation.scheduler import Action, Scheduler
+from minibroker.simulation.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What the network is like in one run."""
+
+    delay_ms_min: int = 1
+    delay_ms_max: int = 5
+    drop: float = 0.0
+    duplicate: float = 0.0
+    late: float = 0.0
+    """How often a message takes very long: ten times the longest delay. Others overtake it."""
+
+    @classmethod
+    def draw(cls, chance: Random) -> "Weather":
+        """One run in three has a perfect network, so that the other faults are not drowned in lost messages."""
+        delay_ms_max = chance.choice((2, 5, 10, 20))
+        if chance.random() < 1 / 3:
+            return cls(delay_ms_max=delay_ms_max)
+        return cls(
+            delay_ms_max=delay_ms_max,
+            drop=chance.choice((0.0, 0.01, 0.05)),
+            duplicate=chance.choice((0.0, 0.01, 0.05)),
+            late=chance.choice((0.0, 0.01, 0.05)),
+        )
+
+
+Direction = tuple[str, str]
+
+
+class Network:
+    """All nodes and what is between them."""
+
+    def __init__(self, scheduler: Scheduler, trace: Trace, chance: Random, weather: Weather) -> None:
+        self.scheduler = scheduler
+        self.trace = trace
+        self.chance = chance
+        self.weather = weather
+        self._cuts: dict[Direction, int] = {}
+        self._slow_ms: dict[Direction, int] = {}
+
+    # Faults -----------------------------------------------------------------------------------------------------------
+
+    def cut(self, source: str, target: str) -> Action:
+        """Let nothing through in one direction; what is returned heals it. Two cuts must both be healed."""
+        self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
+        return partial(self._heal, (source, target))
+
+    def _heal(self, direction: Direction) -> None:
+        self._cuts[direction] -= 1
+        if not self._cuts[direction]:
+            del self._cuts[direction]
+
+    def slow(self, source: str, target: str, delay_ms: int) -> Action:
+        """Let everything in one direction take so much longer; what is returned ends it."""
+        direction = (source, target)
+        self._slow_ms[direction] = self._slow_ms.get(direction, 0) + delay_ms
+
+        def end() -> None:
+            self._slow_ms[direction] -= delay_ms
+
+        return end
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether nothing gets through."""
+        return (source, target) in self._cuts
+
+    def become_calm(self) -> None:
+        """Lose nothing any more, so that what is still wrong is somebody's fault."""
+        self.weather = Weather(delay_ms_max=self.weather.delay_ms_max)
+
+    # Messages ---------------------------------------------------------------------------------------------------------
+
+    def send(self, source: Process, target: Process, message: object, deliver: Action) -> None:
+        """Send a message; if it arrives, `deliver` runs in the target's process."""
+        number = self.trace.sent(source.name, target.name, message)
+        weather = self.weather
+        if self._cuts and (source.name, target.name) in self._cuts:
+            self.trace.lost(number, "the link is cut")
+            return
+        if weather.drop and self.chance.random() < weather.drop:
+            self.trace.lost(number, "dropped")
+            return
+        self._deliver(source, target, number, deliver)
+        if weather.duplicate and self.chance.random() < weather.duplicate:
+            self._deliver(source, target, number, deliver)
+
+    def ask(
+        self,
+        source: Process,
+        target: Process,
+        request: object,
+        serve: Callable[[Callable[[Any], None]], None],
+        then: Callable[[Any], None],
+    ) -> None:
+        """Send a request and bring back the answer: `serve(reply)` runs at the target, `then(answer)` at the source.
+
+        Either message may be lost, and the request may arrive twice. The first answer counts, and only if the process
+        that asked is still alive: a timeout is the asker's business.
+        """
+        hear = _once(source.in_this_life(then))
+
+        def reply(answer: Any) -> None:
+            self.send(target, source, answer, lambda: hear(answer))
+
+        self.send(source, target, request, lambda: serve(reply))
+
+    def delay_ms(self, source: str, target: str) -> int:
+        """How long the next message takes."""
+        weather, chance = self.weather, self.chance
+        span_ms = weather.delay_ms_max - weather.delay_ms_min
+        delay_ms = weather.delay_ms_min + int(chance.random() * (span_ms + 1))
+        if weather.late and chance.random() < weather.late:
+            delay_ms += 10 * weather.delay_ms_max
+        return delay_ms + self._slow_ms.get((source, target), 0) if self._slow_ms else delay_ms
+
+    def _deliver(self, source: Process, target: Process, number: int, deliver: Action) -> None:
+        def arrive() -> None:
+            # What was under way when the link was cut is lost, too.
+            if self._cuts and (source.name, target.name) in self._cuts:
+                self.trace.lost(number, "the link is cut")
+            elif not target.is_alive:
+                self.trace.lost(number, f"{target.name} is down")
+            else:
+                self.trace.arrived(number)
+                target.run(deliver)
+
+        self.scheduler.after(self.delay_ms(source.name, target.name), arrive)
+
+
+def _once(action: Callable[[Any], None]) -> Callable[[Any], None]:
+    heard = False
+
+    def first(answer: Any) -> None:
+        nonlocal heard
+        if not heard:
+            heard = True
+            action(answer)
+
+    return first

@@ -1,0 +1,102 @@
+"""A node's process: it is killed, paused, and started again. A pure module.
+
+Everything that a node does goes through `run`: so a dead process does nothing, and a paused one does it later. What it
+has put off with `after` dies with it: a timer belongs to one life of the process.
+"""
+
+from collections.abc import Callable
+
+from minibroker.simulation.scheduler import Action, Scheduler, Timer
+from minibroker.simulation.trace import KILLED, PAUSED, RESUMED, STARTED, Trace
+
+
+class Died(BaseException):
+    """The process ends here, in the middle of what it was doing. Nothing that runs in it may catch this."""
+
+
+class Process:
+    """A process that lives on one node, again and again. `on_died` is told when it dies of `Died`."""
+
+    def __init__(self, scheduler: Scheduler, trace: Trace, name: str, on_died: Action | None = None) -> None:
+        self.name = name
+        self.is_alive = False
+        self.is_paused = False
+        self.lives = 0
+        self.clock_error_ms = 0
+        self._scheduler = scheduler
+        self._trace = trace
+        self._on_died = on_died
+        self._backlog: list[tuple[int, Action]] = []
+
+    @property
+    def now_ms(self) -> int:
+        """The time by the node's own clock, which may be wrong."""
+        return self._scheduler.now_ms + self.clock_error_ms
+
+    # Life and death ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin a new life."""
+        assert not self.is_alive, f"{self.name} is alive"
+        self.is_alive = True
+        self.lives += 1
+        self._trace.happened(self.name, STARTED)
+
+    def kill(self, how: str = "") -> None:
+        """End this life: nothing of it is left but what is on the disk."""
+        self.is_alive = self.is_paused = False
+        self._backlog.clear()
+        self._trace.happened(self.name, KILLED, how)
+
+    def pause(self) -> None:
+        """Stop the process (SIGSTOP): the world goes on without it, and it will not know."""
+        if self.is_alive and not self.is_paused:
+            self.is_paused = True
+            self._trace.happened(self.name, PAUSED)
+
+    def resume(self) -> None:
+        """Let it go on: what came in the meantime is done now, all at once and in order."""
+        if not self.is_paused:
+            return
+        self.is_paused = False
+        self._trace.happened(self.name, RESUMED)
+        backlog, self._backlog = self._backlog, []
+        for life, action in backlog:
+            self._scheduler.after(0, lambda life=life, action=action: self._run_in(life, action))  # type: ignore[misc]
+
+    # What it does -----------------------------------------------------------------------------------------------------
+
+    def run(self, action: Action) -> None:
+        """Do something now; later if it is paused; never if it is dead."""
+        if self.is_paused:
+            self._backlog.append((self.lives, action))
+        elif self.is_alive:
+            try:
+                action()
+            except Died:
+                self._die()
+
+    def after(self, delay_ms: int, action: Action) -> Timer:
+        """Do something later, in this life."""
+        life = self.lives
+        return self._scheduler.after(delay_ms, lambda: self._run_in(life, action))
+
+    def in_this_life(self, action: Callable[..., None]) -> Callable[..., None]:
+        """The same, but nothing if the process that wanted it is dead: for answers that are under way."""
+        life = self.lives
+
+        def guarded(*arguments: object) -> None:
+            if self.lives == life:
+                action(*arguments)
+
+        return guarded
+
+    def _run_in(self, life: int, action: Action) -> None:
+        if self.lives == life:
+            self.run(action)
+
+    def _die(self) -> None:
+        if self._on_died is not None:
+            self._on_died()
+        if self.is_alive:
+            self.kill("in mid-write")

@@ -1,0 +1,64 @@
+"""The virtual clock, and what is to happen when. A pure module.
+
+Time does not pass: it jumps to the next event. Events of the same millisecond happen in the order in which they were
+scheduled, so a run has one order, whatever the machine.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+Action = Callable[[], None]
+
+
+class Timer:
+    """Something that will happen, unless it is cancelled."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Action) -> None:
+        self.action: Action | None = action
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it is still to happen."""
+        return self.action is not None
+
+    def cancel(self) -> None:
+        """Let it not happen. One that has happened does not mind."""
+        self.action = None
+
+
+class Scheduler:
+    """A clock in milliseconds and a heap of events; `after_event` is called after each of them."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.events = 0
+        self.after_event: Action | None = None
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._serial = 0
+
+    def after(self, delay_ms: int, action: Action) -> Timer:
+        """Let something happen in so many milliseconds."""
+        assert delay_ms >= 0, f"{delay_ms} ms from now is in the past"
+        timer = Timer(action)
+        # The serial decides between events of one millisecond; timers are never compared.
+        self._serial += 1
+        heappush(self._heap, (self.now_ms + delay_ms, self._serial, timer))
+        return timer
+
+    def run(self, until_ms: int) -> None:
+        """Let everything happen up to a time, and what that brings about."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_ms:
+            at_ms, _serial, timer = heappop(heap)
+            action, timer.action = timer.action, None
+            if action is None:
+                continue
+            # Time only moves when something happens.
+            self.now_ms = at_ms
+            self.events += 1
+            action()
+            if self.after_event is not None:
+                self.after_event()
+        self.now_ms = until_ms

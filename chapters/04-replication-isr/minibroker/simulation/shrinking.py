@@ -1,0 +1,30 @@
+"""The fewest faults with which a run still fails. A pure module.
+
+A seed that fails has twenty faults, and four of them matter. This is Zeller and Hildebrandt's ddmin: leave out half of
+the faults, then a quarter, then an eighth, and keep what still fails, until no single fault can be left out.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def shrink(faults: Sequence[T], is_failing: Callable[[Sequence[T]], bool], *, runs_max: int = 200) -> list[T]:
+    """Leave out what can be left out. `is_failing` runs the seed with some of the faults; so often at most."""
+    kept, pieces, runs = list(faults), 2, 0
+    while len(kept) >= 1 and runs < runs_max:
+        # Try the run without each piece in turn.
+        size = -(-len(kept) // pieces)
+        for start in range(0, len(kept), size):
+            fewer = kept[:start] + kept[start + size :]
+            runs += 1
+            if is_failing(fewer):
+                kept, pieces = fewer, max(pieces - 1, 2)
+                break
+        else:
+            # Every piece is needed. Cut finer, unless each is a single fault already.
+            if size == 1:
+                break
+            pieces = min(pieces * 2, len(kept))
+    return kept

@@ -1,0 +1,28 @@
+"""What a run must have met to be worth anything. A pure module.
+
+Ten thousand clean runs prove nothing about truncation if no log was ever truncated. So a world declares the states that
+its runs should reach, counts how often they did, and many runs together fail if one of them was never reached.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+
+class States:
+    """How often each declared state was reached."""
+
+    def __init__(self, declared: Iterable[str]) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(declared, 0)
+
+    def reach(self, name: str) -> None:
+        """One of them is reached."""
+        assert name in self.counts, f"the state {name!r} is not declared"
+        self.counts[name] += 1
+
+
+def never_reached(counts: Iterable[Mapping[str, int]]) -> list[str]:
+    """The states that none of many runs has reached, in the order of their declaration."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return [name for name, count in total.items() if count == 0]

@@ -1,0 +1,117 @@
+"""What a chapter implements to be tested here: a world. A pure module.
+
+A world is built from a seed and played once. It has the stage set up already: clock, network, trace, faults, states.
+It adds nodes and clients, says what each kind of fault does, and plays: a storm, then healing, then a calm in which
+everything must come right again.
+
+    class World(simulation.World):
+        STATES = ("truncation", "ISR shrink")
+        KINDS = (Kind("kill", …), …)
+        def play(self) -> None: …
+        def causes(self) -> …
+
+The same seed with the same faults plays the same, to the last message.
+"""
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import ClassVar
+
+from minibroker.simulation.chance import stream
+from minibroker.simulation.checker import Checker, Violation
+from minibroker.simulation.faults import Cause, Fault, Kind, Storm, draw_faults
+from minibroker.simulation.history import History, Promise
+from minibroker.simulation.network import Network, Weather
+from minibroker.simulation.scheduler import Scheduler
+from minibroker.simulation.states import States
+from minibroker.simulation.trace import Entry, Trace
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a seed."""
+
+    seed: int
+    violation: str | None
+    faults: tuple[Fault, ...]
+    acks: int
+    events: int
+    virtual_ms: int
+    states: Mapping[str, int]
+    entries: Sequence[Entry] = field(default=(), repr=False)
+    invariant: int | None = None
+    """The number of the invariant that is broken; without one, the code itself failed."""
+
+
+class World(ABC):
+    """A stage, and what is played on it. `faults` replaces those that the seed draws."""
+
+    STATES: ClassVar[tuple[str, ...]] = ()
+    KINDS: ClassVar[tuple[Kind, ...]] = ()
+    STORM_MS: ClassVar[int] = 30_000
+
+    def __init__(self, seed: int, *, faults: Sequence[Fault] | None = None, is_traced: bool = False) -> None:
+        self.seed = seed
+        self.scheduler = Scheduler()
+        self.trace = Trace(self.scheduler, is_kept=is_traced)
+        self.states = States(self.STATES)
+        self.promises: dict[str, Promise] = {}
+        self.checker = Checker(self.promises)
+        self.history = History(self.checker.on)
+        self.network = Network(self.scheduler, self.trace, self.chance("network"), self.draw_weather())
+        self.faults = tuple(self.draw_faults() if faults is None else faults)
+
+    def chance(self, name: str) -> Random:
+        """The seed's random numbers for one purpose."""
+        return stream(self.seed, name)
+
+    def draw_weather(self) -> Weather:
+        """What the network is like."""
+        return Weather.draw(self.chance("weather"))
+
+    def draw_faults(self) -> list[Fault]:
+        """What will go wrong."""
+        return draw_faults(self.KINDS, self.chance("faults"), until_ms=self.STORM_MS) if self.KINDS else []
+
+    @abstractmethod
+    def play(self) -> None:
+        """Play until everything is over. A `Violation` ends it, and so does any other error: that is a bug as well."""
+
+    def causes(self) -> Mapping[str, Cause]:
+        """What each kind of fault does."""
+        return {}
+
+    def storm(self) -> Storm:
+        """Let the faults come."""
+        return Storm(self.scheduler, self.faults, self.causes())
+
+    def run(self) -> Outcome:
+        """Play once, and say what came of it."""
+        violation, invariant = None, None
+        try:
+            self.play()
+        except Violation as broken:
+            violation, invariant = f"{broken}, at {self.scheduler.now_ms} ms", broken.invariant
+        except Exception as error:
+            violation = f"the code failed at {self.scheduler.now_ms} ms: {_where(error)}"
+        return Outcome(
+            seed=self.seed,
+            violation=violation,
+            faults=self.faults,
+            acks=self.history.acks,
+            events=self.scheduler.events,
+            virtual_ms=self.scheduler.now_ms,
+            states=dict(self.states.counts),
+            entries=self.trace.entries,
+            invariant=invariant,
+        )
+
+
+def _where(error: Exception) -> str:
+    """The error and the lines that led to it, the innermost last, without the paths of this machine."""
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    steps = " > ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames)
+    return f"{type(error).__name__}: {error} ({steps})"
