@@ -48,6 +48,8 @@ class _Produced:
     replica: Replica
     appended: Appended
     acks: int
+    said: str = ""
+    """What the producer was told, once it was told something: that is final."""
 
 
 class Stage:
@@ -73,7 +75,9 @@ class Stage:
 
     def _step(self, words: Sequence[str]) -> list[str]:
         step: Callable[..., list[str]] = getattr(self, "on_" + words[0].replace("-", "_"))
-        return [f"  {line}" for line in step(*words[1:])]
+        lines = step(*words[1:])
+        self._settle()
+        return [f"  {line}" for line in lines]
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -122,11 +126,19 @@ class Stage:
         what = "appended at" if replica.log_end_offset > end else "was there already, at"
         return [f"{what} {appended.base_offset}: {self._verdict(self.produced[-1])}"]
 
+    def _settle(self) -> None:
+        """Answer every producer that can be answered now, as a broker does after each event."""
+        for it in self.produced:
+            is_there = it.node_id in self.up and self.nodes[it.node_id].replica is it.replica
+            verdict = it.replica.verdict(it.appended, acks=it.acks) if is_there and not it.said else None
+            if verdict is not None:
+                it.said = "acked" if verdict is ErrorCode.NONE else verdict.name
+            elif not is_there:
+                it.said = it.said or "never answered"
+
     def _verdict(self, it: _Produced) -> str:
-        if it.node_id not in self.up or self.nodes[it.node_id].replica is not it.replica:
-            return "never answered"
-        verdict = it.replica.verdict(it.appended, acks=it.acks)
-        return "waits" if verdict is None else "acked" if verdict is ErrorCode.NONE else verdict.name
+        self._settle()
+        return it.said or "waits"
 
     def on_acks(self) -> list[str]:
         return [f"{it.values} at {it.appended.base_offset}: {self._verdict(it)}" for it in self.produced]

@@ -1,0 +1,265 @@
+"""The handlers of replication: requests become commands and questions, results become responses. A pure module.
+
+OffsetForLeaderEpoch and DescribeProducers are answered by whoever leads a partition. The others are for the authority:
+AlterPartition, BrokerRegistration and AllocateProducerIds come from brokers, ElectLeaders from an operator.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
+
+from minibroker.metadata.authority import Authority
+from minibroker.metadata.commands import AllocateProducerIds, ProducerIds
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.image import Endpoint
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.producers import ProducerState as KnownProducer
+from minibroker.partitions.registry import Answer, Call, proposed
+from minibroker.replication.authority import (
+    AlteredPartition,
+    AlterPartitions,
+    Elected,
+    Election,
+    ElectLeaders,
+    IsrChange,
+    RegisterReplicas,
+    Registration,
+)
+from minibroker.replication.replica import Replica
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+from minibroker.wire.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from minibroker.wire.tables.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    PartitionAlteration,
+    PartitionAltered,
+    TopicAltered,
+)
+from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from minibroker.wire.tables.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from minibroker.wire.tables.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from minibroker.wire.tables.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+DECISION_MS_MAX = 30_000
+
+
+class Replicas(Protocol):
+    """The replicas of this node. What is not there is refused with `Refused`."""
+
+    def partition(self, topic: str, index: int) -> Replica:
+        """The replica, if it is on this node."""
+
+
+# Questions to a leader ------------------------------------------------------------------------------------------------
+
+
+class OffsetForLeaderEpoch:
+    """The handler of OffsetForLeaderEpoch: where an epoch ends, so that a reader knows what was cut (KIP-320)."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __call__(self, call: Call[OffsetForLeaderEpochRequest]) -> Answer:
+        """Answer for each partition by itself."""
+        topics = [
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[self._answer(topic.topic, wanted) for wanted in topic.partitions]
+            )
+            for topic in call.request.topics
+        ]
+        return OffsetForLeaderEpochResponse(topics=topics)
+
+    def _answer(self, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+        try:
+            replica = self._replicas.partition(topic, wanted.partition)
+            replica.check_leader(wanted.current_leader_epoch)
+        except Refused as refused:
+            return EpochEndOffset(error_code=refused.code, partition=wanted.partition)
+        end = replica.end_of_epoch(wanted.leader_epoch)
+        return EpochEndOffset(
+            error_code=ErrorCode.NONE, partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.end_offset
+        )
+
+
+class DescribeProducers:
+    """The handler of DescribeProducers: what a partition remembers of its idempotent producers."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __call__(self, call: Call[DescribeProducersRequest]) -> Answer:
+        """Answer for each partition by itself."""
+        topics = [
+            TopicResponse(name=topic.name, partitions=[self._answer(topic.name, it) for it in topic.partition_indexes])
+            for topic in call.request.topics
+        ]
+        return DescribeProducersResponse(topics=topics)
+
+    def _answer(self, topic: str, index: int) -> PartitionResponse:
+        try:
+            replica = self._replicas.partition(topic, index)
+            replica.check_leader()
+        except Refused as refused:
+            return PartitionResponse(
+                partition_index=index, error_code=refused.code, error_message=refused.message, active_producers=[]
+            )
+        known = [_producer(*it) for it in replica.producers.producers.items()]
+        return PartitionResponse(partition_index=index, error_code=ErrorCode.NONE, active_producers=known)
+
+
+def _producer(producer_id: int, state: KnownProducer) -> ProducerState:
+    return ProducerState(
+        producer_id=producer_id,
+        producer_epoch=state.epoch,
+        last_sequence=state.last_sequence,
+        last_timestamp=state.timestamp,
+        coordinator_epoch=state.coordinator_epoch,
+        current_txn_start_offset=state.current_txn_first_offset,
+    )
+
+
+# Wishes to the authority ----------------------------------------------------------------------------------------------
+
+
+class Decisions:
+    """The handlers of what only the authority can decide. `live` tells which nodes answer."""
+
+    def __init__(self, authority: Authority, node: NodeConfig, *, live: Callable[[], Collection[int]]) -> None:
+        self._authority = authority
+        self._node = node
+        self._live = live
+
+    def alter_partition(self, call: Call[AlterPartitionRequest]) -> Answer:
+        """The handler of AlterPartition."""
+        request = call.request
+        changes = [
+            IsrChange(topic.topic_id, it.partition_index, it.leader_epoch, it.partition_epoch, _members(it))
+            for topic in request.topics
+            for it in topic.partitions
+        ]
+        command = AlterPartitions(request.broker_id, request.broker_epoch, changes)
+        return proposed(
+            self._authority.propose(command), _altered, timeout_ms=DECISION_MS_MAX, expire=AlterPartitionResponse
+        )
+
+    def register(self, call: Call[BrokerRegistrationRequest]) -> Answer:
+        """The handler of BrokerRegistration. A broker of another cluster is sent away."""
+        request = call.request
+        if request.cluster_id != self._authority.image.cluster_id:
+            return BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+        command = RegisterReplicas(
+            broker_id=request.broker_id,
+            endpoints=[Endpoint(it.name, it.host, it.port, it.security_protocol) for it in request.listeners],
+            incarnation_id=bytes(request.incarnation_id),
+            rack=request.rack,
+            previous_broker_epoch=request.previous_broker_epoch,
+        )
+        return proposed(
+            self._authority.propose(command),
+            _registered,
+            timeout_ms=DECISION_MS_MAX,
+            expire=lambda: BrokerRegistrationResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
+        )
+
+    def allocate_producer_ids(self, call: Call[AllocateProducerIdsRequest]) -> Answer:
+        """The handler of AllocateProducerIds."""
+        command = AllocateProducerIds(call.request.broker_id, call.request.broker_epoch)
+        return proposed(
+            self._authority.propose(command),
+            _allocated,
+            timeout_ms=DECISION_MS_MAX,
+            expire=lambda: AllocateProducerIdsResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
+        )
+
+    def elect_leaders(self, call: Call[ElectLeadersRequest]) -> Answer:
+        """The handler of ElectLeaders."""
+        request = call.request
+        try:
+            kind = Election(request.election_type)
+        except ValueError:
+            return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[])
+        command = ElectLeaders(self._named(request), live=self._live(), node=self._node, kind=kind)
+        is_all = request.topic_partitions is None
+        return proposed(
+            self._authority.propose(command),
+            lambda elected: _elected(elected, is_all=is_all),
+            timeout_ms=max(request.timeout_ms, 0),
+            expire=lambda: _elected(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time"), is_all=False),
+        )
+
+    def _named(self, request: ElectLeadersRequest) -> list[TopicPartition]:
+        if request.topic_partitions is None:
+            topics = self._authority.image.topics.values()
+            return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+        return [
+            TopicPartition(topic.topic, number) for topic in request.topic_partitions for number in topic.partitions
+        ]
+
+
+def _members(partition: PartitionAlteration) -> list[tuple[int, int]]:
+    # Before version 3 a leader did not say which life of a broker it means.
+    with_epochs = [(it.broker_id, it.broker_epoch) for it in partition.new_isr_with_epochs]
+    return with_epochs or [(node_id, -1) for node_id in partition.new_isr]
+
+
+def _altered(partitions: list[AlteredPartition]) -> Response:
+    # If the broker itself was refused, so was everything it asked for.
+    if partitions and all(it.code is ErrorCode.STALE_BROKER_EPOCH for it in partitions):
+        return AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    topics: dict[bytes, list[PartitionAltered]] = {}
+    for it in partitions:
+        topics.setdefault(it.topic_id, []).append(
+            PartitionAltered(
+                partition_index=it.partition,
+                error_code=it.code,
+                leader_id=it.leader,
+                leader_epoch=it.leader_epoch,
+                isr=list(it.isr),
+                partition_epoch=it.partition_epoch,
+            )
+        )
+    return AlterPartitionResponse(
+        topics=[TopicAltered(topic_id=topic_id, partitions=found) for topic_id, found in topics.items()]
+    )
+
+
+def _registered(registration: Registration) -> Response:
+    return BrokerRegistrationResponse(error_code=registration.code, broker_epoch=registration.epoch)
+
+
+def _allocated(block: ProducerIds) -> Response:
+    return AllocateProducerIdsResponse(
+        error_code=block.code, producer_id_start=block.first, producer_id_len=block.count
+    )
+
+
+def _elected(partitions: Iterable[Elected], *, is_all: bool) -> Response:
+    topics: dict[str, list[PartitionResult]] = {}
+    for it in partitions:
+        # Who asks for all partitions wants to hear of those where something was to be done.
+        if not (is_all and it.code is ErrorCode.ELECTION_NOT_NEEDED):
+            result = PartitionResult(partition_id=it.name.partition, error_code=it.code, error_message=it.message)
+            topics.setdefault(it.name.topic, []).append(result)
+    return ElectLeadersResponse(
+        replica_election_results=[
+            ReplicaElectionResult(topic=topic, partition_result=found) for topic, found in topics.items()
+        ]
+    )
