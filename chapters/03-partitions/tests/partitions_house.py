@@ -1,6 +1,7 @@
 """A broker without a server, on a disk in memory: frames go in by a call, and answers come back as messages."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from minibroker.log.batch import BatchBuilder
@@ -10,7 +11,9 @@ from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.commands import CreateTopics, DeleteTopics, NewTopic, RegisterBroker, TopicReference
 from minibroker.metadata.configs import NodeConfig, TopicConfig
-from minibroker.metadata.image import Endpoint
+from minibroker.metadata.decision import Command, Records
+from minibroker.metadata.image import Endpoint, Image
+from minibroker.metadata.records import MetadataRecord, PartitionChangeRecord
 from minibroker.partitions.describe import Describe, api_versions
 from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.list_offsets import ListOffsets
@@ -32,6 +35,19 @@ NOW_MS = 1_700_000_000_000
 NODE_ID = 1
 
 
+@dataclass(frozen=True)
+class Write(Command[None]):
+    """Write these records, whoever may decide so."""
+
+    list: Sequence[MetadataRecord]
+
+    def run(self, image: Image, records: Records) -> None:
+        records.add(self.list)
+
+    def refuse(self, code: ErrorCode, message: str) -> None:
+        raise AssertionError(message)
+
+
 class House:
     """The rooms of a broker. `ask` is what a client does."""
 
@@ -51,15 +67,7 @@ class House:
                 incarnation_id=bytes(range(16)),
             )
         )
-        self.store = Store(
-            self.data,
-            self.files,
-            node_id=NODE_ID,
-            topic_config=lambda image, topic: TopicConfig.of(
-                image.configs, topic, self.config.with_dynamic(image.configs)
-            ),
-            wake=self.waiting.wake,
-        )
+        self.store = self.make_store()
         self.store.start(self.authority.image, is_removed=self.authority.is_removed)
         self.authority.subscribe(self.store.follow)
         self.registry = Registry()
@@ -80,14 +88,39 @@ class House:
         add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe.topic_partitions)
         self._topic_ids = len(self.authority.image.topics)
 
+    def make_store(self, **more: Any) -> Store:
+        return Store(
+            self.data,
+            self.files,
+            node_id=NODE_ID,
+            topic_config=lambda image, topic: TopicConfig.of(
+                image.configs, topic, self.config.with_dynamic(image.configs)
+            ),
+            wake=self.waiting.wake,
+            **more,
+        )
+
+    # Several nodes, as far as metadata know ---------------------------------------------------------------------------
+
+    def register(self, node_id: int, *, is_fenced: bool = False) -> None:
+        endpoints = (Endpoint("PLAINTEXT", f"host-{node_id}", 9092),)
+        incarnation_id = (1000 * node_id + is_fenced).to_bytes(16, "big")
+        self.authority.propose(RegisterBroker(node_id, endpoints, incarnation_id, is_fenced=is_fenced))
+
+    def change(self, topic: str, index: int, **values: Any) -> None:
+        """Change a partition, as whoever decides about leaders does."""
+        topic_id = self.authority.image.topics[topic].topic_id
+        self.authority.propose(Write([PartitionChangeRecord(topic_id=topic_id, partition_id=index, **values)]))
+
     # Topics -----------------------------------------------------------------------------------------------------------
 
-    def create(self, name: str, partitions: int = 1, **configs: str) -> None:
+    def create(self, name: str, partitions: int = 1, *, replicas: Sequence[int] | None = None, **configs: str) -> None:
         self._topic_ids += 1
         topic = NewTopic(
             name,
             self._topic_ids.to_bytes(16, "big"),
-            partitions,
+            -1 if replicas else partitions,
+            assignments=[(index, list(replicas)) for index in range(partitions)] if replicas else (),
             configs={key.replace("_", "."): value for key, value in configs.items()},
         )
         (created,) = self.authority.propose(CreateTopics([topic], self.config)).result

@@ -11,6 +11,7 @@ from minibroker.metadata.errors import InvalidTopicName
 NAME_CHARACTERS_MAX = 249  # with `-`, the partition and a suffix such as `.deleted` it fits in a file name of 255
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+CLUSTER_METADATA_TOPIC_ID = (1).to_bytes(16, "big")  # Kafka's; no topic that is created gets it
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"

@@ -154,13 +154,13 @@ class Describe:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
 
     def _topic(self, topic: TopicImage) -> MetadataResponseTopic:
-        image = self._image
+        alive = frozenset(self._image.live_brokers())
         return MetadataResponseTopic(
             error_code=ErrorCode.NONE,
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=is_internal(topic.name),
-            partitions=[_partition(image, index, it) for index, it in sorted(topic.partitions.items())],
+            partitions=[_partition(alive, index, it) for index, it in sorted(topic.partitions.items())],
         )
 
     # DescribeCluster --------------------------------------------------------------------------------------------------
@@ -259,12 +259,13 @@ class Describe:
                 error_code=refused.code, name=name, topic_id=NO_UUID, partitions=[]
             )
         indexes = [index for index in sorted(topic.partitions) if index >= first][:count_max]
+        alive = frozenset(self._image.live_brokers())
         return DescribeTopicPartitionsResponseTopic(
             error_code=ErrorCode.NONE,
             name=name,
             topic_id=topic.topic_id,
             is_internal=is_internal(name),
-            partitions=[_described_partition(self._image, index, topic.partitions[index]) for index in indexes],
+            partitions=[_described_partition(alive, index, topic.partitions[index]) for index in indexes],
         )
 
 
@@ -281,35 +282,43 @@ def _controller(image: Image) -> int:
     return next((broker.node_id for broker in _alive(image)), NO_LEADER)
 
 
-def _offline(image: Image, partition: PartitionImage) -> list[int]:
-    alive = {broker.node_id for broker in _alive(image)}
+def _offline(alive: frozenset[int], partition: PartitionImage) -> list[int]:
     return [node_id for node_id in partition.replicas if node_id not in alive]
 
 
-def _partition(image: Image, index: int, partition: PartitionImage) -> MetadataResponsePartition:
+def _leader(alive: frozenset[int], partition: PartitionImage) -> tuple[int, ErrorCode]:
+    # One that cannot be reached is none: a client that was sent to it would only try, and fail, and ask again.
+    if partition.leader in alive:
+        return partition.leader, ErrorCode.NONE
+    return NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def _partition(alive: frozenset[int], index: int, partition: PartitionImage) -> MetadataResponsePartition:
+    leader, code = _leader(alive, partition)
     return MetadataResponsePartition(
-        error_code=ErrorCode.NONE if partition.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=code,
         partition_index=index,
-        leader_id=partition.leader,
+        leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        offline_replicas=_offline(image, partition),
+        offline_replicas=_offline(alive, partition),
     )
 
 
 def _described_partition(
-    image: Image, index: int, partition: PartitionImage
+    alive: frozenset[int], index: int, partition: PartitionImage
 ) -> DescribeTopicPartitionsResponsePartition:
+    leader, code = _leader(alive, partition)
     # The lists of eligible leaders are empty and never null: the Java client counts on it.
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.NONE if partition.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=code,
         partition_index=index,
-        leader_id=partition.leader,
+        leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
         eligible_leader_replicas=[],
         last_known_elr=[],
-        offline_replicas=_offline(image, partition),
+        offline_replicas=_offline(alive, partition),
     )

@@ -41,11 +41,12 @@ _READ_COMMITTED = 1
 
 
 class _Wanted(NamedTuple):
-    """One partition of a request, and its topic's name; no name: the topic's id is unknown."""
+    """One partition of a request, its topic's name, and who reads it; no name: the topic's id is unknown."""
 
     topic: str | None
     topic_id: bytes
     wanted: FetchPartition
+    reader: Reader
 
 
 class Fetch:
@@ -83,27 +84,35 @@ def _reader(call: Call[FetchRequest]) -> Reader:
     replica_id, replica_epoch = request.replica_id, -1
     if call.version >= REPLICA_STATE_FROM_VERSION:
         replica_id, replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
-    return Reader(replica_id, replica_epoch, is_committed_only=request.isolation_level == _READ_COMMITTED)
+    is_committed_only = request.isolation_level == _READ_COMMITTED
+    return Reader(replica_id, replica_epoch, is_committed_only=is_committed_only, now_ms=call.now_ms)
+
+
+def _of_replica(it: _Wanted) -> _Wanted:
+    """A replica also says where its own log starts: the leader may have to wait for it."""
+    return it._replace(reader=it.reader._replace(log_start_offset=it.wanted.log_start_offset))
 
 
 class _Fetch:
     """One request, that may be tried several times."""
 
     def __init__(self, routes: Routes, call: Call[FetchRequest], bytes_max: int) -> None:
-        self._routes = routes
+        reader = _reader(call)
+        self._routes = routes.for_replicas() if reader.is_replica else routes
         self._version = call.version
         self._bytes_min = call.request.min_bytes
         self._bytes_max = bytes_max
-        self._reader = _reader(call)
         # Who names a partition twice means the last time.
         self._wanted = list(
             {
-                (topic.topic, topic.topic_id, wanted.partition): _Wanted(name, topic.topic_id, wanted)
+                (topic.topic, topic.topic_id, wanted.partition): _Wanted(name, topic.topic_id, wanted, reader)
                 for topic in call.request.topics
                 for name in (self._name(topic.topic, topic.topic_id),)
                 for wanted in topic.partitions
             }.values()
         )
+        if reader.is_replica:
+            self._wanted = [_of_replica(it) for it in self._wanted]
         self.names: list[TopicPartition] = [
             TopicPartition(it.topic, it.wanted.partition) for it in self._wanted if it.topic is not None
         ]
@@ -160,21 +169,19 @@ class _Fetch:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id: it was deleted, or never existed")
             partition = self._routes.partition(it.topic, it.wanted.partition)
             partition.check_leader(it.wanted.current_leader_epoch)
-            self._fill(data, partition, it.wanted, bytes_left, is_first)
+            self._fill(data, partition, it, bytes_left, is_first)
+            # Where the log starts and ends by now: a follower that reads may just have moved the watermark.
+            data.high_watermark = partition.high_watermark
+            data.last_stable_offset = partition.last_stable_offset
+            data.log_start_offset = partition.log_start_offset
         except Refused as refused:
             data.error_code = refused.code
-            data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
             if it.topic is not None and refused.code in WRONG_NODE:
                 self._hint(data, TopicPartition(it.topic, it.wanted.partition), endpoints)
         return data
 
-    def _fill(
-        self, data: PartitionData, partition: Partition, wanted: FetchPartition, bytes_left: int, is_first: bool
-    ) -> None:
-        # Where the log starts and ends.
-        data.high_watermark = partition.high_watermark
-        data.last_stable_offset = partition.last_stable_offset
-        data.log_start_offset = partition.log_start_offset
+    def _fill(self, data: PartitionData, partition: Partition, it: _Wanted, bytes_left: int, is_first: bool) -> None:
+        wanted = it.wanted
         # A follower whose log goes another way learns where, and gets no records (chapter 04).
         if wanted.last_fetched_epoch != NO_EPOCH:
             diverging = partition.diverging_epoch(wanted.fetch_offset, last_fetched_epoch=wanted.last_fetched_epoch)
@@ -183,14 +190,14 @@ class _Fetch:
                 return
         # The partition's own limit, and what is left of that of all.
         bytes_max = min(max(wanted.partition_max_bytes, 0), bytes_left)
-        records = partition.read(wanted.fetch_offset, bytes_max=bytes_max, reader=self._reader)
+        records = partition.read(wanted.fetch_offset, bytes_max=bytes_max, reader=it.reader)
         if not is_first and records.count > bytes_max:
             # A partition gives its first batch whole, whatever it is asked for. If something came before it, the
             # client gets nothing of it rather than a piece: Java's would take a piece for a batch that never fits.
             records.count = 0
         data.records = records
         # Who reads only what is committed must be told what to leave out (chapter 06).
-        if self._reader.is_committed_only:
+        if it.reader.is_committed_only:
             data.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
                 for aborted in partition.aborted(wanted.fetch_offset, partition.last_stable_offset)

@@ -83,7 +83,7 @@ def find(partition: Partition, timestamp: int, reader: Reader, version: int) -> 
         end = partition.last_stable_offset if reader.is_committed_only else partition.high_watermark
         return Found(end, LATEST, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return Found(partition.log_start_offset, LATEST, partition.leader_epoch)
+        return partition.find_earliest()
     if timestamp == MAX_TIMESTAMP:
         return partition.find_max_timestamp(reader=reader)
     if timestamp < 0:

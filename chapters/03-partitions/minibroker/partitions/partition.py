@@ -42,6 +42,10 @@ class Reader(NamedTuple):
     replica_id: int = -1
     replica_epoch: int = -1
     is_committed_only: bool = False
+    log_start_offset: int = -1
+    """Where a replica's own log starts."""
+    now_ms: int = 0
+    """When a replica asked."""
 
     @property
     def is_replica(self) -> bool:
@@ -60,6 +64,8 @@ class Appended:
     next_offset: int
     log_append_time_ms: int
     log_start_offset: int
+    leader_epoch: int
+    """The epoch in which this node, as the leader, wrote it; or found it here, if it was written before."""
 
 
 class Found(NamedTuple):
@@ -126,6 +132,9 @@ class Partition(Protocol):
 
     def aborted(self, offset: int, upto_offset: int) -> Sequence[Aborted]:
         """The aborted transactions in a range of offsets."""
+
+    def find_earliest(self) -> Found:
+        """Where the log starts."""
 
     def find_time(self, timestamp: int, *, reader: Reader) -> Found:
         """The first record that is not older than `timestamp`."""
@@ -218,7 +227,8 @@ class LocalPartition:
         duplicate = admit(self._rules, it)
         if duplicate is not None:
             time_ms = duplicate.timestamp if self._is_log_append_time else NO_TIMESTAMP
-            return Appended(duplicate.base_offset, duplicate.last_offset + 1, time_ms, self.log_start_offset)
+            next_offset = duplicate.last_offset + 1
+            return Appended(duplicate.base_offset, next_offset, time_ms, self.log_start_offset, self.leader_epoch)
         # Stamp it with its offset, and with our clock if the topic wants that; write it; wake those who wait for it.
         stored = it.batch if self._codec is None else recompressed(it, self._codec)
         append_time_ms = now_ms if self._is_log_append_time else None
@@ -230,7 +240,9 @@ class LocalPartition:
             raise refusal(error) from error
         self._wake(self.name)
         log_append_time_ms = NO_TIMESTAMP if append_time_ms is None else append_time_ms
-        return Appended(base_offset, self.log.log_end_offset, log_append_time_ms, self.log.log_start_offset)
+        return Appended(
+            base_offset, self.log.log_end_offset, log_append_time_ms, self.log.log_start_offset, self.leader_epoch
+        )
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
         """What is appended is as safe as one replica can make it; the flush policy was followed already."""
@@ -256,6 +268,10 @@ class LocalPartition:
         """Without transactions none is aborted."""
         return ()
 
+    def find_earliest(self) -> Found:
+        """Where the log starts."""
+        return Found(self.log_start_offset, NO_TIMESTAMP, self._epoch_of(self.log_start_offset))
+
     def find_time(self, timestamp: int, *, reader: Reader) -> Found:
         """The first record that is not older than `timestamp`."""
         return self._found(self._look(lambda: self.log.find_time(timestamp)), reader)
@@ -274,7 +290,11 @@ class LocalPartition:
         # A record that the reader may not see yet is not found.
         if record is None or record.offset >= self._bound(reader):
             return Found()
-        return Found(record.offset, record.timestamp, self.leader_epoch)
+        return Found(record.offset, record.timestamp, self._epoch_of(record.offset))
+
+    def _epoch_of(self, offset: int) -> int:  # noqa: ARG002
+        """The epoch of a record. With one replica the leader never changes."""
+        return self.leader_epoch
 
     def delete_records(self, offset: int) -> int:
         """Let the log start with `offset`, or with the high watermark if that is -1; return the new start."""

@@ -4,6 +4,9 @@ The image is the truth, the directories follow it. A topic that appears in the i
 gone loses them; a configuration that changes reaches the logs. After a crash in between, the next start does the rest:
 each directory holds the id of its topic in `partition.metadata`, so the data of a topic that was deleted is never taken
 for that of another with the same name. Data that no metadata speaks of is never deleted, but set aside.
+
+What a partition is can be replaced: `open_partition` opens it, and `on_changed` tells what the image says of it from
+then on. The metadata log itself is no topic of the image; it is added as an internal partition, for other nodes alone.
 """
 
 import logging
@@ -18,9 +21,9 @@ from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import Image, PartitionImage, TopicImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import LocalPartition
+from minibroker.partitions.partition import LocalPartition, Partition
 from minibroker.partitions.producers import ProducerStates
-from minibroker.partitions.routes import Leader
+from minibroker.partitions.routes import Leader, Routes
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.directory import DataDirectory
 from minibroker.segments.segmented import SegmentedLog
@@ -32,6 +35,11 @@ log = logging.getLogger(__name__)
 PARTITION_METADATA = "partition.metadata"
 _PARTITION_METADATA = re.compile(rb"version: 0\ntopic_id: ([\w-]{22})\n")
 METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+
+# Opens a partition of this node: its name, its topic's id, what the image says of it, its topic's configuration.
+OpenPartition = Callable[[TopicPartition, bytes, PartitionImage, TopicConfig], LocalPartition]
+# What the image said of an open partition of this node, and what it says now: None before it came, or now it is gone.
+OnChanged = Callable[[TopicPartition, PartitionImage | None, PartitionImage | None], None]
 
 
 class Store:
@@ -45,12 +53,18 @@ class Store:
         node_id: int,
         topic_config: Callable[[Image, str], TopicConfig],
         wake: Callable[[Hashable], None],
+        open_partition: OpenPartition | None = None,
+        on_changed: OnChanged = lambda _name, _old, _new: None,
     ) -> None:
         self._data = data
         self._files = files
         self._node_id = node_id
         self._topic_config = topic_config
         self._wake = wake
+        self._open_partition = open_partition or self._open_local
+        self._on_changed = on_changed
+        self._internal: dict[TopicPartition, Partition] = {}
+        self._internal_names: dict[bytes, str] = {}
         self._image: Image | None = None
         self._partitions: dict[TopicPartition, LocalPartition] = {}
         self._failed: dict[TopicPartition, str] = {}
@@ -67,6 +81,8 @@ class Store:
     def _refuse(self, name: TopicPartition) -> NoReturn:
         if name in self._failed:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, self._failed[name])
+        if self.image.partition(name) is not None:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self._node_id} has no replica of {name.directory}")
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name.partition} of {name.topic!r}")
 
     def topic_name(self, topic_id: bytes) -> str:
@@ -78,12 +94,20 @@ class Store:
 
     def leader(self, name: TopicPartition) -> Leader | None:
         """Who leads a partition, as far as this node knows."""
-        topic = self.image.topics.get(name.topic)
-        partition = topic.partitions.get(name.partition) if topic is not None else None
+        partition = self.image.partition(name)
         broker = self.image.brokers.get(partition.leader) if partition is not None else None
-        if partition is None or broker is None:
+        if partition is None or broker is None or broker.is_fenced:
             return None
         return Leader(broker.node_id, partition.leader_epoch, broker.host, broker.port, broker.rack)
+
+    def for_replicas(self) -> Routes:
+        """The same for other nodes, who may also read what is internal."""
+        return _Inside(self, self._internal, self._internal_names)
+
+    def add_internal(self, name: TopicPartition, topic_id: bytes, partition: Partition) -> None:
+        """Let other nodes, and nobody else, read a partition that is in no image. Its owner opens and closes it."""
+        self._internal[name] = partition
+        self._internal_names[topic_id] = name.topic
 
     @property
     def image(self) -> Image:
@@ -103,18 +127,39 @@ class Store:
     def follow(self, old: Image, new: Image) -> None:
         """Make the directories what the image says. Topics that did not change are the same objects in both."""
         self._image = new
-        changed = [name for name, topic in old.topics.items() if new.topics.get(name) is not topic]
-        self._delete(
-            TopicPartition(name, index)
-            for name in changed
-            for index in old.topics[name].partitions.keys() - _same_topic(old.topics[name], new).keys()
-        )
-        for name, topic in new.topics.items():
-            if old.topics.get(name) is not topic:
-                known = _same_topic(topic, old)
-                self._open(topic, [index for index in topic.partitions if index not in known], is_new=True)
+        gone: dict[TopicPartition, PartitionImage] = {}
+        for topic in old.topics.values():
+            if new.topics.get(topic.name) is not topic:
+                gone |= self._only_in(topic, new)
+        self._delete(gone)
+        for topic in new.topics.values():
+            if old.topics.get(topic.name) is not topic:
+                self._open(topic, self._only_in(topic, old), is_new=True)
+                self._tell(topic, _same_topic(topic, old))
         if new.configs is not old.configs:
             self._configure()
+
+    def _only_in(self, topic: TopicImage, other: Image) -> dict[TopicPartition, PartitionImage]:
+        """The partitions of a topic that are on this node by its image, and by the other are not."""
+        others = _same_topic(topic, other)
+        return {
+            TopicPartition(topic.name, index): partition
+            for index, partition in topic.partitions.items()
+            if others.get(index) is not partition and self._is_here(partition) and not self._is_here(others.get(index))
+        }
+
+    def _is_here(self, partition: PartitionImage | None) -> bool:
+        return partition is not None and self._node_id in partition.replicas
+
+    def _tell(self, topic: TopicImage, before: Mapping[int, PartitionImage]) -> None:
+        """Tell the partitions that were here before, and still are, what is different."""
+        for index, partition in topic.partitions.items():
+            old = before.get(index)
+            if old is partition or not self._is_here(old):
+                continue
+            name = TopicPartition(topic.name, index)
+            if name in self._partitions:
+                self._on_changed(name, old, partition)
 
     def start(self, image: Image, *, is_removed: Callable[[bytes], bool] = lambda _topic_id: False) -> None:
         """Open what the image says is here, and put away what is here beside it.
@@ -124,17 +169,13 @@ class Store:
         """
         self._image = image
         for topic in image.topics.values():
-            self._open(topic, topic.partitions, is_new=False)
+            self._open(topic, self._only_in(topic, Image()), is_new=False)
         for name, offset in self._data.missing.items():
             if name in self._partitions:
                 log.error("%s: its directory was gone, with records up to %d; it begins anew", name.directory, offset)
         for name in self._data.partitions():
-            if name != METADATA and not self._is_known(name):
+            if name != METADATA and not self._is_here(image.partition(name)):
                 self._put_away(name, is_removed)
-
-    def _is_known(self, name: TopicPartition) -> bool:
-        topic = self.image.topics.get(name.topic)
-        return topic is not None and name.partition in topic.partitions
 
     def _put_away(self, name: TopicPartition, is_removed: Callable[[bytes], bool]) -> None:
         match = _PARTITION_METADATA.fullmatch(self._content(self._metadata_path(name)) or b"")
@@ -143,27 +184,31 @@ class Store:
                 self._data.delete_log(name)
             else:
                 aside = self._data.set_aside(name)
-                log.warning("%s: the metadata knows no such partition; it is now %s", name.directory, aside)
+                known = "knows no such partition" if self.image.partition(name) is None else "has it on other nodes"
+                log.warning("%s: the metadata %s; it is now %s", name.directory, known, aside)
         except OSError as error:
             log.error("%s could not be put away: %s", name.directory, error)
 
-    def _open(self, topic: TopicImage, indexes: Iterable[int], *, is_new: bool) -> None:
+    def _open(self, topic: TopicImage, come: Mapping[TopicPartition, PartitionImage], *, is_new: bool) -> None:
         """Open partitions of a topic. One whose files cannot be read is offline, and the others are not."""
+        if not come:
+            return
         config = self._topic_config(self.image, topic.name)
-        for index in indexes:
-            name, partition = TopicPartition(topic.name, index), topic.partitions[index]
-            if self._node_id not in partition.replicas:
-                continue
+        for name, partition in come.items():
             try:
                 self._claim(name, topic.topic_id, is_new=is_new)
-                self._partitions[name] = self._opened(name, partition, config)
+                self._partitions[name] = self._open_partition(name, topic.topic_id, partition, config)
                 self._failed.pop(name, None)
             except (LogError, OSError) as error:
                 log.error("%s is offline: %s", name.directory, error)
                 self._failed[name] = str(error)
+            else:
+                self._on_changed(name, None, partition)
             self._wake(name)
 
-    def _opened(self, name: TopicPartition, partition: PartitionImage, config: TopicConfig) -> LocalPartition:
+    def _open_local(
+        self, name: TopicPartition, _topic_id: bytes, partition: PartitionImage, config: TopicConfig
+    ) -> LocalPartition:
         producers = ProducerStates(self._files, self._data.directory_of(name))
         opened = self._data.open_log(name, config.log_config(), companions=[producers])
         return LocalPartition(name, opened, producers, config, leader_epoch=partition.leader_epoch, wake=self._wake)
@@ -199,20 +244,6 @@ class Store:
         finally:
             file.close()
 
-    def _try_to_open(self, name: TopicPartition, partition: PartitionImage, config: TopicConfig) -> None:
-        """Open one partition. If its files cannot be read, it is offline, and the others are not."""
-        try:
-            producers = ProducerStates(self._files, self._data.directory_of(name))
-            opened = self._data.open_log(name, config.log_config(), companions=[producers])
-            self._partitions[name] = LocalPartition(
-                name, opened, producers, config, leader_epoch=partition.leader_epoch, wake=self._wake
-            )
-            self._failed.pop(name, None)
-        except (LogError, OSError) as error:
-            log.error("%s is offline: %s", name.directory, error)
-            self._failed[name] = str(error)
-        self._wake(name)
-
     def _content(self, path: str) -> bytes | None:
         try:
             file = self._files.open(path, create=False, writable=False)
@@ -223,9 +254,9 @@ class Store:
         finally:
             file.close()
 
-    def _delete(self, names: Iterable[TopicPartition]) -> None:
+    def _delete(self, gone: Mapping[TopicPartition, PartitionImage]) -> None:
         """Serve partitions no more, and remove what can be removed; the next start tries the rest again."""
-        here = [name for name in names if name in self._partitions or name in self._failed]
+        here = [name for name in gone if name in self._partitions or name in self._failed]
         if not here:
             return
         for name in here:
@@ -233,6 +264,7 @@ class Store:
             partition = self._partitions.pop(name, None)
             if partition is not None:
                 partition.is_deleted = True
+                self._on_changed(name, gone[name], None)
         for name, error in self._data.delete_logs(here).items():
             log.error("%s could not be deleted: %s", name.directory, error)
         for name in here:
@@ -245,6 +277,32 @@ class Store:
             if name.topic not in configs:
                 configs[name.topic] = self._topic_config(self.image, name.topic)
             partition.configure(configs[name.topic])
+
+
+class _Inside:
+    """The routes that another node takes: those of everybody, and the internal partitions."""
+
+    def __init__(self, store: Store, internal: Mapping[TopicPartition, Partition], names: Mapping[bytes, str]) -> None:
+        self._store = store
+        self._internal = internal
+        self._names = names
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """The partition, if it is on this node."""
+        found = self._internal.get(TopicPartition(topic, index))
+        return self._store.partition(topic, index) if found is None else found
+
+    def topic_name(self, topic_id: bytes) -> str:
+        """The topic that has this id."""
+        return self._names.get(topic_id) or self._store.topic_name(topic_id)
+
+    def leader(self, name: TopicPartition) -> Leader | None:
+        """Who leads a partition, as far as this node knows."""
+        return self._store.leader(name)
+
+    def for_replicas(self) -> Routes:
+        """These."""
+        return self
 
 
 def _same_topic(topic: TopicImage, image: Image) -> Mapping[int, PartitionImage]:

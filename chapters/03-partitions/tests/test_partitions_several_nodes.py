@@ -1,0 +1,312 @@
+"""What a cluster will need of this chapter's rooms: partitions of another kind, that come, change and go; other nodes
+that read; a leader who is elsewhere, or nowhere."""
+
+from typing import Any
+
+import pytest
+from partitions_house import NOW_MS, House, batch, fetch_request
+
+from minibroker.log.batch import batches
+from minibroker.log.interfaces import FileSlice
+from minibroker.log.memory import MemoryFiles
+from minibroker.metadata.configs import TopicConfig
+from minibroker.metadata.image import PartitionImage
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
+from minibroker.metadata.records import decode_record
+from minibroker.partitions.partition import LocalPartition, Reader
+from minibroker.partitions.producers import ProducerStates
+from minibroker.partitions.store import METADATA, Store
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.describe_cluster import DescribeClusterRequest
+from minibroker.wire.tables.describe_topic_partitions import DescribeTopicPartitionsRequest
+from minibroker.wire.tables.fetch import FetchRequest, ReplicaState
+from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from minibroker.wire.tables.metadata import MetadataRequest
+
+ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
+
+
+class Replicated(LocalPartition):
+    """A partition of another kind: nodes may read it, it remembers who did, and its records are of epochs below 100."""
+
+    readers: list[Reader]
+
+    def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
+        self.readers.append(reader)
+        return self.log.read(offset, bytes_max=bytes_max)
+
+    def _epoch_of(self, offset: int) -> int:
+        return 100 - offset
+
+
+class Cluster(House):
+    """A house on the first of three nodes, with partitions of another kind."""
+
+    def __init__(self, files: MemoryFiles | None = None) -> None:
+        self.told: list[tuple[TopicPartition, PartitionImage | None, PartitionImage | None]] = []
+        self.opened: list[tuple[TopicPartition, bytes]] = []
+        super().__init__(files)
+        for node_id in (2, 3):
+            self.register(node_id)
+
+    def make_store(self, **more: Any) -> Store:
+        return super().make_store(
+            open_partition=self.open_partition, on_changed=lambda *change: self.told.append(change), **more
+        )
+
+    def open_partition(
+        self, name: TopicPartition, topic_id: bytes, partition: PartitionImage, config: TopicConfig
+    ) -> Replicated:
+        self.opened.append((name, topic_id))
+        producers = ProducerStates(self.files, self.data.directory_of(name))
+        log = self.data.open_log(name, config.log_config(), companions=[producers])
+        epoch = partition.leader_epoch
+        opened = Replicated(name, log, producers, config, leader_epoch=epoch, wake=self.waiting.wake)
+        opened.readers = []
+        return opened
+
+    def partition_image(self, name: TopicPartition) -> PartitionImage:
+        found = self.authority.image.partition(name)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.create("orders", 2, replicas=[1, 2])
+    return cluster
+
+
+# Partitions that come, change and go ----------------------------------------------------------------------------------
+
+
+def test_a_store_opens_partitions_of_the_kind_that_it_is_given(cluster: Cluster) -> None:
+    topic_id = cluster.authority.image.topics["orders"].topic_id
+    assert cluster.opened == [(ORDERS_0, topic_id), (ORDERS_1, topic_id)]
+    assert isinstance(cluster.store.partition("orders", 1), Replicated)
+    assert cluster.told == [(name, None, cluster.partition_image(name)) for name in (ORDERS_0, ORDERS_1)]
+
+
+def test_a_partition_that_stays_is_told_what_changes_and_the_others_are_not(cluster: Cluster) -> None:
+    before, partition = cluster.partition_image(ORDERS_1), cluster.store.partition("orders", 1)
+    cluster.told.clear()
+    cluster.change("orders", 1, isr=[1])
+    cluster.change("orders", 1, leader=2)
+    middle = PartitionImage((1, 2), (1,), 1, before.leader_epoch, before.partition_epoch + 1)
+    after = PartitionImage((1, 2), (1,), 2, before.leader_epoch + 1, before.partition_epoch + 2)
+    assert cluster.told == [(ORDERS_1, before, middle), (ORDERS_1, middle, after)]
+    assert cluster.store.partition("orders", 1) is partition
+
+
+def test_a_partition_that_is_moved_away_is_closed_and_deleted_and_can_come_back_empty(cluster: Cluster) -> None:
+    cluster.produce("orders", batch(b"a"), partition=1)
+    before, partition = cluster.partition_image(ORDERS_1), cluster.store.partition("orders", 1)
+    cluster.told.clear()
+    cluster.change("orders", 1, replicas=[2, 3], isr=[2], leader=2)
+    assert cluster.told == [(ORDERS_1, before, None)]
+    assert partition.is_deleted
+    assert not any(name.startswith("orders-1") for name in cluster.files.list("data"))
+    # Who asks here is told who leads it now.
+    answer = cluster.produce("orders", batch(b"b"), partition=1)
+    assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
+    cluster.change("orders", 1, replicas=[1, 2], isr=[2])
+    assert cluster.told[1:] == [(ORDERS_1, None, cluster.partition_image(ORDERS_1))]
+    assert cluster.end("orders", 1) == 0
+    assert cluster.end("orders", 0) == 0
+
+
+def test_a_deleted_topic_takes_its_partitions_along_and_one_that_is_elsewhere_is_not_spoken_of(
+    cluster: Cluster,
+) -> None:
+    cluster.create("others", replicas=[2, 3])
+    assert "others-0" not in cluster.files.list("data")
+    before = [cluster.partition_image(name) for name in (ORDERS_0, ORDERS_1)]
+    cluster.told.clear()
+    cluster.change("others", 0, leader=3)
+    cluster.delete("others")
+    cluster.delete("orders")
+    assert cluster.told == [(ORDERS_0, before[0], None), (ORDERS_1, before[1], None)]
+
+
+def test_what_a_crash_kept_of_a_partition_that_was_moved_away_is_set_aside(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.produce("orders", batch(b"a"), partition=1)
+    cluster.authority._listeners.clear()
+    cluster.change("orders", 1, replicas=[2, 3], isr=[2], leader=2)
+    again = Cluster(cluster.files)
+    assert [name for name, _topic_id in again.opened] == [ORDERS_0]
+    assert "orders-1: the metadata has it on other nodes" in caplog.text
+    assert any(name.startswith("orders-1.") and name.endswith("-stray") for name in again.files.list("data"))
+
+
+# Other nodes that read ------------------------------------------------------------------------------------------------
+
+
+def by_replica(version: int, **wanted: Any) -> FetchRequest:
+    """A fetch of node 2, whose log starts with offset 3."""
+    who: dict[str, Any] = {"replica_id": 2}
+    if version >= 15:
+        who = {"replica_state": ReplicaState(replica_id=2, replica_epoch=9)}
+    request = fetch_request(**{"topic": "orders", "offset": 0, **wanted}, **who)
+    request.topics[0].partitions[0].log_start_offset = 3
+    return request
+
+
+@pytest.mark.parametrize("version", [5, 12, 16])
+def test_a_replica_says_who_it_is_where_its_log_starts_and_when(cluster: Cluster, version: int) -> None:
+    request = by_replica(version)
+    if version >= 13:
+        request.topics[0].topic = ""
+        request.topics[0].topic_id = cluster.authority.image.topics["orders"].topic_id
+    cluster.ask(request, version, now_ms=NOW_MS + 5)
+    partition = cluster.store.partition("orders", 0)
+    assert isinstance(partition, Replicated)
+    replica_epoch = 9 if version >= 15 else -1
+    assert partition.readers == [Reader(2, replica_epoch, log_start_offset=3, now_ms=NOW_MS + 5)]
+
+
+def test_a_consumer_has_no_log_of_its_own(cluster: Cluster) -> None:
+    cluster.fetch("orders", isolation_level=1)
+    partition = cluster.store.partition("orders", 0)
+    assert isinstance(partition, Replicated)
+    assert partition.readers == [Reader(is_committed_only=True, now_ms=NOW_MS)]
+
+
+def test_a_fetch_tells_the_watermark_that_it_has_moved_itself(cluster: Cluster) -> None:
+    class Watermarked(Replicated):
+        """As a leader: what its only follower asks for, it has."""
+
+        watermark = 0
+
+        @property
+        def high_watermark(self) -> int:
+            return self.watermark
+
+        def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
+            self.watermark = offset
+            return super().read(offset, bytes_max=bytes_max, reader=reader)
+
+    for value in (b"a", b"b"):
+        cluster.produce("orders", batch(value))
+    cluster.store.partition("orders", 0).__class__ = Watermarked
+    (answer,) = cluster.ask(by_replica(12, offset=1), 12).responses[0].partitions
+    assert (answer.high_watermark, answer.error_code) == (1, ErrorCode.NONE)
+
+
+@pytest.fixture
+def with_metadata(cluster: Cluster) -> Cluster:
+    """The metadata log can be read by other nodes."""
+    config = TopicConfig.of({}, METADATA.topic, cluster.config)
+    log = cluster.authority._log
+    producers = ProducerStates(cluster.files, cluster.data.directory_of(METADATA))
+    partition = Replicated(METADATA, log, producers, config, leader_epoch=1, wake=cluster.waiting.wake)  # type: ignore[arg-type]
+    partition.readers = []
+    cluster.store.add_internal(METADATA, CLUSTER_METADATA_TOPIC_ID, partition)
+    return cluster
+
+
+def metadata_fetch(version: int, **more: Any) -> FetchRequest:
+    request = by_replica(version, topic=METADATA.topic) if more.pop("is_replica") else fetch_request(METADATA.topic)
+    if version >= 13:
+        request.topics[0].topic, request.topics[0].topic_id = "", CLUSTER_METADATA_TOPIC_ID
+    return request
+
+
+@pytest.mark.parametrize("version", [4, 12, 13, 16])
+def test_the_metadata_log_is_for_nodes_alone(version: int, with_metadata: Cluster) -> None:
+    with_metadata.delete("orders")  # whose id, in this house, is that of the metadata log
+    (topic,) = with_metadata.ask(metadata_fetch(version, is_replica=True), version).responses
+    (answer,) = topic.partitions
+    assert answer.error_code == ErrorCode.NONE
+    found = [decode_record(record.value or b"") for it in batches(answer.records) for record in it.records()]
+    assert len(found) == with_metadata.authority.image.offset + 1
+    (topic,) = with_metadata.ask(metadata_fetch(version, is_replica=False), version).responses
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert topic.partitions[0].error_code == unknown
+
+
+def test_nobody_lists_the_metadata_log_or_writes_to_it_and_other_partitions_are_found_as_before(
+    with_metadata: Cluster,
+) -> None:
+    assert with_metadata.produce(METADATA.topic, batch(b"a")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [topic.name for topic in with_metadata.ask(MetadataRequest(topics=None)).topics] == ["orders"]
+    assert with_metadata.ask(by_replica(12), 12).responses[0].partitions[0].error_code == ErrorCode.NONE
+    unknown = with_metadata.ask(by_replica(12, partition=9), 12).responses[0].partitions[0]
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_node_that_asks_the_wrong_node_is_told_the_right_one(with_metadata: Cluster) -> None:
+    with_metadata.create("elsewhere", replicas=[3, 2])
+    answer = with_metadata.ask(by_replica(12, topic="elsewhere"), 12).responses[0].partitions[0]
+    assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 3)
+    # A leader that cannot be reached is not named.
+    with_metadata.register(3, is_fenced=True)
+    answer = with_metadata.ask(by_replica(12, topic="elsewhere"), 12).responses[0].partitions[0]
+    assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+# Epochs ---------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_appended_knows_the_epoch_in_which_the_leader_wrote_or_found_it(cluster: Cluster) -> None:
+    partition = cluster.store.partition("orders", 0)
+    sent = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    assert partition.append(memoryview(bytearray(sent)), acks=-1, now_ms=NOW_MS).leader_epoch == 0
+    partition.leader_epoch = 5
+    again = partition.append(memoryview(bytearray(sent)), acks=-1, now_ms=NOW_MS)
+    assert (again.base_offset, again.leader_epoch) == (0, 5)
+
+
+@pytest.mark.parametrize(("timestamp", "offset", "epoch"), [(-2, 0, 100), (NOW_MS + 1, 1, 99), (-3, 2, 98), (-1, 3, 0)])
+def test_an_offset_comes_with_the_epoch_of_its_record(
+    cluster: Cluster, timestamp: int, offset: int, epoch: int
+) -> None:
+    cluster.produce("orders", batch(b"a", b"b", b"c"))
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=[wanted])])
+    found = cluster.ask(request, 8).topics[0].partitions[0]
+    assert (found.offset, found.leader_epoch) == (offset, epoch)
+
+
+# What clients learn ---------------------------------------------------------------------------------------------------
+
+
+def described(cluster: Cluster) -> list[tuple[ErrorCode, int, int, list[int], list[int], list[int]]]:
+    """What Metadata says of the partitions; DescribeTopicPartitions says the same."""
+    (topic,) = cluster.ask(MetadataRequest(topics=None)).topics
+    (same,) = cluster.ask(DescribeTopicPartitionsRequest(topics=[])).topics
+    answers = [
+        [
+            (it.error_code, it.leader_id, it.leader_epoch, it.replica_nodes, it.isr_nodes, it.offline_replicas)
+            for it in partitions
+        ]
+        for partitions in (topic.partitions, same.partitions)
+    ]
+    assert answers[0] == answers[1]
+    return answers[0]
+
+
+def test_clients_learn_who_leads_who_is_in_sync_and_who_is_offline(cluster: Cluster) -> None:
+    assert described(cluster) == [(ErrorCode.NONE, 1, 0, [1, 2], [1, 2], [])] * 2
+    # One partition has no leader; then the leader of the other cannot be reached.
+    cluster.change("orders", 0, leader=-1, isr=[2])
+    cluster.change("orders", 1, leader=2, isr=[2])
+    assert described(cluster) == [
+        (ErrorCode.LEADER_NOT_AVAILABLE, -1, 1, [1, 2], [2], []),
+        (ErrorCode.NONE, 2, 1, [1, 2], [2], []),
+    ]
+    cluster.register(2, is_fenced=True)
+    assert described(cluster) == [(ErrorCode.LEADER_NOT_AVAILABLE, -1, 1, [1, 2], [2], [2])] * 2
+    assert [it.node_id for it in cluster.ask(MetadataRequest(topics=[])).brokers] == [1, 3]
+    assert [
+        it.broker_id for it in cluster.ask(DescribeClusterRequest(include_cluster_authorized_operations=False)).brokers
+    ] == [1, 3]
+
+
+def test_a_leader_that_is_not_registered_is_none(cluster: Cluster) -> None:
+    cluster.change("orders", 0, replicas=[1, 9], leader=9, isr=[9])
+    assert described(cluster)[0] == (ErrorCode.LEADER_NOT_AVAILABLE, -1, 1, [1, 9], [9], [9])
