@@ -15,7 +15,7 @@ from minibroker.metadata.config_keys import (
     Value,
     at_least,
 )
-from minibroker.metadata.listeners import parse_listeners
+from minibroker.metadata.listeners import parse_listeners, parse_voters
 from minibroker.metadata.topic_configs import TOPIC_CONFIGS
 
 BOOLEAN, DOUBLE, INT, LIST, LONG, STRING = (
@@ -61,6 +61,16 @@ def _is_listeners(value: Value) -> bool:
 _LISTENERS = Check(_is_listeners, "a list of NAME://HOST:PORT, each name and each port once, ports up to 65535")
 
 
+def _is_voters(value: Value) -> bool:
+    try:
+        return isinstance(value, str) and len(parse_voters(value)) >= 0
+    except ValueError:
+        return False
+
+
+_VOTERS = Check(_is_voters, "a list of ID@HOST:PORT, each id once")
+
+
 def _synonym_of(topic_config: str, *, is_dynamic: bool = True) -> ConfigKey:
     """The broker's key that stands in for a topic's: the same type, check and default."""
     key = TOPIC_CONFIGS[topic_config]
@@ -95,6 +105,51 @@ _KEYS = [
         "auto.create.topics.enable", BOOLEAN, "true", None, "Whether a topic is created when a client asks about it."
     ),
     ConfigKey("delete.topic.enable", BOOLEAN, "true", None, "Whether topics can be deleted."),
+    # Replication
+    ConfigKey(
+        "controller.quorum.voters",
+        STRING,
+        "",
+        _VOTERS,
+        "Which nodes decide about metadata, as ID@HOST:PORT; if not set, this node alone. This broker takes one.",
+    ),
+    ConfigKey(
+        "replica.lag.time.max.ms",
+        LONG,
+        "30000",
+        at_least(1),
+        "How long a follower may be behind before it is not in sync any more.",
+    ),
+    ConfigKey(
+        "replica.fetch.wait.max.ms",
+        INT,
+        "500",
+        at_least(1),
+        "How long a leader may let a follower wait for records.",
+    ),
+    ConfigKey("replica.fetch.min.bytes", INT, "1", at_least(0), "How many bytes are worth an answer before that."),
+    ConfigKey(
+        "replica.fetch.max.bytes",
+        INT,
+        str(1024**2),
+        at_least(0),
+        "How much a follower takes of one partition at once.",
+    ),
+    ConfigKey(
+        "replica.fetch.response.max.bytes",
+        INT,
+        str(10 * 1024**2),
+        at_least(0),
+        "How much a follower takes of one leader at once.",
+    ),
+    ConfigKey("replica.fetch.backoff.ms", INT, "1000", at_least(0), "How long a follower waits after an error."),
+    ConfigKey(
+        "replica.high.watermark.checkpoint.interval.ms",
+        LONG,
+        "5000",
+        at_least(1),
+        "How often high watermarks are written to the disk.",
+    ),
     # Connections and requests
     ConfigKey(
         "socket.request.max.bytes",

@@ -22,7 +22,7 @@ from minibroker.metadata.config_keys import (
     Value,
 )
 from minibroker.metadata.errors import InvalidConfig
-from minibroker.metadata.listeners import Listener, parse_listeners
+from minibroker.metadata.listeners import Listener, QuorumVoter, parse_listeners, parse_voters
 from minibroker.metadata.topic_configs import TOPIC_CONFIGS
 from minibroker.segments.config import UNLIMITED, LogConfig
 
@@ -142,6 +142,13 @@ class NodeConfig:
     log_cleaner_backoff_ms = _Setting[int]("log.cleaner.backoff.ms")
     log_cleaner_dedupe_buffer_size = _Setting[int]("log.cleaner.dedupe.buffer.size")
     producer_id_expiration_ms = _Setting[int]("producer.id.expiration.ms")
+    replica_lag_time_max_ms = _Setting[int]("replica.lag.time.max.ms")
+    replica_fetch_wait_max_ms = _Setting[int]("replica.fetch.wait.max.ms")
+    replica_fetch_min_bytes = _Setting[int]("replica.fetch.min.bytes")
+    replica_fetch_max_bytes = _Setting[int]("replica.fetch.max.bytes")
+    replica_fetch_response_max_bytes = _Setting[int]("replica.fetch.response.max.bytes")
+    replica_fetch_backoff_ms = _Setting[int]("replica.fetch.backoff.ms")
+    high_watermark_checkpoint_interval_ms = _Setting[int]("replica.high.watermark.checkpoint.interval.ms")
     is_validating_records = _Setting[bool]("minibroker.validate.records")
     open_files_max = _Setting[int]("minibroker.open.files.max")
     scrub_interval_ms = _Setting[int]("minibroker.scrub.interval.ms")
@@ -170,6 +177,11 @@ class NodeConfig:
         """Where clients are told to connect to."""
         advertised = self._values["advertised.listeners"]
         return self.listeners if advertised is None else parse_listeners(cast(str, advertised))
+
+    @property
+    def quorum_voters(self) -> tuple[QuorumVoter, ...]:
+        """The nodes that decide about metadata; none: this one alone."""
+        return parse_voters(cast(str, self._values["controller.quorum.voters"]))
 
     @property
     def log_dirs(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ A fetch session, in which a client names only what changed, is chapter 07's. Her
 the answer's session id 0 tells the client so.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from minibroker.log.interfaces import FileSlice
@@ -50,11 +51,15 @@ class _Wanted(NamedTuple):
 
 
 class Fetch:
-    """The handler of Fetch. No answer has more bytes than `bytes_max`, the broker's fetch.max.bytes."""
+    """The handler of Fetch. No answer has more bytes than `bytes_max`, the broker's fetch.max.bytes.
 
-    def __init__(self, routes: Routes, *, bytes_max: int) -> None:
+    `clock` only moves forward: by it a leader tells how long a follower has been behind.
+    """
+
+    def __init__(self, routes: Routes, *, bytes_max: int, clock: Callable[[], int] = lambda: 0) -> None:
         self._routes = routes
         self._bytes_max = bytes_max
+        self._clock = clock
 
     def __call__(self, call: Call[FetchRequest]) -> Answer:
         """Answer with what there is, if it is enough; otherwise wait for more."""
@@ -62,7 +67,8 @@ class Fetch:
         refusal = _session_error(request)
         if refusal is not None:
             return FetchResponse(error_code=refusal, session_id=NO_SESSION, responses=[])
-        fetch = _Fetch(self._routes, call, min(self._bytes_max, max(request.max_bytes, 0)))
+        reader = _reader(call, self._clock)
+        fetch = _Fetch(self._routes, call, reader, min(self._bytes_max, max(request.max_bytes, 0)))
         response = fetch.gather()
         if request.max_wait_ms <= 0 or fetch.is_enough(response):
             return response
@@ -79,13 +85,13 @@ def _session_error(request: FetchRequest) -> ErrorCode | None:
     return None if request.session_epoch in _FULL_FETCH_EPOCHS else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def _reader(call: Call[FetchRequest]) -> Reader:
+def _reader(call: Call[FetchRequest], clock: Callable[[], int]) -> Reader:
     request = call.request
     replica_id, replica_epoch = request.replica_id, -1
     if call.version >= REPLICA_STATE_FROM_VERSION:
         replica_id, replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
     is_committed_only = request.isolation_level == _READ_COMMITTED
-    return Reader(replica_id, replica_epoch, is_committed_only=is_committed_only, now_ms=call.now_ms)
+    return Reader(replica_id, replica_epoch, is_committed_only=is_committed_only, now_ms=clock())
 
 
 def _of_replica(it: _Wanted) -> _Wanted:
@@ -96,8 +102,7 @@ def _of_replica(it: _Wanted) -> _Wanted:
 class _Fetch:
     """One request, that may be tried several times."""
 
-    def __init__(self, routes: Routes, call: Call[FetchRequest], bytes_max: int) -> None:
-        reader = _reader(call)
+    def __init__(self, routes: Routes, call: Call[FetchRequest], reader: Reader, bytes_max: int) -> None:
         self._routes = routes.for_replicas() if reader.is_replica else routes
         self._version = call.version
         self._bytes_min = call.request.min_bytes

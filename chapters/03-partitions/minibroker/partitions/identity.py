@@ -41,16 +41,20 @@ def lock(path: str) -> int:
     return descriptor
 
 
-def identify(path: str, node_id: int) -> Identity:
-    """Read whose directory this is, or make it this node's."""
+def identify(path: str, node_id: int, *, cluster_id: str | None = None) -> Identity:
+    """Read whose directory this is, or make it this node's: of the cluster that is named, or of a new one."""
     try:
         with open(f"{path}/{META_PROPERTIES}", encoding="utf-8") as file:
             found = _parse(file.read(), path)
     except FileNotFoundError:
-        return _format(path, node_id)
+        return _format(path, node_id, cluster_id or new_id())
     if found.node_id != node_id:
         raise BrokerFailure(
             f"{path} belongs to node {found.node_id}, this one is {node_id}: set node.id, or give it another --data"
+        )
+    if cluster_id not in (None, found.cluster_id):
+        raise BrokerFailure(
+            f"{path} belongs to cluster {found.cluster_id}, the other nodes are of {cluster_id}: give it another --data"
         )
     return found
 
@@ -67,9 +71,9 @@ def _parse(text: str, path: str) -> Identity:
         raise BrokerFailure(f"{path}/{META_PROPERTIES} is damaged ({error}): restore it from a backup") from error
 
 
-def _format(path: str, node_id: int) -> Identity:
+def _format(path: str, node_id: int, cluster_id: str) -> Identity:
     """Write it beside, flush, rename: it is there as a whole, or not at all."""
-    identity = Identity(new_id(), node_id, new_id())
+    identity = Identity(cluster_id, node_id, new_id())
     text = (
         f"version={_VERSION}\ncluster.id={identity.cluster_id}\n"
         f"node.id={node_id}\ndirectory.id={identity.directory_id}\n"

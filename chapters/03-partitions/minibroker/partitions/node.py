@@ -3,7 +3,7 @@
     Node(config).start()   lock the directory → read the metadata log → open the partitions → serve
     Node.stop()            serve no more → end the upkeep → flush and close the logs → unlock
 
-`final/` builds a node of a cluster out of the same rooms.
+A node of a cluster is made of the same parts, and does some of the steps in another way: chapter 04 overrides them.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TextIO
 
 from minibroker.log.disk import OSFiles
-from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
+from minibroker.metadata.authority import METADATA_LOG_CONFIG, Authority, Voter
 from minibroker.metadata.commands import RegisterBroker
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Endpoint, Image
@@ -29,17 +29,18 @@ from minibroker.partitions.describe import Describe, api_versions
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.files import BoundedFiles
-from minibroker.partitions.identity import identify, lock, new_id_bytes
+from minibroker.partitions.identity import Identity, identify, lock, new_id_bytes
 from minibroker.partitions.list_offsets import ListOffsets
 from minibroker.partitions.logs import DeleteRecords, DescribeLogDirs
 from minibroker.partitions.produce import Produce
 from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Registry
-from minibroker.partitions.server import Limits, Server, Tracer, wall_clock_ms
+from minibroker.partitions.server import Limits, Server, Tracer, monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import METADATA, Store
 from minibroker.partitions.upkeep import Schedule, Upkeep
 from minibroker.partitions.waiting import Waiting
 from minibroker.segments.directory import DataDirectory
+from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
@@ -49,6 +50,13 @@ log = logging.getLogger(__name__)
 
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 _OTHER_HANDLES = 64  # the loop, the lock, standard streams, directories that are being flushed
+
+
+class Deciding(Authority, Protocol):
+    """An authority that also knows what is gone."""
+
+    def is_removed(self, topic_id: bytes) -> bool:
+        """Whether the metadata say that a topic was deleted."""
 
 
 class Node:
@@ -76,12 +84,14 @@ class Node:
         bound = self._cleanup.enter_context(_bind(listener))
         path = self._config.log_dirs[0]
         self._cleanup.callback(os.close, lock(path))
+        identity = await self.identify(path)
         self._open(path)
-        self._register(bound.getsockname()[1])
+        await self.join(identity, self._endpoint(bound.getsockname()[1]))
+        self.store = self.make_store()
         self.store.start(self.authority.image, is_removed=self.authority.is_removed)
         self.authority.subscribe(self.store.follow)
         self.authority.subscribe(self._reconfigure)
-        self._add_handlers(path)
+        self.add_handlers(path)
         config = self._config.with_dynamic(self.authority.image.configs)
         self.server = Server(self.registry, self.waiting, _limits(config), tracer=self._tracer)
         self.upkeep = Upkeep(self.store, self.data, self.files, _schedule(config), self._threads[1])
@@ -89,29 +99,68 @@ class Node:
         await self.server.start(bound, backlog=self._config.socket_listen_backlog_size)
 
     def _open(self, path: str) -> None:
-        """Open the metadata log, and what the partitions need."""
-        identity = identify(path, self._config.node_id)
+        """Open the data directory."""
         # One thread flushes, another one compacts: a long compaction must not hold up a flush.
         self._threads = [
             concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("flush", "upkeep")
         ]
         self.files = BoundedFiles(OSFiles(), handles_max=_handles_max(self._config))
-        self.data = DataDirectory(self.files, path, background=lambda work: _submit(self._threads[0], work))
+        self.data = DataDirectory(
+            self.files,
+            path,
+            background=lambda work: _submit(self._threads[0], work),
+            more_checkpoints=self.more_checkpoints,
+        )
+
+    # What a node of a cluster does in another way ---------------------------------------------------------------------
+
+    more_checkpoints: Sequence[str] = ()
+
+    async def identify(self, path: str) -> Identity:
+        """Whose directory this is; one that is nobody's becomes this node's."""
+        return identify(path, self._config.node_id)
+
+    async def join(self, identity: Identity, endpoint: Endpoint) -> None:
+        """Open the metadata log, be its only voter, and say in it where this broker is to be found."""
+        metadata_log = self.open_metadata_log()
+        self.authority: Deciding = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
+        registration = RegisterBroker(
+            broker_id=self._config.node_id,
+            incarnation_id=new_id_bytes(),
+            endpoints=(endpoint,),
+            rack=self._config.broker_rack,
+        )
+        result = self.authority.propose(registration).result
+        if result.code is not ErrorCode.NONE:
+            raise BrokerFailure(f"node {self._config.node_id} could not be registered: {result.message}")
+
+    def open_metadata_log(self) -> SegmentedLog:
+        """The log of all metadata. One that is empty knows none of the partitions that may be here."""
         metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG)
         orphans = [name.directory for name in self.data.partitions() if name != METADATA]
         if metadata_log.log_end_offset == 0 and orphans:
             raise BrokerFailure(
-                f"{path} has {len(orphans)} partitions, such as {orphans[0]}, but no metadata that knows them: restore "
-                f"{METADATA.directory} from a copy, or move them away to begin anew"
+                f"{self._config.log_dirs[0]} has {len(orphans)} partitions, such as {orphans[0]}, but no metadata that "
+                f"knows them: restore {METADATA.directory} from a copy, or move them away to begin anew"
             )
-        self.authority = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
-        self.store = Store(
+        return metadata_log
+
+    def make_store(self) -> Store:
+        """The partitions of this node: each has one replica."""
+        return Store(
             self.data,
             self.files,
             node_id=self._config.node_id,
             topic_config=self._topic_config,
             wake=self.waiting.wake,
         )
+
+    def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
+        """Create topics because somebody asked for them; return why some are not there yet."""
+        return administration.create_on_demand(names)
+
+    async def leave(self) -> None:
+        """End what needs the logs, before they are closed."""
 
     def _topic_config(self, image: Image, topic: str) -> TopicConfig:
         return TopicConfig.of(image.configs, topic, self._config.with_dynamic(image.configs))
@@ -123,8 +172,8 @@ class Node:
             self.server.limits = _limits(config)
             self.upkeep.schedule = _schedule(config)
 
-    def _register(self, port: int) -> None:
-        """Tell the metadata where this broker is to be found."""
+    def _endpoint(self, port: int) -> Endpoint:
+        """Where clients are told to find this broker."""
         advertised = self._config.advertised_listeners[0]
         host = advertised.host or socket.getfqdn()
         if host in _EVERY_ADDRESS:
@@ -134,21 +183,14 @@ class Node:
             )
         port = port if advertised.port == 0 else advertised.port
         self.address = str(Listener("", host, port)).removeprefix("://")
-        registration = RegisterBroker(
-            broker_id=self._config.node_id,
-            incarnation_id=new_id_bytes(),
-            endpoints=(Endpoint(advertised.name, host, port),),
-            rack=self._config.broker_rack,
-        )
-        result = self.authority.propose(registration).result
-        if result.code is not ErrorCode.NONE:
-            raise BrokerFailure(f"node {self._config.node_id} could not be registered: {result.message}")
+        return Endpoint(advertised.name, host, port)
 
-    def _add_handlers(self, path: str) -> None:
+    def add_handlers(self, path: str) -> None:
+        """Give every API that this node serves its handler."""
         add, store, authority = self.registry.add, self.store, self.authority
         # Some clients conclude from Produce 0 that a broker knows compression; nobody sends it any more.
         add(ApiKey.PRODUCE, Produce(store), advertised_from=0)
-        add(ApiKey.FETCH, Fetch(store, bytes_max=self._config.fetch_max_bytes))
+        add(ApiKey.FETCH, Fetch(store, bytes_max=self._config.fetch_max_bytes, clock=monotonic_ms))
         add(ApiKey.LIST_OFFSETS, ListOffsets(store))
         add(ApiKey.API_VERSIONS, api_versions(self.registry))
         add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, self._config.node_id))
@@ -164,7 +206,7 @@ class Node:
         add(ApiKey.INCREMENTAL_ALTER_CONFIGS, configurations.alter_incrementally)
         describe = Describe(
             authority,
-            create=administration.create_on_demand,
+            create=lambda names: self.create_on_demand(administration, names),
             is_auto_creating=lambda: self._config.auto_create_topics_enable,
             partitions_max=self._config.max_request_partition_size_limit,
         )
@@ -176,6 +218,7 @@ class Node:
     async def stop(self) -> None:
         """Stop in the order in which things depend on each other; the next start has nothing to check."""
         await self.server.stop()
+        await self.leave()
         await self.upkeep.stop()
         for thread in reversed(self._threads):
             await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
@@ -256,14 +299,18 @@ def _schedule(config: NodeConfig) -> Schedule:
 
 
 async def serve(
-    config: NodeConfig, *, trace: TextIO | None = None, on_ready: Callable[[list[str]], None] = lambda _addresses: None
+    config: NodeConfig,
+    *,
+    trace: TextIO | None = None,
+    on_ready: Callable[[list[str]], None] = lambda _addresses: None,
+    kind: type[Node] = Node,
 ) -> None:
-    """Run a node until SIGTERM or SIGINT."""
+    """Run a node until SIGTERM or SIGINT; later chapters have other kinds of nodes."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    node = Node(config, tracer=None if trace is None else _tracer(trace))
+    node = kind(config, tracer=None if trace is None else _tracer(trace))
     await node.start()
     on_ready([node.address])
     await stopped.wait()

@@ -4,12 +4,17 @@ The authority hands out blocks of a thousand, each written down before it is use
 crash loses the rest of a block, and nobody minds: there are 2^63 of them.
 """
 
+from collections.abc import Iterator
+from itertools import chain
+
 from minibroker.metadata.authority import Authority
-from minibroker.metadata.commands import AllocateProducerIds
-from minibroker.partitions.registry import Answer, Call
+from minibroker.metadata.commands import AllocateProducerIds, ProducerIds
+from minibroker.partitions.registry import Answer, Call, proposed
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 from minibroker.wire.tables.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+_ALLOCATION_MS_MAX = 10_000
 
 
 class InitProducerId:
@@ -18,7 +23,7 @@ class InitProducerId:
     def __init__(self, authority: Authority, node_id: int) -> None:
         self._authority = authority
         self._node_id = node_id
-        self._block = iter(range(0))
+        self._block: Iterator[int] = iter(())
 
     def __call__(self, call: Call[InitProducerIdRequest]) -> Answer:
         """Give the next id, with epoch 0."""
@@ -28,17 +33,26 @@ class InitProducerId:
             # Transactions need a coordinator, which chapter 06 brings. No retry will help until then.
             return _refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         producer_id = next(self._block, None)
-        if producer_id is None:
-            proposal = self._authority.propose(AllocateProducerIds(broker_id=self._node_id))
-            if not proposal.is_done:
-                # The next attempt of the client finds the block.
-                return _refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            block = proposal.result
-            if block.code is not ErrorCode.NONE:
-                return _refusal(block.code)
-            self._block = iter(range(block.first, block.first + block.count))
-            producer_id = next(self._block)
-        return InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)
+        if producer_id is not None:
+            return _given(producer_id)
+        # Where another node decides, the block takes a moment to come.
+        return proposed(
+            self._authority.propose(AllocateProducerIds(broker_id=self._node_id)),
+            self._take,
+            timeout_ms=_ALLOCATION_MS_MAX,
+            expire=lambda: _refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        )
+
+    def _take(self, block: ProducerIds) -> Response:
+        if block.code is not ErrorCode.NONE:
+            return _refusal(block.code)
+        # Several may have asked at once, and each has got a block.
+        self._block = chain(self._block, range(block.first, block.first + block.count))
+        return _given(next(self._block))
+
+
+def _given(producer_id: int) -> Response:
+    return InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)
 
 
 def _refusal(code: ErrorCode) -> Response:

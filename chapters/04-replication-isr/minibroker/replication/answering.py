@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from minibroker.metadata.authority import Authority
-from minibroker.metadata.commands import AllocateProducerIds, ProducerIds
+from minibroker.metadata.commands import AllocateProducerIds, ProducerIds, Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Endpoint
 from minibroker.partitions.errors import Refused
@@ -22,7 +22,6 @@ from minibroker.replication.authority import (
     ElectLeaders,
     IsrChange,
     RegisterReplicas,
-    Registration,
 )
 from minibroker.replication.replica import Replica
 from minibroker.segments.checkpoint import TopicPartition

@@ -22,6 +22,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minibroker.log.batch import HEADER_SIZE, read_header
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import FileSlice
 from minibroker.metadata.configs import TopicConfig
@@ -157,6 +158,11 @@ class Replica(LocalPartition):
         self.leader_epoch, self.leading, self._leading_since = image.leader_epoch, None, NO_EPOCH
         self.following = Following(image.leader, image.leader_epoch)
         # Whoever waits here, for an acknowledgement or for records, waits at the wrong node now.
+        self._wake(self.name)
+
+    def retire(self) -> None:
+        """This node has no replica of the partition any more: whoever waits here waits at the wrong node."""
+        self.leading, self.following, self._leading_since = None, None, NO_EPOCH
         self._wake(self.name)
 
     # The leader -------------------------------------------------------------------------------------------------------
@@ -304,6 +310,7 @@ class Replica(LocalPartition):
             self.following.is_lost = fetched.code is ErrorCode.OFFSET_OUT_OF_RANGE
             return self.following.is_lost
         # Write first; then believe in the leader's watermark as far as our own log goes, and in where its log starts.
+        self._begin_with_first_batch(fetched.records)
         self.log.append_as_follower(fetched.records)
         self._set_high_watermark(max(self._high_watermark, min(fetched.high_watermark, self.log.log_end_offset)))
         self._delete_before(fetched.log_start_offset)
@@ -330,6 +337,15 @@ class Replica(LocalPartition):
         # The leader has deleted what we would need next, or we have nothing at all: begin where it begins.
         if self.log.log_end_offset < log_start_offset or self.log.log_end_offset == self.log.log_start_offset:
             self._begin_anew(log_start_offset)
+
+    def _begin_with_first_batch(self, records: memoryview) -> None:
+        # A log may start in the middle of a batch, where records were deleted, and a batch is copied as a whole. So who
+        # begins at such a start begins with the batch that holds it; what is before the start goes again below.
+        is_empty = self.log.log_end_offset == self.log.log_start_offset
+        if is_empty and len(records) >= HEADER_SIZE:
+            base_offset = read_header(records).base_offset
+            if base_offset < self.log.log_end_offset:
+                self._begin_anew(base_offset)
 
     def _begin_anew(self, offset: int) -> None:
         self.log.truncate_fully_and_start_at(offset)

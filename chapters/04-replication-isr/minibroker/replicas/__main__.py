@@ -1,0 +1,84 @@
+"""The chapter's program: a node of several, and the operator's word about who leads.
+
+python -m minibroker.replicas serve 1 data/1 127.0.0.1:9092                      the node that decides
+python -m minibroker.replicas serve 2 data/2 127.0.0.1:9093 1@127.0.0.1:9092     another one, told who decides
+python -m minibroker.replicas elect TOPIC PARTITION [--unclean] [HOST:PORT]      give a partition a leader that is alive
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+
+from minibroker.client.blocking import Client
+from minibroker.client.errors import ClientError
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.errors import InvalidConfig
+from minibroker.partitions.errors import BrokerFailure
+from minibroker.partitions.node import serve
+from minibroker.replicas.node import ReplicatedNode
+from minibroker.replication.authority import Election
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until SIGTERM or Ctrl-C, or elect."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.command == "serve":
+            _serve(options)
+        else:
+            _elect(options)
+    except (BrokerFailure, ClientError, InvalidConfig) as error:
+        sys.exit(str(error))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m minibroker.replicas", description="Nodes with replicas.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    serving = commands.add_parser("serve", help="run a node")
+    serving.add_argument("node_id", type=int, help="its number")
+    serving.add_argument("data", help="its data directory")
+    serving.add_argument("listen", metavar="HOST:PORT", help="where it listens")
+    serving.add_argument("decider", metavar="ID@HOST:PORT", nargs="?", help="the node that decides, if it is another")
+    serving.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting, Kafka's names")
+    electing = commands.add_parser("elect", help="give a partition a leader that is in sync and alive")
+    electing.add_argument("topic")
+    electing.add_argument("partition", type=int)
+    electing.add_argument("bootstrap", metavar="HOST:PORT", nargs="?", default="127.0.0.1:9092")
+    electing.add_argument("--unclean", action="store_true", help="or one that is only alive: records may be lost")
+    return parser
+
+
+def _serve(options: argparse.Namespace) -> None:
+    settings = dict(pair.partition("=")[::2] for pair in options.set)
+    settings |= {
+        "node.id": str(options.node_id),
+        "log.dirs": options.data,
+        "listeners": f"PLAINTEXT://{options.listen}",
+        "controller.quorum.voters": options.decider or "",
+    }
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+
+    def on_ready(addresses: list[str]) -> None:
+        print(f"ready: {','.join(addresses)}", flush=True)
+
+    asyncio.run(serve(NodeConfig(settings), on_ready=on_ready, kind=ReplicatedNode))
+
+
+def _elect(options: argparse.Namespace) -> None:
+    partitions = [TopicPartitions(topic=options.topic, partitions=[options.partition])]
+    kind = Election.UNCLEAN if options.unclean else Election.PREFERRED
+    with Client(options.bootstrap) as client:
+        response: ElectLeadersResponse = client.send(
+            ElectLeadersRequest(election_type=kind, topic_partitions=partitions, timeout_ms=10_000)
+        )
+    (result,) = (it for topic in response.replica_election_results for it in topic.partition_result)
+    if result.error_code:
+        sys.exit(f"{ErrorCode(result.error_code).name}: {result.error_message}")
+    print(f"{options.topic}-{options.partition} has a new leader")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,223 @@
+"""Followers at work: for each leader a task that asks it for everything that this node follows there, again and again.
+
+One request names all partitions of a leader, so a node with a thousand partitions and three leaders has three requests
+under way, not a thousand. The leader answers as soon as any of them has something new.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from minibroker.client.errors import ClientError
+from minibroker.log.errors import LogError
+from minibroker.partitions.list_offsets import EARLIEST
+from minibroker.partitions.partition import NO_EPOCH, EpochEnd
+from minibroker.partitions.server import monotonic_ms
+from minibroker.replicas.peers import Peers
+from minibroker.replication.follower import Fetched, Position
+from minibroker.replication.replica import Replica
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
+from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+log = logging.getLogger(__name__)
+
+# Besides what the answer itself may wait for. A leader that is silent for longer is asked again on a new connection.
+_PATIENCE_MS = 2000
+_NO_SESSION_EPOCH = -1
+
+
+@dataclass(frozen=True)
+class FetchSettings:
+    """How a follower asks; Kafka's names."""
+
+    wait_ms_max: int = 500  # replica.fetch.wait.max.ms
+    bytes_min: int = 1  # replica.fetch.min.bytes
+    bytes_max: int = 10 * 1024**2  # replica.fetch.response.max.bytes
+    partition_bytes_max: int = 1024**2  # replica.fetch.max.bytes
+    backoff_ms: int = 1000  # replica.fetch.backoff.ms
+
+
+@dataclass(frozen=True)
+class Self:
+    """Who asks: this node, in this life."""
+
+    node_id: int
+    broker_epoch: int
+
+
+Wanted = Mapping[tuple[bytes, int], tuple[Replica, Position]]
+"""What is asked of one leader, by topic id and partition."""
+
+
+class Fetchers:
+    """The tasks. `topic_id_of` names topics by their id; `settle` lets those go on who wait for what was done."""
+
+    def __init__(
+        self,
+        me: Self,
+        peers: Peers,
+        settings: FetchSettings,
+        *,
+        topic_id_of: Callable[[str], bytes | None],
+        settle: Callable[[], None],
+    ) -> None:
+        self._me = me
+        self._peers = peers
+        self._settings = settings
+        self._topic_id_of = topic_id_of
+        self._settle = settle
+        self._groups: dict[int, dict[TopicPartition, Replica]] = {}
+        self._leader_of: dict[TopicPartition, int] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._later: dict[TopicPartition, int] = {}
+
+    def follow(self, replica: Replica) -> None:
+        """A replica has got another leader, or has none; it is fetched for from now on, or no more."""
+        leader = replica.following.leader if replica.following is not None else -1
+        self._later.pop(replica.name, None)
+        if self._leader_of.get(replica.name) == leader and self._groups.get(leader, {}).get(replica.name) is replica:
+            return
+        self.forget(replica.name)
+        if leader >= 0:
+            self._leader_of[replica.name] = leader
+            self._groups.setdefault(leader, {})[replica.name] = replica
+            if leader not in self._tasks:
+                task = self._tasks[leader] = asyncio.create_task(self._run(leader))
+                task.add_done_callback(self._report)
+
+    def forget(self, name: TopicPartition) -> None:
+        """A partition is not followed any more."""
+        leader = self._leader_of.pop(name, None)
+        if leader is not None:
+            self._groups[leader].pop(name, None)
+
+    async def stop(self) -> None:
+        """Fetch no more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("following has ended, because of a bug", exc_info=error)
+
+    # One leader -------------------------------------------------------------------------------------------------------
+
+    async def _run(self, leader: int) -> None:
+        while self._groups.get(leader):
+            try:
+                is_going_on = await self._round(leader)
+            except ClientError as error:
+                log.info("node %d: %s", leader, error)
+                is_going_on = False
+            if not is_going_on:
+                await asyncio.sleep(self._settings.backoff_ms / 1000)
+        del self._tasks[leader]
+
+    async def _round(self, leader: int) -> bool:
+        """Ask once; return whether there is anything to ask for at once."""
+        wanted = self._wanted(leader)
+        lost = {key: it for key, it in wanted.items() if it[1].is_lost}
+        if lost:
+            await self._find_starts(leader, lost)
+            return True
+        if not wanted:
+            return False
+        timeout_ms = self._settings.wait_ms_max + _PATIENCE_MS
+        response = await self._peers.send(leader, self._request(wanted), line="fetch", timeout_ms=timeout_ms)
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = (bytes(topic.topic_id), data.partition_index)
+                if key in wanted:
+                    self._take(data, *wanted[key])
+        self._settle()
+        return True
+
+    def _wanted(self, leader: int) -> Wanted:
+        """What is followed there, but for what an error has put off."""
+        now_ms = monotonic_ms()
+        found = {}
+        for name, replica in self._groups[leader].items():
+            position = replica.position()
+            topic_id = self._topic_id_of(name.topic)
+            if position is not None and topic_id is not None and self._later.get(name, 0) <= now_ms:
+                found[topic_id, name.partition] = (replica, position)
+        return found
+
+    def _request(self, wanted: Wanted) -> FetchRequest:
+        settings = self._settings
+        topics: dict[bytes, list[FetchPartition]] = {}
+        for (topic_id, partition), (_replica, position) in wanted.items():
+            topics.setdefault(topic_id, []).append(
+                FetchPartition(
+                    partition=partition,
+                    current_leader_epoch=position.leader_epoch,
+                    fetch_offset=position.fetch_offset,
+                    last_fetched_epoch=position.last_fetched_epoch,
+                    log_start_offset=position.log_start_offset,
+                    partition_max_bytes=settings.partition_bytes_max,
+                )
+            )
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self._me.node_id, replica_epoch=self._me.broker_epoch),
+            max_wait_ms=settings.wait_ms_max,
+            min_bytes=settings.bytes_min,
+            max_bytes=settings.bytes_max,
+            session_epoch=_NO_SESSION_EPOCH,
+            topics=[FetchTopic(topic_id=topic_id, partitions=it) for topic_id, it in topics.items()],
+        )
+
+    def _take(self, data: PartitionData, replica: Replica, position: Position) -> None:
+        """Give a replica its answer. One that cannot use it is asked for again later, and holds up nobody else."""
+        try:
+            is_going_on = replica.on_fetched(_fetched(data, position))
+        except (LogError, OSError) as error:
+            log.error("%s: %s", replica.name.directory, error)
+            is_going_on = False
+        if not is_going_on:
+            self._later[replica.name] = monotonic_ms() + self._settings.backoff_ms
+
+    async def _find_starts(self, leader: int, lost: Wanted) -> None:
+        """Ask where logs start whose leader has deleted what would come next here."""
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for replica, position in lost.values():
+            topics.setdefault(replica.name.topic, []).append(
+                ListOffsetsPartition(
+                    partition_index=replica.name.partition,
+                    current_leader_epoch=position.leader_epoch,
+                    timestamp=EARLIEST,
+                )
+            )
+        request = ListOffsetsRequest(
+            replica_id=self._me.node_id,
+            topics=[ListOffsetsTopic(name=name, partitions=it) for name, it in topics.items()],
+        )
+        response = await self._peers.send(leader, request, line="fetch", timeout_ms=_PATIENCE_MS)
+        found = {
+            TopicPartition(topic.name, it.partition_index): it for topic in response.topics for it in topic.partitions
+        }
+        for replica, position in lost.values():
+            it = found.get(replica.name)
+            if it is not None and it.error_code == ErrorCode.NONE:
+                log.warning("%s begins anew at %d: its leader has nothing older", replica.name.directory, it.offset)
+                replica.on_start(position, it.offset)
+            else:
+                self._later[replica.name] = monotonic_ms() + self._settings.backoff_ms
+
+
+def _fetched(data: PartitionData, position: Position) -> Fetched:
+    diverging = data.diverging_epoch
+    records = data.records
+    return Fetched(
+        position,
+        ErrorCode(data.error_code),
+        records=records if isinstance(records, memoryview) else memoryview(b""),
+        high_watermark=data.high_watermark,
+        log_start_offset=data.log_start_offset,
+        diverging=EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_EPOCH else None,
+    )

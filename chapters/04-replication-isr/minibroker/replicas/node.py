@@ -1,0 +1,386 @@
+"""A node of several: chapter 03's broker with replicas for partitions, and with other nodes to talk to.
+
+Until chapter 05 brings a quorum, one node decides: the one that `controller.quorum.voters` names. Its metadata log is
+the cluster's; the others follow it, and ask it for what must be decided.
+
+    start   who is the cluster? → open the logs → register (and say whether everything is still here) → follow the
+            metadata up to that registration → lead and follow what it says → serve
+    stop    serve no more → follow no more → write down the watermarks → close the logs
+
+A node leads nothing before it has seen its own registration in the metadata: what it knows of an earlier life may be
+over.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from minibroker.client.errors import ClientError
+from minibroker.metadata.authority import Voter
+from minibroker.metadata.configs import NodeConfig, TopicConfig
+from minibroker.metadata.image import Endpoint, Image, PartitionImage
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
+from minibroker.partitions.administration import Administration
+from minibroker.partitions.errors import BrokerFailure
+from minibroker.partitions.identity import Identity, identify, new_id_bytes
+from minibroker.partitions.node import Node
+from minibroker.partitions.producers import ProducerStates
+from minibroker.partitions.registry import Answer, Call, Handler
+from minibroker.partitions.server import Tracer, monotonic_ms, wall_clock_ms
+from minibroker.partitions.store import METADATA, Store
+from minibroker.replicas import life
+from minibroker.replicas.fetching import Fetchers, FetchSettings, Self
+from minibroker.replicas.forwarding import Forward
+from minibroker.replicas.observer import MetadataPartition, Observer
+from minibroker.replicas.peers import PeerAddress, Peers
+from minibroker.replicas.proposing import Outbox, Proposer
+from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch
+from minibroker.replication.authority import RegisterReplicas
+from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
+from minibroker.replication.replica import Replica, ReplicaSettings
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from minibroker.wire.tables.broker_registration import Listener as RegisteredListener
+from minibroker.wire.tables.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker.wire.tables.fetch import FetchRequest
+from minibroker.wire.tables.metadata import MetadataRequest
+
+log = logging.getLogger(__name__)
+
+SILENT_MS_MAX = 3000
+"""A node that has not asked for metadata for so long is not alive. They ask at least twice a second."""
+_TICK_MS_MAX = 500
+_RETRY_S = 0.2
+_ASK_MS = 5000
+_ALL_DEFAULTS: dict[str, Any] = {"num_partitions": -1, "replication_factor": -1, "assignments": [], "configs": []}
+
+# What only the authority can do, wherever a client asks for it.
+FORWARDED = (
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.ELECT_LEADERS,
+)
+
+
+class ReplicatedNode(Node):
+    """One broker of several. The first voter decides about metadata for all."""
+
+    more_checkpoints = (HIGH_WATERMARKS,)
+
+    def __init__(self, config: NodeConfig, *, tracer: Tracer | None = None) -> None:
+        super().__init__(config, tracer=tracer)
+        voters = config.quorum_voters
+        if len(voters) > 1:
+            raise BrokerFailure(f"{len(voters)} nodes in controller.quorum.voters: before chapter 05 one node decides")
+        self._node_id = config.node_id
+        self._authority_id = voters[0].node_id if voters else config.node_id
+        self._authority_address = PeerAddress(voters[0].host, voters[0].port) if voters else None
+        self._settings = ReplicaSettings(lag_ms_max=config.replica_lag_time_max_ms)
+        self._peers = Peers(self._address_of, client_id=f"node-{config.node_id}")
+        self._outbox = Outbox()
+        self._replicas: dict[TopicPartition, Replica] = {}
+        self._seen_ms: dict[int, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_authority(self) -> bool:
+        """Whether this node decides."""
+        return self._node_id == self._authority_id
+
+    def _address_of(self, node_id: int) -> PeerAddress | None:
+        if node_id == self._authority_id and self._authority_address is not None:
+            return self._authority_address
+        broker = self.authority.image.brokers.get(node_id)
+        return None if broker is None else PeerAddress(broker.host, broker.port)
+
+    # Joining ----------------------------------------------------------------------------------------------------------
+
+    async def identify(self, path: str) -> Identity:
+        """Whose directory this is. A new one becomes part of the cluster of the node that decides."""
+        if self.is_authority:
+            return identify(path, self._node_id)
+        response = await self._ask_until_answered(MetadataRequest(topics=[]))
+        return identify(path, self._node_id, cluster_id=response.cluster_id)
+
+    async def _ask_until_answered(self, request: Any) -> Any:
+        """Ask the node that decides; nodes of a cluster may be started in any order."""
+        is_told = False
+        while True:
+            try:
+                return await self._peers.send(self._authority_id, request, timeout_ms=_ASK_MS)
+            except ClientError as error:
+                if not is_told:
+                    log.warning("waiting for node %d, which decides: %s", self._authority_id, error)
+                is_told = True
+                await asyncio.sleep(_RETRY_S)
+
+    async def join(self, identity: Identity, endpoint: Endpoint) -> None:
+        """Register, and know the metadata at least up to there."""
+        path = self._config.log_dirs[0]
+        boot = life.boot_id()
+        previous = life.previous_broker_epoch(self.files, path, boot=boot, is_clean=self.data.is_clean)
+        if any(name != METADATA for name in self.data.missing):
+            # Somebody has removed logs. What they held was counted.
+            previous = life.NO_BROKER_EPOCH
+        if self.is_authority:
+            broker_epoch = self._decide(identity, endpoint, previous)
+        else:
+            broker_epoch = await self._observe(identity, endpoint, previous)
+        life.remember_broker_epoch(self.files, path, broker_epoch, boot)
+        self.me = Self(self._node_id, broker_epoch)
+
+    def _decide(self, identity: Identity, endpoint: Endpoint, previous_broker_epoch: int) -> int:
+        metadata_log = self.open_metadata_log()
+        self.authority = voter = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
+        # Other nodes read the log of metadata like any partition.
+        self._metadata = MetadataPartition(
+            METADATA,
+            metadata_log,
+            ProducerStates(self.files, self.data.directory_of(METADATA)),
+            TopicConfig({}, self._config),
+            leader_epoch=0,
+            wake=self.waiting.wake,
+        )
+        command = RegisterReplicas(
+            broker_id=self._node_id,
+            endpoints=(endpoint,),
+            incarnation_id=new_id_bytes(),
+            rack=self._config.broker_rack,
+            previous_broker_epoch=previous_broker_epoch,
+        )
+        result = voter.propose(command).result
+        if result.code is not ErrorCode.NONE:
+            raise BrokerFailure(f"node {self._node_id} could not be registered: {result.message}")
+        return result.epoch
+
+    async def _observe(self, identity: Identity, endpoint: Endpoint, previous_broker_epoch: int) -> int:
+        metadata_log = self.data.open_log(METADATA)
+        self.authority = observer = Observer(
+            metadata_log,
+            self._peers,
+            node_id=self._node_id,
+            authority_id=self._authority_id,
+            cluster_id=identity.cluster_id,
+        )
+        observer.on_done = self._on_done
+        self._begin(observer.run())
+        request = BrokerRegistrationRequest(
+            broker_id=self._node_id,
+            cluster_id=identity.cluster_id,
+            incarnation_id=new_id_bytes(),
+            listeners=[RegisteredListener(**endpoint._asdict())],
+            rack=self._config.broker_rack,
+            previous_broker_epoch=previous_broker_epoch,
+        )
+        response: BrokerRegistrationResponse = await self._ask_until_answered(request)
+        if response.error_code:
+            raise BrokerFailure(f"node {self._node_id} could not be registered: {ErrorCode(response.error_code).name}")
+        observer.me = Self(self._node_id, response.broker_epoch)
+        await observer.reach(response.broker_epoch)
+        return response.broker_epoch
+
+    def _on_done(self, proposal: object) -> None:
+        self.waiting.wake(proposal)
+        self.waiting.settle()
+
+    # Partitions -------------------------------------------------------------------------------------------------------
+
+    def make_store(self) -> Store:
+        """The partitions of this node, each with a replica here and others elsewhere."""
+        config = self._config
+        self.fetchers = Fetchers(
+            self.me,
+            self._peers,
+            FetchSettings(
+                wait_ms_max=config.replica_fetch_wait_max_ms,
+                bytes_min=config.replica_fetch_min_bytes,
+                bytes_max=config.replica_fetch_response_max_bytes,
+                partition_bytes_max=config.replica_fetch_max_bytes,
+                backoff_ms=config.replica_fetch_backoff_ms,
+            ),
+            topic_id_of=self._topic_id_of,
+            settle=self.waiting.settle,
+        )
+        store = Store(
+            self.data,
+            self.files,
+            node_id=self._node_id,
+            topic_config=self._topic_config,
+            wake=self.waiting.wake,
+            open_partition=self._open_partition,
+            on_changed=self._on_changed,
+        )
+        if self.is_authority:
+            store.add_internal(METADATA, CLUSTER_METADATA_TOPIC_ID, self._metadata)
+        self.authority.subscribe(self._on_image)
+        return store
+
+    def _topic_id_of(self, topic: str) -> bytes | None:
+        found = self.authority.image.topics.get(topic)
+        return None if found is None else found.topic_id
+
+    def _open_partition(
+        self, name: TopicPartition, _topic_id: bytes, _image: PartitionImage, config: TopicConfig
+    ) -> Replica:
+        # One that is opened anew takes the place of the old one.
+        replica = self._replicas[name] = open_replica(
+            self.data,
+            self.files,
+            name,
+            config,
+            node_id=self._node_id,
+            outbox=self._outbox,
+            wake=self.waiting.wake,
+            settings=self._settings,
+        )
+        return replica
+
+    def _on_changed(self, name: TopicPartition, _old: PartitionImage | None, new: PartitionImage | None) -> None:
+        """The authority has decided something about a partition of this node."""
+        if new is None:
+            replica = self._replicas.pop(name)
+            self.fetchers.forget(name)
+            replica.retire()
+            return
+        replica = self._replicas[name]
+        replica.on_partition(new, self._broker_epochs(self.authority.image), monotonic_ms())
+        self.fetchers.follow(replica)
+
+    def _on_image(self, old: Image, new: Image) -> None:
+        """Leaders must know in which life the other nodes are."""
+        if self.is_authority:
+            # Those who wait for metadata.
+            self.waiting.wake(METADATA)
+        if new.brokers is not old.brokers:
+            broker_epochs, now_ms = self._broker_epochs(new), monotonic_ms()
+            for replica in self.replicas():
+                partition = new.partition(replica.name)
+                if replica.leading is not None and partition is not None:
+                    replica.on_partition(partition, broker_epochs, now_ms)
+        # Somebody else's news has no request behind it that would let those go on who waited for it.
+        asyncio.get_running_loop().call_soon(self.waiting.settle)
+
+    def _broker_epochs(self, image: Image) -> dict[int, int]:
+        return {node_id: broker.epoch for node_id, broker in image.brokers.items()}
+
+    def replica(self, name: TopicPartition) -> Replica | None:
+        """The replica of a partition on this node, if there is one."""
+        return self._replicas.get(name)
+
+    def replicas(self) -> list[Replica]:
+        """All replicas on this node."""
+        return list(self._replicas.values())
+
+    # Serving ----------------------------------------------------------------------------------------------------------
+
+    def add_handlers(self, path: str) -> None:
+        """What chapter 03 serves, and what nodes say to each other."""
+        super().add_handlers(path)
+        add = self.registry.add
+        replicas = _Replicas(self)
+        add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(replicas))
+        add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(replicas))
+        decisions = Decisions(self.authority, self._config, live=self._live)
+        add(ApiKey.ELECT_LEADERS, decisions.elect_leaders)
+        if self.is_authority:
+            add(ApiKey.ALTER_PARTITION, decisions.alter_partition)
+            add(ApiKey.BROKER_REGISTRATION, decisions.register)
+            add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
+            self.registry.wrap(ApiKey.FETCH, self._note_who_is_alive)
+        else:
+            self._forward = Forward(self._peers, self.waiting, authority_id=self._authority_id)
+            for key in FORWARDED:
+                self.registry.wrap(key, lambda call, _inner: self._forward(call))
+
+    def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
+        """Where another node decides, a topic that is asked for is asked for there; the client asks again."""
+        if self.is_authority:
+            return super().create_on_demand(administration, names)
+        topics = [CreatableTopic(name=name, **_ALL_DEFAULTS) for name in names]
+        self._forward.begin(CreateTopicsRequest(topics=topics, timeout_ms=_ASK_MS))
+        return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)
+
+    def _note_who_is_alive(self, call: Call[FetchRequest], inner: Handler) -> Answer:
+        self._seen_ms[call.request.replica_state.replica_id] = monotonic_ms()
+        return inner(call)
+
+    def _live(self) -> Collection[int]:
+        """The nodes that have been heard of lately, and this one."""
+        horizon_ms = monotonic_ms() - SILENT_MS_MAX
+        return {self._node_id, *(node_id for node_id, seen_ms in self._seen_ms.items() if seen_ms >= horizon_ms)}
+
+    # Working ----------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start as chapter 03's broker does, then lead and follow."""
+        try:
+            await super().start()
+        except BaseException:
+            await self._end()
+            raise
+        proposer = Proposer(
+            self.me,
+            self._peers,
+            self._outbox,
+            authority_id=self._authority_id,
+            topic_id_of=self._topic_id_of,
+            replica_of=self.replica,
+            settle=self.waiting.settle,
+        )
+        self._begin(proposer.run())
+        self._begin(self._tick())
+        self._begin(self._checkpoint())
+
+    def _begin(self, work: Any) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def _tick(self) -> None:
+        """Bring the replicas the time."""
+        interval_s = min(self._settings.lag_ms_max / 4, _TICK_MS_MAX) / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            now_ms = monotonic_ms()
+            for replica in self.replicas():
+                replica.tick(now_ms)
+
+    async def _checkpoint(self) -> None:
+        """Write down the high watermarks now and then."""
+        while True:
+            await asyncio.sleep(self._config.high_watermark_checkpoint_interval_ms / 1000)
+            self._remember_watermarks()
+
+    def _remember_watermarks(self) -> None:
+        for replica in self.replicas():
+            self.data.remember(HIGH_WATERMARKS, replica.name, replica.high_watermark, is_urgent=False)
+
+    async def leave(self) -> None:
+        """Follow no more, and write down how far everything was."""
+        await self._end()
+        self._remember_watermarks()
+
+    async def _end(self) -> None:
+        if hasattr(self, "fetchers"):
+            await self.fetchers.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._peers.close()
+
+
+class _Replicas:
+    """The replicas of a node, for handlers that need more than chapter 03's port."""
+
+    def __init__(self, node: ReplicatedNode) -> None:
+        self._node = node
+
+    def partition(self, topic: str, index: int) -> Replica:
+        found = self._node.store.partition(topic, index)
+        assert isinstance(found, Replica)
+        return found

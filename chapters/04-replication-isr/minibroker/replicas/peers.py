@@ -1,0 +1,71 @@
+"""Connections to the other nodes, by their number.
+
+A node answers the requests of a connection in order, and a fetch may wait there for half a second. So what must not
+wait behind a fetch takes another line: each peer has one for every purpose.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from minibroker.client.aio import AsyncClient
+from minibroker.client.errors import BrokerUnavailable
+from minibroker.client.retries import RetryPolicy
+from minibroker.wire.schema import Request
+
+Line = Literal["fetch", "metadata", "control"]
+
+CONNECT_MS_MAX = 2000
+
+
+class PeerAddress(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+
+class Peers:
+    """The other nodes, as one node reaches them. `address_of` says where a node is at this moment."""
+
+    def __init__(self, address_of: Callable[[int], PeerAddress | None], *, client_id: str) -> None:
+        self._address_of = address_of
+        self._client_id = client_id
+        self._clients: dict[tuple[int, Line], tuple[PeerAddress, AsyncClient]] = {}
+
+    async def send(
+        self,
+        node_id: int,
+        message: Request,
+        *,
+        line: Line = "control",
+        timeout_ms: int,
+        version_max: int | None = None,
+    ) -> Any:
+        """Ask a node, and wait for its answer; raises a `ClientError` if there is none in time."""
+        client = await self._client(node_id, line)
+        return await client.send(message, timeout_ms=timeout_ms, version_max=version_max)
+
+    async def _client(self, node_id: int, line: Line) -> AsyncClient:
+        address = self._address_of(node_id)
+        if address is None:
+            raise BrokerUnavailable(f"node {node_id} is not registered, so nobody knows where it is")
+        known = self._clients.get((node_id, line))
+        if known is not None and known[0] == address:
+            return known[1]
+        # It came back somewhere else.
+        if known is not None:
+            await known[1].close()
+        client = AsyncClient(
+            f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}",
+            client_id=self._client_id,
+            connect_timeout_ms=CONNECT_MS_MAX,
+            retry=RetryPolicy(),
+        )
+        self._clients[node_id, line] = (address, client)
+        return client
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for _address, client in self._clients.values():
+            await client.close()
+        self._clients.clear()
