@@ -32,6 +32,8 @@ from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopi
 from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 NOW_MS = 1_700_000_000_000
+TICKS_MS = 5_000
+"""What the clock says that only moves forward."""
 NODE_ID = 1
 
 
@@ -73,7 +75,7 @@ class House:
         self.registry = Registry()
         add = self.registry.add
         add(ApiKey.PRODUCE, Produce(self.store), advertised_from=0)
-        add(ApiKey.FETCH, Fetch(self.store, bytes_max=fetch_bytes_max))
+        add(ApiKey.FETCH, Fetch(self.store, bytes_max=fetch_bytes_max, clock=lambda: TICKS_MS))
         add(ApiKey.LIST_OFFSETS, ListOffsets(self.store))
         add(ApiKey.API_VERSIONS, api_versions(self.registry))
         add(ApiKey.INIT_PRODUCER_ID, InitProducerId(self.authority, NODE_ID))

@@ -4,7 +4,7 @@ that read; a leader who is elsewhere, or nowhere."""
 from typing import Any
 
 import pytest
-from partitions_house import NOW_MS, House, batch, fetch_request
+from partitions_house import NOW_MS, TICKS_MS, House, batch, fetch_request
 
 from minibroker.log.batch import batches
 from minibroker.log.interfaces import FileSlice
@@ -162,18 +162,18 @@ def test_a_replica_says_who_it_is_where_its_log_starts_and_when(cluster: Cluster
     if version >= 13:
         request.topics[0].topic = ""
         request.topics[0].topic_id = cluster.authority.image.topics["orders"].topic_id
-    cluster.ask(request, version, now_ms=NOW_MS + 5)
+    cluster.ask(request, version)
     partition = cluster.store.partition("orders", 0)
     assert isinstance(partition, Replicated)
     replica_epoch = 9 if version >= 15 else -1
-    assert partition.readers == [Reader(2, replica_epoch, log_start_offset=3, now_ms=NOW_MS + 5)]
+    assert partition.readers == [Reader(2, replica_epoch, log_start_offset=3, now_ms=TICKS_MS)]
 
 
 def test_a_consumer_has_no_log_of_its_own(cluster: Cluster) -> None:
     cluster.fetch("orders", isolation_level=1)
     partition = cluster.store.partition("orders", 0)
     assert isinstance(partition, Replicated)
-    assert partition.readers == [Reader(is_committed_only=True, now_ms=NOW_MS)]
+    assert partition.readers == [Reader(is_committed_only=True, now_ms=TICKS_MS)]
 
 
 def test_a_fetch_tells_the_watermark_that_it_has_moved_itself(cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 
 LEADER_EPOCH_FROM_VERSION = 4
+OFFSET_NOT_AVAILABLE_FROM_VERSION = 5
 _LEAST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8}
 _READ_COMMITTED = 1
 
@@ -60,7 +61,7 @@ class ListOffsets:
             partition.check_leader(wanted.current_leader_epoch)
             found = find(partition, wanted.timestamp, reader, version)
         except Refused as refused:
-            response.error_code = refused.code
+            response.error_code = _known_to(refused.code, version)
             return response
         response.offset, response.timestamp = found.offset, found.timestamp
         if version >= LEADER_EPOCH_FROM_VERSION:
@@ -73,15 +74,19 @@ def _twice(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST)
 
 
+def _known_to(code: ErrorCode, version: int) -> ErrorCode:
+    # An older client does not know that a leader may be too new to tell; that there is none makes it ask again as well.
+    is_new = code is ErrorCode.OFFSET_NOT_AVAILABLE and version < OFFSET_NOT_AVAILABLE_FROM_VERSION
+    return ErrorCode.LEADER_NOT_AVAILABLE if is_new else code
+
+
 def find(partition: Partition, timestamp: int, reader: Reader, version: int) -> Found:
     """The offset that a timestamp, or one of the numbers that stand for a place, means in a partition."""
     if version < _LEAST_VERSION.get(timestamp, 0):
         message = f"timestamp {timestamp} needs version {_LEAST_VERSION[timestamp]}, the request has {version}"
         raise Refused(ErrorCode.UNSUPPORTED_VERSION, message)
     if timestamp == LATEST:
-        # A committed-only reader's end is the last stable offset.
-        end = partition.last_stable_offset if reader.is_committed_only else partition.high_watermark
-        return Found(end, LATEST, partition.leader_epoch)
+        return partition.find_latest(reader=reader)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return partition.find_earliest()
     if timestamp == MAX_TIMESTAMP:

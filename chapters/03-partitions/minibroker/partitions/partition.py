@@ -115,6 +115,10 @@ class Partition(Protocol):
     def log_end_offset(self) -> int:
         """The offset that the next record will get."""
 
+    @property
+    def low_watermark(self) -> int:
+        """Where the log starts on every replica that counts: what is before is nowhere any more."""
+
     def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
         """Refuse unless this node leads the partition, in the epoch that the client believes."""
 
@@ -135,6 +139,9 @@ class Partition(Protocol):
 
     def find_earliest(self) -> Found:
         """Where the log starts."""
+
+    def find_latest(self, *, reader: Reader) -> Found:
+        """Where the log ends for a reader."""
 
     def find_time(self, timestamp: int, *, reader: Reader) -> Found:
         """The first record that is not older than `timestamp`."""
@@ -202,7 +209,14 @@ class LocalPartition:
         """The offset that the next record will get."""
         return self.log.log_end_offset
 
+    @property
+    def low_watermark(self) -> int:
+        """With one replica it is that one's start."""
+        return self.log.log_start_offset
+
     def _bound(self, reader: Reader) -> int:
+        if reader.is_replica:
+            return self.log_end_offset
         return self.last_stable_offset if reader.is_committed_only else self.high_watermark
 
     # What the handlers ask --------------------------------------------------------------------------------------------
@@ -271,6 +285,10 @@ class LocalPartition:
     def find_earliest(self) -> Found:
         """Where the log starts."""
         return Found(self.log_start_offset, NO_TIMESTAMP, self._epoch_of(self.log_start_offset))
+
+    def find_latest(self, *, reader: Reader) -> Found:
+        """Where the log ends for a reader: a committed-only one's end is the last stable offset."""
+        return Found(self._bound(reader), NO_TIMESTAMP, self.leader_epoch)
 
     def find_time(self, timestamp: int, *, reader: Reader) -> Found:
         """The first record that is not older than `timestamp`."""

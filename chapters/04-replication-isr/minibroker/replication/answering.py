@@ -156,7 +156,10 @@ class Decisions:
         ]
         command = AlterPartitions(request.broker_id, request.broker_epoch, changes)
         return proposed(
-            self._authority.propose(command), _altered, timeout_ms=DECISION_MS_MAX, expire=AlterPartitionResponse
+            self._authority.propose(command),
+            _altered,
+            timeout_ms=DECISION_MS_MAX,
+            expire=lambda: AlterPartitionResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
         )
 
     def register(self, call: Call[BrokerRegistrationRequest]) -> Answer:

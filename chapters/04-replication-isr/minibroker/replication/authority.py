@@ -116,14 +116,14 @@ def _check_epochs(partition: PartitionImage, change: IsrChange) -> None:
     """Refuse what is based on something that is over; and what is ahead of us, for then we are not the authority."""
     leader_epochs = f"leader epoch {change.leader_epoch}, it is {partition.leader_epoch}"
     partition_epochs = f"partition epoch {change.partition_epoch}, it is {partition.partition_epoch}"
+    # What is ahead in either number has heard of decisions that we do not know of.
+    if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
+        raise Refused(ErrorCode.NOT_CONTROLLER, f"{leader_epochs}; {partition_epochs}")
+    # Another leader was elected since; or the same one leads, but its in-sync set is another by now.
     if change.leader_epoch < partition.leader_epoch:
         raise Refused(ErrorCode.FENCED_LEADER_EPOCH, leader_epochs)
-    if change.leader_epoch > partition.leader_epoch:
-        raise Refused(ErrorCode.NOT_CONTROLLER, leader_epochs)
     if change.partition_epoch < partition.partition_epoch:
         raise Refused(ErrorCode.INVALID_UPDATE_VERSION, partition_epochs)
-    if change.partition_epoch > partition.partition_epoch:
-        raise Refused(ErrorCode.NOT_CONTROLLER, partition_epochs)
 
 
 def _check_members(image: Image, partition: PartitionImage, change: IsrChange, broker_id: int) -> None:
@@ -143,7 +143,7 @@ def _check_members(image: Image, partition: PartitionImage, change: IsrChange, b
 
 
 def _changed(
-    topic_id: bytes, partition: int, *, isr: Iterable[int] | None = None, leader: int | None = None, recovery: int = -1
+    topic_id: bytes, partition: int, *, isr: Iterable[int] | None = None, leader: int | None = None
 ) -> PartitionChangeRecord:
     """The record of a change; what is None stays. With a leader named, even the same, the leader epoch rises."""
     record = PartitionChangeRecord(partition_id=partition, topic_id=topic_id)
@@ -151,8 +151,6 @@ def _changed(
         record.isr = list(isr)
     if leader is not None:
         record.leader = leader
-    if recovery >= 0:
-        record.leader_recovery_state = recovery
     return record
 
 
@@ -211,20 +209,24 @@ class ElectLeaders(Command[list[Elected]]):
         """The new leader, and whether it has all that was promised."""
         live = [it for it in partition.replicas if it in self.live and it in image.brokers]
         in_sync = [it for it in live if it in partition.isr]
-        if partition.leader in live and self.kind is Election.UNCLEAN:
-            raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
-        if in_sync and in_sync[0] == partition.leader:
-            preferred = partition.replicas[0]
-            if preferred == partition.leader:
-                raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"the preferred leader {preferred} leads")
-            message = f"the preferred leader {preferred} is not both in sync and alive"
-            raise Refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
+        if partition.leader in in_sync:
+            return self._preferred(partition, in_sync), True
         if in_sync:
             return in_sync[0], True
         if live and (self.kind is Election.UNCLEAN or self._allows_unclean(image, topic.name)):
             return live[0], False
         message = f"none of the replicas in sync {list(partition.isr)} is alive; an unclean election would lose records"
         raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
+
+    def _preferred(self, partition: PartitionImage, in_sync: Collection[int]) -> int:
+        """Whom to move a partition to that has a leader already."""
+        preferred = partition.replicas[0]
+        if self.kind is Election.UNCLEAN or partition.leader == preferred:
+            raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
+        if preferred not in in_sync:
+            message = f"the preferred leader {preferred} is not both in sync and alive"
+            raise Refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
+        return preferred
 
     def _allows_unclean(self, image: Image, topic: str) -> bool:
         node = self.node.with_dynamic(image.configs)
@@ -241,8 +243,6 @@ class ElectLeaders(Command[list[Elected]]):
 @dataclass(frozen=True)
 class RegisterReplicas(RegisterBroker):
     """A broker registers, and says which registration its logs are of: -1 if a power cut may have shortened them."""
-
-    previous_broker_epoch: int = NO_BROKER_EPOCH
 
     def run(self, image: Image, records: Records) -> Registration:
         """Take it in. What it led, and where it was in sync, changes in the same batch of records."""

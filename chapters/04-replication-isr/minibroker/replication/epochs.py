@@ -159,9 +159,10 @@ def decode(data: bytes) -> list[EpochEntry]:
     try:
         version, count, *lines = data.decode().splitlines()
         entries = [EpochEntry(*map(int, line.split())) for line in lines]
+        is_whole = int(version) == checkpoint.VERSION and int(count) == len(entries)
     except (ValueError, TypeError) as error:
         raise LogError(f"{LEADER_EPOCH_CHECKPOINT} cannot be read: {error}") from None
-    if int(version) != checkpoint.VERSION or int(count) != len(entries):
+    if not is_whole:
         raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: version {version}, {count} of {len(entries)} entries announced")
     if any(one.epoch >= two.epoch or one.start_offset >= two.start_offset for one, two in pairwise(entries)):
         raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: the entries do not rise")

@@ -153,6 +153,11 @@ class Leadership:
         ends = [it.log_end_offset for node_id, it in self.followers.items() if node_id in counted]
         return min([log_end_offset, *ends])
 
+    def low_watermark(self, log_start_offset: int) -> int:
+        """Where the log starts at the latest on every replica that is in sync: what is before is nowhere any more."""
+        starts = [it.log_start_offset for node_id, it in self.followers.items() if node_id in self.isr]
+        return min([log_start_offset, *starts])
+
     # What happens -----------------------------------------------------------------------------------------------------
 
     def on_fetch(
@@ -223,11 +228,11 @@ class Leadership:
 
     def on_altered(self, proposal: IsrProposal, altered: Altered) -> bool:
         """The authority has answered a proposal; return whether something changed."""
+        # Accepted: the new set counts, and it alone. That is so whether or not we have given the proposal up.
+        if altered.code is ErrorCode.NONE and proposal.leader_epoch == self.leader_epoch:
+            return self.adopt(altered.isr, altered.partition_epoch)
         if proposal != self.pending:
             return False
-        # Accepted: the new set counts, and it alone.
-        if altered.code is ErrorCode.NONE:
-            return self.adopt(altered.isr, altered.partition_epoch)
         # Refused for good: the old set counts. With any other code the partition is not what we believe, or nobody
         # knows what became of the proposal: both sets count on, until news of the partition tells.
         if altered.code in REFUSED_FOR_GOOD:

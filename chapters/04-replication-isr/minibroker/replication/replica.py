@@ -25,6 +25,7 @@ from typing import NamedTuple
 from minibroker.log.batch import HEADER_SIZE, read_header
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import FileSlice
+from minibroker.log.record import Record
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.admission import Rule
@@ -35,6 +36,7 @@ from minibroker.partitions.partition import (
     NO_OFFSET,
     Appended,
     EpochEnd,
+    Found,
     LocalPartition,
     Reader,
 )
@@ -103,6 +105,12 @@ class Replica(LocalPartition):
     def last_stable_offset(self) -> int:
         """Without transactions all that is replicated is decided."""
         return self._high_watermark
+
+    @property
+    def low_watermark(self) -> int:
+        """Where the log starts on every replica in sync."""
+        start = self.log.log_start_offset
+        return start if self.leading is None else self.leading.low_watermark(start)
 
     def _set_high_watermark(self, offset: int) -> None:
         self._high_watermark = offset
@@ -212,7 +220,7 @@ class Replica(LocalPartition):
         """Batches from the one that holds `offset`: for a consumer to the high watermark, for a follower to the end."""
         if not reader.is_replica:
             return super().read(offset, bytes_max=bytes_max, reader=reader)
-        leading = self._check_follower(reader)
+        leading, low_watermark = self._check_follower(reader), self.low_watermark
         try:
             found = self.log.read(offset, bytes_max=bytes_max)
         except LogError as error:
@@ -227,6 +235,8 @@ class Replica(LocalPartition):
             now_ms=reader.now_ms,
         )
         self._advance()
+        if self.low_watermark > low_watermark:
+            self._wake(self.name)
         if leading.may_join(reader.replica_id, high_watermark=self._high_watermark):
             self._propose({*leading.isr, reader.replica_id}, reader.now_ms)
         return found
@@ -253,6 +263,26 @@ class Replica(LocalPartition):
     def end_of_epoch(self, epoch: int) -> EpochEnd:
         """What OffsetForLeaderEpoch answers (KIP-320)."""
         return self.epochs.end_of(epoch, log_end_offset=self.log.log_end_offset)
+
+    def find_latest(self, *, reader: Reader) -> Found:
+        """Where the log ends for a reader, if a new leader can tell already."""
+        if not reader.is_replica:
+            self._check_watermark_is_known()
+        return super().find_latest(reader=reader)
+
+    def _found(self, record: Record | None, reader: Reader) -> Found:
+        # A record that a reader may not see is not found; but it may be one that others were shown by the last leader.
+        if record is not None and record.offset >= self._bound(reader):
+            self._check_watermark_is_known()
+        return super()._found(record, reader)
+
+    def _check_watermark_is_known(self) -> None:
+        """Refuse while the last leader may have shown more than this one may: offsets must not go back (KIP-207)."""
+        assert self.leading is not None
+        start = self.leading.epoch_start_offset
+        if self._high_watermark < start:
+            message = f"{self._title}: epoch {self.leader_epoch} began at {start}, known is {self._high_watermark}"
+            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, message)
 
     def _epoch_of(self, offset: int) -> int:
         return self.epochs.epoch_of(offset)
