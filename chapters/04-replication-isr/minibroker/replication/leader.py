@@ -127,6 +127,15 @@ class Leadership:
             if replica != node_id
         }
 
+    def on_replicas(self, replicas: tuple[int, ...]) -> None:
+        """The partition has other replicas from now on: new ones begin with nothing, old ones keep what they have."""
+        self.replicas = replicas
+        self.followers = {
+            replica: self.followers.get(replica) or Progress(caught_up_ms=_LONG_AGO)
+            for replica in replicas
+            if replica != self.node_id
+        }
+
     # Who counts -------------------------------------------------------------------------------------------------------
 
     @property

@@ -135,7 +135,12 @@ class Replica(LocalPartition):
         # News may come late or twice: only a newer partition epoch counts. That a node was registered anew is news.
         if self.leading is not None:
             self.leading.broker_epochs = broker_epochs
-        if image.partition_epoch <= self.partition_epoch:
+        if image.partition_epoch < self.partition_epoch:
+            return
+        # An answer of the authority may have told of the in-sync set before; of other replicas only this tells.
+        if self.leading is not None and image.leader_epoch == self.leader_epoch:
+            self.leading.on_replicas(image.replicas)
+        if image.partition_epoch == self.partition_epoch:
             return
         self.partition_epoch = image.partition_epoch
         # The same leader goes on, with another in-sync set perhaps; or this node is to lead; or to follow.
