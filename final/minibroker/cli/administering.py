@@ -12,7 +12,7 @@ from minibroker.client import admin
 from minibroker.client.admin import ConfigSource, DescribedTopic, NewTopic, ResourceType
 from minibroker.client.blocking import Client
 from minibroker.client.consumer import EARLIEST, LATEST
-from minibroker.client.errors import BrokerError, BrokerErrors
+from minibroker.client.errors import BrokerError, BrokerErrors, BrokerUnavailable, ConnectionLost, RequestTimedOut
 from minibroker.client.fetched import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import uuid_text
@@ -95,20 +95,17 @@ def describe(bootstrap: str, names: Sequence[str], format_: str) -> None:
 
 
 def _details(client: Client, topics: Sequence[DescribedTopic]) -> Details:
-    # A partition without a leader cannot be asked, and must not keep the others waiting.
-    led = [TopicPartition(topic.name, it.partition) for topic in topics for it in topic.partitions if it.leader_id >= 0]
+    leaders = {
+        TopicPartition(topic.name, it.partition): it.leader_id
+        for topic in topics
+        for it in topic.partitions
+        if it.leader_id >= 0
+    }
+    # A partition without a leader that answers cannot be asked, and must not keep the others waiting.
+    sizes = _sizes(client, leaders)
+    led = [name for name in leaders if name in sizes]
     starts = admin.list_offsets(client, dict.fromkeys(led, EARLIEST))
     ends = admin.list_offsets(client, dict.fromkeys(led, LATEST))
-    sizes: dict[TopicPartition, int] = {}
-    for node_id, directories in admin.describe_log_dirs(client).items():
-        leads = {
-            TopicPartition(topic.name, it.partition)
-            for topic in topics
-            for it in topic.partitions
-            if it.leader_id == node_id
-        }
-        # A replica on another node has a size of its own; what counts is the leader's.
-        sizes |= {name: size for it in directories for name, size in it.partition_bytes.items() if name in leads}
     entries = admin.describe_configs(client, ResourceType.TOPIC, [topic.name for topic in topics])
     configs = {
         topic: {it.name: it.value for it in found.values() if it.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
@@ -117,6 +114,20 @@ def _details(client: Client, topics: Sequence[DescribedTopic]) -> Details:
     return Details(
         {name: it.offset for name, it in starts.items()}, {name: it.offset for name, it in ends.items()}, sizes, configs
     )
+
+
+def _sizes(client: Client, leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """How large each partition is at its leader, as far as leaders answer."""
+    sizes: dict[TopicPartition, int] = {}
+    for node_id in sorted(set(leaders.values())):
+        try:
+            directories = admin.describe_log_dirs(client, [node_id])[node_id]
+        except (BrokerUnavailable, ConnectionLost, RequestTimedOut):
+            continue
+        # A replica on another node has a size of its own; what counts is the leader's.
+        known = {name: size for it in directories for name, size in it.partition_bytes.items()}
+        sizes |= {name: known[name] for name, leader in leaders.items() if leader == node_id and name in known}
+    return sizes
 
 
 def _text(topic: DescribedTopic, details: Details) -> str:
