@@ -47,7 +47,16 @@ def serve(settings: Settings, *, trace: bool) -> None:
         sys.stdout.flush()
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    asyncio.run(node.serve(config, trace=sys.stderr if trace else None, on_ready=on_ready))
+    asyncio.run(node.serve(config, trace=sys.stderr if trace else None, on_ready=on_ready, kind=_kind(config)))
+
+
+def _kind(config: NodeConfig) -> type[node.Node]:
+    """A node of a cluster if it is told who decides there, otherwise one that is alone."""
+    if not config.quorum_voters:
+        return node.Node
+    from minibroker.replicas.node import ReplicatedNode  # noqa: PLC0415 (who is alone is ready sooner)
+
+    return ReplicatedNode
 
 
 def _config(settings: Settings) -> NodeConfig:

@@ -14,8 +14,8 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TextIO
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TextIO
 
 from minibroker.log.disk import OSFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Authority, Voter
@@ -158,6 +158,10 @@ class Node:
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Create topics because somebody asked for them; return why some are not there yet."""
         return administration.create_on_demand(names)
+
+    async def watch(self) -> None:
+        """Raise a `BrokerFailure` if the node cannot go on; otherwise never return."""
+        await asyncio.Event().wait()
 
     async def leave(self) -> None:
         """End what needs the logs, before they are closed."""
@@ -311,10 +315,27 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     node = kind(config, tracer=None if trace is None else _tracer(trace))
-    await node.start()
+    # A node may have to wait for others before it can start. It is told to stop all the same.
+    if not await _unless(stopped, node.start()):
+        return
     on_ready([node.address])
-    await stopped.wait()
-    await node.stop()
+    try:
+        await _unless(stopped, node.watch())
+    finally:
+        await node.stop()
+
+
+async def _unless(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work, unless the node is told to stop before it is done; return whether it is."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stopped.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if working.done():
+        working.result()
+        return True
+    working.cancel()
+    await asyncio.wait((working,))
+    return False
 
 
 def _tracer(out: TextIO) -> Tracer:

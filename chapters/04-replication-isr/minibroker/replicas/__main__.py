@@ -11,14 +11,14 @@ import logging
 import sys
 
 from minibroker.client.blocking import Client
-from minibroker.client.errors import ClientError
+from minibroker.client.errors import BrokerError, ClientError
+from minibroker.log.errors import LogError
 from minibroker.metadata.configs import NodeConfig
-from minibroker.metadata.errors import InvalidConfig
+from minibroker.metadata.errors import MetadataError
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.node import serve
 from minibroker.replicas.node import ReplicatedNode
 from minibroker.replication.authority import Election
-from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 
 
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
             _serve(options)
         else:
             _elect(options)
-    except (BrokerFailure, ClientError, InvalidConfig) as error:
+    except (BrokerFailure, ClientError, LogError, MetadataError, OSError) as error:
         sys.exit(str(error))
 
 
@@ -74,9 +74,11 @@ def _elect(options: argparse.Namespace) -> None:
         response: ElectLeadersResponse = client.send(
             ElectLeadersRequest(election_type=kind, topic_partitions=partitions, timeout_ms=10_000)
         )
-    (result,) = (it for topic in response.replica_election_results for it in topic.partition_result)
-    if result.error_code:
-        sys.exit(f"{ErrorCode(result.error_code).name}: {result.error_message}")
+    results = [it for topic in response.replica_election_results for it in topic.partition_result]
+    if not results:
+        raise BrokerError(response.error_code)
+    if results[0].error_code:
+        raise BrokerError(results[0].error_code, results[0].error_message)
     print(f"{options.topic}-{options.partition} has a new leader")
 
 

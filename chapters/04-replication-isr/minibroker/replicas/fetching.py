@@ -53,7 +53,10 @@ Wanted = Mapping[tuple[bytes, int], tuple[Replica, Position]]
 
 
 class Fetchers:
-    """The tasks. `topic_id_of` names topics by their id; `settle` lets those go on who wait for what was done."""
+    """The tasks. `topic_id_of` names topics by their id; `settle` lets those go on who wait for what was done.
+
+    `on_ended` hears of a task that is over, for whatever reason.
+    """
 
     def __init__(
         self,
@@ -63,12 +66,14 @@ class Fetchers:
         *,
         topic_id_of: Callable[[str], bytes | None],
         settle: Callable[[], None],
+        on_ended: Callable[[asyncio.Task[None]], None],
     ) -> None:
         self._me = me
         self._peers = peers
         self._settings = settings
         self._topic_id_of = topic_id_of
         self._settle = settle
+        self._on_ended = on_ended
         self._groups: dict[int, dict[TopicPartition, Replica]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -78,7 +83,7 @@ class Fetchers:
         """A replica has got another leader, or has none; it is fetched for from now on, or no more."""
         leader = replica.following.leader if replica.following is not None else -1
         self._later.pop(replica.name, None)
-        if self._leader_of.get(replica.name) == leader and self._groups.get(leader, {}).get(replica.name) is replica:
+        if self._leader_of.get(replica.name) == leader and self._is_followed(replica):
             return
         self.forget(replica.name)
         if leader >= 0:
@@ -86,10 +91,11 @@ class Fetchers:
             self._groups.setdefault(leader, {})[replica.name] = replica
             if leader not in self._tasks:
                 task = self._tasks[leader] = asyncio.create_task(self._run(leader))
-                task.add_done_callback(self._report)
+                task.add_done_callback(self._on_ended)
 
     def forget(self, name: TopicPartition) -> None:
         """A partition is not followed any more."""
+        self._later.pop(name, None)
         leader = self._leader_of.pop(name, None)
         if leader is not None:
             self._groups[leader].pop(name, None)
@@ -102,22 +108,22 @@ class Fetchers:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _report(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("following has ended, because of a bug", exc_info=error)
-
     # One leader -------------------------------------------------------------------------------------------------------
 
     async def _run(self, leader: int) -> None:
+        is_silent = False
         while self._groups.get(leader):
             try:
                 is_going_on = await self._round(leader)
+                is_silent = False
             except ClientError as error:
-                log.info("node %d: %s", leader, error)
-                is_going_on = False
+                # One word when it begins: it may last for as long as the leader is away.
+                if not is_silent:
+                    log.warning("node %d cannot be followed at the moment: %s", leader, error)
+                is_going_on, is_silent = False, True
             if not is_going_on:
                 await asyncio.sleep(self._settings.backoff_ms / 1000)
-        del self._tasks[leader]
+        del self._tasks[leader], self._groups[leader]
 
     async def _round(self, leader: int) -> bool:
         """Ask once; return whether there is anything to ask for at once."""
@@ -179,8 +185,22 @@ class Fetchers:
         except (LogError, OSError) as error:
             log.error("%s: %s", replica.name.directory, error)
             is_going_on = False
+        except Exception:
+            # It falls out of the in-sync set, where everybody sees it; the others are none the worse.
+            log.exception("%s is not followed any more, because of a bug", replica.name.directory)
+            if self._is_followed(replica):
+                self.forget(replica.name)
+            return
         if not is_going_on:
+            self._put_off(replica)
+
+    def _put_off(self, replica: Replica) -> None:
+        if self._is_followed(replica):
             self._later[replica.name] = monotonic_ms() + self._settings.backoff_ms
+
+    def _is_followed(self, replica: Replica) -> bool:
+        """Whether it still is: an answer may be for one that is gone, while another one has its name."""
+        return self._groups.get(self._leader_of.get(replica.name, -1), {}).get(replica.name) is replica
 
     async def _find_starts(self, leader: int, lost: Wanted) -> None:
         """Ask where logs start whose leader has deleted what would come next here."""
@@ -203,11 +223,20 @@ class Fetchers:
         }
         for replica, position in lost.values():
             it = found.get(replica.name)
-            if it is not None and it.error_code == ErrorCode.NONE:
-                log.warning("%s begins anew at %d: its leader has nothing older", replica.name.directory, it.offset)
-                replica.on_start(position, it.offset)
-            else:
-                self._later[replica.name] = monotonic_ms() + self._settings.backoff_ms
+            if it is None or it.error_code != ErrorCode.NONE or not self._begin(replica, position, it.offset):
+                self._put_off(replica)
+
+    def _begin(self, replica: Replica, position: Position, log_start_offset: int) -> bool:
+        """Tell a replica where its leader's log starts; return whether that has helped it."""
+        try:
+            replica.on_start(position, log_start_offset)
+        except (LogError, OSError) as error:
+            log.error("%s: %s", replica.name.directory, error)
+            return False
+        is_moved = replica.log.log_end_offset != position.fetch_offset
+        if is_moved:
+            log.warning("%s begins anew at %d: its leader has nothing older", replica.name.directory, log_start_offset)
+        return is_moved
 
 
 def _fetched(data: PartitionData, position: Position) -> Fetched:

@@ -48,11 +48,14 @@ class Forward:
         self.begin(call.request, passed, version_max=call.version)
         return Wait(keys=(passed,), timeout_ms=_TIMEOUT_MS, attempt=passed.attempt, expire=lambda: _too_late())
 
-    def begin(self, request: Request, passed: _Passed | None = None, *, version_max: int | None = None) -> None:
+    def begin(
+        self, request: Request, passed: _Passed | None = None, *, version_max: int | None = None
+    ) -> asyncio.Task[None]:
         """Send a request and do not wait; whoever waits for it is woken when its answer has come."""
         task = asyncio.create_task(self._send(request, passed or _Passed(), version_max))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _send(self, request: Request, passed: _Passed, version_max: int | None) -> None:
         try:

@@ -13,14 +13,15 @@ over.
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from minibroker.client.errors import ClientError
-from minibroker.metadata.authority import Voter
+from minibroker.client.errors import ClientError, known_code
+from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.configs import NodeConfig, TopicConfig
+from minibroker.metadata.errors import InvalidTopicName
 from minibroker.metadata.image import Endpoint, Image, PartitionImage
-from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID, check_topic_name
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.identity import Identity, identify, new_id_bytes
@@ -46,7 +47,7 @@ from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest
 from minibroker.wire.tables.broker_registration import Listener as RegisteredListener
 from minibroker.wire.tables.create_topics import CreatableTopic, CreateTopicsRequest
 from minibroker.wire.tables.fetch import FetchRequest
-from minibroker.wire.tables.metadata import MetadataRequest
+from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,10 @@ class ReplicatedNode(Node):
         self._outbox = Outbox()
         self._replicas: dict[TopicPartition, Replica] = {}
         self._seen_ms: dict[int, int] = {}
+        self._creating: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._failure: BrokerFailure | None = None
+        self._failed = asyncio.Event()
 
     @property
     def is_authority(self) -> bool:
@@ -105,7 +109,13 @@ class ReplicatedNode(Node):
         """Whose directory this is. A new one becomes part of the cluster of the node that decides."""
         if self.is_authority:
             return identify(path, self._node_id)
-        response = await self._ask_until_answered(MetadataRequest(topics=[]))
+        response: MetadataResponse = await self._ask_until_answered(MetadataRequest(topics=[]))
+        found = sorted(it.node_id for it in response.brokers)
+        if self._authority_id not in found:
+            raise BrokerFailure(
+                f"controller.quorum.voters leads to a cluster of the nodes {found}, and node {self._authority_id} is"
+                " none of them: correct it"
+            )
         return identify(path, self._node_id, cluster_id=response.cluster_id)
 
     async def _ask_until_answered(self, request: Any) -> Any:
@@ -122,20 +132,29 @@ class ReplicatedNode(Node):
 
     async def join(self, identity: Identity, endpoint: Endpoint) -> None:
         """Register, and know the metadata at least up to there."""
-        path = self._config.log_dirs[0]
-        boot = life.boot_id()
-        previous = life.previous_broker_epoch(self.files, path, boot=boot, is_clean=self.data.is_clean)
-        if any(name != METADATA for name in self.data.missing):
-            # Somebody has removed logs. What they held was counted.
-            previous = life.NO_BROKER_EPOCH
         if self.is_authority:
-            broker_epoch = self._decide(identity, endpoint, previous)
+            broker_epoch = self._decide(identity, endpoint)
         else:
-            broker_epoch = await self._observe(identity, endpoint, previous)
-        life.remember_broker_epoch(self.files, path, broker_epoch, boot)
+            broker_epoch = await self._observe(identity, endpoint)
         self.me = Self(self._node_id, broker_epoch)
 
-    def _decide(self, identity: Identity, endpoint: Endpoint, previous_broker_epoch: int) -> int:
+    def _previous_broker_epoch(self, image: Image) -> int:
+        """The epoch that our logs are certain to be of."""
+        # Somebody may have removed logs, though what they held was counted. Nobody misses those of deleted topics.
+        lost = [name.directory for name in self.data.missing if image.partition(name) is not None]
+        if lost:
+            log.error(
+                "%s, and %d more, were here and are gone: this node is in sync with nothing", lost[0], len(lost) - 1
+            )
+            return life.NO_BROKER_EPOCH
+        path, boot = self._config.log_dirs[0], life.boot_id()
+        return life.previous_broker_epoch(self.files, path, boot=boot, is_clean=self.data.is_clean)
+
+    def _remember(self, broker_epoch: int) -> None:
+        # At once: who dies between being registered and this is taken for one that has lost something.
+        life.remember_broker_epoch(self.files, self._config.log_dirs[0], broker_epoch, life.boot_id())
+
+    def _decide(self, identity: Identity, endpoint: Endpoint) -> int:
         metadata_log = self.open_metadata_log()
         self.authority = voter = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
         # Other nodes read the log of metadata like any partition.
@@ -152,15 +171,16 @@ class ReplicatedNode(Node):
             endpoints=(endpoint,),
             incarnation_id=new_id_bytes(),
             rack=self._config.broker_rack,
-            previous_broker_epoch=previous_broker_epoch,
+            previous_broker_epoch=self._previous_broker_epoch(voter.image),
         )
         result = voter.propose(command).result
         if result.code is not ErrorCode.NONE:
             raise BrokerFailure(f"node {self._node_id} could not be registered: {result.message}")
+        self._remember(result.epoch)
         return result.epoch
 
-    async def _observe(self, identity: Identity, endpoint: Endpoint, previous_broker_epoch: int) -> int:
-        metadata_log = self.data.open_log(METADATA)
+    async def _observe(self, identity: Identity, endpoint: Endpoint) -> int:
+        metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG)
         self.authority = observer = Observer(
             metadata_log,
             self._peers,
@@ -169,19 +189,21 @@ class ReplicatedNode(Node):
             cluster_id=identity.cluster_id,
         )
         observer.on_done = self._on_done
-        self._begin(observer.run())
         request = BrokerRegistrationRequest(
             broker_id=self._node_id,
             cluster_id=identity.cluster_id,
             incarnation_id=new_id_bytes(),
             listeners=[RegisteredListener(**endpoint._asdict())],
             rack=self._config.broker_rack,
-            previous_broker_epoch=previous_broker_epoch,
+            previous_broker_epoch=self._previous_broker_epoch(observer.image),
         )
         response: BrokerRegistrationResponse = await self._ask_until_answered(request)
         if response.error_code:
-            raise BrokerFailure(f"node {self._node_id} could not be registered: {ErrorCode(response.error_code).name}")
+            code = known_code(response.error_code)
+            raise BrokerFailure(f"node {self._node_id} could not be registered: {code.name}: {code.message}")
+        self._remember(response.broker_epoch)
         observer.me = Self(self._node_id, response.broker_epoch)
+        self._begin(observer.run())
         await observer.reach(response.broker_epoch)
         return response.broker_epoch
 
@@ -206,6 +228,7 @@ class ReplicatedNode(Node):
             ),
             topic_id_of=self._topic_id_of,
             settle=self.waiting.settle,
+            on_ended=self._on_ended,
         )
         store = Store(
             self.data,
@@ -246,7 +269,11 @@ class ReplicatedNode(Node):
         if new is None:
             replica = self._replicas.pop(name)
             self.fetchers.forget(name)
+            self._outbox.forget(name)
             replica.retire()
+            return
+        if self._failure is not None:
+            # This node is about to end.
             return
         replica = self._replicas[name]
         replica.on_partition(new, self._broker_epochs(self.authority.image), monotonic_ms())
@@ -258,13 +285,26 @@ class ReplicatedNode(Node):
             # Those who wait for metadata.
             self.waiting.wake(METADATA)
         if new.brokers is not old.brokers:
+            self._check_that_we_are_we(new)
             broker_epochs, now_ms = self._broker_epochs(new), monotonic_ms()
             for replica in self.replicas():
-                partition = new.partition(replica.name)
+                # What the replica knows already is no news to it. What is, the store tells it.
+                partition = old.partition(replica.name)
                 if replica.leading is not None and partition is not None:
                     replica.on_partition(partition, broker_epochs, now_ms)
         # Somebody else's news has no request behind it that would let those go on who waited for it.
         asyncio.get_running_loop().call_soon(self.waiting.settle)
+
+    def _check_that_we_are_we(self, image: Image) -> None:
+        """Two nodes of one number would both lead what the metadata give to that number: the older one ends."""
+        known = image.brokers.get(self._node_id)
+        if known is not None and known.epoch > self.me.broker_epoch:
+            self._fail(
+                BrokerFailure(
+                    f"another process was registered as node {self._node_id}, at {known.host}:{known.port}: this one"
+                    " ends. Give one of them another node.id"
+                )
+            )
 
     def _broker_epochs(self, image: Image) -> dict[int, int]:
         return {node_id: broker.epoch for node_id, broker in image.brokers.items()}
@@ -291,6 +331,7 @@ class ReplicatedNode(Node):
         if self.is_authority:
             add(ApiKey.ALTER_PARTITION, decisions.alter_partition)
             add(ApiKey.BROKER_REGISTRATION, decisions.register)
+            self.registry.wrap(ApiKey.BROKER_REGISTRATION, self._refuse_our_own_number)
             add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
             self.registry.wrap(ApiKey.FETCH, self._note_who_is_alive)
         else:
@@ -302,12 +343,25 @@ class ReplicatedNode(Node):
         """Where another node decides, a topic that is asked for is asked for there; the client asks again."""
         if self.is_authority:
             return super().create_on_demand(administration, names)
-        topics = [CreatableTopic(name=name, **_ALL_DEFAULTS) for name in names]
-        self._forward.begin(CreateTopicsRequest(topics=topics, timeout_ms=_ASK_MS))
-        return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)
+        possible = [name for name in names if _is_possible(name)]
+        topics = [CreatableTopic(name=name, **_ALL_DEFAULTS) for name in possible if name not in self._creating]
+        if topics:
+            # A client asks again and again until the topic is there.
+            self._creating |= {topic.name for topic in topics}
+            task = self._forward.begin(CreateTopicsRequest(topics=topics, timeout_ms=_ASK_MS))
+            task.add_done_callback(lambda _task: self._creating.difference_update(it.name for it in topics))
+        return dict.fromkeys(possible, ErrorCode.LEADER_NOT_AVAILABLE)
+
+    def _refuse_our_own_number(self, call: Call[BrokerRegistrationRequest], inner: Handler) -> Answer:
+        if call.request.broker_id == self._node_id:
+            return BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+        return inner(call)
 
     def _note_who_is_alive(self, call: Call[FetchRequest], inner: Handler) -> Answer:
-        self._seen_ms[call.request.replica_state.replica_id] = monotonic_ms()
+        node_id, broker_epoch = call.request.replica_state.replica_id, call.request.replica_state.replica_epoch
+        known = self.authority.image.brokers.get(node_id)
+        if known is not None and known.epoch == broker_epoch:
+            self._seen_ms[node_id] = monotonic_ms()
         return inner(call)
 
     def _live(self) -> Collection[int]:
@@ -337,8 +391,32 @@ class ReplicatedNode(Node):
         self._begin(self._tick())
         self._begin(self._checkpoint())
 
-    def _begin(self, work: Any) -> None:
-        self._tasks.append(asyncio.create_task(work))
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._on_ended)
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        """A task of this node is over. If it was not meant to be, the node is no whole one any more, and ends."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, BrokerFailure):
+            self._fail(error)
+        elif error is not None:
+            log.error("something that this node needs has ended, because of a bug", exc_info=error)
+            self._fail(BrokerFailure(f"node {self._node_id} ends because of a bug: {error!r}"))
+
+    def _fail(self, failure: BrokerFailure) -> None:
+        """Lead nothing from this moment on, and end."""
+        self._failure = self._failure or failure
+        self._failed.set()
+        for replica in self.replicas():
+            replica.retire()
+
+    async def watch(self) -> None:
+        """Raise when this node cannot go on."""
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure
 
     async def _tick(self) -> None:
         """Bring the replicas the time."""
@@ -372,6 +450,14 @@ class ReplicatedNode(Node):
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._peers.close()
+
+
+def _is_possible(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except InvalidTopicName:
+        return False
+    return True
 
 
 class _Replicas:

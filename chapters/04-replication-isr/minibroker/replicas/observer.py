@@ -3,6 +3,9 @@
 The authority serves its metadata log like any partition, to nodes alone. Each other node fetches it, appends it to a
 log of its own, and folds it into an image: what this node has is a prefix of what is decided, never anything else. At
 the next start it goes on from there.
+
+An authority that was given an older copy of its directory would contradict that. So after every break of the connection
+a node asks first for the last batch that it has, and goes on only if the authority has the very same one there.
 """
 
 import asyncio
@@ -10,22 +13,32 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from minibroker.client.errors import ClientError
-from minibroker.log.errors import LogError
+from minibroker.client.errors import ClientError, known_code
+from minibroker.log.batch import read_header
+from minibroker.log.errors import LogError, LogOffline
 from minibroker.log.interfaces import FileSlice
 from minibroker.metadata.authority import Listener, Proposal, read_records, replay
 from minibroker.metadata.commands import AllocateProducerIds, ProducerIds
 from minibroker.metadata.decision import Command
-from minibroker.metadata.image import Image, fold_all
+from minibroker.metadata.errors import MetadataError
+from minibroker.metadata.image import Image
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.metadata.records import RemoveTopicRecord
+from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.partition import CONSUMER, LocalPartition, Reader
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.peers import Peers
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from minibroker.wire.tables.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +46,7 @@ R = TypeVar("R")
 
 _WAIT_MS = 500
 _PATIENCE_MS = 2000
-_BACKOFF_S = 0.1
+_BACKOFF_S = 0.2
 _BYTES_MAX = 1024**2
 _NO_SESSION_EPOCH = -1
 
@@ -56,6 +69,9 @@ class Observer:
         self._listeners: list[Listener] = []
         self._changed = asyncio.Event()
         self._asking: set[asyncio.Task[None]] = set()
+        self._is_agreed = False
+        self._is_complaining = False
+        self._failure: Exception | None = None
         self.me = Self(node_id, -1)
         self.image = replay(log, Image(cluster_id=cluster_id))
         self.on_done: Callable[[Proposal[ProducerIds]], None] = lambda _proposal: None
@@ -84,7 +100,7 @@ class Observer:
         except ClientError as error:
             proposal.complete(ProducerIds(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)))
         else:
-            code = ErrorCode(response.error_code)
+            code = known_code(response.error_code)
             proposal.complete(ProducerIds(code, None, response.producer_id_start, response.producer_id_len))
         self.on_done(proposal)
 
@@ -100,24 +116,66 @@ class Observer:
     # Following the log ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetch the metadata log for ever."""
-        while True:
-            try:
-                await self._fetch()
-            except (ClientError, LogError) as error:
-                log.info("metadata: %s", error)
-                await asyncio.sleep(_BACKOFF_S)
+        """Fetch the metadata log for ever. A node that cannot know what is decided must not go on: it fails."""
+        try:
+            while True:
+                await self._follow()
+        except Exception as error:
+            self._failure = error
+            self._changed.set()
+            raise
+
+    async def _follow(self) -> None:
+        try:
+            await self._fetch()
+        except (LogOffline, MetadataError) as error:
+            raise BrokerFailure(f"what node {self._authority_id} decides cannot be followed: {error}") from error
+        except (ClientError, LogError) as error:
+            # One word when it begins: it may last for as long as the other node is away.
+            if not self._is_complaining:
+                log.warning("node %d does not tell what is decided: %s", self._authority_id, error)
+            self._is_agreed, self._is_complaining = False, True
+            await asyncio.sleep(_BACKOFF_S)
 
     async def reach(self, offset: int) -> None:
         """Return once the image has everything up to `offset`."""
         while self.image.offset < offset:
+            if self._failure is not None:
+                raise self._failure
             self._changed.clear()
             await self._changed.wait()
 
     async def _fetch(self) -> None:
+        own = b"" if self._is_agreed else self._last_batch()
+        data = await self._ask(read_header(own).base_offset if own else self._log.log_end_offset)
+        code = known_code(data.error_code)
+        records = data.records if isinstance(data.records, memoryview) else memoryview(b"")
+        if code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+            raise ClientError(f"{code.name}: {code.message}")
+        # It must have the last batch that we have. Without one, or once that is known, it must have our end.
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE or (own and bytes(records[: len(own)]) != own):
+            raise self._contradiction()
+        if self._is_complaining:
+            log.info("node %d tells again what is decided", self._authority_id)
+        self._is_agreed, self._is_complaining = True, False
+        if len(records) > len(own):
+            self._take(records[len(own) :])
+
+    def _last_batch(self) -> bytes:
+        end = self._log.log_end_offset
+        return self._log.read(end - 1, bytes_max=1).read() if end > self._log.log_start_offset else b""
+
+    def _contradiction(self) -> BrokerFailure:
+        return BrokerFailure(
+            f"node {self._authority_id} decides, but its metadata log does not go on from what this node has of it, up"
+            f" to offset {self._log.log_end_offset}: it may run on an older copy of its data. Give it the newer one"
+            " back, or begin anew with an empty directory here"
+        )
+
+    async def _ask(self, offset: int) -> PartitionData:
         partition = FetchPartition(
             partition=0,
-            fetch_offset=self._log.log_end_offset,
+            fetch_offset=offset,
             log_start_offset=self._log.log_start_offset,
             partition_max_bytes=_BYTES_MAX,
         )
@@ -129,19 +187,25 @@ class Observer:
             session_epoch=_NO_SESSION_EPOCH,
             topics=[FetchTopic(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=[partition])],
         )
-        timeout_ms = _WAIT_MS + _PATIENCE_MS
-        response = await self._peers.send(self._authority_id, request, line="metadata", timeout_ms=timeout_ms)
-        (data,) = (it for topic in response.responses for it in topic.partitions)
-        if data.error_code:
-            log.warning("metadata: %s", ErrorCode(data.error_code).name)
-            await asyncio.sleep(_BACKOFF_S)
-        elif data.records:
-            self._take(memoryview(data.records))
+        response: FetchResponse = await self._peers.send(
+            self._authority_id, request, line="metadata", timeout_ms=_WAIT_MS + _PATIENCE_MS
+        )
+        for topic in response.responses:
+            for data in topic.partitions:
+                return data
+        raise ClientError(f"it answers nothing: {known_code(response.error_code).name}")
 
     def _take(self, records: memoryview) -> None:
-        first, old = self._log.log_end_offset, self.image
-        self._log.append_as_follower(records)
-        self.image = fold_all(old, read_records(self._log, first))
+        try:
+            self._log.append_as_follower(records)
+        finally:
+            # Whatever has got into the log counts, even if what came behind it was damaged on its way.
+            self._tell(replay(self._log, self.image))
+
+    def _tell(self, new: Image) -> None:
+        old, self.image = self.image, new
+        if new is old:
+            return
         for listener in self._listeners:
-            listener(old, self.image)
+            listener(old, new)
         self._changed.set()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from minibroker.client.aio import AsyncClient
-from minibroker.client.errors import BrokerUnavailable
+from minibroker.client.errors import BrokerUnavailable, ClientClosed
 from minibroker.client.retries import RetryPolicy
 from minibroker.wire.schema import Request
 
@@ -31,6 +31,7 @@ class Peers:
         self._address_of = address_of
         self._client_id = client_id
         self._clients: dict[tuple[int, Line], tuple[PeerAddress, AsyncClient]] = {}
+        self._is_closed = False
 
     async def send(
         self,
@@ -52,9 +53,8 @@ class Peers:
         known = self._clients.get((node_id, line))
         if known is not None and known[0] == address:
             return known[1]
-        # It came back somewhere else.
-        if known is not None:
-            await known[1].close()
+        if self._is_closed:
+            raise ClientClosed("this node is stopping")
         client = AsyncClient(
             f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}",
             client_id=self._client_id,
@@ -62,10 +62,14 @@ class Peers:
             retry=RetryPolicy(),
         )
         self._clients[node_id, line] = (address, client)
+        # It came back somewhere else.
+        if known is not None:
+            await known[1].close()
         return client
 
     async def close(self) -> None:
-        """Close all connections."""
-        for _address, client in self._clients.values():
+        """Close all connections, and open none any more."""
+        self._is_closed = True
+        clients, self._clients = self._clients, {}
+        for _address, client in clients.values():
             await client.close()
-        self._clients.clear()

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
-from minibroker.client.errors import ClientError
+from minibroker.client.errors import ClientError, known_code
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.peers import Peers
 from minibroker.replication.leader import Altered
@@ -37,12 +38,24 @@ class Outbox(list[AlterIsr]):
         super().append(order)
         self.is_filled.set()
 
+    def forget(self, name: TopicPartition) -> None:
+        """Drop the orders of a partition that is not here any more; another of its name has orders of its own."""
+        self[:] = [order for order in self if order.name != name]
+
     def take(self) -> list[AlterIsr]:
         """All orders, of each partition the last one; the box is empty afterwards."""
         orders = list({order.name: order for order in self}.values())
         self.clear()
         self.is_filled.clear()
         return orders
+
+
+class _Asked(NamedTuple):
+    """An order on its way, and whose it is: by the time of the answer another replica may have its name."""
+
+    order: AlterIsr
+    topic_id: bytes
+    replica: Replica
 
 
 class Proposer:
@@ -66,37 +79,47 @@ class Proposer:
         self._topic_id_of = topic_id_of
         self._replica_of = replica_of
         self._settle = settle
+        self._is_complaining = False
 
     async def run(self) -> None:
         """Send whatever comes, one request at a time."""
         while True:
             await self._outbox.is_filled.wait()
-            orders = [(order, self._topic_id_of(order.name.topic)) for order in self._outbox.take()]
-            known = [(order, topic_id) for order, topic_id in orders if topic_id is not None]
+            asked = [it for order in self._outbox.take() if (it := self._asked(order)) is not None]
+            if not asked:
+                continue
             try:
-                await self._propose(known)
+                await self._propose(asked)
+                self._is_complaining = False
             except ClientError as error:
-                log.warning("in-sync sets could not be changed, it is tried again: %s", error)
+                # One word when it begins: leaders ask again every second.
+                if not self._is_complaining:
+                    log.warning("in-sync sets cannot be changed until node %d answers: %s", self._authority_id, error)
+                self._is_complaining = True
 
-    async def _propose(self, orders: Sequence[tuple[AlterIsr, bytes]]) -> None:
+    def _asked(self, order: AlterIsr) -> _Asked | None:
+        topic_id, replica = self._topic_id_of(order.name.topic), self._replica_of(order.name)
+        return None if topic_id is None or replica is None else _Asked(order, topic_id, replica)
+
+    async def _propose(self, asked: Sequence[_Asked]) -> None:
         response: AlterPartitionResponse = await self._peers.send(
-            self._authority_id, self._request(orders), timeout_ms=_TIMEOUT_MS
+            self._authority_id, self._request(asked), timeout_ms=_TIMEOUT_MS
         )
         if response.error_code:
-            log.warning("in-sync sets could not be changed: %s", ErrorCode(response.error_code).name)
+            log.warning("in-sync sets could not be changed: %s", known_code(response.error_code).name)
             return
         found = {
             (bytes(topic.topic_id), it.partition_index): it for topic in response.topics for it in topic.partitions
         }
-        for order, topic_id in orders:
-            replica, it = self._replica_of(order.name), found.get((topic_id, order.name.partition))
-            if replica is not None and it is not None:
+        for order, topic_id, replica in asked:
+            it = found.get((topic_id, order.name.partition))
+            if it is not None:
                 self._hear(replica, order, it)
         self._settle()
 
-    def _request(self, orders: Iterable[tuple[AlterIsr, bytes]]) -> AlterPartitionRequest:
+    def _request(self, asked: Iterable[_Asked]) -> AlterPartitionRequest:
         topics: dict[bytes, list[PartitionAlteration]] = {}
-        for (name, proposal), topic_id in orders:
+        for (name, proposal), topic_id, _replica in asked:
             topics.setdefault(topic_id, []).append(
                 PartitionAlteration(
                     partition_index=name.partition,
@@ -114,7 +137,7 @@ class Proposer:
         )
 
     def _hear(self, replica: Replica, order: AlterIsr, it: PartitionAltered) -> None:
-        code = ErrorCode(it.error_code)
+        code = known_code(it.error_code)
         if code is ErrorCode.NONE:
             log.info("%s: in sync are %s", replica.name.directory, list(it.isr))
         replica.on_altered(order.proposal, Altered(code, tuple(it.isr), it.partition_epoch))
