@@ -3,7 +3,7 @@
     python -m minibroker.simulation MODULE --seeds 1000           as many seeds as cores can run, until one fails
     python -m minibroker.simulation MODULE --replay 17            one seed again, with its trace
     python -m minibroker.simulation MODULE --replay 17 --shrink   with the fewest faults that still make it fail
-    python -m minibroker.simulation MODULE --replay 17 --draw run.svg
+    python -m minibroker.simulation MODULE --replay 17 --draw run.svg --from 2000 --to 2500 --nodes node-1,node-2
 
 MODULE is a module on the path with a class `World`. The exit code is 1 if an invariant was broken, or if a state that
 the world declares was never reached.
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--draw", type=Path, metavar="FILE", help="draw the end of the run, as SVG")
     parser.add_argument("--from", dest="from_ms", type=int, metavar="MS", help="draw from this time on")
     parser.add_argument("--to", dest="to_ms", type=int, metavar="MS", help="draw up to this time")
+    parser.add_argument("--nodes", metavar="A,B", help="draw only these, in this order")
     return parser
 
 
@@ -99,7 +100,8 @@ def _replay(world: type[World], options: argparse.Namespace) -> int:
         outcome = replay(world, options.replay, shrunk(world, outcome))
     if options.draw is not None:
         title = f"{options.module}, seed {outcome.seed}"
-        drawing = draw(outcome.entries, title=title, from_ms=options.from_ms, to_ms=options.to_ms)
+        nodes = options.nodes.split(",") if options.nodes else None
+        drawing = draw(outcome.entries, title=title, from_ms=options.from_ms, to_ms=options.to_ms, nodes=nodes)
         options.draw.write_text(drawing, encoding="utf-8")
     _report(outcome, options, shrunk_from=drawn)
     return int(outcome.violation is not None)
