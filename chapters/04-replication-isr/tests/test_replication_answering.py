@@ -1,0 +1,465 @@
+"""The handlers of replication, asked as nodes and operators ask them: with frames, in every version that is served."""
+
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+import pytest
+from partitions_house import answered, joined
+from replication_nodes import ENDPOINTS, TOPIC_ID, AuthorityNode
+from replication_stage import Stage
+
+from minibroker.metadata.authority import Listener, Proposal
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.decision import Command
+from minibroker.metadata.image import Image
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.list_offsets import LATEST, ListOffsets
+from minibroker.partitions.logs import DeleteRecords
+from minibroker.partitions.registry import Deferred, Registry, Reply
+from minibroker.partitions.routes import Leader, Routes
+from minibroker.partitions.waiting import Waiting
+from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch
+from minibroker.replication.replica import Replica
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.apis import APIS, ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.headers import frame_request
+from minibroker.wire.schema import Request, Response
+from minibroker.wire.tables.allocate_producer_ids import AllocateProducerIdsRequest
+from minibroker.wire.tables.alter_partition import (
+    AlterPartitionRequest,
+    BrokerState,
+    PartitionAlteration,
+    TopicAlteration,
+)
+from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest
+from minibroker.wire.tables.broker_registration import Listener as RegisteredListener
+from minibroker.wire.tables.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from minibroker.wire.tables.describe_producers import DescribeProducersRequest
+from minibroker.wire.tables.describe_producers import TopicRequest as ProducersOf
+from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, TopicPartitions
+from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from minibroker.wire.tables.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+R = TypeVar("R")
+
+
+class One:
+    """Routes to the replica of one node of a stage."""
+
+    def __init__(self, stage: Stage, node_id: int) -> None:
+        self._stage = stage
+        self._node_id = node_id
+
+    def partition(self, topic: str, index: int) -> Replica:
+        if (topic, index) != ("orders", 0):
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{index}")
+        return self._stage.nodes[self._node_id].replica
+
+    def topic_name(self, topic_id: bytes) -> str:
+        return "orders"
+
+    def leader(self, name: TopicPartition) -> Leader | None:
+        return None
+
+    def for_replicas(self) -> Routes:
+        return self
+
+
+class Broker:
+    """The handlers of one node of a stage."""
+
+    def __init__(self, stage: Stage, node_id: int = 1) -> None:
+        self.waiting: Waiting[Response] = Waiting()
+        self.registry = Registry()
+        stage.nodes[node_id].replica._wake = self.waiting.wake
+        routes = One(stage, node_id)
+        self.registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(routes))
+        self.registry.add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(routes))
+        self.registry.add(ApiKey.LIST_OFFSETS, ListOffsets(routes))
+        self.registry.add(ApiKey.DELETE_RECORDS, DeleteRecords(routes))
+
+    def ask(self, request: Request, version: int | None = None) -> Any:
+        """The response, if it is given at once."""
+        return ask(self.registry, request, version)
+
+    def wait_for(self, request: Request) -> list[Any]:
+        """The list gets the response."""
+        outcome = dispatch(self.registry, request)
+        assert isinstance(outcome, Deferred), "the answer does not wait"
+        responses: list[Any] = []
+        self.waiting.park(
+            outcome.wait, lambda it: responses.append(answered(request, outcome.reply(it), None)), now_ms=0
+        )
+        return responses
+
+
+class Authority(AuthorityNode):
+    """The handlers of the node that decides, with three nodes registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs = {node_id: self.register(node_id) for node_id in (1, 2, 3)}
+        self.create([1, 2, 3])
+        self.live: Collection[int] = (1, 2, 3)
+        self.registry = registry_of(Decisions(self.voter, NodeConfig(), live=lambda: self.live))
+
+    def ask(self, request: Request, version: int | None = None) -> Any:
+        return ask(self.registry, request, version)
+
+
+def registry_of(decisions: Decisions) -> Registry:
+    registry = Registry()
+    registry.add(ApiKey.ALTER_PARTITION, decisions.alter_partition)
+    registry.add(ApiKey.BROKER_REGISTRATION, decisions.register)
+    registry.add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
+    registry.add(ApiKey.ELECT_LEADERS, decisions.elect_leaders)
+    return registry
+
+
+def dispatch(registry: Registry, request: Request, version: int | None = None) -> Reply | Deferred:
+    version = APIS[request.schema.key or 0].max_version if version is None else version
+    parts = frame_request(request, version=version, correlation_id=7, client_id="test")
+    return registry.dispatch(memoryview(bytearray(joined(parts)))[4:], now_ms=0, peer="test")
+
+
+def ask(registry: Registry, request: Request, version: int | None = None) -> Any:
+    outcome = dispatch(registry, request, version)
+    assert isinstance(outcome, Reply), "the answer waits"
+    return answered(request, outcome, version)
+
+
+def versions(key: ApiKey) -> range:
+    return range(APIS[key].min_version, APIS[key].max_version + 1)
+
+
+def play(*steps: str) -> Stage:
+    stage = Stage()
+    stage.play("\n".join(f"> {step}" for step in steps))
+    return stage
+
+
+# Questions to a leader ------------------------------------------------------------------------------------------------
+
+
+def epoch_end(broker: Broker, epoch: int, *, current: int = -1, version: int | None = None, index: int = 0) -> Any:
+    wanted = OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
+    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="orders", partitions=[wanted])])
+    (topic,) = broker.ask(request, version).topics
+    (answer,) = topic.partitions
+    assert (topic.topic, answer.partition) == ("orders", index)
+    return answer.error_code, answer.leader_epoch, answer.end_offset
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FOR_LEADER_EPOCH))
+def test_a_leader_tells_where_an_epoch_ends(version: int) -> None:
+    """KIP-320."""
+    stage = play("nodes 1 2", "produce a b", "fetch 2", "elect 2", "tell", "produce c")
+    broker = Broker(stage, 2)
+    assert epoch_end(broker, 0, version=version) == (ErrorCode.NONE, 0, 2)
+    assert epoch_end(broker, 1, version=version) == (ErrorCode.NONE, 1, 3)
+    assert epoch_end(broker, 5, version=version) == (ErrorCode.NONE, -1, -1)
+
+
+def test_who_believes_in_another_epoch_or_asks_the_wrong_node_is_told_nothing() -> None:
+    stage = play("nodes 1 2", "produce a", "elect 2", "tell")
+    assert epoch_end(Broker(stage, 2), 0, current=0) == (ErrorCode.FENCED_LEADER_EPOCH, -1, -1)
+    assert epoch_end(Broker(stage, 2), 0, current=2) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
+    assert epoch_end(Broker(stage, 1), 0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
+    assert epoch_end(Broker(stage, 1), 0, index=4) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+
+
+def test_a_leader_tells_what_it_remembers_of_producers() -> None:
+    """KIP-664."""
+    stage = play("nodes 1 2", "produce a b as 7:0", "produce c as 7:2")
+    request = DescribeProducersRequest(topics=[ProducersOf(name="orders", partition_indexes=[0, 4])])
+    (topic,) = Broker(stage).ask(request).topics
+    known, unknown = topic.partitions
+    assert (known.error_code, unknown.error_code) == (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert unknown.error_message == "there is no orders-4"
+    (producer,) = known.active_producers
+    assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 0, 2)
+    assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
+    (other,) = Broker(stage, 2).ask(request).topics
+    assert other.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.LIST_OFFSETS))
+def test_a_leader_that_cannot_tell_the_end_yet_says_so_as_the_version_allows(version: int) -> None:
+    """KIP-207: an older client knows only that there may be no leader."""
+    stage = play("nodes 1 2", "produce a", "fetch 2", "elect 2", "tell")
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=[wanted])])
+    broker = Broker(stage, 2)
+    refused = broker.ask(request, version).topics[0].partitions[0]
+    expected = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+    assert refused.error_code == expected
+    stage.play("> fetch 1")
+    answer = broker.ask(request, version).topics[0].partitions[0]
+    assert (answer.error_code, answer.offset) == (ErrorCode.NONE, 1)
+
+
+# DeleteRecords --------------------------------------------------------------------------------------------------------
+
+
+def delete(offset: int, *, indexes: Collection[int] = (0,)) -> DeleteRecordsRequest:
+    partitions = [DeleteRecordsPartition(partition_index=index, offset=offset) for index in indexes]
+    return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="orders", partitions=partitions)], timeout_ms=1000)
+
+
+def results(response: Any) -> list[tuple[int, int, int]]:
+    (topic,) = response.topics
+    return [(it.partition_index, it.error_code, it.low_watermark) for it in topic.partitions]
+
+
+REPLICATED = ("nodes 1 2", "produce a b", "fetch 2", "fetch 2")
+
+
+def test_records_are_deleted_once_no_replica_in_sync_has_them() -> None:
+    """KIP-107: or the next leader would bring them back."""
+    stage = play(*REPLICATED)
+    broker = Broker(stage)
+    responses = broker.wait_for(delete(1))
+    stage.play("> fetch 2")
+    broker.waiting.settle()
+    assert responses == []
+    # With that answer it has deleted them; with its next fetch the leader knows.
+    stage.play("> fetch 2")
+    broker.waiting.settle()
+    assert [results(it) for it in responses] == [[(0, ErrorCode.NONE, 1)]]
+
+
+def test_a_follower_that_is_not_in_sync_is_not_waited_for() -> None:
+    stage = play(*REPLICATED, "produce c", "tick 31000", "alter 1")
+    assert results(Broker(stage).ask(delete(-1))) == [(0, ErrorCode.NONE, 3)]
+
+
+def test_who_waits_for_a_follower_that_leaves_the_in_sync_set_waits_no_longer() -> None:
+    stage = play(*REPLICATED)
+    broker = Broker(stage)
+    responses = broker.wait_for(delete(1))
+    stage.play("> produce c\n> tick 31000\n> alter 1")
+    broker.waiting.settle()
+    assert [results(it) for it in responses] == [[(0, ErrorCode.NONE, 1)]]
+
+
+def test_who_waits_at_a_leader_that_is_deposed_is_told_so() -> None:
+    stage = play(*REPLICATED)
+    broker = Broker(stage)
+    responses = broker.wait_for(delete(1, indexes=[0, 4]))
+    stage.play("> elect 2\n> tell")
+    broker.waiting.settle()
+    codes = [(0, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1), (4, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+    assert [results(it) for it in responses] == [codes]
+
+
+def test_a_follower_that_does_not_delete_in_time_is_told_of() -> None:
+    stage = play(*REPLICATED)
+    broker = Broker(stage)
+    responses = broker.wait_for(delete(1))
+    broker.waiting.expire(1000)
+    assert [results(it) for it in responses] == [[(0, ErrorCode.REQUEST_TIMED_OUT, 0)]]
+
+
+def test_what_is_refused_does_not_wait() -> None:
+    stage = play(*REPLICATED)
+    assert results(Broker(stage).ask(delete(9))) == [(0, ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
+    assert results(Broker(stage, 2).ask(delete(1))) == [(0, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+
+
+# AlterPartition -------------------------------------------------------------------------------------------------------
+
+
+def alteration(members: dict[int, int], version: int, *, index: int = 0, partition_epoch: int = 0) -> TopicAlteration:
+    names: dict[str, Any] = (
+        {"new_isr_with_epochs": [BrokerState(broker_id=it, broker_epoch=epoch) for it, epoch in members.items()]}
+        if version >= 3
+        else {"new_isr": list(members)}
+    )
+    it = PartitionAlteration(partition_index=index, leader_epoch=0, partition_epoch=partition_epoch, **names)
+    return TopicAlteration(topic_id=TOPIC_ID, partitions=[it])
+
+
+def alter(*topics: TopicAlteration, broker_epoch: int = -1) -> AlterPartitionRequest:
+    return AlterPartitionRequest(broker_id=1, broker_epoch=broker_epoch, topics=list(topics))
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.ALTER_PARTITION))
+def test_a_leader_is_answered_with_what_the_partition_is_now(version: int) -> None:
+    authority = Authority()
+    members = {1: authority.epochs[1], 3: authority.epochs[3]}
+    response = authority.ask(alter(alteration(members, version), broker_epoch=authority.epochs[1]), version)
+    (topic,) = response.topics
+    (it,) = topic.partitions
+    assert (response.error_code, topic.topic_id, it.partition_index) == (ErrorCode.NONE, TOPIC_ID, 0)
+    assert (it.error_code, it.leader_id, it.leader_epoch, it.isr, it.partition_epoch) == (0, 1, 0, [1, 3], 1)
+    assert authority.partition.isr == (1, 3)
+
+
+def test_before_version_3_a_leader_does_not_say_which_life_of_a_member_it_means() -> None:
+    """KIP-903."""
+    authority = Authority()
+    authority.ask(alter(alteration({1: -1}, 2)), 2)
+    stale = {1: -1, 2: authority.epochs[2] - 1}
+    (topic,) = authority.ask(alter(alteration(stale, 3, partition_epoch=1)), 3).topics
+    assert topic.partitions[0].error_code == ErrorCode.INELIGIBLE_REPLICA
+    (topic,) = authority.ask(alter(alteration(stale, 2, partition_epoch=1)), 2).topics
+    assert topic.partitions[0].error_code == ErrorCode.NONE
+
+
+def test_each_partition_is_answered_under_its_topic() -> None:
+    authority = Authority()
+    request = alter(alteration({1: -1}, 3), alteration({1: -1}, 3, index=7))
+    (topic,) = authority.ask(request).topics
+    codes = [(it.partition_index, it.error_code) for it in topic.partitions]
+    assert codes == [(0, ErrorCode.NONE), (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+
+
+def test_a_broker_of_an_earlier_life_is_refused_as_a_whole() -> None:
+    authority = Authority()
+    response = authority.ask(alter(alteration({1: -1}, 3), broker_epoch=authority.epochs[1] - 1))
+    assert (response.error_code, response.topics) == (ErrorCode.STALE_BROKER_EPOCH, [])
+
+
+# BrokerRegistration and AllocateProducerIds ---------------------------------------------------------------------------
+
+
+def registration(node_id: int = 2, **values: Any) -> BrokerRegistrationRequest:
+    listeners = [RegisteredListener(**it._asdict()) for it in ENDPOINTS]
+    named: dict[str, Any] = {"cluster_id": "test", "incarnation_id": b"new".rjust(16), "listeners": listeners} | values
+    return BrokerRegistrationRequest(broker_id=node_id, **named)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.BROKER_REGISTRATION))
+def test_a_broker_registers_and_says_whether_its_logs_are_whole(version: int) -> None:
+    """KIP-966. Before version 3 a broker cannot say, so nothing is taken for granted."""
+    authority = Authority()
+    request = registration(rack="a", previous_broker_epoch=authority.epochs[2] if version >= 3 else -1)
+    response = authority.ask(request, version)
+    broker = authority.image.brokers[2]
+    assert (response.error_code, response.broker_epoch) == (ErrorCode.NONE, broker.epoch)
+    assert (broker.rack, broker.incarnation_id, broker.endpoints) == ("a", b"new".rjust(16), ENDPOINTS)
+    assert authority.partition.isr == ((1, 2, 3) if version >= 3 else (1, 3))
+
+
+def test_a_broker_of_another_cluster_is_sent_away() -> None:
+    authority = Authority()
+    known = authority.image.brokers[2]
+    response = authority.ask(registration(cluster_id="another"))
+    assert (response.error_code, response.broker_epoch) == (ErrorCode.INCONSISTENT_CLUSTER_ID, -1)
+    assert authority.image.brokers[2] == known
+
+
+def test_brokers_get_blocks_of_producer_ids_that_do_not_overlap() -> None:
+    """KIP-730."""
+    authority = Authority()
+    blocks = [
+        authority.ask(AllocateProducerIdsRequest(broker_id=it, broker_epoch=authority.epochs[it])) for it in (1, 2)
+    ]
+    assert [it.error_code for it in blocks] == [ErrorCode.NONE, ErrorCode.NONE]
+    assert blocks[0].producer_id_start + blocks[0].producer_id_len <= blocks[1].producer_id_start
+    stale = authority.ask(AllocateProducerIdsRequest(broker_id=1, broker_epoch=authority.epochs[1] - 1))
+    assert (stale.error_code, stale.producer_id_len) == (ErrorCode.STALE_BROKER_EPOCH, 0)
+
+
+# ElectLeaders ---------------------------------------------------------------------------------------------------------
+
+
+def election(*partitions: int, **values: Any) -> ElectLeadersRequest:
+    topics = [TopicPartitions(topic="orders", partitions=list(partitions))] if partitions else None
+    return ElectLeadersRequest(topic_partitions=topics, timeout_ms=1000, **values)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.ELECT_LEADERS))
+def test_an_operator_has_leaders_elected_among_the_nodes_that_answer(version: int) -> None:
+    """KIP-460."""
+    authority = Authority()
+    authority.live = (2, 3)
+    response = authority.ask(election(0, 5), version)
+    (topic,) = response.replica_election_results
+    codes = [(it.partition_id, it.error_code) for it in topic.partition_result]
+    assert (topic.topic, codes) == ("orders", [(0, ErrorCode.NONE), (5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)])
+    assert (topic.partition_result[0].error_message, topic.partition_result[1].error_message) == (
+        None,
+        "there is no orders-5",
+    )
+    assert authority.partition.leader == 2
+
+
+def test_an_unclean_election_is_one_that_is_asked_for() -> None:
+    authority = Authority()
+    authority.ask(alter(alteration({1: -1}, 3)))
+    authority.live = (3,)
+    refused = authority.ask(election(0)).replica_election_results[0].partition_result[0]
+    assert refused.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    done = authority.ask(election(0, election_type=1)).replica_election_results[0].partition_result[0]
+    assert done.error_code == ErrorCode.NONE
+    assert authority.partition.leader == 3
+
+
+def test_who_asks_for_all_partitions_hears_of_those_where_something_was_to_be_done() -> None:
+    authority = Authority()
+    assert authority.ask(election()).replica_election_results == []
+    asked = authority.ask(election(0)).replica_election_results[0].partition_result[0]
+    assert asked.error_code == ErrorCode.ELECTION_NOT_NEEDED
+    authority.live = (2,)
+    (topic,) = authority.ask(election()).replica_election_results
+    assert [it.error_code for it in topic.partition_result] == [ErrorCode.NONE]
+
+
+def test_an_election_of_another_kind_is_refused() -> None:
+    authority = Authority()
+    response = authority.ask(election(0, election_type=2))
+    assert (response.error_code, response.replica_election_results) == (ErrorCode.INVALID_REQUEST, [])
+
+
+# An authority that takes its time -------------------------------------------------------------------------------------
+
+
+class Slow:
+    """As a quorum will be: what is proposed is decided later, or never."""
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self.proposals: list[tuple[Command[Any], Proposal[Any]]] = []
+
+    def propose(self, command: Command[R]) -> Proposal[R]:
+        proposal: Proposal[R] = Proposal()
+        self.proposals.append((command, proposal))
+        return proposal
+
+    def subscribe(self, listener: Listener) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        pytest.param(lambda: alter(alteration({1: -1}, 3)), id="alter"),
+        pytest.param(registration, id="register"),
+        pytest.param(lambda: AllocateProducerIdsRequest(broker_id=1), id="allocate"),
+        pytest.param(lambda: election(0), id="elect"),
+    ],
+)
+def test_what_is_not_decided_in_time_is_answered_as_such(request_of: Any) -> None:
+    authority = Authority()
+    slow = Slow(authority.image)
+    request = request_of()
+    registry = registry_of(Decisions(slow, NodeConfig(), live=lambda: (1, 2, 3)))
+    outcome = dispatch(registry, request)
+    assert isinstance(outcome, Deferred)
+    assert outcome.wait.attempt() is None
+    response = answered(request, outcome.reply(outcome.wait.expire()), None)
+    codes = [response.error_code] if not isinstance(request, ElectLeadersRequest) else []
+    codes += [
+        it.error_code for topic in getattr(response, "replica_election_results", []) for it in topic.partition_result
+    ]
+    assert codes == [ErrorCode.REQUEST_TIMED_OUT]
+    # And what is decided later is answered with what was decided.
+    ((command, proposal),) = slow.proposals
+    proposal.complete(authority.voter.propose(command).result)
+    assert answered(request, outcome.reply(outcome.wait.attempt() or pytest.fail("no answer")), None) is not None
