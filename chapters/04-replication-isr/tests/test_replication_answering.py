@@ -454,12 +454,11 @@ def test_what_is_not_decided_in_time_is_answered_as_such(request_of: Any) -> Non
     assert isinstance(outcome, Deferred)
     assert outcome.wait.attempt() is None
     response = answered(request, outcome.reply(outcome.wait.expire()), None)
-    codes = [response.error_code] if not isinstance(request, ElectLeadersRequest) else []
-    codes += [
-        it.error_code for topic in getattr(response, "replica_election_results", []) for it in topic.partition_result
-    ]
-    assert codes == [ErrorCode.REQUEST_TIMED_OUT]
+    # An election has a code for each partition.
+    by_partition = isinstance(request, ElectLeadersRequest)
+    it = response.replica_election_results[0].partition_result[0] if by_partition else response
+    assert it.error_code == ErrorCode.REQUEST_TIMED_OUT
     # And what is decided later is answered with what was decided.
     ((command, proposal),) = slow.proposals
     proposal.complete(authority.voter.propose(command).result)
-    assert answered(request, outcome.reply(outcome.wait.attempt() or pytest.fail("no answer")), None) is not None
+    assert outcome.wait.attempt() is not None
