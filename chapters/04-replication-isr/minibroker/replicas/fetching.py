@@ -180,6 +180,8 @@ class Fetchers:
 
     def _take(self, data: PartitionData, replica: Replica, position: Position) -> None:
         """Give a replica its answer. One that cannot use it is asked for again later, and holds up nobody else."""
+        if _is_nothing_new(data, replica):
+            return
         try:
             is_going_on = replica.on_fetched(_fetched(data, position))
         except (LogError, OSError) as error:
@@ -237,6 +239,17 @@ class Fetchers:
         if is_moved:
             log.warning("%s begins anew at %d: its leader has nothing older", replica.name.directory, log_start_offset)
         return is_moved
+
+
+def _is_nothing_new(data: PartitionData, replica: Replica) -> bool:
+    """Whether an answer changes nothing: that of most partitions, most of the time."""
+    return (
+        not data.records
+        and data.error_code == ErrorCode.NONE
+        and data.diverging_epoch.epoch == NO_EPOCH
+        and data.high_watermark <= replica.high_watermark
+        and data.log_start_offset <= replica.log_start_offset
+    )
 
 
 def _fetched(data: PartitionData, position: Position) -> Fetched:

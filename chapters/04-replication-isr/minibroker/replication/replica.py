@@ -123,6 +123,9 @@ class Replica(LocalPartition):
     def _advance(self) -> None:
         """Move the high watermark as far as all logs that count go; it never goes back while a leader is in office."""
         assert self.leading is not None
+        # It is never beyond the end. A partition where nothing happens is asked for again and again.
+        if self._high_watermark == self.log.log_end_offset:
+            return
         least = self.leading.watermark(self.log.log_end_offset, min_insync_replicas=self.config.min_insync_replicas)
         if least is not None and least > self._high_watermark:
             self._set_high_watermark(least)
@@ -210,14 +213,17 @@ class Replica(LocalPartition):
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
         """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""
+        # Who does not ask for all replicas waits for none.
         if acks != ACKS_ALL:
             return ErrorCode.NONE
-        # Who has led without a pause since it was appended still has it. Otherwise another may stand in its place.
+        # Who has led without a pause since it was appended still has it. Otherwise another may stand in its place:
+        # NOT_LEADER_OR_FOLLOWER.
         if self.leading is None or appended.leader_epoch < self._leading_since:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        # It is safe when the high watermark has passed it. Too few in sync by then means that it may yet be lost.
+        # It is safe when the high watermark has passed it.
         if self._high_watermark < appended.next_offset:
             return None
+        # Too few in sync by then means that it may yet be lost: NOT_ENOUGH_REPLICAS_AFTER_APPEND.
         count, wanted = self._in_sync()
         return ErrorCode.NONE if count >= wanted else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
@@ -225,7 +231,8 @@ class Replica(LocalPartition):
         """Batches from the one that holds `offset`: for a consumer to the high watermark, for a follower to the end."""
         if not reader.is_replica:
             return super().read(offset, bytes_max=bytes_max, reader=reader)
-        leading, low_watermark = self._check_follower(reader), self.low_watermark
+        leading = self._check_follower(reader)
+        is_start_news = reader.log_start_offset != leading.followers[reader.replica_id].log_start_offset
         try:
             found = self.log.read(offset, bytes_max=bytes_max)
         except LogError as error:
@@ -240,7 +247,8 @@ class Replica(LocalPartition):
             now_ms=reader.now_ms,
         )
         self._advance()
-        if self.low_watermark > low_watermark:
+        if is_start_news:
+            # Somebody may wait until deleted records are nowhere any more.
             self._wake(self.name)
         if leading.may_join(reader.replica_id, high_watermark=self._high_watermark):
             self._propose({*leading.isr, reader.replica_id}, reader.now_ms)
