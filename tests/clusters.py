@@ -1,0 +1,297 @@
+"""A cluster of real broker processes for tests: each node can be killed, paused, cut off, and started again.
+
+With `is_proxied` there is a proxy in front of every node, and its address is the one that the node advertises: clients
+and the other nodes come through it. A node says in every request who it is, so links can be cut one by one:
+
+    cluster.cut(2, 3)     node 2 does not reach node 3 any more; the other way is open
+    cluster.heal()
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from brokers import READY_S_MAX, Broker, eventually
+from clients_stock import READ_S_MAX, admin, bounds, confluent_producer, confluent_read
+from confluent_kafka.admin import NewTopic
+from proxy import Exchange, Proxy, Verdict
+
+from minibroker.client.blocking import Client
+from minibroker.client.errors import ClientError
+from minibroker.wire.codes import ErrorCode
+
+HOST = "127.0.0.1"
+# Long enough for a busy machine, short enough to wait for.
+LAG_MS_MAX = 1500
+_CLIENT_ID_AT = 2 + 2 + 4  # behind API key, API version and correlation id
+
+
+class State(NamedTuple):
+    """What a node says of a partition."""
+
+    leader: int
+    leader_epoch: int
+    isr: frozenset[int]
+
+
+class Node(Broker):
+    """One node. Its port is kept for it while it is down."""
+
+    def __init__(self, number: int, data: Path, settings: Sequence[str]) -> None:
+        super().__init__("", None, data, tuple(settings))
+        self.number = number
+        self._reserved = socket.socket()
+        # Bound and never listening: the node may bind it as well, and nobody else gets it.
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind((HOST, 0))
+        self.address = f"{HOST}:{self._reserved.getsockname()[1]}"
+        self._out = Path()
+
+    def begin(self) -> None:
+        """Starts the process, and does not wait for it."""
+        assert not (self.process and self.is_alive()), "stop it or kill it first"
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        self._out, log = (self.data.parent / f"{self.data.name}-{len(self.logs)}.{kind}" for kind in ("out", "log"))
+        command = [sys.executable, "-m", "minibroker.cli", "serve", "--data", str(self.data), "--listen", self.address]
+        for setting in (f"node.id={self.number}", *self.settings):
+            command += ["--set", setting]
+        with self._out.open("wb") as stdout, log.open("wb") as stderr:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+        self.logs.append(log)
+
+    def await_ready(self) -> None:
+        eventually(self.is_ready, f"node {self.number} is ready", seconds=READY_S_MAX)
+
+    def is_ready(self) -> bool:
+        assert self.is_alive(), f"node {self.number} died:\n{self.log()[-4000:]}"
+        return self._out.read_text().startswith("ready: ")
+
+    def await_end(self, seconds: float = READY_S_MAX) -> int:
+        """The exit code of a process that ends by itself."""
+        assert self.process is not None
+        return self.process.wait(seconds)
+
+    def restart(self) -> None:
+        self.begin()
+        self.await_ready()
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        self.kill()
+        self._reserved.close()
+
+
+class Cluster:
+    """Several nodes, of which the first one decides."""
+
+    def __init__(self, path: Path, *settings: str, size: int = 3, is_proxied: bool = False) -> None:
+        self.nodes = {number: Node(number, path / f"node{number}", settings) for number in range(1, size + 1)}
+        self.proxies: dict[int, Proxy] = {}
+        self.cuts: set[tuple[int, int]] = set()
+        self.on_produced: Callable[[Exchange], Verdict] = lambda _exchange: Verdict.PASS
+        if is_proxied:
+            self.proxies = {number: self._proxy(node) for number, node in self.nodes.items()}
+        for number, node in self.nodes.items():
+            node.settings = (f"controller.quorum.voters=1@{self.address_of(1)}", *node.settings)
+            if is_proxied:
+                node.settings += (f"advertised.listeners=PLAINTEXT://{self.address_of(number)}",)
+
+    def __getitem__(self, number: int) -> Node:
+        return self.nodes[number]
+
+    def __enter__(self) -> "Cluster":
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Whoever is left stops in order; and whatever happens, nobody is left."""
+        try:
+            if error is None:
+                self.stop()
+        finally:
+            self.close()
+
+    def start(self) -> None:
+        """Starts all at once, which they must bear."""
+        for node in self.nodes.values():
+            node.begin()
+        for node in self.nodes.values():
+            node.await_ready()
+
+    def stop(self) -> None:
+        for node in reversed(self.nodes.values()):
+            if node.process is not None and node.is_alive():
+                node.stop()
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            node.close()
+        for proxy in self.proxies.values():
+            proxy.close()
+
+    # Where they are
+
+    def address_of(self, number: int) -> str:
+        """Where clients and nodes find a node."""
+        return self.proxies[number].address if self.proxies else self.nodes[number].address
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(self.address_of(number) for number in self.nodes)
+
+    # Links
+
+    def _proxy(self, node: Node) -> Proxy:
+        proxy = Proxy(node.address)
+        proxy.on_request = lambda exchange: self._judge(exchange, node.number)
+        proxy.on_response = lambda exchange: self.on_produced(exchange) if exchange.api_key == 0 else Verdict.PASS
+        return proxy
+
+    def _judge(self, exchange: Exchange, to: int) -> Verdict:
+        return Verdict.CUT if (_sender(exchange.request), to) in self.cuts else Verdict.PASS
+
+    def cut(self, sender: int, to: int) -> None:
+        """Whatever node `sender` asks of node `to` from now on ends the connection."""
+        self.cuts.add((sender, to))
+
+    def heal(self) -> None:
+        self.cuts.clear()
+
+    def repair(self) -> None:
+        """Whatever was done to nodes and links, it is over."""
+        self.heal()
+        self.on_produced = lambda _exchange: Verdict.PASS
+        for node in self.nodes.values():
+            node.resume()
+            if not node.is_alive():
+                node.begin()
+        for node in self.nodes.values():
+            node.await_ready()
+
+    # What they know
+
+    def create(self, topic: str, replicas: Sequence[Sequence[int]], *, through: int = 1, **config: object) -> str:
+        """Creates a topic whose replicas are said; waits until every node has heard of it."""
+        named = {name.replace("_", "."): str(value) for name, value in config.items()}
+        new = NewTopic(topic, num_partitions=len(replicas), replica_assignment=[list(it) for it in replicas])
+        new.config = named
+        client = admin(self.address_of(through))
+        client.create_topics([new])[topic].result(READ_S_MAX)
+        eventually(lambda: all(self.state(topic, at=it) for it in self.living()), f"all know {topic}")
+        return topic
+
+    def living(self) -> list[int]:
+        return [number for number, node in self.nodes.items() if node.process is not None and node.is_alive()]
+
+    def state(self, topic: str, partition: int = 0, *, at: int) -> State | None:
+        """What one node says of a partition; nothing if it does not answer, or knows no such partition."""
+        with contextlib.suppress(ClientError), Client(self.nodes[at].address, timeout_ms=2000) as client:
+            (found,) = client.metadata([topic]).topics
+            for it in found.partitions:
+                if found.error_code == ErrorCode.NONE and it.partition_index == partition:
+                    return State(it.leader_id, it.leader_epoch, frozenset(it.isr_nodes))
+        return None
+
+    def await_isr(self, topic: str, *members: int, partition: int = 0, at: Sequence[int] = ()) -> None:
+        """Waits until nodes say so: those that are named, or all that are in the set."""
+
+        def found() -> bool:
+            states = [self.state(topic, partition, at=number) for number in at or members]
+            return all(it is not None and it.isr == frozenset(members) for it in states)
+
+        eventually(found, f"the ISR of {topic}-{partition} is {sorted(members)}: {self.state(topic, partition, at=1)}")
+
+
+def _sender(request: bytes) -> int:
+    """Which node sends a request; 0 if a client does."""
+    length = int.from_bytes(request[_CLIENT_ID_AT : _CLIENT_ID_AT + 2], "big", signed=True)
+    name = request[_CLIENT_ID_AT + 2 : _CLIENT_ID_AT + 2 + max(length, 0)].decode(errors="replace")
+    return int(name.removeprefix("node-")) if name.startswith("node-") and name[5:].isdigit() else 0
+
+
+class Sender:
+    """An idempotent producer that sends numbered values to every partition of a topic until it is told to finish."""
+
+    def __init__(self, cluster: Cluster, topic: str, *, partitions: int = 1, pause_s: float = 0.002) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.partitions = partitions
+        self.sent = 0
+        self.acked: dict[tuple[int, bytes], int] = {}
+        self.failed: list[str] = []
+        self._pause_s = pause_s
+        settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 5, "delivery.timeout.ms": 120_000}
+        settings |= {"retry.backoff.ms": 50, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+        quiet = {"socket.timeout.ms": 5000, "request.timeout.ms": 4000, "log_level": 0}
+        self._producer = confluent_producer(cluster.bootstrap, **settings | quiet)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Sender":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            for partition in range(self.partitions):
+                self._producer.produce(
+                    self.topic, b"%d" % self.sent, partition=partition, on_delivery=self._on_delivery
+                )
+            self.sent += 1
+            self._producer.poll(self._pause_s)
+            self._is_over.wait(self._pause_s)
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+        else:
+            self.acked[message.partition(), message.value()] = message.offset()
+
+    def await_acks(self, count: int = 50) -> None:
+        """Waits for so many acknowledgements more, of every partition."""
+        goals = [len(self._offsets(it)) + count for it in range(self.partitions)]
+        what = f"{count} more acknowledgements of {self.topic}"
+        eventually(lambda: all(len(self._offsets(it)) >= goal for it, goal in enumerate(goals)), what, seconds=40)
+
+    def _offsets(self, partition: int) -> list[int]:
+        return [offset for (number, _value), offset in list(self.acked.items()) if number == partition]
+
+    def finish(self) -> None:
+        """Sends no more, and waits for what is under way."""
+        self.__exit__()
+        assert self._producer.flush(60) == 0, "not all was acknowledged"
+        assert self.failed == []
+
+    def check(self) -> int:
+        """Reads all back: nothing lost, nothing twice, nothing out of order, all where it was said to be."""
+        for partition in range(self.partitions):
+            end = bounds(self.cluster.bootstrap, self.topic, partition)[1]
+            found = confluent_read(self.cluster.bootstrap, self.topic, end, partition=partition)
+            assert [one.value for one in found] == [b"%d" % number for number in range(self.sent)]
+            acked = {value: offset for (number, value), offset in self.acked.items() if number == partition}
+            assert {one.value: one.offset for one in found} == acked
+        return self.sent * self.partitions
