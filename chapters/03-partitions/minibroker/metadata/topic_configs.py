@@ -230,7 +230,6 @@ _KEYS = [
         at_least(1),
         "With acks=all, a write is refused when fewer replicas are in sync.",
         _same("min.insync.replicas"),
-        acts=False,
     ),
     ConfigKey(
         "preallocate",
@@ -325,7 +324,6 @@ _KEYS = [
         None,
         "Whether a replica that is not in sync may become leader when no other is left: records are lost then.",
         _same("unclean.leader.election.enable"),
-        acts=False,
     ),
 ]
 
