@@ -116,12 +116,13 @@ def _check_epochs(partition: PartitionImage, change: IsrChange) -> None:
     """Refuse what is based on something that is over; and what is ahead of us, for then we are not the authority."""
     leader_epochs = f"leader epoch {change.leader_epoch}, it is {partition.leader_epoch}"
     partition_epochs = f"partition epoch {change.partition_epoch}, it is {partition.partition_epoch}"
-    # What is ahead in either number has heard of decisions that we do not know of.
+    # NOT_CONTROLLER: what is ahead in either number has heard of decisions that we do not know of.
     if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
         raise Refused(ErrorCode.NOT_CONTROLLER, f"{leader_epochs}; {partition_epochs}")
-    # Another leader was elected since; or the same one leads, but its in-sync set is another by now.
+    # FENCED_LEADER_EPOCH: another leader was elected since.
     if change.leader_epoch < partition.leader_epoch:
         raise Refused(ErrorCode.FENCED_LEADER_EPOCH, leader_epochs)
+    # INVALID_UPDATE_VERSION: the same one leads, but its in-sync set is another by now.
     if change.partition_epoch < partition.partition_epoch:
         raise Refused(ErrorCode.INVALID_UPDATE_VERSION, partition_epochs)
 

@@ -83,6 +83,7 @@ class Progress:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.last_fetch_leader_end:
             self.caught_up_ms = max(self.caught_up_ms, self.last_fetch_ms)
+        # Remember how far it is; and, for its next fetch, when it asked and how far we were.
         self.log_end_offset = offset
         self.last_fetch_leader_end, self.last_fetch_ms = leader_end_offset, now_ms
 
@@ -192,11 +193,12 @@ class Leadership:
 
     def may_join(self, replica_id: int, *, high_watermark: int) -> bool:
         """Whether a follower that is not in sync is to be, now."""
-        progress = self.followers[replica_id]
+        # Not while a proposal is under way, not if it is in already, and only in the life in which it is registered.
+        if self._pending is not None or replica_id in self.isr or not self._is_eligible(replica_id):
+            return False
         # It must have all that is promised. That is what is before the high watermark, which a new leader may not know
         # yet: so also all that was there when the epoch began.
-        has_all = progress.log_end_offset >= max(high_watermark, self.epoch_start_offset)
-        return self._pending is None and replica_id not in self.isr and has_all and self._is_eligible(replica_id)
+        return self.followers[replica_id].log_end_offset >= max(high_watermark, self.epoch_start_offset)
 
     def _is_eligible(self, replica_id: int) -> bool:
         # What it fetched counts only for the life in which it is registered: an earlier one may have had more.
