@@ -100,6 +100,11 @@ class Fetchers:
         if leader is not None:
             self._groups[leader].pop(name, None)
 
+    @property
+    def followed(self) -> int:
+        """How many partitions are fetched for."""
+        return len(self._leader_of)
+
     async def stop(self) -> None:
         """Fetch no more."""
         tasks = list(self._tasks.values())

@@ -1,0 +1,200 @@
+"""Nodes on one event loop: what happens when something in them goes wrong, or changes while something is under way."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from minibroker.client.aio import AsyncClient
+from minibroker.log.batch import BatchBuilder, batches
+from minibroker.metadata.configs import NodeConfig
+from minibroker.partitions.errors import BrokerFailure
+from minibroker.replicas.node import ReplicatedNode
+from minibroker.replicas.proposing import Outbox
+from minibroker.replication.leader import IsrProposal
+from minibroker.replication.replica import AlterIsr, Replica
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+SECONDS_MAX = 20
+
+
+@asynccontextmanager
+async def nodes(path: Path, count: int = 2) -> AsyncIterator[list[ReplicatedNode]]:
+    """Nodes that are stopped in any case."""
+    started: list[ReplicatedNode] = []
+    try:
+        for number in range(1, count + 1):
+            settings = {"node.id": str(number), "log.dirs": str(path / str(number))}
+            settings |= {"listeners": "PLAINTEXT://127.0.0.1:0", "replica.fetch.backoff.ms": "50"}
+            if started:
+                settings["controller.quorum.voters"] = f"1@{started[0].address}"
+            node = ReplicatedNode(NodeConfig(settings))
+            await node.start()
+            started.append(node)
+        yield started
+    finally:
+        for node in reversed(started):
+            await node.stop()
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    deadline = asyncio.get_running_loop().time() + SECONDS_MAX
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"not within {SECONDS_MAX} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+async def create(nodes: list[ReplicatedNode], *names: str, leader: int = 1) -> None:
+    """Creates topics with a replica on both nodes, through the second one."""
+    replicas = [leader, 3 - leader]
+    topics = [
+        CreatableTopic(
+            name=name,
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)],
+            configs=[],
+        )
+        for name in names
+    ]
+    async with AsyncClient(nodes[-1].address) as client:
+        response = await client.send(CreateTopicsRequest(topics=topics, timeout_ms=10_000))
+    assert [it.error_code for it in response.topics] == [ErrorCode.NONE] * len(names)
+    # What a node has by this name may yet be the one before.
+    for created in response.topics:
+        await until(partial(_all_know, nodes, created.name, created.topic_id), f"all have {created.name}")
+
+
+def _all_know(nodes: list[ReplicatedNode], name: str, topic_id: bytes) -> bool:
+    found = [node.authority.image.topics.get(name) for node in nodes]
+    return all(it is not None and it.topic_id == topic_id for it in found)
+
+
+async def delete(nodes: list[ReplicatedNode], name: str) -> None:
+    async with AsyncClient(nodes[-1].address) as client:
+        response = await client.send(
+            DeleteTopicsRequest(topics=[DeleteTopicState(name=name, topic_id=bytes(16))], timeout_ms=10_000)
+        )
+    assert response.responses[0].error_code == ErrorCode.NONE
+
+
+def replica(node: ReplicatedNode, name: TopicPartition) -> Replica:
+    found = node.replica(name)
+    assert found is not None
+    return found
+
+
+def append(node: ReplicatedNode, name: TopicPartition, value: bytes) -> None:
+    builder = BatchBuilder()
+    builder.append(timestamp=0, key=None, value=value)
+    replica(node, name).append(memoryview(builder.build()), acks=1, now_ms=0)
+    node.waiting.wake(name)
+    node.waiting.settle()
+
+
+def values(node: ReplicatedNode, name: TopicPartition) -> list[bytes | None]:
+    log = replica(node, name).log
+    data = log.read(log.log_start_offset, bytes_max=1 << 20).read()
+    return [record.value for batch in batches(data) for record in batch.records()]
+
+
+def fails(*_arguments: object) -> None:
+    raise ZeroDivisionError("a planted bug")
+
+
+def test_a_task_that_dies_takes_the_node_with_it_and_what_it_led(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with nodes(tmp_path) as both:
+            await create(both, "a")
+            monkeypatch.setattr(replica(both[0], A), "tick", fails)
+            with pytest.raises(BrokerFailure, match="node 1 ends because of a bug: ZeroDivisionError"):
+                await asyncio.wait_for(both[0].watch(), SECONDS_MAX)
+            assert replica(both[0], A).leading is None
+
+    asyncio.run(run())
+    assert "a planted bug" in caplog.text
+
+
+def test_a_bug_about_one_partition_leaves_the_others_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with nodes(tmp_path) as both:
+            await create(both, "a", "b")
+            monkeypatch.setattr(replica(both[1], A), "on_fetched", fails)
+            for name in (A, B):
+                append(both[0], name, b"value")
+            await until(lambda: replica(both[1], B).high_watermark == 1, "the other one is replicated")
+            await until(lambda: "a-0 is not followed any more" in caplog.text, "it is told")
+            assert values(both[1], A) == []
+
+    asyncio.run(run())
+    assert "a planted bug" in caplog.text
+
+
+def test_a_topic_that_takes_the_name_of_a_deleted_one_is_another_topic(tmp_path: Path) -> None:
+    """Fetches of the old one are under way when the new one appears."""
+
+    async def once(both: list[ReplicatedNode], number: int) -> None:
+        leader, follower = both if number % 2 == 0 else both[::-1]
+        await create(both, "a", leader=1 + number % 2)
+        for _ in range(number):
+            append(leader, A, b"%d" % number)
+        if number % 3 == 0:
+            await until(lambda: replica(follower, A).high_watermark == number, "replicated")
+            assert values(follower, A) == [b"%d" % number] * number
+        await delete(both, "a")
+
+    async def run() -> None:
+        async with nodes(tmp_path) as both:
+            for number in range(8):
+                await once(both, number)
+            await until(lambda: not any(node.replicas() for node in both), "all are gone")
+            assert [node.fetchers.followed for node in both] == [0, 0]
+
+    asyncio.run(run())
+
+
+def test_a_follower_whose_disk_refuses_asks_again_later_and_not_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+
+    def refuses(*_arguments: object) -> None:
+        calls.append(None)
+        raise OSError(28, "no room")
+
+    async def run() -> None:
+        async with nodes(tmp_path) as both:
+            await create(both, "a")
+            follower = replica(both[1], A)
+            with monkeypatch.context() as patch:
+                patch.setattr(follower.log, "append_as_follower", refuses)
+                append(both[0], A, b"value")
+                await until(lambda: len(calls) >= 2, "it asks again")
+            await until(lambda: values(both[1], A) == [b"value"], "it goes on when there is room")
+
+    asyncio.run(run())
+    assert len([it for it in caplog.records if it.levelno == logging.ERROR]) == len(calls)
+
+
+def test_the_last_order_of_a_partition_counts_and_those_of_one_that_is_gone_do_not() -> None:
+    outbox = Outbox()
+    orders = [AlterIsr(name, IsrProposal(0, epoch, ())) for epoch in (0, 1) for name in (A, B)]
+    for order in orders:
+        outbox.append(order)
+    outbox.forget(B)
+    assert outbox.is_filled.is_set()
+    assert outbox.take() == [orders[2]]
+    assert not outbox.is_filled.is_set()
+    assert outbox.take() == []
