@@ -15,6 +15,7 @@ NOT_RUN = {
     "chapters/01-log/README.md": 1,
     "chapters/02-segments-index/README.md": 1,
     "chapters/03-partitions/README.md": 1,
+    "chapters/04-replication-isr/README.md": 4,
     "docs/index.md": 1,
     "docs/reference/spark.md": 3,
 }
