@@ -1,0 +1,86 @@
+"""What a voter must never forget: its epoch, and for whom it voted. A pure module.
+
+    {"leaderId":-1,"leaderEpoch":7,"votedId":2,"votedDirectoryId":"tS0mTAtRRm2T3zUYpK2fWw","data_version":1}
+
+The file is `quorum-state`, in Kafka's format. It is written, and flushed, before anybody hears of what it says: a voter
+that forgets its vote in a crash could vote again, and one epoch would have two leaders.
+"""
+
+import json
+from dataclasses import dataclass
+
+from minibroker.log.errors import LogError
+from minibroker.log.interfaces import Files
+from minibroker.raft.voters import VoterKey
+from minibroker.segments import checkpoint
+from minibroker.wire.errors import WireError
+from minibroker.wire.uuids import parse_uuid, uuid_text
+
+QUORUM_STATE = "quorum-state"
+NOBODY = -1
+
+
+@dataclass(frozen=True)
+class Election:
+    """An epoch, who leads in it if that is known, and for whom this node has voted in it."""
+
+    epoch: int = 0
+    leader_id: int = NOBODY
+    voted: VoterKey | None = None
+
+
+class Ballot:
+    """The file. Whoever changes it goes on only when the change is on the disk."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._path = f"{directory}/{QUORUM_STATE}"
+        self.election = self._read()
+
+    def write(self, election: Election) -> None:
+        """Remember, durably. An epoch never goes back, and within one nothing is taken back."""
+        old = self.election
+        assert election.epoch >= old.epoch, f"epoch {election.epoch} after {old.epoch}"
+        if election.epoch == old.epoch:
+            assert old.voted in (None, election.voted), f"voted for {old.voted} in epoch {old.epoch} already"
+            assert old.leader_id in (NOBODY, election.leader_id), f"{old.leader_id} leads epoch {old.epoch} already"
+        if election != old:
+            checkpoint.write(self._files, self._path, encode(election))
+            self.election = election
+
+    def _read(self) -> Election:
+        try:
+            file = self._files.open(self._path, create=False, writable=False)
+        except FileNotFoundError:
+            return Election()
+        try:
+            return decode(file.pread(file.size(), 0), self._path)
+        finally:
+            file.close()
+
+
+def encode(election: Election) -> bytes:
+    """The text of the file."""
+    voted = election.voted
+    return json.dumps(
+        {
+            "leaderId": election.leader_id,
+            "leaderEpoch": election.epoch,
+            "votedId": NOBODY if voted is None else voted.node_id,
+            "votedDirectoryId": uuid_text(bytes(16) if voted is None else voted.directory_id),
+            "data_version": 1,
+        }
+    ).encode()
+
+
+def decode(data: bytes, path: str) -> Election:
+    """Read it back. One that cannot be read is no reason to guess: this node may have voted."""
+    try:
+        found = json.loads(data)
+        voted_id = int(found["votedId"])
+        voted = VoterKey(voted_id, parse_uuid(found["votedDirectoryId"])) if voted_id != NOBODY else None
+        return Election(int(found["leaderEpoch"]), int(found["leaderId"]), voted)
+    except (ValueError, KeyError, TypeError, WireError) as error:
+        raise LogError(
+            f"{path} cannot be read ({error}): restore it, or let the node come back as a new voter"
+        ) from error
