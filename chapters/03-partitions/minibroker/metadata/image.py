@@ -15,6 +15,7 @@ from minibroker.metadata.names import can_collide, collision_key
 from minibroker.metadata.records import (
     NO_LEADER_CHANGE,
     NO_RECOVERY_CHANGE,
+    BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -25,6 +26,7 @@ from minibroker.metadata.records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.uuids import uuid_text
@@ -54,6 +56,7 @@ class BrokerImage:
     incarnation_id: bytes
     epoch: int
     endpoints: tuple[Endpoint, ...] = ()
+    in_controlled_shutdown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +280,28 @@ class Builder:
             incarnation_id=record.incarnation_id,
             epoch=record.broker_epoch,
             endpoints=endpoints,
+            in_controlled_shutdown=record.in_controlled_shutdown,
+        )
+
+    def _broker(self, broker_id: int, broker_epoch: int) -> BrokerImage:
+        broker: BrokerImage | None = self._now("brokers").get(broker_id)
+        if broker is None or broker.epoch != broker_epoch:
+            known = "no broker" if broker is None else f"epoch {broker.epoch}"
+            raise CorruptMetadata(f"broker {broker_id} with epoch {broker_epoch} changes, there is {known}")
+        return broker
+
+    def on_unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        """The broker is forgotten."""
+        self._broker(record.broker_id, record.broker_epoch)
+        del self._change("brokers")[record.broker_id]
+
+    def on_broker_registration_change(self, record: BrokerRegistrationChangeRecord) -> None:
+        """What a broker is, from now on."""
+        broker = self._broker(record.broker_id, record.broker_epoch)
+        self._change("brokers")[record.broker_id] = replace(
+            broker,
+            is_fenced=broker.is_fenced if record.fenced == 0 else record.fenced > 0,
+            in_controlled_shutdown=broker.in_controlled_shutdown or record.in_controlled_shutdown > 0,
         )
 
     def on_producer_ids(self, record: ProducerIdsRecord) -> None:
@@ -312,6 +337,8 @@ _STEPS: dict[type[MetadataRecord], Callable[[Builder, Any], None]] = {
     PartitionChangeRecord: Builder.on_partition_change,
     ConfigRecord: Builder.on_config,
     RegisterBrokerRecord: Builder.on_register_broker,
+    UnregisterBrokerRecord: Builder.on_unregister_broker,
+    BrokerRegistrationChangeRecord: Builder.on_broker_registration_change,
     ProducerIdsRecord: Builder.on_producer_ids,
     FeatureLevelRecord: Builder.on_feature_level,
     NoOpRecord: Builder.on_no_op,

@@ -153,6 +153,23 @@ class RegisterBrokerRecord(MetadataRecord, key=0, versions="0-3", flexible="0+")
     log_dirs: list[bytes] = array(uuid, versions="3+", tag=0, default=(), about="its data directories")
 
 
+class UnregisterBrokerRecord(MetadataRecord, key=1, versions="0", flexible="0+"):
+    """A broker has gone for good."""
+
+    broker_id: int = int32()
+    broker_epoch: int = int64(about="which registration is meant")
+
+
+class BrokerRegistrationChangeRecord(MetadataRecord, key=17, versions="0-2", flexible="0+"):
+    """A registered broker is fenced or heard again, or is about to go. What stays is left out."""
+
+    broker_id: int = int32()
+    broker_epoch: int = int64(about="which registration is meant")
+    fenced: int = int8(tag=0, default=0, about="1 it is fenced, -1 it is not any more, 0 no change")
+    in_controlled_shutdown: int = int8(versions="1+", tag=1, default=0, about="1 it is about to go, 0 no change")
+    log_dirs: list[bytes] = array(uuid, versions="2+", tag=2, default=(), about="its data directories, if they changed")
+
+
 class ProducerIdsRecord(MetadataRecord, key=15, versions="0", flexible="0+"):
     """A broker has got a block of producer ids."""
 
@@ -183,13 +200,15 @@ RECORDS: dict[int, type[MetadataRecord]] = {
         RemoveTopicRecord,
         FeatureLevelRecord,
         ProducerIdsRecord,
+        UnregisterBrokerRecord,
+        BrokerRegistrationChangeRecord,
         NoOpRecord,
     )
     if record.schema.key is not None
 }
 
 # The version that each record is written in; what is not named is written in version 0.
-_WRITTEN: dict[type[MetadataRecord], int] = {RegisterBrokerRecord: 1}
+_WRITTEN: dict[type[MetadataRecord], int] = {RegisterBrokerRecord: 1, BrokerRegistrationChangeRecord: 1}
 
 
 def encode_record(record: MetadataRecord) -> bytes:

@@ -1,0 +1,214 @@
+"""How brokers come, fall silent, and go; and what becomes of what they lead. A pure module.
+
+    registered, fenced ──── heard, and caught up with the metadata ───▶ live
+            ▲                                                            │  │
+            └────────────── silent for a session, or killed ─────────────┘  │
+                                                                            ▼
+                                        fenced ◀── nothing led any more ── leaving
+
+Every step that changes who is alive changes, in the same batch of records, every partition that it concerns: there is
+no moment in which the metadata say that a dead broker leads. The new leader is the first replica, in the partition's
+own order, that is in sync and live. A broker that is fenced leaves the in-sync sets, except where it is the last: to
+forget the last one that has everything would be to lose it.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from minibroker.metadata.decision import Command, Records
+from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
+from minibroker.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    UnregisterBrokerRecord,
+)
+from minibroker.replication.authority import RegisterReplicas
+from minibroker.wire.codes import ErrorCode
+
+FENCE, UNFENCE = 1, -1
+IN_CONTROLLED_SHUTDOWN = 1
+
+
+def partitions_of(image: Image, broker_id: int) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+    """Every partition that a broker has a replica of."""
+    for topic in image.topics.values():
+        for number, partition in topic.partitions.items():
+            if broker_id in partition.replicas:
+                yield topic, number, partition
+
+
+def without(
+    topic: TopicImage, number: int, partition: PartitionImage, *, gone: int, live: Collection[int]
+) -> PartitionChangeRecord | None:
+    """What changes when a broker is not there any more: it leads no more, and is in sync no more unless it is the
+    last."""
+    isr = [it for it in partition.isr if it != gone] or list(partition.isr)
+    change = PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id)
+    if isr != list(partition.isr):
+        change.isr = isr
+    if partition.leader == gone:
+        candidates = [it for it in partition.replicas if it in isr and it in live and it != gone]
+        change.leader = candidates[0] if candidates else NO_LEADER
+    return change if change.isr is not None or partition.leader == gone else None
+
+
+def _live_without(image: Image, broker_id: int) -> set[int]:
+    return {it for it in image.live_brokers() if it != broker_id}
+
+
+@dataclass(frozen=True)
+class RegisterFenced(RegisterReplicas):
+    """A broker registers. It is fenced until it is heard to have caught up with the metadata."""
+
+    is_fenced: bool = True
+
+    def _change(
+        self, image: Image, topic: TopicImage, number: int, partition: PartitionImage, *, has_all: bool
+    ) -> PartitionChangeRecord | None:
+        # It is fenced now. Where it may have less than before, chapter 04's rule holds; where it has all, it is as if
+        # it had fallen silent: others lead and are in sync, and where there is nobody else, it will be when it is
+        # heard.
+        if not has_all:
+            return super()._change(image, topic, number, partition, has_all=False)
+        return without(topic, number, partition, gone=self.broker_id, live=_live_without(image, self.broker_id))
+
+
+@dataclass(frozen=True)
+class BrokerState:
+    """What a broker is told of itself in answer to a heartbeat."""
+
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    is_fenced: bool = True
+    may_shut_down: bool = False
+
+
+@dataclass(frozen=True)
+class Heartbeat(Command[BrokerState]):
+    """A broker says that it is there, how much of the metadata it has, and whether it wants to be fenced or to go."""
+
+    broker_id: int
+    broker_epoch: int
+    metadata_offset: int
+    wants_fence: bool = False
+    wants_shut_down: bool = False
+
+    def run(self, image: Image, records: Records) -> BrokerState:
+        """Fence, unfence, or let go."""
+        broker = image.brokers.get(self.broker_id)
+        if broker is None:
+            message = f"broker {self.broker_id} is not registered"
+            return self.refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
+        if broker.epoch != self.broker_epoch:
+            message = f"broker {self.broker_id} speaks with epoch {self.broker_epoch}, it is {broker.epoch}"
+            return self.refuse(ErrorCode.STALE_BROKER_EPOCH, message)
+        if self.wants_shut_down:
+            return self._shut_down(image, broker, records)
+        if broker.is_fenced:
+            return self._unfence(image, broker, records)
+        if self.wants_fence:
+            records.add(fencing(image, broker))
+            return BrokerState(is_fenced=True)
+        return BrokerState(is_fenced=False)
+
+    def _unfence(self, image: Image, broker: BrokerImage, records: Records) -> BrokerState:
+        # One that does not know yet that it was registered would act on what was before.
+        if self.wants_fence or self.metadata_offset < broker.epoch:
+            return BrokerState(is_fenced=True)
+        records.add([_change(broker, fenced=UNFENCE)])
+        # Where nobody leads, and it is in sync, it leads.
+        for topic, number, partition in partitions_of(image, broker.node_id):
+            if partition.leader == NO_LEADER and broker.node_id in partition.isr:
+                records.add(
+                    [PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id, leader=broker.node_id)]
+                )
+        return BrokerState(is_fenced=False)
+
+    def _shut_down(self, image: Image, broker: BrokerImage, records: Records) -> BrokerState:
+        """Give away what it leads, one batch of records for all; it may go when it leads nothing that others could."""
+        if broker.is_fenced:
+            return BrokerState(is_fenced=True, may_shut_down=True)
+        if not broker.in_controlled_shutdown:
+            records.add([_change(broker, in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN)])
+        live = {it for it in _live_without(image, broker.node_id) if not image.brokers[it].in_controlled_shutdown}
+        changes = [
+            without(topic, number, partition, gone=broker.node_id, live=live)
+            for topic, number, partition in partitions_of(image, broker.node_id)
+        ]
+        given = [it for it in changes if it is not None and it.leader != NO_LEADER]
+        records.add(given)
+        if given:
+            return BrokerState(is_fenced=False)
+        # Nobody else can lead what is left.
+        records.add(fencing(image, broker))
+        return BrokerState(is_fenced=True, may_shut_down=True)
+
+    def refuse(self, code: ErrorCode, message: str) -> BrokerState:
+        """It is not heard."""
+        return BrokerState(code, message)
+
+
+def fencing(image: Image, broker: BrokerImage) -> Iterator[BrokerRegistrationChangeRecord | PartitionChangeRecord]:
+    """The records that fence a broker, and give away what it leads."""
+    yield _change(broker, fenced=FENCE)
+    live = _live_without(image, broker.node_id)
+    for topic, number, partition in partitions_of(image, broker.node_id):
+        change = without(topic, number, partition, gone=broker.node_id, live=live)
+        if change is not None:
+            yield change
+
+
+def _change(broker: BrokerImage, *, fenced: int = 0, in_controlled_shutdown: int = 0) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(
+        broker_id=broker.node_id,
+        broker_epoch=broker.epoch,
+        fenced=fenced,
+        in_controlled_shutdown=in_controlled_shutdown,
+    )
+
+
+@dataclass(frozen=True)
+class FenceBroker(Command[bool]):
+    """A broker's session is over. One command for each: who is fenced first cannot lead what the next one led."""
+
+    broker_id: int
+
+    def run(self, image: Image, records: Records) -> bool:
+        """Fence it, unless it is fenced already; return whether it was done."""
+        broker = image.brokers.get(self.broker_id)
+        if broker is None or broker.is_fenced:
+            return False
+        records.add(fencing(image, broker))
+        return True
+
+    def refuse(self, code: ErrorCode, message: str) -> bool:  # noqa: ARG002
+        """It is not fenced."""
+        return False
+
+
+@dataclass(frozen=True)
+class Unregistered:
+    """What came of a broker that was to be forgotten."""
+
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class UnregisterBroker(Command[Unregistered]):
+    """Forget a broker that will not come back. It must lead nothing any more: stop it first."""
+
+    broker_id: int
+
+    def run(self, image: Image, records: Records) -> Unregistered:
+        """Remove it, with what it leads given away."""
+        broker = image.brokers.get(self.broker_id)
+        if broker is None:
+            return self.refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {self.broker_id} is not registered")
+        records.add(fencing(image, broker) if not broker.is_fenced else [])
+        records.add([UnregisterBrokerRecord(broker_id=self.broker_id, broker_epoch=broker.epoch)])
+        return Unregistered()
+
+    def refuse(self, code: ErrorCode, message: str) -> Unregistered:
+        """It stays."""
+        return Unregistered(code, message)

@@ -1,0 +1,144 @@
+"""How partitions move: to other brokers, and back to the leaders they were meant to have. A pure module.
+
+A move is made of replication. The new replicas are added, so that the partition has both the old ones and the new;
+they fetch like any follower; and when all of them are in sync, the old ones are dropped and the move is over. At no
+moment are there fewer replicas than before (KIP-455).
+
+    replicas [1, 2, 3]                     target [2, 3, 4]
+    replicas [2, 3, 4, 1]  adding [4]  removing [1]        4 fetches
+    replicas [2, 3, 4]                                     when 2, 3 and 4 are in sync
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from minibroker.metadata.decision import Command, Records, duplicates
+from minibroker.metadata.errors import Refused
+from minibroker.metadata.image import Image, PartitionImage, TopicImage
+from minibroker.metadata.placement import check_assignment
+from minibroker.metadata.records import PartitionChangeRecord
+from minibroker.replication.authority import AlteredPartition, AlterPartitions, IsrChange
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+
+
+@dataclass(frozen=True)
+class Move:
+    """A partition, and the brokers that are to have it; None takes a move back that is under way."""
+
+    name: TopicPartition
+    replicas: Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What came of it: whether it has begun."""
+
+    name: TopicPartition
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class ReassignPartitions(Command[list[Moved]]):
+    """Move partitions to other brokers, or take moves back."""
+
+    moves: Sequence[Move]
+
+    def run(self, image: Image, records: Records) -> list[Moved]:
+        """Decide about each partition by itself."""
+        twice = duplicates(move.name for move in self.moves)
+        results = []
+        for move in self.moves:
+            try:
+                if move.name in twice:
+                    raise Refused(ErrorCode.INVALID_REQUEST, f"{move.name.directory} is in the request more than once")
+                change = _begun(image, move)
+                records.add([] if change is None else [change])
+                results.append(Moved(move.name))
+            except Refused as refused:
+                results.append(Moved(move.name, refused.code, str(refused)))
+        return results
+
+    def refuse(self, code: ErrorCode, message: str) -> list[Moved]:
+        """The same for every partition."""
+        return [Moved(move.name, code, message) for move in self.moves]
+
+
+def _begun(image: Image, move: Move) -> PartitionChangeRecord | None:
+    topic = image.topics.get(move.name.topic)
+    partition = topic.partitions.get(move.name.partition) if topic is not None else None
+    if topic is None or partition is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {move.name.directory}")
+    if move.replicas is None:
+        return _taken_back(topic, move.name.partition, partition)
+    check_assignment(image, move.replicas, replication_factor=None)
+    # Who is there before a move that is under way, and not in the target, is to go at its end.
+    before = [it for it in partition.replicas if it not in partition.adding_replicas]
+    adding = [it for it in move.replicas if it not in before]
+    removing = [it for it in before if it not in move.replicas]
+    if not adding and not removing and list(move.replicas) == list(partition.replicas):
+        return None
+    change = PartitionChangeRecord(
+        partition_id=move.name.partition,
+        topic_id=topic.topic_id,
+        replicas=[*move.replicas, *removing],
+        adding_replicas=adding,
+        removing_replicas=removing,
+    )
+    return _completed(change, partition) or change
+
+
+def _taken_back(topic: TopicImage, number: int, partition: PartitionImage) -> PartitionChangeRecord:
+    if not partition.adding_replicas and not partition.removing_replicas:
+        message = f"no move of {topic.name}-{number} is under way"
+        raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, message)
+    kept = [it for it in partition.replicas if it not in partition.adding_replicas]
+    change = PartitionChangeRecord(
+        partition_id=number, topic_id=topic.topic_id, replicas=kept, adding_replicas=[], removing_replicas=[]
+    )
+    isr = [it for it in partition.isr if it in kept]
+    if not isr:
+        message = (
+            f"only new replicas {list(partition.isr)} of {topic.name}-{number} are in sync: the old ones lack records"
+        )
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    if isr != list(partition.isr):
+        change.isr = isr
+    if partition.leader not in kept:
+        change.leader = isr[0]
+    return change
+
+
+def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord | None:
+    """The end of a move, if all replicas of the target are in sync."""
+    replicas = change.replicas if change.replicas is not None else list(partition.replicas)
+    adding = change.adding_replicas if change.adding_replicas is not None else list(partition.adding_replicas)
+    removing = change.removing_replicas if change.removing_replicas is not None else list(partition.removing_replicas)
+    isr = change.isr if change.isr is not None else list(partition.isr)
+    if not adding and not removing:
+        return None
+    target = [it for it in replicas if it not in removing]
+    if not set(adding) <= set(isr) or not any(it in isr for it in target):
+        return None
+    change.replicas, change.adding_replicas, change.removing_replicas = target, [], []
+    change.isr = [it for it in isr if it in target]
+    if partition.leader not in target and partition.leader >= 0:
+        change.leader = next(it for it in target if it in change.isr)
+    return change
+
+
+@dataclass(frozen=True)
+class AlterMovingPartitions(AlterPartitions):
+    """Chapter 04's command: and where the new in-sync set has all replicas of a move, the move is over."""
+
+    def _alter(self, image: Image, change: IsrChange, records: Records) -> AlteredPartition:
+        altered = super()._alter(image, change, records)
+        name = image.topic_names.get(change.topic_id)
+        if altered.code is not ErrorCode.NONE or name is None or not records.list:
+            return altered
+        record, partition = records.list[-1], image.topics[name].partitions[change.partition] if isinstance(record,
+        PartitionChangeRecord) and record.topic_id == change.topic_id and _completed(record, partition):
+            # The leader hears with the metadata that there are other replicas, in the same partition epoch.
+            return replace(altered, isr=tuple(record.isr or ()))
+        return altered
