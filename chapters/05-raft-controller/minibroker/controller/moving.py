@@ -137,8 +137,11 @@ class AlterMovingPartitions(AlterPartitions):
         name = image.topic_names.get(change.topic_id)
         if altered.code is not ErrorCode.NONE or name is None or not records.list:
             return altered
-        record, partition = records.list[-1], image.topics[name].partitions[change.partition] if isinstance(record,
-        PartitionChangeRecord) and record.topic_id == change.topic_id and _completed(record, partition):
-            # The leader hears with the metadata that there are other replicas, in the same partition epoch.
-            return replace(altered, isr=tuple(record.isr or ()))
-        return altered
+        record, partition = records.list[-1], image.topics[name].partitions[change.partition]
+        # Only a set that changed has left a record, and only that of this partition can end its move.
+        if not isinstance(record, PartitionChangeRecord) or record.topic_id != change.topic_id:
+            return altered
+        if _completed(record, partition) is None:
+            return altered
+        # The leader hears with the metadata that there are other replicas, in the same partition epoch.
+        return replace(altered, isr=tuple(record.isr or ()))
