@@ -151,6 +151,11 @@ class Raft:
         return self._ballot.election.leader_id if self.role is not Role.RESIGNED else NOBODY
 
     @property
+    def voted(self) -> VoterKey | None:
+        """For whom it has voted in this epoch."""
+        return self._ballot.election.voted
+
+    @property
     def is_leader(self) -> bool:
         """Whether this node leads."""
         return self.role is Role.LEADER

@@ -1,0 +1,87 @@
+"""Nodes of a quorum for tests: the real log, ballot and state machine, on disks in memory. Nothing is sent here."""
+
+from collections.abc import Callable
+
+from minibroker.log.batch import BatchBuilder, batches
+from minibroker.log.memory import MemoryFiles
+from minibroker.raft.election import Ballot
+from minibroker.raft.node import Raft, RaftSettings
+from minibroker.raft.voters import Voter, VoterKey, VoterSet
+from minibroker.replication.epochs import EpochCache
+from minibroker.segments.config import LogConfig
+from minibroker.segments.segmented import SegmentedLog
+
+DIRECTORY = "__cluster_metadata-0"
+
+
+def directory_id(node_id: int, number: int = 0) -> bytes:
+    """The id of a node's directory; another number is another disk."""
+    return bytes([node_id, number]).rjust(16, b"\1")
+
+
+def voters(*node_ids: int) -> VoterSet:
+    """A set of voters whose directories are known."""
+    return VoterSet.of(Voter(VoterKey(it, directory_id(it)), "127.0.0.1", 9000 + it) for it in node_ids)
+
+
+class QuorumNode:
+    """A node of the quorum on its own disk, started and started again."""
+
+    def __init__(
+        self,
+        node_id: int,
+        bootstrap: VoterSet,
+        *,
+        chance: Callable[[int], int],
+        files: MemoryFiles | None = None,
+        settings: RaftSettings | None = None,
+        config: LogConfig | None = None,
+    ) -> None:
+        self.key = VoterKey(node_id, directory_id(node_id))
+        self.bootstrap = bootstrap
+        self.chance = chance
+        self.files = files or MemoryFiles()
+        self.settings = settings
+        self.config = config
+
+    def open(self, now_ms: int) -> Raft:
+        """Start the process: read what the disk holds."""
+        epochs = EpochCache(self.files, DIRECTORY)
+        log = SegmentedLog.open(self.files, DIRECTORY, self.config, companions=[epochs])
+        ballot = Ballot(self.files, DIRECTORY)
+        self.raft = Raft(
+            self.key,
+            log,
+            epochs,
+            ballot,
+            self.bootstrap,
+            chance=self.chance,
+            now_ms=now_ms,
+            settings=self.settings,
+        )
+        return self.raft
+
+    def lose_disk(self) -> None:
+        """Come back with an empty disk, and so as another voter."""
+        self.files = MemoryFiles()
+        self.key = VoterKey(self.key.node_id, directory_id(self.key.node_id, self.key.directory_id[-1] + 1))
+
+
+def batch_of(*values: bytes) -> bytearray:
+    builder = BatchBuilder()
+    for value in values:
+        builder.append(timestamp=0, key=None, value=value)
+    return builder.build()
+
+
+def contents(raft: Raft) -> list[tuple[int, int, bytes]]:
+    """Every record of a log: its offset, its epoch, its value; the quorum's own have the value `*`."""
+    found: list[tuple[int, int, bytes]] = []
+    offset = raft.log.log_start_offset
+    while offset < raft.log.log_end_offset:
+        read = list(batches(raft.log.read(offset, bytes_max=1 << 20).read()))
+        for batch in read:
+            epoch, is_control = batch.header.leader_epoch, batch.header.is_control
+            found += [(it.offset, epoch, b"*" if is_control else it.value or b"") for it in batch.records()]
+        offset = read[-1].header.next_offset
+    return found

@@ -1,0 +1,200 @@
+"""A stage for directed scenarios of the quorum: a text says what happens, and what was seen is written below each step.
+
+    > voters 1 2 3               three voters, all up
+    > time-out 1                 node 1 has waited for a leader in vain: it asks for votes, and all who are up answer
+    > time-out 1 to 2            only node 2 hears it
+    > time-out 1 unanswered      votes are given, but word of them does not arrive
+    > impatient 2 3              these have heard of no leader for too long, and say so to nobody
+    > append 1 a b               node 1, the leader, appends a batch
+    > fetch 2 / fetch 2 3        these nodes fetch once, each from whom it would ask
+    > kill 1 / start 1           the process dies; it starts again on its disk
+    > lose-disk 1                it is down, and its disk is replaced by an empty one
+    > cut 1 / heal 1             nobody hears node 1, and it hears nobody
+    > alone 1                    node 1 has heard of no majority for too long
+    > resign 1                   node 1 is shut down in order
+    > add-voter 1 3 / remove-voter 1 3      node 1, the leader, changes the set of voters
+    > show                       every node: role, epoch, leader, log
+
+In a log, `1:a` is a record `a` of epoch 1, `*` a record of the quorum's own, and `|` is the high watermark.
+"""
+
+from collections.abc import Callable, Sequence
+
+from raft_nodes import QuorumNode, batch_of, contents, voters
+
+from minibroker.raft.messages import BeginQuorumEpoch, EndQuorumEpoch, Send, Vote
+from minibroker.raft.node import NotLeader, Raft
+from minibroker.raft.roles import Role
+from minibroker.raft.voters import Voter
+from minibroker.wire.codes import ErrorCode
+
+
+class Stage:
+    """Plays a scenario. There is no chance: every timeout is the shortest."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, QuorumNode] = {}
+        self.up: set[int] = set()
+        self.cut: set[int] = set()
+        self.now_ms = 0
+        self._loses_votes = False
+
+    def play(self, text: str) -> str:
+        """The same text with what was seen now below each step."""
+        lines: list[str] = []
+        for line in text.splitlines():
+            if line.startswith("> "):
+                words = line[2:].split()
+                step: Callable[..., list[str]] = getattr(self, "on_" + words[0].replace("-", "_"))
+                lines += [line, *(f"  {it}" for it in step(*words[1:]))]
+            elif line.startswith("#") or not line:
+                lines.append(line)
+        return "\n".join(lines) + "\n"
+
+    def _raft(self, word: str | int) -> Raft:
+        return self.nodes[int(word)].raft
+
+    def _hears(self, one: int, other: int) -> bool:
+        return other in self.up and one in self.up and not {one, other} & self.cut
+
+    # Steps ------------------------------------------------------------------------------------------------------------
+
+    def on_voters(self, *words: str) -> list[str]:
+        bootstrap = voters(*map(int, words))
+        for node_id in bootstrap:
+            self.nodes[node_id] = QuorumNode(node_id, bootstrap, chance=lambda _below: 0)
+            self.nodes[node_id].open(self.now_ms)
+            self.up.add(node_id)
+        return []
+
+    def on_time_out(self, word: str, *options: str) -> list[str]:
+        raft = self._raft(word)
+        hearers = {int(it) for it in options if it.isdigit()} or set(self.nodes)
+        self.now_ms = max(self.now_ms, raft.next_deadline_ms)
+        self._loses_votes = "unanswered" in options
+        return self._carry(int(word), raft.tick(self.now_ms), hearers)
+
+    def on_impatient(self, *words: str) -> list[str]:
+        for word in words:
+            raft = self._raft(word)
+            raft.tick(max(self.now_ms, raft.next_deadline_ms))
+        return [self._state(int(word)) for word in words]
+
+    def _carry(self, source: int, sends: Sequence[Send], hearers: set[int]) -> list[str]:
+        """Bring messages and answers about, until nobody has anything to say."""
+        lines: list[str] = []
+        queue = list(sends)
+        while queue:
+            node_id, message = queue.pop(0)
+            if node_id not in hearers or not self._hears(source, node_id):
+                continue
+            line, more = self._exchange(source, node_id, message)
+            lines.append(line)
+            queue += more
+        return [*lines, self._state(source)]
+
+    def _exchange(self, source: int, node_id: int, message: object) -> tuple[str, list[Send]]:
+        raft, other = self._raft(source), self._raft(node_id)
+        if isinstance(message, Vote):
+            voted = other.on_vote(message, self.now_ms)
+            what = "would you vote for me" if message.is_pre_vote else "vote for me"
+            answer = "yes" if voted.is_granted else "no" if voted.code is ErrorCode.NONE else voted.code.name
+            log = f"{message.last_epoch}@{message.last_offset}"
+            line = f"{source} to {node_id}: {what} in epoch {message.epoch}, I have {log}: {answer}"
+            if self._loses_votes and not message.is_pre_vote:
+                return f"{line}, which gets lost", []
+            return line, raft.on_voted(node_id, message, voted, self.now_ms)
+        if isinstance(message, BeginQuorumEpoch):
+            heard = other.on_begin(message, self.now_ms)
+            line = f"{source} to {node_id}: I lead epoch {message.epoch}: {heard.code.name}"
+        else:
+            assert isinstance(message, EndQuorumEpoch)
+            heard = other.on_end(message, self.now_ms)
+            line = f"{source} to {node_id}: I lead epoch {message.epoch} no more: {heard.code.name}"
+        raft.on_heard(heard, self.now_ms)
+        return line, []
+
+    def on_append(self, word: str, *values: str) -> list[str]:
+        try:
+            offset = self._raft(word).append(batch_of(*(it.encode() for it in values)))
+        except NotLeader as error:
+            return [str(error)]
+        return [f"appended at {offset}", self._state(int(word))]
+
+    def on_fetch(self, *words: str) -> list[str]:
+        lines: list[str] = []
+        for node_id in map(int, words):
+            raft = self._raft(node_id)
+            position, target = raft.position(), raft.target()
+            if position is None:
+                lines.append(f"{node_id} has nobody to fetch from")
+                continue
+            wanted = f"{position.offset} after {position.last_epoch}, in epoch {position.epoch}"
+            asks = f"{node_id} asks {target} for {wanted}"
+            if not self._hears(node_id, target):
+                raft.on_unanswered()
+                lines.append(f"{asks}: no answer")
+                continue
+            fetched = self._raft(target).on_fetch(position, self.now_ms)
+            raft.on_fetched(position, fetched, self.now_ms)
+            told = fetched.code.name if fetched.code else "records" if fetched.records else "nothing"
+            if fetched.diverging is not None:
+                told = f"epoch {fetched.diverging.epoch} ends at {fetched.diverging.end_offset}"
+            lines += [f"{asks}: {told}", self._state(node_id)]
+        return lines
+
+    def on_kill(self, word: str) -> list[str]:
+        self.up.discard(int(word))
+        self.nodes[int(word)].files.crash()
+        return []
+
+    def on_start(self, word: str) -> list[str]:
+        self.nodes[int(word)].open(self.now_ms)
+        self.up.add(int(word))
+        return [self._state(int(word))]
+
+    def on_lose_disk(self, word: str) -> list[str]:
+        self.nodes[int(word)].lose_disk()
+        return []
+
+    def on_cut(self, word: str) -> list[str]:
+        self.cut.add(int(word))
+        return []
+
+    def on_heal(self, word: str) -> list[str]:
+        self.cut.discard(int(word))
+        return []
+
+    def on_alone(self, word: str) -> list[str]:
+        raft = self._raft(word)
+        self.now_ms += raft.settings.check_quorum_ms + 1
+        return self._carry(int(word), raft.tick(self.now_ms), set(self.nodes))
+
+    def on_resign(self, word: str) -> list[str]:
+        return self._carry(int(word), self._raft(word).resign(self.now_ms), set(self.nodes))
+
+    def on_add_voter(self, word: str, other: str) -> list[str]:
+        voter = Voter(self.nodes[int(other)].key, "127.0.0.1", 9000 + int(other))
+        return self._changed(word, self._raft(word).add_voter(voter, timestamp=0))
+
+    def on_remove_voter(self, word: str, other: str) -> list[str]:
+        raft = self._raft(word)
+        return self._changed(word, raft.remove_voter(raft.voters.key_of(int(other)), timestamp=0))
+
+    def _changed(self, word: str, code: ErrorCode) -> list[str]:
+        return [f"{code.name}: the voters are {list(self._raft(word).voters)}", self._state(int(word))]
+
+    def on_show(self) -> list[str]:
+        return [self._state(node_id) if node_id in self.up else f"{node_id} down" for node_id in self.nodes]
+
+    def _state(self, node_id: int) -> str:
+        raft = self._raft(node_id)
+        marks = contents(raft)
+        below = " ".join(f"{e}:{v.decode()}" for o, e, v in marks if o < raft.high_watermark)
+        above = " ".join(f"{e}:{v.decode()}" for o, e, v in marks if o >= raft.high_watermark)
+        follows = f" of {raft.leader_id}" if raft.role is Role.FOLLOWER else ""
+        voter = "" if raft.is_voter else ", no voter"
+        if raft.role is Role.UNATTACHED and raft.voted is not None:
+            voter += f", voted for {raft.voted.node_id}"
+        log = f"[{below} | {above}]".replace("[ ", "[").replace(" ]", "]")
+        return f"{node_id} {raft.role.value}{follows} in epoch {raft.epoch}{voter}  {log}"

@@ -1,0 +1,14 @@
+"""The figures of the Raft paper and what happened to Kafka's quorum, each played against its recorded transcript."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from raft_stage import Stage
+
+SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("raft-*.txt"))
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_a_scenario_plays_as_recorded(path: Path, transcript: Callable[[Path, str], None]) -> None:
+    transcript(path, Stage().play(path.read_text()))
