@@ -32,7 +32,7 @@ for module in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol."):
         importlib.import_module(module.name)
 KAFKA_PYTHON = {cls.__name__: cls for cls in ApiMessage.__subclasses__()}
 # What only brokers say to each other: a client has no tables for it.
-BETWEEN_BROKERS = {"AlterPartition", "BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIds"}
+BETWEEN_BROKERS = {"Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "AlterPartition", "BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIds"}
 CLIENTS_MESSAGES = [(cls, version) for cls, version in EVERY_MESSAGE if api_of(cls).name not in BETWEEN_BROKERS]
 
 

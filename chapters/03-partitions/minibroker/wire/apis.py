@@ -10,7 +10,12 @@ from minibroker.wire.schema import Request, Response
 from minibroker.wire.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from minibroker.wire.tables.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from minibroker.wire.tables.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from minibroker.wire.tables.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
 from minibroker.wire.tables.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from minibroker.wire.tables.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.wire.tables.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
@@ -21,11 +26,13 @@ from minibroker.wire.tables.describe_cluster import DescribeClusterRequest, Desc
 from minibroker.wire.tables.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from minibroker.wire.tables.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from minibroker.wire.tables.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from minibroker.wire.tables.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
 from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from minibroker.wire.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
 from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
 from minibroker.wire.tables.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from minibroker.wire.tables.incremental_alter_configs import (
@@ -34,9 +41,14 @@ from minibroker.wire.tables.incremental_alter_configs import (
 )
 from minibroker.wire.tables.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from minibroker.wire.tables.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from minibroker.wire.tables.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
 from minibroker.wire.tables.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from minibroker.wire.tables.produce import ProduceRequest, ProduceResponse
+from minibroker.wire.tables.vote import VoteRequest, VoteResponse
 
 
 class ApiKey(enum.IntEnum):
@@ -180,6 +192,12 @@ APIS: dict[int, Api] = {
         _api(BrokerHeartbeatRequest, BrokerHeartbeatResponse),
         _api(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
         _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+        _api(VoteRequest, VoteResponse),
+        _api(BeginQuorumEpochRequest, BeginQuorumEpochResponse),
+        _api(EndQuorumEpochRequest, EndQuorumEpochResponse),
+        _api(DescribeQuorumRequest, DescribeQuorumResponse),
+        _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+        _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
     )
 }
 

@@ -2,7 +2,8 @@
 
 Version 7 adds sessions, in which only what changes is sent again (KIP-227); version 9 fences old leaders (KIP-320);
 version 12 finds where logs part (KIP-595); version 13 names topics by id (KIP-516); version 15 moves the follower's id
-into `replica_state` (KIP-903); version 16 names the leader that should have been asked (KIP-951).
+into `replica_state` (KIP-903); version 16 names the leader that should have been asked (KIP-951); in version 17 a
+follower says in which directory its log is (KIP-853).
 """
 
 from minibroker.wire import schema
@@ -44,6 +45,9 @@ class FetchPartition(Struct):
     )
     log_start_offset: int = int64(versions="5+", default=-1, ignorable=True, about="the first offset a follower has")
     partition_max_bytes: int = int32(about="how much to send of it; one whole batch is sent even if it is larger")
+    replica_directory_id: bytes = uuid(
+        versions="17+", tag=0, default=NO_UUID, ignorable=True, about="the directory of the follower's log"
+    )
 
 
 class FetchTopic(Struct):
@@ -62,7 +66,7 @@ class ForgottenTopic(Struct):
     partitions: list[int] = array(int32, versions="7+", about="the partitions to forget")
 
 
-class FetchRequest(Request, key=1, versions="4-16", flexible="12+"):
+class FetchRequest(Request, key=1, versions="4-17", flexible="12+"):
     """Send me what stands in the log from these offsets on."""
 
     cluster_id: str | None = string(
@@ -165,7 +169,7 @@ class NodeEndpoint(Struct):
     rack: str | None = string(versions="16+", nullable="16+", default=None, about="its rack, if it has one")
 
 
-class FetchResponse(Response, key=1, versions="4-16", flexible="12+"):
+class FetchResponse(Response, key=1, versions="4-17", flexible="12+"):
     """What stands in the log."""
 
     throttle_time_ms: int = int32(

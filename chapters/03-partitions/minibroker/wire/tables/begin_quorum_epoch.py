@@ -1,0 +1,76 @@
+"""BeginQuorumEpoch (key 53): a new leader says that it leads (KIP-595). A pure module.
+
+Version 1 names the voter that is meant with its directory, and where the leader is found (KIP-853).
+"""
+
+from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, string, uint16, uuid
+from minibroker.wire.uuids import NO_UUID
+
+
+class BegunPartition(Struct):
+    """The log that has a leader."""
+
+    partition_index: int = int32(about="the partition, 0")
+    voter_directory_id: bytes = uuid(versions="1+", default=NO_UUID, ignorable=True, about="the voter's directory")
+    leader_id: int = int32(about="who leads")
+    leader_epoch: int = int32(about="in which epoch")
+
+
+class BegunTopic(Struct):
+    """The topic of the log."""
+
+    topic_name: str = string(about="__cluster_metadata")
+    partitions: list[BegunPartition] = array(BegunPartition, about="its one partition")
+
+
+class LeaderEndpoint(Struct):
+    """Where the leader listens."""
+
+    name: str = string(versions="1+", about="the listener's name")
+    host: str = string(versions="1+", about="its host name or address")
+    port: int = uint16(versions="1+", about="its port")
+
+
+class BeginQuorumEpochRequest(Request, key=53, versions="0-1", flexible="1+"):
+    """I lead."""
+
+    cluster_id: str | None = string(nullable="0+", default=None, about="the cluster")
+    voter_id: int = int32(versions="1+", default=-1, ignorable=True, about="the voter that is meant")
+    topics: list[BegunTopic] = array(BegunTopic, about="the log")
+    leader_endpoints: list[LeaderEndpoint] = array(
+        LeaderEndpoint, versions="1+", default=(), ignorable=True, about="where the leader is found"
+    )
+
+
+class HeardPartition(Struct):
+    """What the voter knows."""
+
+    partition_index: int = int32(about="the partition, 0")
+    error_code: int = int16(about="0, or why it does not follow")
+    leader_id: int = int32(about="who leads the voter's epoch, -1 if it does not know")
+    leader_epoch: int = int32(about="the voter's epoch")
+
+
+class HeardTopic(Struct):
+    """The topic of the log."""
+
+    topic_name: str = string(about="__cluster_metadata")
+    partitions: list[HeardPartition] = array(HeardPartition, about="its one partition")
+
+
+class NodeEndpoint(Struct):
+    """Where a leader that is named is found."""
+
+    node_id: int = int32(versions="1+", about="the node")
+    host: str = string(versions="1+", about="its host name or address")
+    port: int = uint16(versions="1+", about="its port")
+
+
+class BeginQuorumEpochResponse(Response, key=53, versions="0-1", flexible="1+"):
+    """Heard."""
+
+    error_code: int = int16(default=0, about="0, or why the whole request was refused")
+    topics: list[HeardTopic] = array(HeardTopic, default=(), about="the log")
+    node_endpoints: list[NodeEndpoint] = array(
+        NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
+    )

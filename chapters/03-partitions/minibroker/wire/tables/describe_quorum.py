@@ -1,0 +1,77 @@
+"""DescribeQuorum (key 55): who votes, who leads, how far everybody is (KIP-595, KIP-836). A pure module."""
+
+from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, int64, string, uint16, uuid
+from minibroker.wire.uuids import NO_UUID
+
+
+class QuorumPartition(Struct):
+    """The log that is asked about."""
+
+    partition_index: int = int32(about="the partition, 0")
+
+
+class QuorumTopic(Struct):
+    """The topic of the log."""
+
+    topic_name: str = string(about="__cluster_metadata")
+    partitions: list[QuorumPartition] = array(QuorumPartition, about="its one partition")
+
+
+class DescribeQuorumRequest(Request, key=55, versions="0-2", flexible="0+"):
+    """How is the quorum?"""
+
+    topics: list[QuorumTopic] = array(QuorumTopic, about="the log")
+
+
+class ReplicaState(Struct):
+    """One voter or observer."""
+
+    replica_id: int = int32(about="the node")
+    replica_directory_id: bytes = uuid(versions="2+", default=NO_UUID, ignorable=True, about="its directory")
+    log_end_offset: int = int64(about="the end of its log, -1 if that is not known")
+    last_fetch_timestamp: int = int64(versions="1+", default=-1, ignorable=True, about="when it fetched last")
+    last_caught_up_timestamp: int = int64(versions="1+", default=-1, ignorable=True, about="when it had all last")
+
+
+class QuorumPartitionResult(Struct):
+    """How it is."""
+
+    partition_index: int = int32(about="the partition, 0")
+    error_code: int = int16(about="0, or why it is not known")
+    error_message: str | None = string(versions="2+", nullable="2+", default=None, ignorable=True, about="in words")
+    leader_id: int = int32(about="who leads, -1 if nobody does")
+    leader_epoch: int = int32(about="the epoch")
+    high_watermark: int = int64(about="what is before is decided")
+    current_voters: list[ReplicaState] = array(ReplicaState, default=(), about="those who vote")
+    observers: list[ReplicaState] = array(ReplicaState, default=(), about="those who only follow")
+
+
+class QuorumTopicResult(Struct):
+    """The topic of the log."""
+
+    topic_name: str = string(about="__cluster_metadata")
+    partitions: list[QuorumPartitionResult] = array(QuorumPartitionResult, about="its one partition")
+
+
+class QuorumListener(Struct):
+    """Where a voter listens."""
+
+    name: str = string(versions="2+", about="the listener's name")
+    host: str = string(versions="2+", about="its host name or address")
+    port: int = uint16(versions="2+", about="its port")
+
+
+class QuorumNode(Struct):
+    """A voter, and where it is found."""
+
+    node_id: int = int32(versions="2+", about="the node")
+    listeners: list[QuorumListener] = array(QuorumListener, versions="2+", about="its listeners")
+
+
+class DescribeQuorumResponse(Response, key=55, versions="0-2", flexible="0+"):
+    """The quorum."""
+
+    error_code: int = int16(default=0, about="0, or why the whole request was refused")
+    error_message: str | None = string(versions="2+", nullable="2+", default=None, ignorable=True, about="in words")
+    topics: list[QuorumTopicResult] = array(QuorumTopicResult, default=(), about="the log")
+    nodes: list[QuorumNode] = array(QuorumNode, versions="2+", default=(), ignorable=True, about="the voters")

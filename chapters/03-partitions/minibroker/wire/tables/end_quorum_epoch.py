@@ -1,0 +1,55 @@
+"""EndQuorumEpoch (key 54): a leader goes, and says who should stand (KIP-595). A pure module.
+
+Version 1 names those who should stand with their directories (KIP-853).
+"""
+
+from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, string, uuid
+from minibroker.wire.tables.begin_quorum_epoch import HeardTopic, LeaderEndpoint, NodeEndpoint
+
+
+class Candidate(Struct):
+    """One who should stand."""
+
+    candidate_id: int = int32(versions="1+", about="the node")
+    candidate_directory_id: bytes = uuid(versions="1+", about="its directory")
+
+
+class EndedPartition(Struct):
+    """The log whose leader goes."""
+
+    partition_index: int = int32(about="the partition, 0")
+    leader_id: int = int32(about="who goes")
+    leader_epoch: int = int32(about="the epoch it led")
+    preferred_successors: list[int] = array(
+        int32, versions="0", default=(), ignorable=True, about="who should stand, the best first"
+    )
+    preferred_candidates: list[Candidate] = array(
+        Candidate, versions="1+", default=(), ignorable=True, about="who should stand, the best first"
+    )
+
+
+class EndedTopic(Struct):
+    """The topic of the log."""
+
+    topic_name: str = string(about="__cluster_metadata")
+    partitions: list[EndedPartition] = array(EndedPartition, about="its one partition")
+
+
+class EndQuorumEpochRequest(Request, key=54, versions="0-1", flexible="1+"):
+    """I lead no more."""
+
+    cluster_id: str | None = string(nullable="0+", default=None, about="the cluster")
+    topics: list[EndedTopic] = array(EndedTopic, about="the log")
+    leader_endpoints: list[LeaderEndpoint] = array(
+        LeaderEndpoint, versions="1+", default=(), ignorable=True, about="where the leader was found"
+    )
+
+
+class EndQuorumEpochResponse(Response, key=54, versions="0-1", flexible="1+"):
+    """Heard."""
+
+    error_code: int = int16(default=0, about="0, or why the whole request was refused")
+    topics: list[HeardTopic] = array(HeardTopic, default=(), about="the log")
+    node_endpoints: list[NodeEndpoint] = array(
+        NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
+    )

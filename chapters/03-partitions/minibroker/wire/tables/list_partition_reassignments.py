@@ -1,0 +1,42 @@
+"""ListPartitionReassignments (key 46): the moves that are under way (KIP-455). A pure module."""
+
+from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, string
+
+
+class ListedTopic(Struct):
+    """Partitions asked about."""
+
+    name: str = string(about="the topic")
+    partition_indexes: list[int] = array(int32, about="its partitions")
+
+
+class ListPartitionReassignmentsRequest(Request, key=46, versions="0", flexible="0+"):
+    """Which moves are under way?"""
+
+    timeout_ms: int = int32(default=60_000, about="how long the broker may take")
+    topics: list[ListedTopic] | None = array(ListedTopic, nullable="0+", default=None, about="the topics; null: all")
+
+
+class OngoingPartitionReassignment(Struct):
+    """A partition that is being moved."""
+
+    partition_index: int = int32(about="the partition")
+    replicas: list[int] = array(int32, about="the brokers that have it now")
+    adding_replicas: list[int] = array(int32, about="those that are to come")
+    removing_replicas: list[int] = array(int32, about="those that are to go")
+
+
+class OngoingTopicReassignment(Struct):
+    """A topic with partitions that are being moved."""
+
+    name: str = string(about="the topic")
+    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment, about="its partitions")
+
+
+class ListPartitionReassignmentsResponse(Response, key=46, versions="0", flexible="0+"):
+    """The moves."""
+
+    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    error_code: int = int16(default=0, about="0, or why the whole request was refused")
+    error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
+    topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment, default=(), about="one for each topic")

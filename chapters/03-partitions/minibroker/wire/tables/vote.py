@@ -1,0 +1,71 @@
+"""Vote (key 52): a candidate asks for a voter's vote, or whether it would get it (KIP-595, KIP-996). A pure module.
+
+Version 1 names voters with their directories, so that one that has lost its disk does not answer for the one it was
+(KIP-853); version 2 can ask without beginning an epoch. Only nodes of the quorum send it.
+"""
+
+from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, int64, string, uint16, uuid
+from minibroker.wire.uuids import NO_UUID
+
+
+class VotePartition(Struct):
+    """The log that is voted about."""
+
+    partition_index: int = int32(about="the partition, 0")
+    replica_epoch: int = int32(about="the candidate's epoch; in a pre-vote, the one it is in")
+    replica_id: int = int32(about="the candidate")
+    replica_directory_id: bytes = uuid(versions="1+", default=NO_UUID, ignorable=True, about="its directory")
+    voter_directory_id: bytes = uuid(versions="1+", default=NO_UUID, ignorable=True, about="the voter's directory")
+    last_offset_epoch: int = int32(about="the epoch of the candidate's last record")
+    last_offset: int = int64(about="the end of its log")
+    pre_vote: bool = boolean(versions="2+", default=False, about="whether it only asks what would be")
+
+
+class VoteTopic(Struct):
+    """The topic of the log."""
+
+    topic_name: str = string(about="__cluster_metadata")
+    partitions: list[VotePartition] = array(VotePartition, about="its one partition")
+
+
+class VoteRequest(Request, key=52, versions="0-2", flexible="0+"):
+    """Vote for me."""
+
+    cluster_id: str | None = string(nullable="0+", default=None, about="the cluster")
+    voter_id: int = int32(versions="1+", default=-1, ignorable=True, about="the voter that is meant")
+    topics: list[VoteTopic] = array(VoteTopic, about="the log")
+
+
+class VotePartitionResult(Struct):
+    """The voter's answer."""
+
+    partition_index: int = int32(about="the partition, 0")
+    error_code: int = int16(about="0, or why there is no answer")
+    leader_id: int = int32(about="who leads the voter's epoch, -1 if it does not know")
+    leader_epoch: int = int32(about="the voter's epoch")
+    vote_granted: bool = boolean(about="whether the candidate has its vote, or would have it")
+
+
+class VoteTopicResult(Struct):
+    """The topic of the log."""
+
+    topic_name: str = string(about="__cluster_metadata")
+    partitions: list[VotePartitionResult] = array(VotePartitionResult, about="its one partition")
+
+
+class NodeEndpoint(Struct):
+    """Where a leader that is named is found."""
+
+    node_id: int = int32(versions="1+", about="the node")
+    host: str = string(versions="1+", about="its host name or address")
+    port: int = uint16(versions="1+", about="its port")
+
+
+class VoteResponse(Response, key=52, versions="0-2", flexible="0+"):
+    """Yes or no."""
+
+    error_code: int = int16(default=0, about="0, or why the whole request was refused")
+    topics: list[VoteTopicResult] = array(VoteTopicResult, default=(), about="the log")
+    node_endpoints: list[NodeEndpoint] = array(
+        NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
+    )
