@@ -40,9 +40,9 @@ class FetchSettings:
     backoff_ms: int = 1000  # replica.fetch.backoff.ms
 
 
-@dataclass(frozen=True)
+@dataclass
 class Self:
-    """Who asks: this node, in this life."""
+    """Who asks: this node, in this life; -1 before it is registered."""
 
     node_id: int
     broker_epoch: int

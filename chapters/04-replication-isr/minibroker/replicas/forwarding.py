@@ -6,6 +6,7 @@ So a client may send such a request to any node (KIP-590). Chapter 05 wraps them
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from minibroker.client.errors import ClientError
 from minibroker.partitions.errors import Disconnect
@@ -36,7 +37,7 @@ class _Passed:
 class Forward:
     """A handler for any request that only the authority can answer."""
 
-    def __init__(self, peers: Peers, waiting: Waiting[Response], *, authority_id: int) -> None:
+    def __init__(self, peers: Peers, waiting: Waiting[Response], *, authority_id: Callable[[], int]) -> None:
         self._peers = peers
         self._waiting = waiting
         self._authority_id = authority_id
@@ -60,7 +61,7 @@ class Forward:
     async def _send(self, request: Request, passed: _Passed, version_max: int | None) -> None:
         try:
             passed.response = await self._peers.send(
-                self._authority_id, request, timeout_ms=_TIMEOUT_MS, version_max=version_max
+                self._authority_id(), request, timeout_ms=_TIMEOUT_MS, version_max=version_max
             )
         except ClientError as error:
             log.warning("%s could not be passed on: %s", type(request).__name__, error)

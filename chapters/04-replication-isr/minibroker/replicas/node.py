@@ -73,11 +73,12 @@ class ReplicatedNode(Node):
     """One broker of several. The first voter decides about metadata for all."""
 
     more_checkpoints = (HIGH_WATERMARKS,)
+    voters_max = 1
 
     def __init__(self, config: NodeConfig, *, tracer: Tracer | None = None) -> None:
         super().__init__(config, tracer=tracer)
         voters = config.quorum_voters
-        if len(voters) > 1:
+        if len(voters) > self.voters_max:
             raise BrokerFailure(f"{len(voters)} nodes in controller.quorum.voters: before chapter 05 one node decides")
         self._node_id = config.node_id
         self._authority_id = voters[0].node_id if voters else config.node_id
@@ -335,7 +336,7 @@ class ReplicatedNode(Node):
             add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
             self.registry.wrap(ApiKey.FETCH, self._note_who_is_alive)
         else:
-            self._forward = Forward(self._peers, self.waiting, authority_id=self._authority_id)
+            self._forward = Forward(self._peers, self.waiting, authority_id=lambda: self._authority_id)
             for key in FORWARDED:
                 self.registry.wrap(key, lambda call, _inner: self._forward(call))
 
@@ -382,7 +383,7 @@ class ReplicatedNode(Node):
             self.me,
             self._peers,
             self._outbox,
-            authority_id=self._authority_id,
+            authority_id=lambda: self._authority_id,
             topic_id_of=self._topic_id_of,
             replica_of=self.replica,
             settle=self.waiting.settle,

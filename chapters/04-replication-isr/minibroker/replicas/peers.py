@@ -12,7 +12,7 @@ from minibroker.client.errors import BrokerUnavailable, ClientClosed
 from minibroker.client.retries import RetryPolicy
 from minibroker.wire.schema import Request
 
-Line = Literal["fetch", "metadata", "control"]
+Line = Literal["fetch", "metadata", "quorum", "control"]
 
 CONNECT_MS_MAX = 2000
 

@@ -67,7 +67,7 @@ class Proposer:
         peers: Peers,
         outbox: Outbox,
         *,
-        authority_id: int,
+        authority_id: Callable[[], int],
         topic_id_of: Callable[[str], bytes | None],
         replica_of: Callable[[TopicPartition], Replica | None],
         settle: Callable[[], None],
@@ -94,7 +94,7 @@ class Proposer:
             except ClientError as error:
                 # One word when it begins: leaders ask again every second.
                 if not self._is_complaining:
-                    log.warning("in-sync sets cannot be changed until node %d answers: %s", self._authority_id, error)
+                    log.warning("in-sync sets cannot be changed until node %d answers: %s", self._authority_id(), error)
                 self._is_complaining = True
 
     def _asked(self, order: AlterIsr) -> _Asked | None:
@@ -103,7 +103,7 @@ class Proposer:
 
     async def _propose(self, asked: Sequence[_Asked]) -> None:
         response: AlterPartitionResponse = await self._peers.send(
-            self._authority_id, self._request(asked), timeout_ms=_TIMEOUT_MS
+            self._authority_id(), self._request(asked), timeout_ms=_TIMEOUT_MS
         )
         if response.error_code:
             log.warning("in-sync sets could not be changed: %s", known_code(response.error_code).name)

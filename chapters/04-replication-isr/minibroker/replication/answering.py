@@ -141,6 +141,9 @@ def _producer(producer_id: int, state: KnownProducer) -> ProducerState:
 class Decisions:
     """The handlers of what only the authority can decide. `live` tells which nodes answer."""
 
+    register_command: type[RegisterReplicas] = RegisterReplicas
+    alter_command: type[AlterPartitions] = AlterPartitions
+
     def __init__(self, authority: Authority, node: NodeConfig, *, live: Callable[[], Collection[int]]) -> None:
         self._authority = authority
         self._node = node
@@ -154,7 +157,7 @@ class Decisions:
             for topic in request.topics
             for it in topic.partitions
         ]
-        command = AlterPartitions(request.broker_id, request.broker_epoch, changes)
+        command = self.alter_command(request.broker_id, request.broker_epoch, changes)
         return proposed(
             self._authority.propose(command),
             _altered,
@@ -167,7 +170,7 @@ class Decisions:
         request = call.request
         if request.cluster_id != self._authority.image.cluster_id:
             return BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
-        command = RegisterReplicas(
+        command = self.register_command(
             broker_id=request.broker_id,
             endpoints=[Endpoint(it.name, it.host, it.port, it.security_protocol) for it in request.listeners],
             incarnation_id=bytes(request.incarnation_id),

@@ -438,6 +438,13 @@ class Raft:
             **parts,  # type: ignore[arg-type]
         )
 
+    def progress(self) -> tuple[list[tuple[VoterKey, int, int]], list[tuple[VoterKey, int, int]]]:
+        """Voters and observers, each with the end of its log and when it fetched last."""
+        known = {key: (key, it.end_offset, it.last_fetch_ms) for key, it in self._followers.items()}
+        known[self.me] = (self.me, self.log.log_end_offset, -1)
+        voters = [it for key, it in known.items() if key in self.voters]
+        return voters, [it for key, it in known.items() if key not in self.voters]
+
     def resign(self, now_ms: int) -> list[Send]:
         """Lead no more, because this node goes: tell the others, those first that have most of the log."""
         if not self.is_leader:

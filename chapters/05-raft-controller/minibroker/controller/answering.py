@@ -1,0 +1,129 @@
+"""The handlers of the controller: what brokers and operators ask of whoever decides. A pure module."""
+
+from collections.abc import Callable, Collection
+
+from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced
+from minibroker.controller.moving import AlterMovingPartitions, Move, Moved, ReassignPartitions
+from minibroker.controller.sessions import Sessions
+from minibroker.metadata.authority import Authority
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.image import Image
+from minibroker.partitions.registry import Answer, Call, proposed
+from minibroker.replication.answering import DECISION_MS_MAX, Decisions
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+from minibroker.wire.tables.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from minibroker.wire.tables.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+
+class ControllerDecisions(Decisions):
+    """Chapter 04's handlers with the controller's commands, and those that are new."""
+
+    register_command = RegisterFenced
+    alter_command = AlterMovingPartitions
+
+    def __init__(
+        self,
+        authority: Authority,
+        node: NodeConfig,
+        sessions: Sessions,
+        *,
+        live: Callable[[], Collection[int]],
+        clock: Callable[[], int],
+    ) -> None:
+        super().__init__(authority, node, live=live)
+        self._sessions = sessions
+        self._clock = clock
+
+    def heartbeat(self, call: Call[BrokerHeartbeatRequest]) -> Answer:
+        """The handler of BrokerHeartbeat."""
+        request = call.request
+        known = self._authority.image.brokers.get(request.broker_id)
+        if known is not None and known.epoch == request.broker_epoch:
+            self._sessions.touch(request.broker_id, self._clock())
+        command = Heartbeat(
+            request.broker_id,
+            request.broker_epoch,
+            request.current_metadata_offset,
+            wants_fence=request.want_fence,
+            wants_shut_down=request.want_shut_down,
+        )
+        return proposed(
+            self._authority.propose(command),
+            _state,
+            timeout_ms=DECISION_MS_MAX,
+            expire=lambda: BrokerHeartbeatResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
+        )
+
+    def reassign(self, call: Call[AlterPartitionReassignmentsRequest]) -> Answer:
+        """The handler of AlterPartitionReassignments."""
+        moves = [
+            Move(TopicPartition(topic.name, it.partition_index), it.replicas)
+            for topic in call.request.topics
+            for it in topic.partitions
+        ]
+        command = ReassignPartitions(moves)
+        return proposed(
+            self._authority.propose(command),
+            _moved,
+            timeout_ms=max(call.request.timeout_ms, 0),
+            expire=lambda: _moved(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),
+        )
+
+    def list_reassignments(self, call: Call[ListPartitionReassignmentsRequest]) -> Answer:
+        """The handler of ListPartitionReassignments."""
+        wanted = call.request.topics
+        names = None if wanted is None else {(it.name, number) for it in wanted for number in it.partition_indexes}
+        return ListPartitionReassignmentsResponse(topics=_ongoing(self._authority.image, names))
+
+
+def _state(state: BrokerState) -> Response:
+    return BrokerHeartbeatResponse(
+        error_code=state.code,
+        is_caught_up=not state.is_fenced,
+        is_fenced=state.is_fenced,
+        should_shut_down=state.may_shut_down,
+    )
+
+
+def _moved(moves: list[Moved]) -> Response:
+    topics: dict[str, list[ReassignablePartitionResponse]] = {}
+    for it in moves:
+        topics.setdefault(it.name.topic, []).append(
+            ReassignablePartitionResponse(
+                partition_index=it.name.partition, error_code=it.code, error_message=it.message
+            )
+        )
+    return AlterPartitionReassignmentsResponse(
+        responses=[ReassignableTopicResponse(name=name, partitions=found) for name, found in topics.items()]
+    )
+
+
+def _ongoing(image: Image, names: set[tuple[str, int]] | None) -> list[OngoingTopicReassignment]:
+    topics = []
+    for topic in image.topics.values():
+        moving = [
+            OngoingPartitionReassignment(
+                partition_index=number,
+                replicas=list(it.replicas),
+                adding_replicas=list(it.adding_replicas),
+                removing_replicas=list(it.removing_replicas),
+            )
+            for number, it in topic.partitions.items()
+            if (it.adding_replicas or it.removing_replicas) and (names is None or (topic.name, number) in names)
+        ]
+        if moving:
+            topics.append(OngoingTopicReassignment(name=topic.name, partitions=moving))
+    return topics

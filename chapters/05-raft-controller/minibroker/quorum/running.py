@@ -1,0 +1,277 @@
+"""A node of the quorum at work: a task brings it the time and sends what it orders, another keeps a fetch under way.
+
+Whatever happens to the state machine happens on the event loop, one thing after the other. After each, the controller
+is told to catch up: it folds what is decided, and completes what was waited for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from minibroker.client.errors import ClientError
+from minibroker.controller.deciding import Controller
+from minibroker.partitions.registry import Answer, Call, Handler, Registry
+from minibroker.partitions.server import monotonic_ms
+from minibroker.partitions.store import METADATA
+from minibroker.partitions.waiting import Wait, Waiting
+from minibroker.quorum.translating import (
+    begin_of,
+    begin_response,
+    end_of,
+    end_response,
+    fetch_of,
+    fetch_request,
+    fetch_response,
+    fetched_of,
+    heard_of,
+    request_of,
+    vote_of,
+    vote_response,
+    voted_of,
+)
+from minibroker.raft.messages import Fetched, Send, Vote
+from minibroker.raft.node import FETCH_BYTES_MAX, Raft
+from minibroker.raft.voters import VoterKey
+from minibroker.replicas.peers import Peers
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+from minibroker.wire.tables.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
+from minibroker.wire.tables.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumListener,
+    QuorumNode,
+    QuorumPartitionResult,
+    QuorumTopicResult,
+    ReplicaState,
+)
+from minibroker.wire.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
+from minibroker.wire.tables.fetch import FetchRequest
+from minibroker.wire.tables.vote import VoteRequest, VoteResponse
+
+log = logging.getLogger(__name__)
+
+_FETCH_WAIT_MS = 300
+_PATIENCE_MS = 1000
+_TICK_S_MAX = 0.05
+_RETRY_S = 0.05
+
+
+class Quorum:
+    """Drives one `Raft` and the controller on it. `begin` starts a task that must not end."""
+
+    def __init__(
+        self,
+        raft: Raft,
+        controller: Controller,
+        peers: Peers,
+        waiting: Waiting[Response],
+        *,
+        cluster_id: str,
+        begin: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self.raft = raft
+        self.controller = controller
+        self._peers = peers
+        self._waiting = waiting
+        self._cluster_id = cluster_id
+        self._begin = begin
+        self._told: dict[VoterKey, int] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._seen = (0, 0)
+
+    # After each event -------------------------------------------------------------------------------------------------
+
+    def step(self, sends: list[Send] | None = None) -> None:
+        """Something happened to the state machine: send what it orders, and let everybody catch up."""
+        for send in sends or []:
+            task = asyncio.create_task(self._send(send))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+        self.controller.catch_up()
+        now = (self.raft.log.log_end_offset, self.raft.high_watermark)
+        if now != self._seen:
+            # There is more to fetch, or more is decided.
+            self._seen = now
+            self._waiting.wake(METADATA)
+        self._waiting.settle()
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Return after the next event."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _send(self, send: Send) -> None:
+        request = request_of(send.message, self._cluster_id)
+        try:
+            response = await self._peers.send(send.node_id, request, line="quorum", timeout_ms=_PATIENCE_MS)
+        except ClientError:
+            # It is said again, if it still matters.
+            return
+        now_ms = monotonic_ms()
+        if isinstance(response, VoteResponse):
+            voted = voted_of(response)
+            assert isinstance(send.message, Vote)
+            if voted is not None:
+                self.step(self.raft.on_voted(send.node_id, send.message, voted, now_ms))
+        elif isinstance(response, BeginQuorumEpochResponse | EndQuorumEpochResponse):
+            heard = heard_of(response)
+            if heard is not None:
+                self.raft.on_heard(heard, now_ms)
+                self.step()
+
+    # Tasks ------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to take part."""
+        self._begin(self._tick())
+        self._begin(self._fetch())
+
+    async def _tick(self) -> None:
+        while True:
+            now_ms = monotonic_ms()
+            self.step(self.raft.tick(now_ms))
+            if self.raft.is_leader:
+                self.raft.bind_voters(timestamp=now_ms)
+                self.step()
+            await asyncio.sleep(min(max(self.raft.next_deadline_ms - now_ms, 1) / 1000, _TICK_S_MAX))
+
+    async def _fetch(self) -> None:
+        while True:
+            if not await self._fetch_once():
+                await asyncio.sleep(_RETRY_S)
+
+    async def _fetch_once(self) -> bool:
+        """Keep one fetch under way; return whether to ask again at once."""
+        position, target = self.raft.position(), self.raft.target()
+        if position is None or target == self.raft.me.node_id:
+            return False
+        request = fetch_request(position, self._cluster_id, wait_ms=_FETCH_WAIT_MS, bytes_max=FETCH_BYTES_MAX)
+        try:
+            response = await self._peers.send(
+                target, request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _PATIENCE_MS
+            )
+        except ClientError as error:
+            log.debug("metadata: %s", error)
+            self.raft.on_unanswered()
+            return False
+        fetched = fetched_of(response)
+        if fetched is None:
+            self.raft.on_unanswered()
+            return False
+        self.raft.on_fetched(position, fetched, monotonic_ms())
+        self.step()
+        return fetched.code is ErrorCode.NONE
+
+    # Handlers ---------------------------------------------------------------------------------------------------------
+
+    def add_handlers(self, registry: Registry) -> None:
+        """Answer what nodes of the quorum ask."""
+        registry.add(ApiKey.VOTE, self.on_vote)
+        registry.add(ApiKey.BEGIN_QUORUM_EPOCH, self.on_begin)
+        registry.add(ApiKey.END_QUORUM_EPOCH, self.on_end)
+        registry.add(ApiKey.DESCRIBE_QUORUM, self.on_describe)
+        registry.wrap(ApiKey.FETCH, self.on_fetch)
+
+    def _is_foreign(self, cluster_id: str | None) -> bool:
+        return cluster_id not in (None, self._cluster_id)
+
+    def on_vote(self, call: Call[VoteRequest]) -> Answer:
+        """The handler of Vote."""
+        vote = vote_of(call.request)
+        if self._is_foreign(call.request.cluster_id) or vote is None:
+            return VoteResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID if vote else ErrorCode.INVALID_REQUEST)
+        voted = self.raft.on_vote(vote, monotonic_ms())
+        self.step()
+        return vote_response(voted)
+
+    def on_begin(self, call: Call[BeginQuorumEpochRequest]) -> Answer:
+        """The handler of BeginQuorumEpoch."""
+        begin = begin_of(call.request)
+        if self._is_foreign(call.request.cluster_id) or begin is None:
+            return BeginQuorumEpochResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+        heard = self.raft.on_begin(begin, monotonic_ms())
+        self.step()
+        return begin_response(heard)
+
+    def on_end(self, call: Call[EndQuorumEpochRequest]) -> Answer:
+        """The handler of EndQuorumEpoch."""
+        end = end_of(call.request)
+        if self._is_foreign(call.request.cluster_id) or end is None:
+            return EndQuorumEpochResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+        heard = self.raft.on_end(end, monotonic_ms())
+        self.step()
+        return end_response(heard)
+
+    def on_fetch(self, call: Call[FetchRequest], inner: Handler) -> Answer:
+        """Answer those who fetch the metadata log; others are none of our business."""
+        asked = fetch_of(call.request)
+        if asked is None or not call.request.replica_state.replica_id >= 0:
+            return inner(call)
+        fetch, bytes_max = asked
+
+        def attempt() -> Response | None:
+            fetched = self.raft.on_fetch(fetch, monotonic_ms(), bytes_max=bytes_max)
+            # It may have moved the watermark. Those who wait for that try later: this is somebody's attempt already.
+            asyncio.get_running_loop().call_soon(self.step)
+            return fetch_response(fetched) if self._is_news(fetch.replica, fetched) else None
+
+        def expire() -> Response:
+            return fetch_response(self.raft.on_fetch(fetch, monotonic_ms(), bytes_max=bytes_max))
+
+        response = attempt()
+        if response is not None:
+            return response
+        return Wait(keys=(METADATA,), timeout_ms=call.request.max_wait_ms, attempt=attempt, expire=expire)
+
+    def _is_news(self, replica: VoterKey, fetched: Fetched) -> bool:
+        """Whether an answer is worth sending now: it has records, or an error, or more is decided than was told."""
+        is_news = (
+            fetched.code is not ErrorCode.NONE
+            or len(fetched.records) > 0
+            or fetched.diverging is not None
+            or fetched.snapshot is not None
+            or fetched.high_watermark > self._told.get(replica, -1)
+        )
+        if is_news:
+            self._told[replica] = fetched.high_watermark
+        return is_news
+
+    def on_describe(self, call: Call[DescribeQuorumRequest]) -> Answer:  # noqa: ARG002
+        """The handler of DescribeQuorum: who leads knows how far everybody is."""
+        raft = self.raft
+        result = QuorumPartitionResult(
+            partition_index=0,
+            error_code=ErrorCode.NONE if raft.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            leader_id=raft.leader_id,
+            leader_epoch=raft.epoch,
+            high_watermark=raft.high_watermark,
+        )
+        if raft.is_leader:
+            voters, observers = raft.progress()
+            result.current_voters = [ReplicaState(**_replica(it)) for it in voters]
+            result.observers = [ReplicaState(**_replica(it)) for it in observers]
+        topic = QuorumTopicResult(topic_name=METADATA.topic, partitions=[result])
+        nodes = [
+            QuorumNode(
+                node_id=node_id,
+                listeners=[QuorumListener(name="CONTROLLER", host=voter.host, port=voter.port)],
+            )
+            for node_id, voter in raft.voters.voters.items()
+        ]
+        return DescribeQuorumResponse(topics=[topic], nodes=nodes)
+
+
+def _replica(it: tuple[VoterKey, int, int]) -> dict[str, Any]:
+    key, end_offset, last_fetch_ms = it
+    return {
+        "replica_id": key.node_id,
+        "replica_directory_id": key.directory_id,
+        "log_end_offset": end_offset,
+        "last_fetch_timestamp": last_fetch_ms,
+        "last_caught_up_timestamp": last_fetch_ms,
+    }

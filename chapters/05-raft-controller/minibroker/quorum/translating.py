@@ -1,0 +1,251 @@
+"""What nodes of the quorum say to each other, in the wire's tables and back. A pure module.
+
+Each table has room for many topics with many partitions. The quorum has one log, so everything is wrapped twice.
+"""
+
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
+from minibroker.partitions.partition import NO_EPOCH, EpochEnd
+from minibroker.raft.messages import (
+    NO_RECORDS,
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    Fetch,
+    Fetched,
+    Heard,
+    Message,
+    Vote,
+    Voted,
+)
+from minibroker.raft.voters import VoterKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request, Response
+from minibroker.wire.tables.begin_quorum_epoch import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    BegunPartition,
+    BegunTopic,
+    HeardPartition,
+    HeardTopic,
+)
+from minibroker.wire.tables.end_quorum_epoch import (
+    Candidate,
+    EndedPartition,
+    EndedTopic,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+)
+from minibroker.wire.tables.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    LeaderIdAndEpoch,
+    PartitionData,
+    ReplicaState,
+)
+from minibroker.wire.tables.vote import (
+    VotePartition,
+    VotePartitionResult,
+    VoteRequest,
+    VoteResponse,
+    VoteTopic,
+    VoteTopicResult,
+)
+from minibroker.wire.uuids import NO_UUID
+
+_NO_SESSION_EPOCH = -1
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
+
+
+def request_of(message: Message, cluster_id: str) -> Request:
+    """The request that carries a message."""
+    if isinstance(message, Vote):
+        return _vote_request(message, cluster_id)
+    if isinstance(message, BeginQuorumEpoch):
+        begun = BegunPartition(
+            partition_index=0,
+            voter_directory_id=message.voter.directory_id,
+            leader_id=message.leader_id,
+            leader_epoch=message.epoch,
+        )
+        topics = [BegunTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[begun])]
+        return BeginQuorumEpochRequest(cluster_id=cluster_id, voter_id=message.voter.node_id, topics=topics)
+    candidates = [
+        Candidate(candidate_id=it.node_id, candidate_directory_id=it.directory_id) for it in message.successors
+    ]
+    ended = EndedPartition(
+        partition_index=0,
+        leader_id=message.leader_id,
+        leader_epoch=message.epoch,
+        preferred_candidates=candidates,
+    )
+    ended_topics = [EndedTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[ended])]
+    return EndQuorumEpochRequest(cluster_id=cluster_id, topics=ended_topics)
+
+
+def _vote_request(message: Vote, cluster_id: str) -> VoteRequest:
+    partition = VotePartition(
+        partition_index=0,
+        replica_epoch=message.epoch,
+        replica_id=message.candidate.node_id,
+        replica_directory_id=message.candidate.directory_id,
+        voter_directory_id=message.voter.directory_id,
+        last_offset_epoch=message.last_epoch,
+        last_offset=message.last_offset,
+        pre_vote=message.is_pre_vote,
+    )
+    topics = [VoteTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])]
+    return VoteRequest(cluster_id=cluster_id, voter_id=message.voter.node_id, topics=topics)
+
+
+def vote_of(request: VoteRequest) -> Vote | None:
+    """The message in a request, if there is one."""
+    for topic in request.topics:
+        for it in topic.partitions:
+            return Vote(
+                it.replica_epoch,
+                VoterKey(it.replica_id, bytes(it.replica_directory_id)),
+                VoterKey(request.voter_id, bytes(it.voter_directory_id)),
+                it.last_offset_epoch,
+                it.last_offset,
+                it.pre_vote,
+            )
+    return None
+
+
+def begin_of(request: BeginQuorumEpochRequest) -> BeginQuorumEpoch | None:
+    """The message in a request, if there is one."""
+    for topic in request.topics:
+        for it in topic.partitions:
+            voter = VoterKey(request.voter_id, bytes(it.voter_directory_id))
+            return BeginQuorumEpoch(it.leader_epoch, it.leader_id, voter)
+    return None
+
+
+def end_of(request: EndQuorumEpochRequest) -> EndQuorumEpoch | None:
+    """The message in a request, if there is one."""
+    for topic in request.topics:
+        for it in topic.partitions:
+            successors = tuple(
+                VoterKey(one.candidate_id, bytes(one.candidate_directory_id)) for one in it.preferred_candidates
+            )
+            return EndQuorumEpoch(it.leader_epoch, it.leader_id, successors)
+    return None
+
+
+# Responses ------------------------------------------------------------------------------------------------------------
+
+
+def vote_response(voted: Voted) -> Response:
+    """The response that carries an answer."""
+    result = VotePartitionResult(
+        partition_index=0,
+        error_code=voted.code,
+        leader_id=voted.leader_id,
+        leader_epoch=voted.epoch,
+        vote_granted=voted.is_granted,
+    )
+    return VoteResponse(topics=[VoteTopicResult(topic_name=CLUSTER_METADATA_TOPIC, partitions=[result])])
+
+
+def voted_of(response: VoteResponse) -> Voted | None:
+    """The answer in a response, if there is one."""
+    for topic in response.topics:
+        for it in topic.partitions:
+            return Voted(ErrorCode(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
+    return None
+
+
+def _heard_topics(heard: Heard) -> list[HeardTopic]:
+    it = HeardPartition(partition_index=0, error_code=heard.code, leader_id=heard.leader_id, leader_epoch=heard.epoch)
+    return [HeardTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[it])]
+
+
+def begin_response(heard: Heard) -> Response:
+    """The response that carries an answer."""
+    return BeginQuorumEpochResponse(topics=_heard_topics(heard))
+
+
+def end_response(heard: Heard) -> Response:
+    """The response that carries an answer."""
+    return EndQuorumEpochResponse(topics=_heard_topics(heard))
+
+
+def heard_of(response: BeginQuorumEpochResponse | EndQuorumEpochResponse) -> Heard | None:
+    """The answer in a response, if there is one."""
+    for topic in response.topics:
+        for it in topic.partitions:
+            return Heard(ErrorCode(it.error_code), it.leader_epoch, it.leader_id)
+    return None
+
+
+# Fetches --------------------------------------------------------------------------------------------------------------
+
+
+def fetch_request(fetch: Fetch, cluster_id: str, *, wait_ms: int, bytes_max: int) -> FetchRequest:
+    """The request that asks for the metadata log."""
+    partition = FetchPartition(
+        partition=0,
+        current_leader_epoch=fetch.epoch,
+        fetch_offset=fetch.offset,
+        last_fetched_epoch=fetch.last_epoch,
+        log_start_offset=0,
+        partition_max_bytes=bytes_max,
+        replica_directory_id=fetch.replica.directory_id,
+    )
+    return FetchRequest(
+        cluster_id=cluster_id,
+        replica_state=ReplicaState(replica_id=fetch.replica.node_id),
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        session_epoch=_NO_SESSION_EPOCH,
+        topics=[FetchTopic(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=[partition])],
+    )
+
+
+def fetch_of(request: FetchRequest) -> tuple[Fetch, int] | None:
+    """What is asked of the metadata log, and how many bytes at most; None if something else is asked for."""
+    for topic in request.topics:
+        if topic.topic_id == CLUSTER_METADATA_TOPIC_ID:
+            for it in topic.partitions:
+                key = VoterKey(request.replica_state.replica_id, bytes(it.replica_directory_id or NO_UUID))
+                fetch = Fetch(it.current_leader_epoch, key, it.fetch_offset, it.last_fetched_epoch)
+                return fetch, min(request.max_bytes, it.partition_max_bytes)
+    return None
+
+
+def fetch_response(fetched: Fetched) -> Response:
+    """The response that carries records, or where logs part, or who leads."""
+    data = PartitionData(
+        partition_index=0,
+        error_code=fetched.code,
+        high_watermark=fetched.high_watermark,
+        aborted_transactions=None,
+        current_leader=LeaderIdAndEpoch(leader_id=fetched.leader_id, leader_epoch=fetched.epoch),
+        records=bytes(fetched.records),
+    )
+    if fetched.diverging is not None:
+        data.diverging_epoch = EpochEndOffset(epoch=fetched.diverging.epoch, end_offset=fetched.diverging.end_offset)
+    topics = [FetchableTopicResponse(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=[data])]
+    return FetchResponse(responses=topics)
+
+
+def fetched_of(response: FetchResponse) -> Fetched | None:
+    """The answer in a response, if there is one."""
+    for topic in response.responses:
+        for it in topic.partitions:
+            diverging = it.diverging_epoch
+            return Fetched(
+                ErrorCode(it.error_code),
+                it.current_leader.leader_epoch,
+                it.current_leader.leader_id,
+                it.records if isinstance(it.records, memoryview) else NO_RECORDS,
+                it.high_watermark,
+                EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_EPOCH else None,
+            )
+    return None
