@@ -114,6 +114,24 @@ _KEYS = [
         "Which nodes decide about metadata, as ID@HOST:PORT; if not set, this node alone. This broker takes one.",
     ),
     ConfigKey(
+        "controller.quorum.election.timeout.ms",
+        INT,
+        "500",
+        at_least(1),
+        "How long a voter waits for a leader, or a candidate for votes, before it tries by itself.",
+    ),
+    ConfigKey(
+        "controller.quorum.fetch.timeout.ms",
+        INT,
+        "1000",
+        at_least(1),
+        "How long a follower of the quorum waits for its leader before it stands for election.",
+    ),
+    ConfigKey(
+        "broker.session.timeout.ms", INT, "2000", at_least(1), "How long a silent broker is believed to be alive."
+    ),
+    ConfigKey("broker.heartbeat.interval.ms", INT, "500", at_least(1), "How often a broker says that it is alive."),
+    ConfigKey(
         "replica.lag.time.max.ms",
         LONG,
         "30000",

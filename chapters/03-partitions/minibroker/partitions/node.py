@@ -80,8 +80,8 @@ class Node:
 
     async def _start(self) -> None:
         # The port first: whether it is free is known at once. Nobody is served before `Server.start`.
-        listener = _only(self._config)
-        bound = self._cleanup.enter_context(_bind(listener))
+        listener = only_listener(self._config)
+        bound = self._cleanup.enter_context(bind(listener))
         path = self._config.log_dirs[0]
         self._cleanup.callback(os.close, lock(path))
         identity = await self.identify(path)
@@ -93,8 +93,8 @@ class Node:
         self.authority.subscribe(self._reconfigure)
         self.add_handlers(path)
         config = self._config.with_dynamic(self.authority.image.configs)
-        self.server = Server(self.registry, self.waiting, _limits(config), tracer=self._tracer)
-        self.upkeep = Upkeep(self.store, self.data, self.files, _schedule(config), self._threads[1])
+        self.server = Server(self.registry, self.waiting, limits_of(config), tracer=self._tracer)
+        self.upkeep = Upkeep(self.store, self.data, self.files, schedule_of(config), self._threads[1])
         self.upkeep.start()
         await self.server.start(bound, backlog=self._config.socket_listen_backlog_size)
 
@@ -173,8 +173,8 @@ class Node:
         """Follow what can be changed while the broker runs."""
         if new.configs is not old.configs:
             config = self._config.with_dynamic(new.configs)
-            self.server.limits = _limits(config)
-            self.upkeep.schedule = _schedule(config)
+            self.server.limits = limits_of(config)
+            self.upkeep.schedule = schedule_of(config)
 
     def _endpoint(self, port: int) -> Endpoint:
         """Where clients are told to find this broker."""
@@ -230,7 +230,8 @@ class Node:
         self._cleanup.close()
 
 
-def _only(config: NodeConfig) -> Listener:
+def only_listener(config: NodeConfig) -> Listener:
+    """The one place where a broker listens."""
     if len(config.listeners) > 1:
         raise BrokerFailure(f"{len(config.listeners)} listeners are set, this broker takes one")
     if len(config.log_dirs) > 1:
@@ -238,7 +239,8 @@ def _only(config: NodeConfig) -> Listener:
     return config.listeners[0]
 
 
-def _bind(listener: Listener) -> socket.socket:
+def bind(listener: Listener) -> socket.socket:
+    """Take the port; nobody is served yet."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     # With its protocol named, asyncio switches Nagle's algorithm off: an answer must not wait for the next.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -279,7 +281,8 @@ def _disk(path: str) -> tuple[str, int, int]:
     return os.path.abspath(path), usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
 
 
-def _limits(config: NodeConfig) -> Limits:
+def limits_of(config: NodeConfig) -> Limits:
+    """What clients may ask of the server."""
     queued = config.queued_max_request_bytes
     return Limits(
         request_bytes_max=config.socket_request_max_bytes,
@@ -290,7 +293,8 @@ def _limits(config: NodeConfig) -> Limits:
     )
 
 
-def _schedule(config: NodeConfig) -> Schedule:
+def schedule_of(config: NodeConfig) -> Schedule:
+    """How often what is done."""
     return Schedule(
         initial_delay_ms=config.log_initial_task_delay_ms,
         retention_ms=config.log_retention_check_interval_ms,

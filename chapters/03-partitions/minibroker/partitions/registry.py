@@ -102,6 +102,10 @@ class Registry:
         inner = entry.handler
         entry.handler = lambda call: around(call, inner)
 
+    def keys(self) -> list[ApiKey]:
+        """The APIs that have a handler."""
+        return [ApiKey(key) for key in self._entries]
+
     def ranges(self) -> list[ApiVersion]:
         """What ApiVersions tells."""
         return [

@@ -36,7 +36,7 @@ from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.observer import MetadataPartition, Observer
 from minibroker.replicas.peers import PeerAddress, Peers
 from minibroker.replicas.proposing import Outbox, Proposer
-from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch
+from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch, Replicas
 from minibroker.replication.authority import RegisterReplicas
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import Replica, ReplicaSettings
@@ -324,7 +324,7 @@ class ReplicatedNode(Node):
         """What chapter 03 serves, and what nodes say to each other."""
         super().add_handlers(path)
         add = self.registry.add
-        replicas = _Replicas(self)
+        replicas = self.replica_routes()
         add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(replicas))
         add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(replicas))
         decisions = Decisions(self.authority, self._config, live=self._live)
@@ -339,6 +339,10 @@ class ReplicatedNode(Node):
             self._forward = Forward(self._peers, self.waiting, authority_id=lambda: self._authority_id)
             for key in FORWARDED:
                 self.registry.wrap(key, lambda call, _inner: self._forward(call))
+
+    def replica_routes(self) -> Replicas:
+        """The replicas of this node, for handlers that need more than chapter 03's port."""
+        return _Replicas(self)
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Where another node decides, a topic that is asked for is asked for there; the client asks again."""

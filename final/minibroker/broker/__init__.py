@@ -1,0 +1,1 @@
+"""A node of a cluster: everything that the chapters have built, assembled."""

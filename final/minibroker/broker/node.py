@@ -1,0 +1,320 @@
+"""A node of a cluster: broker and voter, or broker alone. Any of them may be killed at any time.
+
+    start   open the logs → take part in the quorum → register with whoever decides → follow the metadata up to there →
+            lead and follow what they say → be heard, and unfenced → serve clients
+    stop    say that we go, and wait until others lead what we led → serve no more → close the logs
+
+The nodes of `controller.quorum.voters` vote; a node that is not among them only follows. One listener serves clients and
+nodes alike. Until a node is part of its cluster it talks to nodes only: a client that comes early is sent away, and comes
+again.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import random
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from minibroker.broker.authority import ClusterAuthority
+from minibroker.client.errors import ClientError, known_code
+from minibroker.controller.answering import ControllerDecisions
+from minibroker.controller.deciding import Controller
+from minibroker.controller.lifecycle import FenceBroker
+from minibroker.controller.sessions import Sessions
+from minibroker.metadata.authority import METADATA_LOG_CONFIG
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.image import Endpoint, Image
+from minibroker.partitions.administration import Administration
+from minibroker.partitions.errors import BrokerFailure, Disconnect
+from minibroker.partitions.identity import Identity, identify, lock, new_id_bytes
+from minibroker.partitions.node import Node, bind, limits_of, only_listener, schedule_of
+from minibroker.partitions.registry import Answer, Call, Handler
+from minibroker.partitions.server import Server, Tracer, monotonic_ms, wall_clock_ms
+from minibroker.partitions.store import METADATA
+from minibroker.partitions.upkeep import Upkeep
+from minibroker.quorum.running import Quorum
+from minibroker.raft.election import Ballot
+from minibroker.raft.node import Raft, RaftSettings
+from minibroker.raft.voters import Voter, VoterKey, VoterSet
+from minibroker.replicas.fetching import Self
+from minibroker.replicas.forwarding import Forward
+from minibroker.replicas.node import FORWARDED, ReplicatedNode
+from minibroker.replicas.peers import PeerAddress
+from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
+from minibroker.replication.epochs import EpochCache
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from minibroker.wire.tables.broker_registration import Listener as RegisteredListener
+from minibroker.wire.uuids import parse_uuid, uuid_text
+
+log = logging.getLogger(__name__)
+
+_ASK_MS = 3000
+_RETRY_S = 0.05
+_SESSION_CHECK_S = 0.1
+_GOODBYE_S_MAX = 10.0
+
+# What nodes ask of each other, also before they serve clients.
+BETWEEN_NODES = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+    }
+)
+# What only who decides can answer, besides chapter 04's.
+DECIDED = (*FORWARDED, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS)
+
+
+class ClusterNode(ReplicatedNode):
+    """One node of a cluster."""
+
+    voters_max = 2**31
+
+    def __init__(self, config: NodeConfig, *, tracer: Tracer | None = None) -> None:
+        super().__init__(config, tracer=tracer)
+        self.me = Self(config.node_id, -1)
+        self._sessions = Sessions(config.broker_session_timeout_ms)
+        self._is_serving = False
+        self._is_leaving = False
+        self._unfenced = asyncio.Event()
+        self._may_go = asyncio.Event()
+
+    @property
+    def is_authority(self) -> bool:
+        """Nobody is for good: see `ClusterAuthority.is_active`."""
+        return False
+
+    @property
+    def _authority_id(self) -> int:
+        return self.raft.leader_id
+
+    @_authority_id.setter
+    def _authority_id(self, node_id: int) -> None:
+        """Whoever leads decides: there is nothing to set."""
+
+    def _address_of(self, node_id: int) -> PeerAddress | None:
+        broker = self.authority.image.brokers.get(node_id)
+        if broker is not None:
+            return PeerAddress(broker.host, broker.port)
+        # Before it is registered, a voter is where the configuration says.
+        voter = next((it for it in self._config.quorum_voters if it.node_id == node_id), None)
+        return None if voter is None else PeerAddress(voter.host, voter.port)
+
+    # Starting ---------------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        bound = self._cleanup.enter_context(bind(only_listener(self._config)))
+        path = self._config.log_dirs[0]
+        self._cleanup.callback(os.close, lock(path))
+        identity = identify(path, self._node_id, cluster_id=self._cluster_id())
+        self._open(path)
+        endpoint = self._endpoint(bound.getsockname()[1])
+        self._make_quorum(identity)
+        self.store = self.make_store()
+        self.add_handlers(path)
+        config = self._config
+        self.server = Server(self.registry, self.waiting, limits_of(config), tracer=self._tracer)
+        self.upkeep = Upkeep(self.store, self.data, self.files, schedule_of(config), self._threads[1])
+        await self.server.start(bound, backlog=config.socket_listen_backlog_size)
+        # From here on this node votes, and is found by others.
+        self.quorum.start()
+        self._begin(self._keep_sessions())
+        await self._register(identity, endpoint)
+        # Nothing may come between reading the image and following it.
+        self.store.start(self.authority.image, is_removed=self.authority.is_removed)
+        self.authority.subscribe(self.store.follow)
+        self.authority.subscribe(self._reconfigure)
+        self._is_serving = True
+        self.upkeep.start()
+        self._begin(self._heartbeat())
+        await self._unfenced.wait()
+
+    def _cluster_id(self) -> str | None:
+        """The voters of a cluster are its identity, until a directory has one: nodes need not be told another secret."""
+        voters = self._config.quorum_voters
+        if not voters:
+            return None
+        names = ",".join(f"{it.node_id}@{it.host}:{it.port}" for it in sorted(voters))
+        return uuid_text(hashlib.sha256(names.encode()).digest()[:16])
+
+    def _make_quorum(self, identity: Identity) -> None:
+        directory = self.data.directory_of(METADATA)
+        epochs = EpochCache(self.files, directory)
+        metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG, companions=[epochs])
+        key = VoterKey(self._node_id, parse_uuid(identity.directory_id))
+        voters = [Voter(VoterKey(it.node_id), it.host, it.port) for it in self._config.quorum_voters]
+        self.raft = Raft(
+            key,
+            metadata_log,
+            epochs,
+            Ballot(self.files, directory),
+            VoterSet.of(voters or [Voter(VoterKey(self._node_id))]),
+            chance=random.randrange,
+            now_ms=monotonic_ms(),
+            settings=RaftSettings(
+                election_timeout_ms=self._config.quorum_election_timeout_ms,
+                fetch_timeout_ms=self._config.quorum_fetch_timeout_ms,
+            ),
+        )
+        controller = Controller(
+            self.raft, Image(cluster_id=identity.cluster_id), clock=wall_clock_ms, done=self._on_done
+        )
+        controller.on_active = self._on_active
+        self.controller = controller
+        self.authority: ClusterAuthority = ClusterAuthority(controller, self._peers, self.me, self._on_done)
+        self.quorum = Quorum(
+            self.raft,
+            controller,
+            self._peers,
+            self.waiting,
+            cluster_id=identity.cluster_id,
+            begin=self._begin,
+        )
+
+    def _on_active(self) -> None:
+        log.warning("node %d decides from now on, in epoch %d", self._node_id, self.raft.epoch)
+        self._sessions.begin(self.authority.image.brokers, monotonic_ms())
+
+    async def _register(self, identity: Identity, endpoint: Endpoint) -> None:
+        request = BrokerRegistrationRequest(
+            broker_id=self._node_id,
+            cluster_id=identity.cluster_id,
+            incarnation_id=new_id_bytes(),
+            listeners=[RegisteredListener(**endpoint._asdict())],
+            rack=self._config.broker_rack,
+            previous_broker_epoch=self._previous_broker_epoch(self.authority.image),
+        )
+        response: BrokerRegistrationResponse = await self._ask_who_decides(request)
+        if response.error_code:
+            code = known_code(response.error_code)
+            raise BrokerFailure(f"node {self._node_id} could not be registered: {code.name}: {code.message}")
+        self._remember(response.broker_epoch)
+        self.me.broker_epoch = response.broker_epoch
+        while self.authority.image.offset < response.broker_epoch:
+            await self.quorum.changed()
+
+    async def _ask_who_decides(self, request: Any) -> Any:
+        """Ask the leader of the quorum; whoever that is by then, if it changes."""
+        is_told = False
+        while True:
+            try:
+                leader_id = self.raft.leader_id
+                if leader_id >= 0:
+                    response = await self._peers.send(leader_id, request, timeout_ms=_ASK_MS)
+                    if response.error_code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
+                        return response
+            except ClientError as error:
+                log.debug("node %d: %s", leader_id, error)
+            if not is_told and leader_id < 0:
+                log.warning("waiting until a majority of the voters %s is there", list(self.raft.voters))
+                is_told = True
+            await asyncio.sleep(_RETRY_S)
+
+    def _check_that_we_are_we(self, image: Image) -> None:
+        if self.me.broker_epoch >= 0:
+            super()._check_that_we_are_we(image)
+
+    # Being heard ------------------------------------------------------------------------------------------------------
+
+    async def _heartbeat(self) -> None:
+        """Say that this node is there, until it is gone."""
+        interval_s = self._config.broker_heartbeat_interval_ms / 1000
+        while True:
+            request = BrokerHeartbeatRequest(
+                broker_id=self._node_id,
+                broker_epoch=self.me.broker_epoch,
+                current_metadata_offset=self.authority.image.offset,
+                want_fence=False,
+                want_shut_down=self._is_leaving,
+                offline_log_dirs=[],
+            )
+            response: BrokerHeartbeatResponse = await self._ask_who_decides(request)
+            if response.error_code:
+                code = known_code(response.error_code)
+                log.warning("node %d is not heard: %s", self._node_id, code.name)
+            elif response.should_shut_down:
+                self._may_go.set()
+            elif not response.is_fenced:
+                self._unfenced.set()
+            is_urgent = self._is_leaving or not self._unfenced.is_set()
+            await asyncio.sleep(_RETRY_S if is_urgent else interval_s)
+
+    async def _keep_sessions(self) -> None:
+        """While this node decides: fence who has fallen silent."""
+        while True:
+            await asyncio.sleep(_SESSION_CHECK_S)
+            if self.authority.is_active:
+                for broker_id in self._sessions.silent(self.authority.image.live_brokers(), monotonic_ms()):
+                    log.warning("node %d has been silent for %d ms: fenced", broker_id, self._sessions.session_ms)
+                    self.authority.propose(FenceBroker(broker_id))
+                self.quorum.step()
+
+    def _live(self) -> Collection[int]:
+        return self.authority.image.live_brokers()
+
+    # Serving ----------------------------------------------------------------------------------------------------------
+
+    def add_handlers(self, path: str) -> None:
+        """Everything; to clients not before this node is part of its cluster."""
+        Node.add_handlers(self, path)
+        add = self.registry.add
+        replicas = self.replica_routes()
+        add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(replicas))
+        add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(replicas))
+        decisions = ControllerDecisions(
+            self.authority, self._config, self._sessions, live=self._live, clock=monotonic_ms
+        )
+        add(ApiKey.ELECT_LEADERS, decisions.elect_leaders)
+        add(ApiKey.ALTER_PARTITION, decisions.alter_partition)
+        add(ApiKey.BROKER_REGISTRATION, decisions.register)
+        add(ApiKey.BROKER_HEARTBEAT, decisions.heartbeat)
+        add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
+        add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
+        add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
+        self._forward = Forward(self._peers, self.waiting, authority_id=lambda: self._authority_id)
+        for key in DECIDED:
+            self.registry.wrap(key, self._here_or_there)
+        for key in self.registry.keys():
+            if key not in BETWEEN_NODES:
+                self.registry.wrap(key, self._gate)
+        self.registry.wrap(ApiKey.API_VERSIONS, self._gate_for_clients)
+        self.quorum.add_handlers(self.registry)
+        self.registry.wrap(ApiKey.DESCRIBE_QUORUM, self._here_or_there)
+
+    def _here_or_there(self, call: Call[Any], inner: Handler) -> Answer:
+        return inner(call) if self.authority.is_active else self._forward(call)
+
+    def _gate(self, call: Call[Any], inner: Handler) -> Answer:
+        if not self._is_serving:
+            raise Disconnect("this node is not part of its cluster yet")
+        return inner(call)
+
+    def _gate_for_clients(self, call: Call[Any], inner: Handler) -> Answer:
+        is_node = (call.header.client_id or "").startswith("node-")
+        return inner(call) if is_node else self._gate(call, inner)
+
+    def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
+        """Create topics here if this node decides, or ask who does."""
+        if self.authority.is_active:
+            return administration.create_on_demand(names)
+        return super().create_on_demand(administration, names)
+
+    # Leaving ----------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Go in order: first let others lead, so that no client has to find out by itself."""
+        self._is_leaving = True
+        try:
+            async with asyncio.timeout(_GOODBYE_S_MAX):
+                await self._may_go.wait()
+        except TimeoutError:
+            log.warning("node %d goes without leave: nobody decides, or nobody else can lead", self._node_id)
+        self.quorum.step(self.raft.resign(monotonic_ms()))
+        await super().stop()
