@@ -32,7 +32,16 @@ for module in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol."):
         importlib.import_module(module.name)
 KAFKA_PYTHON = {cls.__name__: cls for cls in ApiMessage.__subclasses__()}
 # What only brokers say to each other: a client has no tables for it.
-BETWEEN_BROKERS = {"Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "AlterPartition", "BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIds"}
+BETWEEN_BROKERS = {
+    "AllocateProducerIds",
+    "AlterPartition",
+    "BeginQuorumEpoch",
+    "BrokerHeartbeat",
+    "BrokerRegistration",
+    "EndQuorumEpoch",
+    "FetchSnapshot",
+    "Vote",
+}
 CLIENTS_MESSAGES = [(cls, version) for cls, version in EVERY_MESSAGE if api_of(cls).name not in BETWEEN_BROKERS]
 
 
@@ -58,6 +67,9 @@ def kio_plain(value: Any) -> object:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
+# kio writes a tagged struct that holds its defaults; Kafka and we leave it out.
+WRITES_DEFAULTS = {"FetchSnapshotResponse"}
+
 NONES: tuple[object, ...] = (bytes(16), -1, -(2**31), [-1, -1])
 
 
@@ -80,7 +92,9 @@ def test_kio_reads_what_we_write_and_writes_what_we_read(cls: type[Message], ver
     assert same(plain(message, version), kio_plain(read)), read
     with io.BytesIO() as buffer:
         entity_writer(theirs)(buffer, read)
-        assert buffer.getvalue() == written
+        if cls.__name__ not in WRITES_DEFAULTS:
+            assert buffer.getvalue() == written
+        assert plain(decode_whole(cls, memoryview(buffer.getvalue()), 0, version), version) == plain(message, version)
     assert plain(decode_whole(cls, memoryview(written), 0, version), version) == plain(message, version)
 
 

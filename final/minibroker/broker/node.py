@@ -37,6 +37,7 @@ from minibroker.partitions.upkeep import Upkeep
 from minibroker.quorum.running import Quorum
 from minibroker.raft.election import Ballot
 from minibroker.raft.node import Raft, RaftSettings
+from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.forwarding import Forward
@@ -150,6 +151,7 @@ class ClusterNode(ReplicatedNode):
         metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG, companions=[epochs])
         key = VoterKey(self._node_id, parse_uuid(identity.directory_id))
         voters = [Voter(VoterKey(it.node_id), it.host, it.port) for it in self._config.quorum_voters]
+        snapshots = SnapshotFiles(self.files, directory)
         self.raft = Raft(
             key,
             metadata_log,
@@ -162,6 +164,7 @@ class ClusterNode(ReplicatedNode):
                 election_timeout_ms=self._config.quorum_election_timeout_ms,
                 fetch_timeout_ms=self._config.quorum_fetch_timeout_ms,
             ),
+            snapshots=snapshots,
         )
         controller = Controller(
             self.raft, Image(cluster_id=identity.cluster_id), clock=wall_clock_ms, done=self._on_done
@@ -176,7 +179,10 @@ class ClusterNode(ReplicatedNode):
             self.waiting,
             cluster_id=identity.cluster_id,
             begin=self._begin,
+            snapshots=snapshots,
+            snapshot_bytes=self._config.metadata_snapshot_bytes,
         )
+        controller.image = self.quorum.image_of_snapshot()
 
     def _on_active(self) -> None:
         log.warning("node %d decides from now on, in epoch %d", self._node_id, self.raft.epoch)

@@ -128,6 +128,13 @@ _KEYS = [
         "How long a follower of the quorum waits for its leader before it stands for election.",
     ),
     ConfigKey(
+        "metadata.log.max.record.bytes.between.snapshots",
+        LONG,
+        str(20 * 1024**2),
+        at_least(1),
+        "How large the metadata log may be before a snapshot takes the place of its beginning.",
+    ),
+    ConfigKey(
         "broker.session.timeout.ms", INT, "2000", at_least(1), "How long a silent broker is believed to be alive."
     ),
     ConfigKey("broker.heartbeat.interval.ms", INT, "500", at_least(1), "How often a broker says that it is alive."),

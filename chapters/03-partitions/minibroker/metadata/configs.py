@@ -144,6 +144,7 @@ class NodeConfig:
     producer_id_expiration_ms = _Setting[int]("producer.id.expiration.ms")
     quorum_election_timeout_ms = _Setting[int]("controller.quorum.election.timeout.ms")
     quorum_fetch_timeout_ms = _Setting[int]("controller.quorum.fetch.timeout.ms")
+    metadata_snapshot_bytes = _Setting[int]("metadata.log.max.record.bytes.between.snapshots")
     broker_session_timeout_ms = _Setting[int]("broker.session.timeout.ms")
     broker_heartbeat_interval_ms = _Setting[int]("broker.heartbeat.interval.ms")
     replica_lag_time_max_ms = _Setting[int]("replica.lag.time.max.ms")

@@ -34,6 +34,7 @@ from minibroker.wire.tables.describe_topic_partitions import (
 from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from minibroker.wire.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
 from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
+from minibroker.wire.tables.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from minibroker.wire.tables.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from minibroker.wire.tables.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -198,6 +199,7 @@ APIS: dict[int, Api] = {
         _api(DescribeQuorumRequest, DescribeQuorumResponse),
         _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
         _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
+        _api(FetchSnapshotRequest, FetchSnapshotResponse),
     )
 }
 

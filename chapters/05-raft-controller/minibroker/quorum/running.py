@@ -7,12 +7,16 @@ is told to catch up: it folds what is decided, and completes what was waited for
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from minibroker.client.errors import ClientError
 from minibroker.controller.deciding import Controller
+from minibroker.metadata.image import Builder, Image
+from minibroker.metadata.records import decode_record, encode_record
+from minibroker.metadata.snapshot import records_of
 from minibroker.partitions.registry import Answer, Call, Handler, Registry
-from minibroker.partitions.server import monotonic_ms
+from minibroker.partitions.server import monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import METADATA
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.quorum.translating import (
@@ -26,12 +30,17 @@ from minibroker.quorum.translating import (
     fetched_of,
     heard_of,
     request_of,
+    snapshot_fetch_of,
+    snapshot_fetched_of,
+    snapshot_request,
+    snapshot_response,
     vote_of,
     vote_response,
     voted_of,
 )
-from minibroker.raft.messages import Fetched, Send, Vote
+from minibroker.raft.messages import Fetched, FetchSnapshot, Send, SnapshotFetched, SnapshotId, Vote
 from minibroker.raft.node import FETCH_BYTES_MAX, Raft
+from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.voters import VoterKey
 from minibroker.replicas.peers import Peers
 from minibroker.wire.apis import ApiKey
@@ -49,12 +58,14 @@ from minibroker.wire.tables.describe_quorum import (
 )
 from minibroker.wire.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
 from minibroker.wire.tables.fetch import FetchRequest
+from minibroker.wire.tables.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from minibroker.wire.tables.vote import VoteRequest, VoteResponse
 
 log = logging.getLogger(__name__)
 
 _FETCH_WAIT_MS = 300
 _PATIENCE_MS = 1000
+_SNAPSHOT_PIECE_BYTES = 1024**2
 _TICK_S_MAX = 0.05
 _RETRY_S = 0.05
 
@@ -71,6 +82,8 @@ class Quorum:
         *,
         cluster_id: str,
         begin: Callable[[Coroutine[Any, Any, None]], None],
+        snapshots: SnapshotFiles,
+        snapshot_bytes: int = 20 * 1024**2,
     ) -> None:
         self.raft = raft
         self.controller = controller
@@ -78,6 +91,8 @@ class Quorum:
         self._waiting = waiting
         self._cluster_id = cluster_id
         self._begin = begin
+        self.snapshots = snapshots
+        self.snapshot_bytes = snapshot_bytes
         self._told: dict[VoterKey, int] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -138,6 +153,7 @@ class Quorum:
             if self.raft.is_leader:
                 self.raft.bind_voters(timestamp=now_ms)
                 self.step()
+            self.maybe_snapshot()
             await asyncio.sleep(min(max(self.raft.next_deadline_ms - now_ms, 1) / 1000, _TICK_S_MAX))
 
     async def _fetch(self) -> None:
@@ -147,6 +163,9 @@ class Quorum:
 
     async def _fetch_once(self) -> bool:
         """Keep one fetch under way; return whether to ask again at once."""
+        wanted = self.raft.snapshot_position(self.snapshots.received)
+        if wanted is not None:
+            return await self._fetch_snapshot(wanted)
         position, target = self.raft.position(), self.raft.target()
         if position is None or target == self.raft.me.node_id:
             return False
@@ -167,6 +186,55 @@ class Quorum:
         self.step()
         return fetched.code is ErrorCode.NONE
 
+    async def _fetch_snapshot(self, wanted: FetchSnapshot) -> bool:
+        """Fetch the next piece of a snapshot; with the last one, go on from it."""
+        request = snapshot_request(wanted, self._cluster_id, bytes_max=_SNAPSHOT_PIECE_BYTES)
+        try:
+            response = await self._peers.send(
+                self.raft.target(), request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _PATIENCE_MS
+            )
+        except ClientError as error:
+            log.debug("snapshot: %s", error)
+            return False
+        found = snapshot_fetched_of(response)
+        if found is None or not self.raft.on_snapshot_fetched(found, monotonic_ms()):
+            self.snapshots.give_up()
+            return False
+        if self.snapshots.receive(wanted.snapshot, found.position, found.data, found.size):
+            assert self.snapshots.voters is not None
+            self.raft.on_snapshot(wanted.snapshot, self.snapshots.voters)
+            self.controller.reset(self.image_of_snapshot())
+            log.warning("the metadata begin with a snapshot of everything before %d", wanted.snapshot.end_offset)
+        self.step()
+        return True
+
+    def image_of_snapshot(self) -> Image:
+        """What the newest snapshot says; nothing if there is none."""
+        empty = Image(cluster_id=self._cluster_id)
+        if self.snapshots.latest is None:
+            return empty
+        # All its records count as of its end.
+        builder = Builder(empty)
+        values = self.snapshots.values()
+        first = self.snapshots.latest.end_offset - len(values)
+        for number, value in enumerate(values):
+            builder.fold(decode_record(value), first + number)
+        return replace(builder.build(), offset=self.snapshots.latest.end_offset - 1)
+
+    def maybe_snapshot(self) -> None:
+        """Write a snapshot when the log has grown, and let the log forget what is in it."""
+        raft, image = self.raft, self.controller.image
+        end_offset = image.offset + 1
+        latest = self.snapshots.latest
+        if raft.log.size < self.snapshot_bytes or end_offset > raft.high_watermark:
+            return
+        if latest is not None and end_offset <= latest.end_offset:
+            return
+        snapshot = SnapshotId(end_offset, raft.epochs.epoch_of(image.offset))
+        values = [encode_record(record) for record in records_of(image)]
+        self.snapshots.write(snapshot, raft.voters_at(end_offset), values, timestamp=wall_clock_ms())
+        raft.forget_before(snapshot)
+
     # Handlers ---------------------------------------------------------------------------------------------------------
 
     def add_handlers(self, registry: Registry) -> None:
@@ -175,6 +243,7 @@ class Quorum:
         registry.add(ApiKey.BEGIN_QUORUM_EPOCH, self.on_begin)
         registry.add(ApiKey.END_QUORUM_EPOCH, self.on_end)
         registry.add(ApiKey.DESCRIBE_QUORUM, self.on_describe)
+        registry.add(ApiKey.FETCH_SNAPSHOT, self.on_fetch_snapshot)
         registry.wrap(ApiKey.FETCH, self.on_fetch)
 
     def _is_foreign(self, cluster_id: str | None) -> bool:
@@ -227,6 +296,21 @@ class Quorum:
         if response is not None:
             return response
         return Wait(keys=(METADATA,), timeout_ms=call.request.max_wait_ms, attempt=attempt, expire=expire)
+
+    def on_fetch_snapshot(self, call: Call[FetchSnapshotRequest]) -> Answer:
+        """The handler of FetchSnapshot."""
+        wanted = snapshot_fetch_of(call.request)
+        if self._is_foreign(call.request.cluster_id) or wanted is None:
+            return FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+        code, raft = self.raft.on_fetch_snapshot(wanted), self.raft
+        piece = self.snapshots.piece(
+            wanted.snapshot, wanted.position, min(call.request.max_bytes, _SNAPSHOT_PIECE_BYTES)
+        )
+        if code is ErrorCode.NONE and piece is None:
+            code = ErrorCode.SNAPSHOT_NOT_FOUND
+        size, data = piece if code is ErrorCode.NONE and piece is not None else (0, b"")
+        found = SnapshotFetched(code, raft.epoch, raft.leader_id, size, wanted.position, data)
+        return snapshot_response(wanted.snapshot, found)
 
     def _is_news(self, replica: VoterKey, fetched: Fetched) -> bool:
         """Whether an answer is worth sending now: it has records, or an error, or more is decided than was told."""

@@ -11,8 +11,11 @@ from minibroker.raft.messages import (
     EndQuorumEpoch,
     Fetch,
     Fetched,
+    FetchSnapshot,
     Heard,
     Message,
+    SnapshotFetched,
+    SnapshotId,
     Vote,
     Voted,
 )
@@ -45,6 +48,18 @@ from minibroker.wire.tables.fetch import (
     PartitionData,
     ReplicaState,
 )
+from minibroker.wire.tables.fetch import SnapshotId as WireSnapshotId
+from minibroker.wire.tables.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    FoundSnapshot,
+    FoundSnapshotId,
+    FoundTopic,
+    WantedSnapshot,
+    WantedTopic,
+)
+from minibroker.wire.tables.fetch_snapshot import LeaderIdAndEpoch as SnapshotLeader
+from minibroker.wire.tables.fetch_snapshot import SnapshotId as WantedSnapshotId
 from minibroker.wire.tables.vote import (
     VotePartition,
     VotePartitionResult,
@@ -229,10 +244,64 @@ def fetch_response(fetched: Fetched) -> Response:
         current_leader=LeaderIdAndEpoch(leader_id=fetched.leader_id, leader_epoch=fetched.epoch),
         records=bytes(fetched.records),
     )
+    if fetched.snapshot is not None:
+        data.snapshot_id = WireSnapshotId(end_offset=fetched.snapshot.end_offset, epoch=fetched.snapshot.epoch)
     if fetched.diverging is not None:
         data.diverging_epoch = EpochEndOffset(epoch=fetched.diverging.epoch, end_offset=fetched.diverging.end_offset)
     topics = [FetchableTopicResponse(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=[data])]
     return FetchResponse(responses=topics)
+
+
+def snapshot_request(fetch: FetchSnapshot, cluster_id: str, *, bytes_max: int) -> FetchSnapshotRequest:
+    """The request that asks for a piece of a snapshot."""
+    wanted = WantedSnapshot(
+        partition=0,
+        current_leader_epoch=fetch.epoch,
+        snapshot_id=WantedSnapshotId(end_offset=fetch.snapshot.end_offset, epoch=fetch.snapshot.epoch),
+        position=fetch.position,
+        replica_directory_id=fetch.replica.directory_id,
+    )
+    return FetchSnapshotRequest(
+        cluster_id=cluster_id,
+        replica_id=fetch.replica.node_id,
+        max_bytes=bytes_max,
+        topics=[WantedTopic(name=CLUSTER_METADATA_TOPIC, partitions=[wanted])],
+    )
+
+
+def snapshot_fetch_of(request: FetchSnapshotRequest) -> FetchSnapshot | None:
+    """What is asked for, if anything is."""
+    for topic in request.topics:
+        for it in topic.partitions:
+            key = VoterKey(request.replica_id, bytes(it.replica_directory_id or NO_UUID))
+            snapshot = SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch)
+            return FetchSnapshot(it.current_leader_epoch, key, snapshot, it.position)
+    return None
+
+
+def snapshot_response(snapshot: SnapshotId, found: SnapshotFetched) -> Response:
+    """The response that carries a piece."""
+    it = FoundSnapshot(
+        index=0,
+        error_code=found.code,
+        snapshot_id=FoundSnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
+        current_leader=SnapshotLeader(leader_id=found.leader_id, leader_epoch=found.epoch),
+        size=found.size,
+        position=found.position,
+        unaligned_records=found.data,
+    )
+    return FetchSnapshotResponse(topics=[FoundTopic(name=CLUSTER_METADATA_TOPIC, partitions=[it])])
+
+
+def snapshot_fetched_of(response: FetchSnapshotResponse) -> SnapshotFetched | None:
+    """The piece in a response, if there is one."""
+    for topic in response.topics:
+        for it in topic.partitions:
+            data = bytes(it.unaligned_records) if isinstance(it.unaligned_records, memoryview) else b""
+            leader = it.current_leader
+            code = ErrorCode(it.error_code)
+            return SnapshotFetched(code, leader.leader_epoch, leader.leader_id, it.size, it.position, data)
+    return None
 
 
 def fetched_of(response: FetchResponse) -> Fetched | None:
@@ -247,5 +316,6 @@ def fetched_of(response: FetchResponse) -> Fetched | None:
                 it.records if isinstance(it.records, memoryview) else NO_RECORDS,
                 it.high_watermark,
                 EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_EPOCH else None,
+                SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch) if it.snapshot_id.epoch >= 0 else None,
             )
     return None

@@ -30,8 +30,10 @@ from minibroker.raft.messages import (
     EndQuorumEpoch,
     Fetch,
     Fetched,
+    FetchSnapshot,
     Heard,
     Send,
+    SnapshotFetched,
     SnapshotId,
     Vote,
     Voted,
@@ -401,7 +403,7 @@ class Raft:
 
     def on_fetch(self, request: Fetch, now_ms: int, *, bytes_max: int = FETCH_BYTES_MAX) -> Fetched:
         """A replica asks for what comes after its log; voter or not."""
-        code = self._refusal(request)
+        code = self._refusal(request.epoch)
         if code is not ErrorCode.NONE:
             return Fetched(code, self.epoch, self.leader_id)
         # What it needs is only in a snapshot any more.
@@ -421,10 +423,10 @@ class Raft:
         self._advance()
         return self._fetched(records=self.log.read(request.offset, bytes_max=bytes_max).read())
 
-    def _refusal(self, request: Fetch) -> ErrorCode:
-        if request.epoch < self.epoch:
+    def _refusal(self, epoch: int) -> ErrorCode:
+        if epoch < self.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if request.epoch > self.epoch:
+        if epoch > self.epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -543,6 +545,27 @@ class Raft:
         self.epochs.truncate_end(self.log.log_end_offset)
         self._sets = [it for it in self._sets if it[0] < self.log.log_end_offset]
 
+    def on_fetch_snapshot(self, request: FetchSnapshot) -> ErrorCode:
+        """Whether a piece of a snapshot may be given: only by who leads."""
+        return self._refusal(request.epoch)
+
+    def snapshot_position(self, received: int) -> FetchSnapshot | None:
+        """The piece of a snapshot to fetch next, of whom we follow."""
+        if self.snapshot_wanted is None or self.role is not Role.FOLLOWER:
+            return None
+        return FetchSnapshot(self.epoch, self.me, self.snapshot_wanted, received)
+
+    def on_snapshot_fetched(self, found: SnapshotFetched, now_ms: int) -> bool:
+        """A piece has come, or not; return whether it is one of what we want."""
+        if not self._on_word_of(max(found.epoch, 0), found.leader_id, now_ms) or self.snapshot_wanted is None:
+            return False
+        if found.code is not ErrorCode.NONE:
+            # It is not there any more: the next fetch tells which one is.
+            self.snapshot_wanted = None
+            return False
+        self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
+        return True
+
     def on_snapshot(self, snapshot: SnapshotId, voters: VoterSet) -> None:
         """A snapshot has come as a whole, and is on the disk: the log goes on where it ends."""
         if self.snapshot_wanted != snapshot:
@@ -551,6 +574,20 @@ class Raft:
         self.log.truncate_fully_and_start_at(snapshot.end_offset)
         self._sets = [(NO_OFFSET, voters)]
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)
+
+    def forget_before(self, snapshot: SnapshotId) -> None:
+        """A snapshot of our own is on the disk: the log need not keep what is in it."""
+        assert snapshot.end_offset <= self.high_watermark, "only what is decided goes into a snapshot"
+        if snapshot.end_offset > self.log.log_start_offset:
+            self.log.roll()
+            self.log.delete_before(snapshot.end_offset)
+            kept = [it for it in self._sets if it[0] >= snapshot.end_offset]
+            before = [it for it in self._sets if it[0] < snapshot.end_offset]
+            self._sets = [(NO_OFFSET, before[-1][1]), *kept]
+
+    def voters_at(self, offset: int) -> VoterSet:
+        """The set of voters as of an offset."""
+        return [voters for at, voters in self._sets if at < offset][-1]
 
     # Voters come and go -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,109 @@
+"""FetchSnapshot (key 59): a piece of a snapshot of the metadata log (KIP-630). A pure module.
+
+Version 1 says in which directory the follower's log is (KIP-853). Only nodes send it.
+"""
+
+from minibroker.wire.schema import (
+    DEFAULTS,
+    Records,
+    Request,
+    Response,
+    Struct,
+    array,
+    int16,
+    int32,
+    int64,
+    records,
+    string,
+    struct,
+    uint16,
+    uuid,
+)
+from minibroker.wire.uuids import NO_UUID
+
+
+class SnapshotId(Struct):
+    """What a snapshot stands for."""
+
+    end_offset: int = int64(about="everything before this offset")
+    epoch: int = int32(about="the epoch of the last record in it")
+
+
+class WantedSnapshot(Struct):
+    """The piece that is wanted."""
+
+    partition: int = int32(about="the partition, 0")
+    current_leader_epoch: int = int32(about="the epoch that the follower believes in")
+    snapshot_id: SnapshotId = struct(SnapshotId, about="the snapshot")
+    position: int = int64(about="where in it the piece begins")
+    replica_directory_id: bytes = uuid(
+        versions="1+", tag=0, default=NO_UUID, ignorable=True, about="the directory of the follower's log"
+    )
+
+
+class WantedTopic(Struct):
+    """The topic of the log."""
+
+    name: str = string(about="__cluster_metadata")
+    partitions: list[WantedSnapshot] = array(WantedSnapshot, about="its one partition")
+
+
+class FetchSnapshotRequest(Request, key=59, versions="0-1", flexible="0+"):
+    """Send me a piece of a snapshot."""
+
+    cluster_id: str | None = string(nullable="0+", tag=0, default=None, ignorable=True, about="the cluster")
+    replica_id: int = int32(default=-1, about="the follower")
+    max_bytes: int = int32(default=0x7FFFFFFF, about="how large the piece may be")
+    topics: list[WantedTopic] = array(WantedTopic, about="the log")
+
+
+class LeaderIdAndEpoch(Struct):
+    """Who leads now."""
+
+    leader_id: int = int32(about="the leader, -1 if it is not known")
+    leader_epoch: int = int32(about="the epoch")
+
+
+class FoundSnapshotId(Struct):
+    """What a snapshot stands for."""
+
+    end_offset: int = int64(about="everything before this offset")
+    epoch: int = int32(about="the epoch of the last record in it")
+
+
+class FoundSnapshot(Struct):
+    """The piece."""
+
+    index: int = int32(about="the partition, 0")
+    error_code: int = int16(about="0, or why there is none")
+    snapshot_id: FoundSnapshotId = struct(FoundSnapshotId, about="the snapshot")
+    current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, tag=0, default=DEFAULTS, about="whom to ask instead")
+    size: int = int64(about="how large the snapshot is as a whole")
+    position: int = int64(about="where in it the piece begins")
+    unaligned_records: Records = records(about="the bytes, which may end in the middle of a batch")
+
+
+class FoundTopic(Struct):
+    """The topic of the log."""
+
+    name: str = string(about="__cluster_metadata")
+    partitions: list[FoundSnapshot] = array(FoundSnapshot, about="its one partition")
+
+
+class NodeEndpoint(Struct):
+    """Where a leader that is named is found."""
+
+    node_id: int = int32(versions="1+", about="the node")
+    host: str = string(versions="1+", about="its host name or address")
+    port: int = uint16(versions="1+", about="its port")
+
+
+class FetchSnapshotResponse(Response, key=59, versions="0-1", flexible="0+"):
+    """A piece of it."""
+
+    throttle_time_ms: int = int32(default=0, about="how long the sender is not read because of a quota")
+    error_code: int = int16(default=0, about="0, or why the whole request was refused")
+    topics: list[FoundTopic] = array(FoundTopic, default=(), about="the log")
+    node_endpoints: list[NodeEndpoint] = array(
+        NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
+    )

@@ -1,0 +1,177 @@
+"""Snapshots of the log: what everything before an offset comes to, as a file of its own. A pure module.
+
+    00000000000000004711-0000000007.checkpoint      everything before offset 4711, the last of it of epoch 7
+
+The file is a short log, in Kafka's format: a control batch that begins it and names the voters, batches of records, and
+a control batch that ends it. One without its end is no snapshot. It is written beside, flushed, and renamed, so it is
+there as a whole or not at all; then, and not before, may the log forget what is in it.
+
+A follower that needs what the log has forgotten fetches the file, piece by piece, and goes on from where it ends.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from minibroker.log.batch import BatchBuilder, batches
+from minibroker.log.control import ControlType, control_type
+from minibroker.log.errors import LogError
+from minibroker.log.interfaces import Files, write_all
+from minibroker.raft.control import add_voters
+from minibroker.raft.messages import SnapshotId
+from minibroker.raft.voters import VoterSet, decode_voters
+
+SUFFIX = ".checkpoint"
+PART = ".part"
+RECORDS_PER_BATCH = 500
+_HEADER = struct.Struct(">hqb")  # version, timestamp of the last record, tagged fields
+_FOOTER = struct.Struct(">hb")  # version, tagged fields
+
+
+class SnapshotFiles:
+    """The snapshots in a directory; only the newest is kept."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._directory = directory
+        self.latest: SnapshotId | None = None
+        self.voters: VoterSet | None = None
+        self._received = 0
+        for snapshot in sorted(self._names()):
+            try:
+                self.voters, _values = decode(self._content(snapshot))
+                self.latest = snapshot
+            except LogError:
+                # A file that does not end was never a snapshot.
+                continue
+
+    def _names(self) -> list[SnapshotId]:
+        found = []
+        for name in self._files.list(self._directory):
+            end_offset, dash, epoch = name.removesuffix(SUFFIX).partition("-")
+            if name.endswith(SUFFIX) and dash and end_offset.isdigit() and epoch.isdigit():
+                found.append(SnapshotId(int(end_offset), int(epoch)))
+        return found
+
+    def _path(self, snapshot: SnapshotId) -> str:
+        return f"{self._directory}/{snapshot.end_offset:020d}-{snapshot.epoch:010d}{SUFFIX}"
+
+    def _content(self, snapshot: SnapshotId) -> bytes:
+        file = self._files.open(self._path(snapshot), create=False, writable=False)
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+    def values(self) -> Sequence[bytes]:
+        """The records of the newest snapshot."""
+        assert self.latest is not None
+        return decode(self._content(self.latest))[1]
+
+    def write(self, snapshot: SnapshotId, voters: VoterSet, values: Iterable[bytes], *, timestamp: int) -> None:
+        """Write a snapshot, durably; older ones go."""
+        self._put(snapshot, encode(voters, values, timestamp=timestamp), 0)
+        self._complete(snapshot, voters)
+
+    def _put(self, snapshot: SnapshotId, data: bytes, position: int) -> None:
+        file = self._files.open(self._path(snapshot) + PART)
+        try:
+            file.truncate(position)
+            write_all(file, data, position)
+            file.fsync()
+        finally:
+            file.close()
+
+    def _complete(self, snapshot: SnapshotId, voters: VoterSet) -> None:
+        self._files.rename(self._path(snapshot) + PART, self._path(snapshot))
+        self._files.fsync_directory(self._directory)
+        self.latest, self.voters = snapshot, voters
+        for older in self._names():
+            if older < snapshot:
+                self._files.unlink(self._path(older))
+
+    # Pieces -----------------------------------------------------------------------------------------------------------
+
+    def piece(self, snapshot: SnapshotId, position: int, bytes_max: int) -> tuple[int, bytes] | None:
+        """How large a snapshot is, and a piece of it; None if it is not here any more."""
+        try:
+            file = self._files.open(self._path(snapshot), create=False, writable=False)
+        except FileNotFoundError:
+            return None
+        try:
+            return file.size(), file.pread(bytes_max, position)
+        finally:
+            file.close()
+
+    @property
+    def received(self) -> int:
+        """How much of the snapshot that is being fetched is here."""
+        return self._received
+
+    def give_up(self) -> None:
+        """What was fetched so far is of no use."""
+        self._received = 0
+
+    def receive(self, snapshot: SnapshotId, position: int, data: bytes, size: int) -> bool:
+        """Take a piece; return whether the snapshot is whole now."""
+        if position != self._received:
+            return False
+        self._put(snapshot, data, position)
+        self._received += len(data)
+        if self._received < size:
+            return False
+        self._received = 0
+        file = self._files.open(self._path(snapshot) + PART, create=False, writable=False)
+        try:
+            voters, _values = decode(file.pread(file.size(), 0))
+        finally:
+            file.close()
+        self._complete(snapshot, voters)
+        return True
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+def encode(voters: VoterSet, values: Iterable[bytes], *, timestamp: int) -> bytes:
+    """The bytes of a snapshot."""
+    found = bytearray()
+    offset = 0
+    begin = BatchBuilder(base_offset=0, leader_epoch=0, is_control=True)
+    begin.append(timestamp=timestamp, key=_key(ControlType.SNAPSHOT_HEADER), value=_HEADER.pack(0, timestamp, 0))
+    add_voters(begin, voters, timestamp=timestamp)
+    offset += begin.record_count
+    found += begin.build()
+    kept = list(values)
+    for start in range(0, len(kept), RECORDS_PER_BATCH):
+        batch = BatchBuilder(base_offset=offset, leader_epoch=0)
+        for value in kept[start : start + RECORDS_PER_BATCH]:
+            batch.append(timestamp=timestamp, key=None, value=value)
+        offset += batch.record_count
+        found += batch.build()
+    end = BatchBuilder(base_offset=offset, leader_epoch=0, is_control=True)
+    end.append(timestamp=timestamp, key=_key(ControlType.SNAPSHOT_FOOTER), value=_FOOTER.pack(0, 0))
+    return bytes(found + end.build())
+
+
+def _key(kind: ControlType) -> bytes:
+    return (0).to_bytes(2, "big") + int(kind).to_bytes(2, "big")
+
+
+def decode(data: bytes) -> tuple[VoterSet, list[bytes]]:
+    """The voters and the records in a snapshot; one that is not whole is refused."""
+    voters: VoterSet | None = None
+    values: list[bytes] = []
+    is_whole = False
+    for batch in batches(data):
+        batch.check_crc()
+        for record in batch.records():
+            if not batch.header.is_control:
+                values.append(record.value or b"")
+                continue
+            kind = control_type(record)
+            is_whole = kind == ControlType.SNAPSHOT_FOOTER
+            if kind == ControlType.KRAFT_VOTERS:
+                voters = decode_voters(record.value or b"")
+    if voters is None or not is_whole:
+        raise LogError(f"{len(data)} bytes are no whole snapshot")
+    return voters, values
