@@ -4,9 +4,9 @@
             lead and follow what they say → be heard, and unfenced → serve clients
     stop    say that we go, and wait until others lead what we led → serve no more → close the logs
 
-The nodes of `controller.quorum.voters` vote; a node that is not among them only follows. One listener serves clients and
-nodes alike. Until a node is part of its cluster it talks to nodes only: a client that comes early is sent away, and comes
-again.
+The nodes of `controller.quorum.voters` vote; a node that is not among them only follows. One listener serves clients
+and nodes alike. Until a node is part of its cluster it talks to nodes only: a client that comes early is sent away, and
+comes again.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class ClusterNode(ReplicatedNode):
         await self._unfenced.wait()
 
     def _cluster_id(self) -> str | None:
-        """The voters of a cluster are its identity, until a directory has one: nodes need not be told another secret."""
+        """The voters of a cluster are its identity, until a directory has one: nodes need not be told another name."""
         voters = self._config.quorum_voters
         if not voters:
             return None
@@ -287,7 +287,7 @@ class ClusterNode(ReplicatedNode):
         self._forward = Forward(self._peers, self.waiting, authority_id=lambda: self._authority_id)
         for key in DECIDED:
             self.registry.wrap(key, self._here_or_there)
-        for key in self.registry.keys():
+        for key in self.registry.known():
             if key not in BETWEEN_NODES:
                 self.registry.wrap(key, self._gate)
         self.registry.wrap(ApiKey.API_VERSIONS, self._gate_for_clients)

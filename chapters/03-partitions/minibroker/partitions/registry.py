@@ -102,7 +102,7 @@ class Registry:
         inner = entry.handler
         entry.handler = lambda call: around(call, inner)
 
-    def keys(self) -> list[ApiKey]:
+    def known(self) -> list[ApiKey]:
         """The APIs that have a handler."""
         return [ApiKey(key) for key in self._entries]
 
