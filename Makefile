@@ -5,6 +5,8 @@ VENV ?= .venv
 EXTRAS ?= dev,docs,spark
 # More arguments for pytest: make chapter-01 ARGS=--mine
 ARGS ?=
+# How many seeds `make simulate` runs.
+SEEDS ?= 1000
 export VENV PYTHON NO_SETUP
 
 IN := cd "$(ROOT)" &&
@@ -82,8 +84,8 @@ clean: ## remove what was built; .venv, data and workspace stay
 run: setup ## one node on 127.0.0.1:9092, data in ./data; Ctrl-C stops it
 	@$(IN) exec "$(VENV)/bin/minibroker" serve --data data $(ARGS)
 
-simulate: ## seeded faults in virtual time: SEEDS=N (later)
-	$(call later,04)
+simulate: setup-dev ## seeded faults in virtual time on all cores: SEEDS=N (1000)
+	$(PY) -m minibroker.simulation replication_world --path "chapters/$(call folder,04)/tests" --seeds $(SEEDS) $(ARGS)
 
 chaos: ## nodes killed under load: CYCLES=N (later)
 	$(call later,05)

@@ -1,5 +1,7 @@
 """Any node takes administrative requests, one decides, and all do what was decided, also those that were away."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +73,9 @@ def test_topics_change_through_any_node_and_on_all_of_them(cluster: Cluster) -> 
     cluster[2].kill()
     confluent_write(cluster.bootstrap, topic, [Message(b"second")], acks=1, log_level=0)
     cluster.await_isr(topic, 1, 3)
+    described = [sys.executable, "-m", "minibroker.cli", "topics", "describe", topic]
+    shown = subprocess.run([*described, "--bootstrap-server", cluster.address_of(3)], capture_output=True, check=True)
+    assert b"under-replicated, not all replicas are in sync: 0" in shown.stdout
     with pytest.raises(KafkaException, match="NOT_ENOUGH_REPLICAS"):
         confluent_write(cluster.bootstrap, topic, [Message(b"third")], acks="all", retries=0, log_level=0)
     # A node that is away meanwhile removes what was deleted when it comes back; the next of that name is another topic.

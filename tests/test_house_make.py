@@ -21,13 +21,13 @@ WORKING = [
     "test-java",
     "lint",
     "bench",
+    "simulate",
     "docs",
     "site",
     "clean",
     "help",
 ]
 LATER = {
-    "simulate": "chapter 04 (replication-isr)",
     "chaos": "chapter 05 (raft-controller)",
     "chaos-transactions": "chapter 06 (groups-offsets)",
     "bench-peers": "chapter 07 (zero-copy-perf)",

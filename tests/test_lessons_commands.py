@@ -11,7 +11,7 @@ PAGES = [page for page in pages(ROOT) if commands(page)]
 # How many fences of each page are not run. Each carries its reason; a new one is a decision, so it is counted here.
 NOT_RUN = {
     "CONTRIBUTING.md": 1,
-    "README.md": 4,
+    "README.md": 5,
     "chapters/01-log/README.md": 1,
     "chapters/02-segments-index/README.md": 1,
     "chapters/03-partitions/README.md": 1,

@@ -293,7 +293,7 @@ BARE = "bare server"
 ONE, STEADY = "one at a time", "steady rate"
 PERCENTILES = (50, 99, 99.9)
 PROMISES = {"1 replica, acks=1": (ALONE, 1), "3 replicas, acks=1": (ALL, 1), "3 replicas, acks=all": (ALL, -1)}
-RATE_PER_S = 500
+RATE_PER_S = 250
 PRODUCE_VERSION = 9  # the last that names topics, and not their ids
 
 
@@ -309,8 +309,8 @@ def benchmark_latency(context: Context) -> Benchmark:
     return Benchmark(
         "Latency of one record of 1 KB",
         cases,
-        # To be acknowledged by all takes two exchanges more: the followers' fetch is answered, and they fetch again.
-        bars=[Bar(f"3 replicas, acks=all, {ONE}", "ratio", at_least=0.02)],
+        # For each record two fetches are answered and two more are taken, where one replica has the record alone.
+        bars=[Bar(f"3 replicas, acks=all, {ONE}", "cpu_ratio", at_most=25, against=f"1 replica, acks=1, {ONE}")],
         metric="us_per_op",
         columns=["cpu_us_per_op"],
         figure=lambda _results: latency_figure(latencies),
@@ -341,7 +341,7 @@ def latency_cases(
     one, steady = (by_name.setdefault(name, Latencies()) for by_name in latencies.values())
     exchange, schedule = Exchange(context, child.host, child.port), Schedule(context, child, request)
     answer_bytes = len(exchange.ask(request))
-    count_one, count_steady = scaled(full=1_000, quick=20), scaled(full=2 * RATE_PER_S, quick=20)
+    count_one, count_steady = scaled(full=1_000, quick=20), scaled(full=RATE_PER_S * 3 // 2, quick=20)
 
     def case(way: str, run: Callable[[], None], operations: int) -> Case:
         limit = "" if name == BARE else f"{BARE}, {way}"
@@ -420,7 +420,7 @@ def benchmark_catch_up(context: Context) -> Benchmark:
             Fact("from its first byte to its last", "MB/s", lambda: stage.median(Return.mb_per_s)),
             Fact("from its last byte to in sync", "ms", lambda: stage.median(Return.in_sync_ms)),
             # One request at a time: while the follower writes a megabyte the leader waits, and the other way round.
-            Fact("from its first byte to its last", f"ratio to {copy.name}", stage.ratio, at_least=0.05),
+            Fact("from its first byte to its last", f"ratio to {copy.name}", stage.ratio, at_least=0.1),
         ],
         figure=lambda _results: stage.figure(),
         note="A repeat runs from the start of the killed follower's process until it is in sync. CPU is the leader's.",
@@ -594,10 +594,12 @@ def benchmark_idle(context: Context) -> Benchmark:
     name = f"3 nodes, {PARTITIONS} partitions"
 
     def without_partitions() -> float:
-        cluster.delete(topic)
-        begin_s = cluster.cpu_s(*ALL)
+        empty = Cluster(context, "empty")
+        # What a start leaves to be done is not what is measured.
         time.sleep(wait_ms / 1000)
-        return (cluster.cpu_s(*ALL) - begin_s) * 1e6 / wait_ms
+        begin_s = empty.cpu_s(*ALL)
+        time.sleep(wait_ms / 1000)
+        return (empty.cpu_s(*ALL) - begin_s) * 1e6 / wait_ms
 
     case = Case(name, lambda: time.sleep(wait_ms / 1000), operations_count=wait_ms, cpu_s=lambda: cluster.cpu_s(*ALL))
     return Benchmark(
@@ -607,6 +609,6 @@ def benchmark_idle(context: Context) -> Benchmark:
         bars=[Bar(name, "cpu_us_per_op", at_most=100)],
         metric="cpu_us_per_op",
         columns=["cpu_us_per_op"],
-        facts=[Fact("3 nodes, no partitions", "CPU µs/op", without_partitions)],
+        facts=[] if is_quick() else [Fact("3 nodes, no partitions", "CPU µs/op", without_partitions)],
         note="An operation is a millisecond: 10 µs of CPU in it are 1 % of a core. All three nodes together.",
     )

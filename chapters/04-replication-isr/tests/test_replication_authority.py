@@ -292,6 +292,12 @@ def test_a_leader_that_may_have_less_is_followed_by_another_in_sync(authority: A
     assert authority.state == (3, 1, (3,), 2)
 
 
+def test_a_fenced_broker_does_not_follow_a_leader_that_may_have_less(authority: Authority) -> None:
+    authority.voter.propose(RegisterBroker(2, ENDPOINTS, b"fenced".rjust(16), is_fenced=True))
+    authority.register(1)
+    assert authority.state == (3, 1, (2, 3), 1)
+
+
 def test_the_last_in_sync_that_may_have_less_leaves_nobody(authority: Authority) -> None:
     """KIP-966, "last replica standing": nobody can lead cleanly any more."""
     authority.shrink(1)

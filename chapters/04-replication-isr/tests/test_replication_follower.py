@@ -46,7 +46,7 @@ OURS = [(3, 10), (5, 40), (8, 70)]
         pytest.param(EpochEnd(5, 60), 60, id="the-leader-has-less-of-an-epoch"),
         pytest.param(EpochEnd(5, 100), 70, id="the-leader-has-more-of-an-epoch"),
         pytest.param(EpochEnd(7, 75), 70, id="an-epoch-that-we-do-not-have-between-ours"),
-        pytest.param(EpochEnd(4, 20), 40, id="where-it-ends-for-the-leader-says-nothing-then"),
+        pytest.param(EpochEnd(4, 100), 40, id="however-far-the-leader-has-it"),
         pytest.param(EpochEnd(2, 50), 10, id="all-our-epochs-are-later"),
         pytest.param(EpochEnd(2, 5), 5, id="all-our-epochs-are-later-and-our-log-starts-later"),
     ],

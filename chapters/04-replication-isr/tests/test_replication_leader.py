@@ -158,6 +158,24 @@ def test_a_late_fetch_does_not_take_back_what_was_seen() -> None:
     assert progress.caught_up_ms == 500
 
 
+def test_who_is_let_in_without_ever_having_caught_up_has_no_benefit_of_the_doubt() -> None:
+    it = leading([1, 2])
+    fetch(it, 3, 50, end=100, now_ms=1)
+    it.adopt((1, 2, 3), 10)
+    assert lagging(it, 2) == [3]
+
+
+def test_new_replicas_begin_with_nothing_and_old_ones_keep_what_they_have() -> None:
+    it = leading([1, 2])
+    fetch(it, 2, 40)
+    it.on_replicas((1, 2, 4))
+    assert (it.replicas, set(it.followers)) == ((1, 2, 4), {2, 4})
+    assert (it.followers[2].log_end_offset, it.followers[4].log_end_offset) == (40, -1)
+    it.adopt((1, 2, 4), 10)
+    assert it.watermark(100, min_insync_replicas=1) == -1
+    assert lagging(it, 1) == [4]
+
+
 # Who may join ---------------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ The stage of the scenarios is used for what happens between nodes; what is asked
 """
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 import pytest
 from replication_nodes import NAME, ReplicaNode, batch_of, contents
@@ -362,6 +363,17 @@ def test_who_is_told_that_nothing_is_there_asks_where_the_log_starts() -> None:
     assert play[2].log_start_offset == 7
 
 
+def test_who_has_nothing_begins_where_the_leader_begins_even_if_that_is_before() -> None:
+    """After an unclean election the leader's log may end before ours starts."""
+    play = Play("nodes 1 2", "produce a")
+    for start in (7, 3):
+        position = play[2].position()
+        assert position is not None
+        play[2].on_fetched(Fetched(position, ErrorCode.OFFSET_OUT_OF_RANGE))
+        play[2].on_start(position._replace(is_lost=True), start)
+        assert (play[2].log_start_offset, play[2].log_end_offset) == (start, start)
+
+
 def test_who_has_what_the_leader_starts_with_keeps_its_log() -> None:
     play = Play("nodes 1 2", "produce a", "fetch 2")
     position = play[2].position()
@@ -459,6 +471,17 @@ def test_a_change_of_the_in_sync_set_alone_ends_nobodys_time_in_office() -> None
     assert play[2].following is following
     assert leading.isr == play.stage.authority.partition.isr != (1, 2, 3)
     assert play[1].partition_epoch == play[2].partition_epoch == 1
+
+
+def test_a_leader_hears_of_other_replicas_even_if_it_knows_the_in_sync_set_of_that_partition_epoch() -> None:
+    """The answer to its proposal was faster than the news, and does not tell of replicas."""
+    play = Play("nodes 1 2", "produce a", "tick 31000", "alter 1")
+    image, epochs = play.stage.authority.news
+    assert play[1].partition_epoch == image.partition_epoch
+    play[1].on_partition(replace(image, replicas=(1, 2, 3)), epochs, 0)
+    leading = play[1].leading
+    assert leading is not None
+    assert set(leading.followers) == {2, 3}
 
 
 def test_a_leader_hears_of_a_node_that_was_registered_anew_even_if_nothing_else_has_changed() -> None:

@@ -147,7 +147,16 @@ def _text(topic: DescribedTopic, details: Details) -> str:
         for row in _partitions(topic, details)
     ]
     columns = ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "BYTES"]
-    return f"{title}\nsettings: {settings or 'none of its own'}\n{table_text(columns, rows)}"
+    parts = [title, f"settings: {settings or 'none of its own'}", table_text(columns, rows), *_warnings(topic)]
+    return "\n".join(parts)
+
+
+def _warnings(topic: DescribedTopic) -> list[str]:
+    """What is wrong with partitions, if anything is."""
+    behind = [str(it.partition) for it in topic.partitions if len(it.isr) < len(it.replicas)]
+    headless = [str(it.partition) for it in topic.partitions if it.leader_id < 0]
+    found = {"under-replicated, not all replicas are in sync": behind, "without a leader": headless}
+    return [f"{what}: {', '.join(partitions)}" for what, partitions in found.items() if partitions]
 
 
 def _document(topic: DescribedTopic, details: Details) -> dict[str, object]:

@@ -17,7 +17,10 @@ from typing import Any
 
 from minibroker.simulation.history import Acked, Event, Failed, Invoked, Promise, Read, Unknown, Value
 
+LIVENESS = 0
+
 INVARIANTS = {
+    LIVENESS: "once everything is healed, everything comes right again",
     1: "no acked record is lost",
     2: "one value per offset",
     3: "a producer's records are in its order",
@@ -44,7 +47,7 @@ class Checker:
     """Hears every event of a history. `promises` says what each producer may rely on; one not in it has all of it."""
 
     def __init__(self, promises: Mapping[str, Promise] | None = None) -> None:
-        self._promises = promises or {}
+        self._promises = {} if promises is None else promises
         self._values: dict[int, tuple[Value, str]] = {}  # by offset, with who said so
         self._offsets: dict[Value, int] = {}  # of idempotent producers
         self._orders: dict[str, list[tuple[int, int]]] = {}  # of each idempotent producer: offset and sequence

@@ -60,8 +60,8 @@ class Disk:
         self._changes_left = None
         self._files.crash(self._chance)
 
-    def die_after(self, changes: int) -> None:
-        """Let the process die before it changes the disk once more than this."""
+    def die_after(self, changes: int | None) -> None:
+        """Let the process die after so many more changes of the disk, before the next one; None: let it live."""
         self._changes_left = changes
 
     def fail_flushes(self, is_failing: bool) -> None:

@@ -18,6 +18,8 @@ class Process:
     """A process that lives on one node, again and again. `on_died` is told when it dies of `Died`."""
 
     def __init__(self, scheduler: Scheduler, trace: Trace, name: str, on_died: Action | None = None) -> None:
+        self.after_run: Action | None = None
+        """What follows everything that the process does: sending what it has to say, checking what it has become."""
         self.name = name
         self.is_alive = False
         self.is_paused = False
@@ -73,6 +75,8 @@ class Process:
         elif self.is_alive:
             try:
                 action()
+                if self.after_run is not None:
+                    self.after_run()
             except Died:
                 self._die()
 

@@ -1,0 +1,81 @@
+"""A node that follows what another one decides: it has a prefix of that, and nothing else."""
+
+import asyncio
+import random
+
+import pytest
+
+from minibroker.log.errors import CorruptBatch
+from minibroker.log.memory import MemoryFiles
+from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter, replay
+from minibroker.metadata.commands import RegisterBroker
+from minibroker.metadata.image import Endpoint, Image
+from minibroker.replicas.observer import Observer
+from minibroker.replicas.peers import Peers
+from minibroker.segments.segmented import SegmentedLog
+
+
+def a_log(files: MemoryFiles | None = None) -> SegmentedLog:
+    return SegmentedLog.open(files or MemoryFiles(), "metadata", METADATA_LOG_CONFIG)
+
+
+def decided(count: int) -> SegmentedLog:
+    """The log of an authority at which so many brokers have registered."""
+    log = a_log()
+    voter = Voter(log, cluster_id="cluster", clock=lambda: 0)
+    for number in range(1, count + 1):
+        endpoint = Endpoint("PLAINTEXT", "host", 9092)
+        voter.propose(RegisterBroker(broker_id=number, endpoints=[endpoint], incarnation_id=bytes([number]) * 16))
+    return log
+
+
+def content(log: SegmentedLog) -> bytearray:
+    return bytearray(log.read(0, bytes_max=1 << 20).read())
+
+
+def an_observer(log: SegmentedLog) -> Observer:
+    peers = Peers(lambda _node_id: None, client_id="test")
+    return Observer(log, peers, node_id=2, authority_id=1, cluster_id="cluster")
+
+
+def test_what_arrives_whole_counts_though_what_is_behind_it_is_damaged() -> None:
+    """Otherwise the log would have records that the image never learns of."""
+    theirs, ours = decided(3), a_log()
+    observer = an_observer(ours)
+    heard: list[int] = []
+    observer.subscribe(lambda _old, new: heard.append(len(new.brokers)))
+    damaged = content(theirs)
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptBatch):
+        observer._take(memoryview(damaged))
+    assert heard == [2]
+    assert observer.image == replay(ours, Image(cluster_id="cluster"))
+    # What is asked for next brings the rest.
+    observer._take(memoryview(theirs.read(ours.log_end_offset, bytes_max=1 << 20).read()))
+    assert heard == [2, 3]
+    assert content(ours) == content(theirs)
+
+
+def test_wherever_the_answers_are_cut_off_the_image_is_the_same() -> None:
+    theirs, ours = decided(20), a_log()
+    observer, chance = an_observer(ours), random.Random(4)
+    while ours.log_end_offset < theirs.log_end_offset:
+        following = theirs.read(ours.log_end_offset, bytes_max=1 << 20).read()
+        observer._take(memoryview(following[: chance.randrange(len(following) + 1)]))
+    assert observer.image == replay(theirs, Image(cluster_id="cluster"))
+
+
+def test_who_waits_for_metadata_hears_that_they_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        observer = an_observer(a_log())
+
+        async def fails() -> None:
+            raise ZeroDivisionError("a planted bug")
+
+        monkeypatch.setattr(observer, "_fetch", fails)
+        waiting, running = asyncio.create_task(observer.reach(1)), asyncio.create_task(observer.run())
+        await asyncio.wait((waiting, running), timeout=10)
+        assert isinstance(waiting.exception(), ZeroDivisionError)
+        assert isinstance(running.exception(), ZeroDivisionError)
+
+    asyncio.run(run())
