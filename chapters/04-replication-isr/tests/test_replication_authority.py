@@ -309,6 +309,15 @@ def test_the_last_in_sync_that_may_have_less_leaves_nobody(authority: Authority)
     assert authority.state == (2, 2, (2,), 3)
 
 
+def test_a_replica_that_is_the_only_one_has_all_there_is() -> None:
+    """Whatever a power cut has taken, nobody else has it: to wait for somebody who does would be to wait for ever."""
+    alone = AuthorityNode()
+    alone.register(1)
+    alone.create([1])
+    alone.register(1)
+    assert (alone.partition.leader, alone.partition.leader_epoch, alone.partition.isr) == (1, 1, (1,))
+
+
 def test_who_was_not_in_sync_has_nothing_to_leave(authority: Authority) -> None:
     authority.shrink(1, 3)
     authority.register(2)

@@ -251,9 +251,11 @@ class RegisterReplicas(RegisterBroker):
         registration = super().run(image, records)
         if known is None or known.incarnation_id == self.incarnation_id:
             return registration
-        has_all = self.previous_broker_epoch == known.epoch
+        is_whole = self.previous_broker_epoch == known.epoch
         for topic in image.topics.values():
             for number, partition in topic.partitions.items():
+                # Of a partition that is here alone nobody has more: whatever is left of it is all of it.
+                has_all = is_whole or list(partition.replicas) == [self.broker_id]
                 change = self._change(image, topic, number, partition, has_all=has_all)
                 records.add([] if change is None else [change])
         return registration

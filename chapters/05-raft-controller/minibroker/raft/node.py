@@ -129,6 +129,9 @@ class Raft:
         self._announce_ms = 0
         self._has_fetched = False
         self._asked = 0
+        # A log may know of a later epoch than the ballot: one that was written before there was a quorum has none.
+        if ballot.election.epoch < self.last_epoch:
+            ballot.write(Election(self.last_epoch))
         # A node that led comes back as one that led: it may have forgotten what it said last.
         election = ballot.election
         self.role = Role.UNATTACHED
@@ -136,9 +139,7 @@ class Raft:
             self.role = Role.RESIGNED
         elif election.leader_id != NOBODY:
             self.role = Role.FOLLOWER
-        self._deadline_ms = now_ms + (
-            self.settings.fetch_timeout_ms if self.role is Role.FOLLOWER else self._patience()
-        )
+        self._deadline_ms = now_ms + self._first_patience()
 
     # What can be asked ------------------------------------------------------------------------------------------------
 
@@ -188,6 +189,12 @@ class Raft:
     def _patience(self) -> int:
         # By chance, so that not all stand up at the same time.
         return self.settings.election_timeout_ms + self._chance(self.settings.election_timeout_ms)
+
+    def _first_patience(self) -> int:
+        # Who votes alone need not wait to hear of anybody else.
+        if self.is_voter and len(self.voters) == 1:
+            return 0
+        return self.settings.fetch_timeout_ms if self.role is Role.FOLLOWER else self._patience()
 
     # Changes of role --------------------------------------------------------------------------------------------------
 
