@@ -27,6 +27,8 @@ BOOLEAN, DOUBLE, INT, LIST, LONG, STRING = (
     ConfigType.STRING,
 )
 
+_SOONER = "the cluster goes on within seconds when a node dies; a node that pauses for longer is taken for dead"
+
 # What differs from Kafka's default: ours, and why.
 DEPARTURES: dict[str, tuple[str, str]] = {
     "node.id": ("1", "Kafka demands one; a single node needs no thought about it"),
@@ -40,6 +42,10 @@ DEPARTURES: dict[str, tuple[str, str]] = {
         str(256 * 1024**2),
         "Kafka's is without limit; what clients send must not fill the memory",
     ),
+    "controller.quorum.election.timeout.ms": ("500", _SOONER),
+    "controller.quorum.fetch.timeout.ms": ("1000", _SOONER),
+    "broker.session.timeout.ms": ("2000", _SOONER),
+    "broker.heartbeat.interval.ms": ("500", "a session has room for several of them, as it has in Kafka"),
 }
 
 
@@ -68,7 +74,11 @@ def _is_voters(value: Value) -> bool:
         return False
 
 
-_VOTERS = Check(_is_voters, "a list of ID@HOST:PORT, each id once")
+_VOTERS = Check(_is_voters, "a list of ID@HOST:PORT, each id and each place once, ports from 1 to 65535")
+_ROLES = Check(
+    lambda value: value in (("broker",), ("controller",), ("broker", "controller"), ("controller", "broker")),
+    "broker, controller, or both",
+)
 
 
 def _synonym_of(topic_config: str, *, is_dynamic: bool = True) -> ConfigKey:
@@ -111,19 +121,27 @@ _KEYS = [
         STRING,
         "",
         _VOTERS,
-        "Which nodes decide about metadata, as ID@HOST:PORT; if not set, this node alone. This broker takes one.",
+        "Which nodes decide about metadata, as ID@HOST:PORT, where each is its listener; if not set, this node alone.",
+    ),
+    ConfigKey(
+        "process.roles",
+        LIST,
+        None,
+        _ROLES,
+        "What this node does: a broker has partitions, a controller votes on metadata. If not set, it is a broker, and "
+        "a controller too if it is among the voters.",
     ),
     ConfigKey(
         "controller.quorum.election.timeout.ms",
         INT,
-        "500",
+        "1000",
         at_least(1),
         "How long a voter waits for a leader, or a candidate for votes, before it tries by itself.",
     ),
     ConfigKey(
         "controller.quorum.fetch.timeout.ms",
         INT,
-        "1000",
+        "2000",
         at_least(1),
         "How long a follower of the quorum waits for its leader before it stands for election.",
     ),
@@ -135,9 +153,9 @@ _KEYS = [
         "How large the metadata log may be before a snapshot takes the place of its beginning.",
     ),
     ConfigKey(
-        "broker.session.timeout.ms", INT, "2000", at_least(1), "How long a silent broker is believed to be alive."
+        "broker.session.timeout.ms", INT, "9000", at_least(1), "How long a silent broker is believed to be alive."
     ),
-    ConfigKey("broker.heartbeat.interval.ms", INT, "500", at_least(1), "How often a broker says that it is alive."),
+    ConfigKey("broker.heartbeat.interval.ms", INT, "2000", at_least(1), "How often a broker says that it is alive."),
     ConfigKey(
         "replica.lag.time.max.ms",
         LONG,
@@ -386,4 +404,8 @@ KAFKA_DEFAULTS: dict[str, str | None] = {
     "log.dir": "/tmp/kafka-logs",
     "max.connections": str(INT_MAX),
     "queued.max.request.bytes": "-1",
+    "controller.quorum.election.timeout.ms": "1000",
+    "controller.quorum.fetch.timeout.ms": "2000",
+    "broker.session.timeout.ms": "9000",
+    "broker.heartbeat.interval.ms": "2000",
 }

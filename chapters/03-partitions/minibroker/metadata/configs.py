@@ -119,6 +119,8 @@ class NodeConfig:
         for _source, texts in reversed(self.layers):
             self._values |= {name: parse(name, text, BROKER_CONFIGS) for name, text in texts.items()}
         self._check_identity()
+        self._check_roles()
+        self._check_session()
         self._check_topic_defaults()
 
     num_partitions = _Setting[int]("num.partitions")
@@ -189,6 +191,19 @@ class NodeConfig:
         return parse_voters(cast(str, self._values["controller.quorum.voters"]))
 
     @property
+    def process_roles(self) -> frozenset[str]:
+        """What this node does: `broker`, `controller`, or both."""
+        stated = self._values["process.roles"]
+        if stated is not None:
+            return frozenset(cast("tuple[str, ...]", stated))
+        return frozenset(("broker", "controller") if self._is_voter else ("broker",))
+
+    @property
+    def _is_voter(self) -> bool:
+        voters = self.quorum_voters
+        return not voters or self.node_id in {it.node_id for it in voters}
+
+    @property
     def log_dirs(self) -> tuple[str, ...]:
         """The data directories."""
         text = cast(str, self._values["log.dirs"] or self._values["log.dir"])
@@ -202,6 +217,41 @@ class NodeConfig:
             )
         if self.node_id < 0:
             raise InvalidConfig(f"broker.id={self.node_id} is not allowed: it must be at least 0")
+
+    def _check_roles(self) -> None:
+        """Demand that what this node does, who votes, and where it listens agree: a mistake here splits a cluster."""
+        voters, node_id = {it.node_id: it for it in self.quorum_voters}, self.node_id
+        if "controller" not in self.process_roles and self._is_voter:
+            raise InvalidConfig(
+                f"process.roles=broker, but controller.quorum.voters names node {node_id} as a voter: add controller "
+                f"to process.roles, or leave {node_id} out of the voters"
+                if voters
+                else "process.roles=broker needs controller.quorum.voters: the nodes that decide, as ID@HOST:PORT,…"
+            )
+        if "controller" in self.process_roles and not self._is_voter:
+            raise InvalidConfig(
+                f"process.roles has controller, but controller.quorum.voters names {sorted(voters)} and not node "
+                f"{node_id}: add {node_id}@HOST:PORT to the voters, or set process.roles=broker"
+            )
+        if node_id in voters:
+            self._check_place(voters[node_id])
+
+    def _check_place(self, me: QuorumVoter) -> None:
+        # Nodes find each other where clients find them: there is one listener. Port 0 is known only later.
+        ports = [it.port for it in (*self.listeners, *self.advertised_listeners)]
+        if me.port not in ports and 0 not in ports:
+            raise InvalidConfig(
+                f"controller.quorum.voters has node {me.node_id} at port {me.port}, but listeners={self.listeners[0]}: "
+                "the other nodes would not find it; let both have the same port"
+            )
+
+    def _check_session(self) -> None:
+        session_ms, interval_ms = self.broker_session_timeout_ms, self.broker_heartbeat_interval_ms
+        if session_ms < 2 * interval_ms:
+            raise InvalidConfig(
+                f"broker.session.timeout.ms={session_ms} is less than twice broker.heartbeat.interval.ms={interval_ms}:"
+                " one heartbeat that is late would fence the broker"
+            )
 
     def _check_topic_defaults(self) -> None:
         # The broker's values are topics' values, too, so they must be good together.

@@ -54,6 +54,8 @@ def parse_voters(text: str) -> tuple[QuorumVoter, ...]:
         if match is None:
             raise ValueError(f"{item!r} is not ID@HOST:PORT")
         voters.append(QuorumVoter(int(match[1]), match[2].strip("[]"), int(match[3])))
-    if len({it.node_id for it in voters}) < len(voters):
-        raise ValueError(f"{text!r} names a node twice")
+    if len({it.node_id for it in voters}) < len(voters) or len({it[1:] for it in voters}) < len(voters):
+        raise ValueError(f"{text!r} names a node or a place twice")
+    if not all(0 < it.port <= PORT_MAX for it in voters):
+        raise ValueError(f"{text!r} has a port that is not between 1 and {PORT_MAX}")
     return tuple(voters)
