@@ -12,7 +12,7 @@ import pytest
 from partitions_house import House, batch, fetch_request, produce_request
 
 from minibroker.metadata.listeners import Listener
-from minibroker.partitions.node import _bind
+from minibroker.partitions.node import bind
 from minibroker.partitions.server import Limits, Server, monotonic_ms
 from minibroker.wire.apis import APIS
 from minibroker.wire.headers import frame_request, read_response_header
@@ -73,7 +73,7 @@ async def opened(limits: Limits = LIMITS) -> Any:
     house = House()
     house.create("orders", 2)
     server = Server(house.registry, house.waiting, limits)
-    listener = _bind(Listener("PLAINTEXT", "127.0.0.1", 0))
+    listener = bind(Listener("PLAINTEXT", "127.0.0.1", 0))
     await server.start(listener)
     room = Room(house, server, listener.getsockname()[1])
     try:

@@ -305,6 +305,9 @@ def test_clients_learn_who_leads_who_is_in_sync_and_who_is_offline(cluster: Clus
     assert [
         it.broker_id for it in cluster.ask(DescribeClusterRequest(include_cluster_authorized_operations=False)).brokers
     ] == [1, 3]
+    # Only who asks for those that are fenced is told of them (KIP-1073).
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=True)
+    assert [(it.broker_id, it.is_fenced) for it in cluster.ask(request).brokers] == [(1, False), (2, True), (3, False)]
 
 
 def test_a_leader_that_is_not_registered_is_none(cluster: Cluster) -> None:

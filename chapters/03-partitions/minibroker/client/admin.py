@@ -13,9 +13,15 @@ from minibroker.client.core import Ask, Core, Dialogue, FoundOffset, raise_error
 from minibroker.client.errors import BrokerError
 from minibroker.client.fetched import TopicPartition
 from minibroker.client.routing import Node
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables import alter_configs as replacing
 from minibroker.wire.tables import incremental_alter_configs as incremental
+from minibroker.wire.tables.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from minibroker.wire.tables.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -36,6 +42,15 @@ from minibroker.wire.tables.describe_configs import (
     DescribeConfigsResourceResult,
 )
 from minibroker.wire.tables.describe_log_dirs import DescribeLogDirsRequest
+from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic, ReplicaState
+from minibroker.wire.tables.elect_leaders import (
+    PREFERRED,
+    UNCLEAN,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    TopicPartitions,
+)
+from minibroker.wire.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 
 TO_THE_END = -1  # in place of an offset: delete every record
@@ -137,11 +152,41 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The nodes of a cluster."""
+    """The nodes of a cluster; those that are fenced serve nobody, and an old broker does not tell of them."""
 
     cluster_id: str
     controller_id: int
     nodes: Sequence[Node]
+    fenced: Sequence[Node] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """How far a node has the metadata log; -1 is not known."""
+
+    node_id: int
+    log_end_offset: int
+    last_fetch_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """Who decides about metadata, and who follows."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: Sequence[QuorumReplica]
+    observers: Sequence[QuorumReplica]
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition that is being moved: who has it now, who is to come, who is to go."""
+
+    replicas: Sequence[int]
+    adding: Sequence[int]
+    removing: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +429,92 @@ def _alter(
     raise_errors({f"{kind} {it.resource_name}": (it.error_code, it.error_message) for it in response.responses})
 
 
+# Replicas -----------------------------------------------------------------------------------------------------------
+
+
+def reassign_partitions(
+    client: Client, replicas: Mapping[TopicPartition, Sequence[int] | None], *, timeout_ms: int | None = None
+) -> None:
+    """Begin to move partitions to these nodes, the preferred leader first; None takes a move back."""
+    topics: dict[str, list[ReassignablePartition]] = {}
+    for (topic, partition), nodes in replicas.items():
+        move = ReassignablePartition(partition_index=partition, replicas=None if nodes is None else list(nodes))
+        topics.setdefault(topic, []).append(move)
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
+        topics=[ReassignableTopic(name=name, partitions=them) for name, them in topics.items()],
+    )
+    dialogue = client.core.ask_controller(
+        request, lambda it: [it.error_code, *(one.error_code for topic in it.responses for one in topic.partitions)]
+    )
+    response = client.run(dialogue)
+    _doubt(client.core, topics)
+    raise_errors({"moving partitions": (response.error_code, response.error_message)})
+    raise_errors(
+        {
+            f"{topic.name}-{it.partition_index}": (it.error_code, it.error_message)
+            for topic in response.responses
+            for it in topic.partitions
+        }
+    )
+
+
+def list_reassignments(client: Client) -> dict[TopicPartition, Reassignment]:
+    """The moves that are under way."""
+    request = ListPartitionReassignmentsRequest(timeout_ms=int(client.config.timeout_ms), topics=None)
+    response = client.run(client.core.ask_controller(request, lambda it: [it.error_code]))
+    raise_errors({"listing moves": (response.error_code, response.error_message)})
+    return {
+        TopicPartition(topic.name, it.partition_index): Reassignment(
+            tuple(it.replicas), tuple(it.adding_replicas), tuple(it.removing_replicas)
+        )
+        for topic in response.topics
+        for it in topic.partitions
+    }
+
+
+def elect_leaders(
+    client: Client,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    is_unclean: bool = False,
+    timeout_ms: int | None = None,
+) -> list[TopicPartition]:
+    """Give partitions, all if none are named, their preferred leader; returns where one was elected.
+
+    An unclean election gives those that have none any live leader: what it lacks is lost.
+    """
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions or ():
+        topics.setdefault(topic, []).append(partition)
+    named = [TopicPartitions(topic=name, partitions=numbers) for name, numbers in topics.items()]
+    request = ElectLeadersRequest(
+        election_type=UNCLEAN if is_unclean else PREFERRED,
+        topic_partitions=None if partitions is None else named,
+        timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
+    )
+    response = client.run(client.core.ask_controller(request, _election_codes))
+    raise_errors({"electing leaders": (response.error_code, None)})
+    results = {
+        TopicPartition(topic.topic, it.partition_id): it
+        for topic in response.replica_election_results
+        for it in topic.partition_result
+    }
+    _doubt(client.core, {name.topic for name in results})
+    refused = {
+        str(name): (it.error_code, it.error_message)
+        for name, it in results.items()
+        if it.error_code != ErrorCode.ELECTION_NOT_NEEDED
+    }
+    raise_errors(refused)
+    return [name for name, it in results.items() if it.error_code == ErrorCode.NONE]
+
+
+def _election_codes(response: ElectLeadersResponse) -> list[int]:
+    results = response.replica_election_results
+    return [response.error_code, *(it.error_code for topic in results for it in topic.partition_result)]
+
+
 # Records and offsets ------------------------------------------------------------------------------------------------
 
 
@@ -430,11 +561,37 @@ def list_offsets(
 
 def describe_cluster(client: Client) -> ClusterDescription:
     """The cluster's id, its controller and its nodes."""
-    response = client.send(DescribeClusterRequest(include_cluster_authorized_operations=False))
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=True)
+    response = client.send(request)
     if response.error_code:
         raise BrokerError(response.error_code, response.error_message, about="describing the cluster")
-    nodes = [Node(it.broker_id, it.host, it.port, it.rack) for it in response.brokers]
-    return ClusterDescription(response.cluster_id, response.controller_id, sorted(nodes))
+    brokers = sorted(response.brokers, key=lambda it: it.broker_id)
+    live, fenced = (
+        [Node(it.broker_id, it.host, it.port, it.rack) for it in brokers if it.is_fenced is is_fenced]
+        for is_fenced in (False, True)
+    )
+    return ClusterDescription(response.cluster_id, response.controller_id, live, fenced)
+
+
+def describe_quorum(client: Client) -> QuorumDescription:
+    """Who leads the quorum of the metadata, and how far everybody is."""
+    topic = QuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[QuorumPartition(partition_index=0)])
+    response = client.send(DescribeQuorumRequest(topics=[topic]))
+    raise_errors({"describing the quorum": (response.error_code, response.error_message)})
+    found = response.topics[0].partitions[0]
+    raise_errors({"describing the quorum": (found.error_code, found.error_message)})
+    return QuorumDescription(
+        found.leader_id,
+        found.leader_epoch,
+        found.high_watermark,
+        _quorum_replicas(found.current_voters),
+        _quorum_replicas(found.observers),
+    )
+
+
+def _quorum_replicas(states: Iterable[ReplicaState]) -> list[QuorumReplica]:
+    found = [QuorumReplica(it.replica_id, it.log_end_offset, it.last_fetch_timestamp) for it in states]
+    return sorted(found, key=lambda it: it.node_id)
 
 
 def describe_log_dirs(client: Client, nodes: Iterable[int] | None = None) -> dict[int, list[LogDirectory]]:

@@ -177,6 +177,11 @@ class Describe:
                 cluster_id=image.cluster_id,
                 brokers=[],
             )
+        shown = [
+            broker
+            for _node_id, broker in sorted(image.brokers.items())
+            if not broker.is_fenced or call.request.include_fenced_brokers
+        ]
         return DescribeClusterResponse(
             error_code=ErrorCode.NONE,
             error_message=None,
@@ -184,8 +189,10 @@ class Describe:
             cluster_id=image.cluster_id,
             controller_id=_controller(image),
             brokers=[
-                DescribeClusterBroker(broker_id=it.node_id, host=it.host, port=it.port, rack=it.rack)
-                for it in _alive(image)
+                DescribeClusterBroker(
+                    broker_id=it.node_id, host=it.host, port=it.port, rack=it.rack, is_fenced=it.is_fenced
+                )
+                for it in shown
             ],
         )
 

@@ -1,6 +1,6 @@
 """DescribeCluster (key 60): the cluster's id, its controller and its brokers (KIP-700). A pure module.
 
-Version 1 can ask for controllers instead of brokers (KIP-919).
+Version 1 can ask for controllers instead of brokers (KIP-919), version 2 for brokers that are fenced, too (KIP-1073).
 """
 
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
@@ -10,13 +10,16 @@ BROKERS = 1
 CONTROLLERS = 2
 
 
-class DescribeClusterRequest(Request, key=60, versions="0-1", flexible="0+"):
+class DescribeClusterRequest(Request, key=60, versions="0-2", flexible="0+"):
     """Who are you?"""
 
     include_cluster_authorized_operations: bool = boolean(
         about="whether to say what the client may do with the cluster"
     )
     endpoint_type: int = int8(versions="1+", default=BROKERS, about="1 the brokers, 2 the controllers")
+    include_fenced_brokers: bool = boolean(
+        versions="2+", default=False, ignorable=True, about="whether to list brokers that are fenced, too"
+    )
 
 
 class DescribeClusterBroker(Struct):
@@ -26,9 +29,10 @@ class DescribeClusterBroker(Struct):
     host: str = string(about="its host name or address")
     port: int = int32(about="its port")
     rack: str | None = string(nullable="0+", default=None, about="its rack, if it has one")
+    is_fenced: bool = boolean(versions="2+", default=False, ignorable=True, about="whether it is fenced")
 
 
-class DescribeClusterResponse(Response, key=60, versions="0-1", flexible="0+"):
+class DescribeClusterResponse(Response, key=60, versions="0-2", flexible="0+"):
     """The cluster."""
 
     throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
