@@ -1,20 +1,22 @@
-"""A node of a cluster: broker and voter, or broker alone. Any of them may be killed at any time.
+"""A node of a cluster: broker and controller, or one of both. Any of them may be killed at any time.
 
     start   open the logs → take part in the quorum → register with whoever decides → follow the metadata up to there →
             lead and follow what they say → be heard, and unfenced → serve clients
     stop    say that we go, and wait until others lead what we led → serve no more → close the logs
 
-The nodes of `controller.quorum.voters` vote; a node that is not among them only follows. One listener serves clients
-and nodes alike. Until a node is part of its cluster it talks to nodes only: a client that comes early is sent away, and
-comes again.
+The nodes of `controller.quorum.voters` vote; a node that is not among them only follows; where none are named, the
+node is its own only voter. A node whose `process.roles` is `controller` votes and has no partitions: it does not
+register. One listener serves clients and nodes alike. Until a node is part of its cluster it talks to nodes only: a
+client that comes early is sent away, and comes again.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from minibroker.broker.authority import ClusterAuthority
@@ -26,9 +28,10 @@ from minibroker.controller.sessions import Sessions
 from minibroker.metadata.authority import METADATA_LOG_CONFIG
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Endpoint, Image
+from minibroker.metadata.listeners import QuorumVoter
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure, Disconnect
-from minibroker.partitions.identity import Identity, identify, lock, new_id_bytes
+from minibroker.partitions.identity import META_PROPERTIES, Identity, identify, lock, new_id_bytes
 from minibroker.partitions.node import Node, bind, limits_of, only_listener, schedule_of
 from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.server import Server, Tracer, monotonic_ms, wall_clock_ms
@@ -37,6 +40,7 @@ from minibroker.partitions.upkeep import Upkeep
 from minibroker.quorum.running import Quorum
 from minibroker.raft.election import Ballot
 from minibroker.raft.node import Raft, RaftSettings
+from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replicas.fetching import Self
@@ -45,11 +49,19 @@ from minibroker.replicas.node import FORWARDED, ReplicatedNode
 from minibroker.replicas.peers import PeerAddress
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
 from minibroker.replication.epochs import EpochCache
+from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.wire.tables.broker_registration import Listener as RegisteredListener
+from minibroker.wire.tables.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumPartition,
+    QuorumTopic,
+)
+from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
 from minibroker.wire.uuids import parse_uuid, uuid_text
 
 log = logging.getLogger(__name__)
@@ -57,7 +69,12 @@ log = logging.getLogger(__name__)
 _ASK_MS = 3000
 _RETRY_S = 0.05
 _SESSION_CHECK_S = 0.1
-_GOODBYE_S_MAX = 10.0
+_GOODBYE_MS_MAX = 10_000
+_LONELY_MS_MAX = 1000
+_TELL_MS = 2000
+
+# Where a node that listens everywhere finds itself.
+_REACHED_AT = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 # What nodes ask of each other, also before they serve clients.
 BETWEEN_NODES = frozenset(
@@ -83,7 +100,8 @@ class ClusterNode(ReplicatedNode):
         self.me = Self(config.node_id, -1)
         self._sessions = Sessions(config.broker_session_timeout_ms)
         self._is_serving = False
-        self._is_leaving = False
+        self._is_broker = "broker" in config.process_roles
+        self._leaving = asyncio.Event()
         self._unfenced = asyncio.Event()
         self._may_go = asyncio.Event()
 
@@ -101,22 +119,27 @@ class ClusterNode(ReplicatedNode):
         """Whoever leads decides: there is nothing to set."""
 
     def _address_of(self, node_id: int) -> PeerAddress | None:
-        broker = self.authority.image.brokers.get(node_id)
-        if broker is not None:
-            return PeerAddress(broker.host, broker.port)
-        # Before it is registered, a voter is where the configuration says.
+        if node_id == self._node_id:
+            return self._here
+        # A voter is where the configuration says, whatever it was called when the metadata heard of it last.
         voter = next((it for it in self._config.quorum_voters if it.node_id == node_id), None)
-        return None if voter is None else PeerAddress(voter.host, voter.port)
+        if voter is not None:
+            return PeerAddress(voter.host, voter.port)
+        broker = self.authority.image.brokers.get(node_id)
+        return None if broker is None else PeerAddress(broker.host, broker.port)
 
     # Starting ---------------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        bound = self._cleanup.enter_context(bind(only_listener(self._config)))
+        listener = only_listener(self._config)
+        bound = self._cleanup.enter_context(bind(listener))
+        port = bound.getsockname()[1]
+        self._here = PeerAddress(_REACHED_AT.get(listener.host, listener.host), port)
         path = self._config.log_dirs[0]
         self._cleanup.callback(os.close, lock(path))
-        identity = identify(path, self._node_id, cluster_id=self._cluster_id())
+        identity = await self.identify(path)
         self._open(path)
-        endpoint = self._endpoint(bound.getsockname()[1])
+        endpoint = self._endpoint(port)
         self._make_quorum(identity)
         self.store = self.make_store()
         self.add_handlers(path)
@@ -127,15 +150,28 @@ class ClusterNode(ReplicatedNode):
         # From here on this node votes, and is found by others.
         self.quorum.start()
         self._begin(self._keep_sessions())
-        await self._register(identity, endpoint)
+        if self._is_broker:
+            await self._register(identity, endpoint)
+        else:
+            await self._await_leader()
         # Nothing may come between reading the image and following it.
-        self.store.start(self.authority.image, is_removed=self.authority.is_removed)
+        image = self.authority.image
+        self.store.start(image, is_removed=self.authority.is_removed)
+        self._reconfigure(Image(), image)
         self.authority.subscribe(self.store.follow)
         self.authority.subscribe(self._reconfigure)
         self._is_serving = True
         self.upkeep.start()
-        self._begin(self._heartbeat())
-        await self._unfenced.wait()
+        if self._is_broker:
+            self._begin(self._heartbeat())
+            await self._unfenced.wait()
+
+    async def identify(self, path: str) -> Identity:
+        """Whose directory this is. A voter's new one is of the cluster that its voters are; others ask the voters."""
+        if "controller" not in self._config.process_roles:
+            return identify(path, self._node_id, cluster_id=await self._ask_for_cluster_id())
+        is_new = not os.path.exists(f"{path}/{META_PROPERTIES}")
+        return identify(path, self._node_id, cluster_id=self._cluster_id() if is_new else None)
 
     def _cluster_id(self) -> str | None:
         """The voters of a cluster are its identity, until a directory has one: nodes need not be told another name."""
@@ -145,10 +181,46 @@ class ClusterNode(ReplicatedNode):
         names = ",".join(f"{it.node_id}@{it.host}:{it.port}" for it in sorted(voters))
         return uuid_text(hashlib.sha256(names.encode()).digest()[:16])
 
+    async def _ask_for_cluster_id(self) -> str:
+        """Ask one voter after the other, until one is part of its cluster; nodes may be started in any order."""
+        is_told = False
+        while True:
+            for voter in self._config.quorum_voters:
+                try:
+                    response: MetadataResponse = await self._peers.send(
+                        voter.node_id, MetadataRequest(topics=[]), timeout_ms=_ASK_MS
+                    )
+                    await self._check_voter(voter)
+                    return response.cluster_id or ""
+                except ClientError as error:
+                    if not is_told:
+                        log.warning("waiting for the voters: node %d: %s", voter.node_id, error)
+                    is_told = True
+            await asyncio.sleep(_RETRY_S)
+
+    async def _check_voter(self, voter: QuorumVoter) -> None:
+        """Demand that who answers at a voter's address is of a cluster in which that node votes."""
+        topic = QuorumTopic(topic_name=METADATA.topic, partitions=[QuorumPartition(partition_index=0)])
+        request = DescribeQuorumRequest(topics=[topic])
+        response: DescribeQuorumResponse = await self._peers.send(voter.node_id, request, timeout_ms=_ASK_MS)
+        voters = sorted(it.node_id for it in response.nodes)
+        if voter.node_id not in voters:
+            raise BrokerFailure(
+                f"controller.quorum.voters has node {voter.node_id} at {voter.host}:{voter.port}, which leads to a "
+                f"cluster whose voters are {voters}: correct it"
+            )
+
+    def _open_quorum_log(self, epochs: EpochCache) -> SegmentedLog:
+        metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG, companions=[epochs])
+        if len(self._config.quorum_voters) <= 1 and "controller" in self._config.process_roles:
+            # Nobody else has the metadata.
+            self.check_metadata_log(metadata_log)
+        return metadata_log
+
     def _make_quorum(self, identity: Identity) -> None:
         directory = self.data.directory_of(METADATA)
         epochs = EpochCache(self.files, directory)
-        metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG, companions=[epochs])
+        metadata_log = self._open_quorum_log(epochs)
         key = VoterKey(self._node_id, parse_uuid(identity.directory_id))
         voters = [Voter(VoterKey(it.node_id), it.host, it.port) for it in self._config.quorum_voters]
         snapshots = SnapshotFiles(self.files, directory)
@@ -185,7 +257,7 @@ class ClusterNode(ReplicatedNode):
         controller.image = self.quorum.image_of_snapshot()
 
     def _on_active(self) -> None:
-        log.warning("node %d decides from now on, in epoch %d", self._node_id, self.raft.epoch)
+        log.info("node %d decides from now on, in epoch %d", self._node_id, self.raft.epoch)
         self._sessions.begin(self.authority.image.brokers, monotonic_ms())
 
     async def _register(self, identity: Identity, endpoint: Endpoint) -> None:
@@ -206,21 +278,36 @@ class ClusterNode(ReplicatedNode):
         while self.authority.image.offset < response.broker_epoch:
             await self.quorum.changed()
 
+    async def _await_leader(self) -> None:
+        waiting = self._waiting_for_a_majority()
+        while self.raft.leader_id < 0:
+            next(waiting)
+            await asyncio.sleep(_RETRY_S)
+
+    def _waiting_for_a_majority(self) -> Iterator[None]:
+        """To be asked again and again while nobody leads: says so once, if it is not over in a moment."""
+        begun_ms = monotonic_ms()
+        while monotonic_ms() - begun_ms < _TELL_MS:
+            yield
+        log.warning("waiting until a majority of the voters %s is there", list(self.raft.voters))
+        while True:
+            yield
+
     async def _ask_who_decides(self, request: Any) -> Any:
         """Ask the leader of the quorum; whoever that is by then, if it changes."""
-        is_told = False
+        waiting = self._waiting_for_a_majority()
         while True:
+            leader_id = self.raft.leader_id
+            if leader_id < 0:
+                next(waiting)
+                await asyncio.sleep(_RETRY_S)
+                continue
             try:
-                leader_id = self.raft.leader_id
-                if leader_id >= 0:
-                    response = await self._peers.send(leader_id, request, timeout_ms=_ASK_MS)
-                    if response.error_code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
-                        return response
+                response = await self._peers.send(leader_id, request, timeout_ms=_ASK_MS)
+                if response.error_code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
+                    return response
             except ClientError as error:
                 log.debug("node %d: %s", leader_id, error)
-            if not is_told and leader_id < 0:
-                log.warning("waiting until a majority of the voters %s is there", list(self.raft.voters))
-                is_told = True
             await asyncio.sleep(_RETRY_S)
 
     def _check_that_we_are_we(self, image: Image) -> None:
@@ -238,7 +325,7 @@ class ClusterNode(ReplicatedNode):
                 broker_epoch=self.me.broker_epoch,
                 current_metadata_offset=self.authority.image.offset,
                 want_fence=False,
-                want_shut_down=self._is_leaving,
+                want_shut_down=self._leaving.is_set(),
                 offline_log_dirs=[],
             )
             response: BrokerHeartbeatResponse = await self._ask_who_decides(request)
@@ -249,15 +336,24 @@ class ClusterNode(ReplicatedNode):
                 self._may_go.set()
             elif not response.is_fenced:
                 self._unfenced.set()
-            is_urgent = self._is_leaving or not self._unfenced.is_set()
-            await asyncio.sleep(_RETRY_S if is_urgent else interval_s)
+            if self._leaving.is_set() or not self._unfenced.is_set():
+                await asyncio.sleep(_RETRY_S)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), interval_s)
 
     async def _keep_sessions(self) -> None:
         """While this node decides: fence who has fallen silent."""
+        checked_ms = monotonic_ms()
         while True:
             await asyncio.sleep(_SESSION_CHECK_S)
+            now_ms = monotonic_ms()
+            if now_ms - checked_ms > self._sessions.session_ms / 2:
+                # This node was stuck itself. What it did not hear meanwhile, others may have said.
+                self._sessions.begin(self.authority.image.brokers, now_ms)
+            checked_ms = now_ms
             if self.authority.is_active:
-                for broker_id in self._sessions.silent(self.authority.image.live_brokers(), monotonic_ms()):
+                for broker_id in self._sessions.silent(self.authority.image.live_brokers(), now_ms):
                     log.warning("node %d has been silent for %d ms: fenced", broker_id, self._sessions.session_ms)
                     self.authority.propose(FenceBroker(broker_id))
                 self.quorum.step()
@@ -316,11 +412,20 @@ class ClusterNode(ReplicatedNode):
 
     async def stop(self) -> None:
         """Go in order: first let others lead, so that no client has to find out by itself."""
-        self._is_leaving = True
-        try:
-            async with asyncio.timeout(_GOODBYE_S_MAX):
-                await self._may_go.wait()
-        except TimeoutError:
+        self._leaving.set()
+        if self._is_broker and self._failure is None and not await self._is_let_go():
             log.warning("node %d goes without leave: nobody decides, or nobody else can lead", self._node_id)
         self.quorum.step(self.raft.resign(monotonic_ms()))
         await super().stop()
+
+    async def _is_let_go(self) -> bool:
+        """Wait until others lead what this node led; not for long where nobody is left who could decide that."""
+        begun_ms = led_ms = monotonic_ms()
+        while not self._may_go.is_set():
+            now_ms = monotonic_ms()
+            if self.raft.role in (Role.LEADER, Role.FOLLOWER):
+                led_ms = now_ms
+            if now_ms - begun_ms > _GOODBYE_MS_MAX or now_ms - led_ms > _LONELY_MS_MAX:
+                return False
+            await asyncio.sleep(_RETRY_S)
+        return True

@@ -13,13 +13,19 @@ from minibroker.cli.options import listener
 )
 @click.option("--set", "pairs", metavar="NAME=VALUE", multiple=True, help="A setting; may be given several times.")
 @click.option("--trace", is_flag=True, help="Show each request and answer, field by field, on stderr.")
-def serve(data: str | None, listen: str | None, file: str | None, pairs: tuple[str, ...], trace: bool) -> None:
+@click.option("--child", "is_child", is_flag=True, hidden=True, help="Stop when stdin ends: for `minibroker up`.")
+def serve(
+    data: str | None, listen: str | None, file: str | None, pairs: tuple[str, ...], trace: bool, is_child: bool
+) -> None:
     """Run one node until Ctrl-C or SIGTERM.
 
-    Prints `ready: HOST:PORT` once clients can be served. Settings have Kafka's names; an option counts more than --set,
-    and --set more than the file. Port 0 is any free port.
+    Alone it has all roles; with controller.quorum.voters it is one of a cluster. Prints `ready: HOST:PORT` once clients
+    can be served. Settings have Kafka's names; an option counts more than --set, and --set more than the file. Port 0
+    is any free port.
     """
     # The broker is slow to import, and --help needs none.
     from minibroker.cli import serving  # noqa: PLC0415
 
-    serving.serve(serving.settings_from(data=data, listen=listen, file=file, pairs=pairs), trace=trace)
+    serving.serve(
+        serving.settings_from(data=data, listen=listen, file=file, pairs=pairs), trace=trace, is_child=is_child
+    )

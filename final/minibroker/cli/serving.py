@@ -2,13 +2,17 @@
 
 import asyncio
 import logging
+import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import click
 
+from minibroker.broker.node import ClusterNode
 from minibroker.cli.options import settings_of
 from minibroker.cli.properties import Properties, read_properties
 from minibroker.metadata.configs import NodeConfig
@@ -35,28 +39,29 @@ def settings_from(*, data: str | None, listen: str | None, file: str | None, pai
     return Settings(values, properties)
 
 
-def serve(settings: Settings, *, trace: bool) -> None:
+def serve(settings: Settings, *, trace: bool, is_child: bool = False) -> None:
     """Run a node until it is told to stop."""
     config = _config(settings)
     data = ", ".join(config.log_dirs)
 
     def on_ready(addresses: list[str]) -> None:
-        click.echo(f"data is in {data}; stop with Ctrl-C", err=True)
-        click.echo(f"try: minibroker topics list --bootstrap-server {addresses[0]}", err=True)
+        if not is_child:
+            click.echo(f"data is in {data}; stop with Ctrl-C", err=True)
+            click.echo(f"try: minibroker topics list --bootstrap-server {addresses[0]}", err=True)
         click.echo(f"ready: {','.join(addresses)}")
         sys.stdout.flush()
 
+    if is_child:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    asyncio.run(node.serve(config, trace=sys.stderr if trace else None, on_ready=on_ready, kind=_kind(config)))
+    asyncio.run(node.serve(config, trace=sys.stderr if trace else None, on_ready=on_ready, kind=ClusterNode))
 
 
-def _kind(config: NodeConfig) -> type[node.Node]:
-    """A node of a cluster if it is told who decides there, otherwise one that is alone."""
-    if not config.quorum_voters:
-        return node.Node
-    from minibroker.replicas.node import ReplicatedNode  # noqa: PLC0415 (who is alone is ready sooner)
-
-    return ReplicatedNode
+def _end_with_parent() -> None:
+    """Stop when the other end of stdin is closed: whoever started this node is gone, however it went."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _config(settings: Settings) -> NodeConfig:

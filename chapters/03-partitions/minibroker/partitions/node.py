@@ -135,15 +135,19 @@ class Node:
             raise BrokerFailure(f"node {self._config.node_id} could not be registered: {result.message}")
 
     def open_metadata_log(self) -> SegmentedLog:
-        """The log of all metadata. One that is empty knows none of the partitions that may be here."""
+        """Open the log of all metadata. One that is empty knows none of the partitions that may be here."""
         metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG)
+        self.check_metadata_log(metadata_log)
+        return metadata_log
+
+    def check_metadata_log(self, metadata_log: SegmentedLog) -> None:
+        """Demand that the log of all metadata is there, where there are partitions."""
         orphans = [name.directory for name in self.data.partitions() if name != METADATA]
         if metadata_log.log_end_offset == 0 and orphans:
             raise BrokerFailure(
                 f"{self._config.log_dirs[0]} has {len(orphans)} partitions, such as {orphans[0]}, but no metadata that "
                 f"knows them: restore {METADATA.directory} from a copy, or move them away to begin anew"
             )
-        return metadata_log
 
     def make_store(self) -> Store:
         """The partitions of this node: each has one replica."""
