@@ -38,7 +38,7 @@ from minibroker.partitions.server import Server, Tracer, monotonic_ms, wall_cloc
 from minibroker.partitions.store import METADATA
 from minibroker.partitions.upkeep import Upkeep
 from minibroker.quorum.running import Quorum
-from minibroker.raft.election import Ballot
+from minibroker.raft.election import NOBODY, Ballot
 from minibroker.raft.node import Raft, RaftSettings
 from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
@@ -391,7 +391,12 @@ class ClusterNode(ReplicatedNode):
         self.registry.wrap(ApiKey.DESCRIBE_QUORUM, self._here_or_there)
 
     def _here_or_there(self, call: Call[Any], inner: Handler) -> Answer:
-        return inner(call) if self.authority.is_active else self._forward(call)
+        # What another node has passed on is not passed on again: who takes the wrong one for the leader would do so for
+        # ever. It is refused here, with the code that lets the client ask again.
+        is_passed_on = _is_of_a_node(call)
+        if self.authority.is_active or is_passed_on or self._authority_id in (NOBODY, self._node_id):
+            return inner(call)
+        return self._forward(call)
 
     def _gate(self, call: Call[Any], inner: Handler) -> Answer:
         if not self._is_serving:
@@ -399,8 +404,7 @@ class ClusterNode(ReplicatedNode):
         return inner(call)
 
     def _gate_for_clients(self, call: Call[Any], inner: Handler) -> Answer:
-        is_node = (call.header.client_id or "").startswith("node-")
-        return inner(call) if is_node else self._gate(call, inner)
+        return inner(call) if _is_of_a_node(call) else self._gate(call, inner)
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Create topics here if this node decides, or ask who does."""
@@ -429,3 +433,8 @@ class ClusterNode(ReplicatedNode):
                 return False
             await asyncio.sleep(_RETRY_S)
         return True
+
+
+def _is_of_a_node(call: Call[Any]) -> bool:
+    """Whether another node asks, and no client."""
+    return (call.header.client_id or "").startswith("node-")

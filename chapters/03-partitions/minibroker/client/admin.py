@@ -178,6 +178,8 @@ class QuorumDescription:
     high_watermark: int
     voters: Sequence[QuorumReplica]
     observers: Sequence[QuorumReplica]
+    nodes: Sequence[Node] = ()
+    """Where the voters are, as far as the broker tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -586,6 +588,7 @@ def describe_quorum(client: Client) -> QuorumDescription:
         found.high_watermark,
         _quorum_replicas(found.current_voters),
         _quorum_replicas(found.observers),
+        [Node(it.node_id, it.listeners[0].host, it.listeners[0].port) for it in response.nodes if it.listeners],
     )
 
 
