@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "serve": ("minibroker.cli.serve:serve", "One node, all roles."),
-    "topics": ("minibroker.cli.topics:topics", "Create, list, describe, alter and delete topics."),
+    "up": ("minibroker.cli.up:up", "A local cluster in the foreground."),
+    "topics": ("minibroker.cli.topics:topics", "Create, list, describe, alter, delete and move topics."),
     "produce": ("minibroker.cli.produce:produce", "Write lines from stdin to a topic."),
     "consume": ("minibroker.cli.consume:consume", "Read a topic."),
+    "cluster": ("minibroker.cli.cluster:cluster", "Nodes, leaders, replicas, and what is wrong."),
     "dump": ("minibroker.cli.dump:dump", "Show a log file: batches, records, annotated bytes."),
     "course": ("minibroker.cli.course:course", "The learner's workspace: list, start, check, diff."),
     "lab": ("minibroker.cli.lab:lab", "Experiments that draw one figure each: list, run."),

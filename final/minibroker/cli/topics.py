@@ -1,4 +1,6 @@
-"""`minibroker topics`: create, list, describe, alter, delete. `administering` does the work; here are the options."""
+"""`minibroker topics`: create, list, describe, alter, delete, reassign, elect-leaders. `administering` and `moving` do
+the work; here are the options.
+"""
 
 import click
 
@@ -13,7 +15,7 @@ name_argument = click.argument("name", shell_complete=complete_topics)
 
 @click.group()
 def topics() -> None:
-    """Create, list, describe, alter and delete topics."""
+    """Create, list, describe, alter and delete topics; move their partitions, elect their leaders."""
 
 
 @topics.command()
@@ -94,3 +96,69 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str) -> None:
     from minibroker.cli import administering  # noqa: PLC0415
 
     administering.delete(bootstrap, names, may_be_absent=if_exists)
+
+
+def node_ids(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int] | None:
+    """Nodes by their numbers, such as 1,2,3."""
+    if value is None:
+        return None
+    words = [word.strip() for word in value.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise click.BadParameter(f"{value!r} is not a list of nodes, such as 1,2,3.")
+    return [int(word) for word in words]
+
+
+@topics.command()
+@click.argument("name", metavar="[TOPIC]", required=False, shell_complete=complete_topics)
+@click.option("--partition", type=click.IntRange(min=0), help="Which one to move.")
+@click.option("--replicas", metavar="N,N,...", callback=node_ids, help="The nodes to have it; the first is to lead.")
+@click.option("--cancel", "is_cancelled", is_flag=True, help="Take moves back that are under way.")
+@format_option
+@bootstrap_option
+def reassign(
+    name: str | None,
+    partition: int | None,
+    replicas: list[int] | None,
+    is_cancelled: bool,
+    format_: str,
+    bootstrap: str,
+) -> None:
+    """Move a partition of TOPIC to other nodes; without options, list the moves that are under way.
+
+    The new replicas copy the partition while the old ones serve it; the old ones go when the new ones are in sync.
+    """
+    if replicas is not None and is_cancelled:
+        raise click.UsageError("move a partition with --replicas, or take moves back with --cancel, not both.")
+    if (replicas is not None or is_cancelled) and name is None:
+        raise click.UsageError("name the TOPIC.")
+    if replicas is not None and partition is None:
+        raise click.UsageError("name the --partition that is to be moved.")
+    if partition is not None and replicas is None and not is_cancelled:
+        raise click.UsageError("say where to move it with --replicas, or take its move back with --cancel.")
+    from minibroker.cli import moving  # noqa: PLC0415
+
+    if replicas is not None and name is not None and partition is not None:
+        moving.move(bootstrap, name, partition=partition, replicas=replicas)
+    elif is_cancelled and name is not None:
+        moving.cancel(bootstrap, name, partition=partition)
+    else:
+        moving.list_moves(bootstrap, name, format_)
+
+
+@topics.command("elect-leaders")
+@click.argument("name", metavar="[TOPIC]", required=False, shell_complete=complete_topics)
+@click.option("--partition", type=click.IntRange(min=0), help="Only this one.  [default: all]")
+@click.option(
+    "--unclean",
+    "is_unclean",
+    is_flag=True,
+    help="Let others lead where nobody in sync is left: what they lack is lost.",
+)
+@bootstrap_option
+def elect_leaders(name: str | None, partition: int | None, is_unclean: bool, bootstrap: str) -> None:
+    """Let the preferred leaders lead, the first replica of each partition; of all topics if none is named."""
+    if name is None and (partition is not None or is_unclean):
+        raise click.UsageError("name the TOPIC." if not is_unclean else "--unclean needs a TOPIC: it loses records.")
+    from minibroker.cli import moving  # noqa: PLC0415
+
+    moving.elect(bootstrap, name, partition=partition, is_unclean=is_unclean)

@@ -1,0 +1,224 @@
+"""Asks a cluster how it is, for `minibroker cluster status`, and shows what `status` makes of it."""
+
+import sys
+import time
+from collections.abc import Iterable
+
+import click
+
+from minibroker.cli.connecting import FAILURES, connected
+from minibroker.cli.status import Facts, Node, Partition, Quorum, Role, counts, findings
+from minibroker.cli.tables import counted, echo_json, table_text
+from minibroker.client import admin
+from minibroker.client.admin import ClusterDescription, QuorumDescription, QuorumReplica, Reassignment, ResourceType
+from minibroker.client.blocking import Client
+from minibroker.client.errors import ClientError
+from minibroker.client.fetched import TopicPartition
+
+TIMEOUT_MS = 10_000
+INTERVAL_S = 1.0
+NOT_KNOWN = "-"
+_MIN_ISR = "min.insync.replicas"
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+
+
+# Asking ---------------------------------------------------------------------------------------------------------------
+
+
+def facts_of(bootstrap: str) -> Facts:
+    """Ask one node about everything."""
+    with connected(bootstrap, timeout_ms=TIMEOUT_MS) as client:
+        cluster = admin.describe_cluster(client)
+        quorum, moves = _quorum(client)
+        return Facts(
+            cluster_id=cluster.cluster_id,
+            nodes=_nodes(cluster, quorum),
+            partitions=_partitions(client, moves),
+            quorum=None
+            if quorum is None
+            else Quorum(leader_id=quorum.leader_id, epoch=quorum.leader_epoch, high_watermark=quorum.high_watermark),
+            moving=[str(name) for name in sorted(moves)],
+        )
+
+
+def _quorum(client: Client) -> tuple[QuorumDescription | None, dict[TopicPartition, Reassignment]]:
+    """What only who decides can tell; nothing where nobody does."""
+    try:
+        return admin.describe_quorum(client), admin.list_reassignments(client)
+    except ClientError:
+        return None, {}
+
+
+def _nodes(cluster: ClusterDescription, quorum: QuorumDescription | None) -> list[Node]:
+    places = {it.node_id: it for it in (*(quorum.nodes if quorum else ()), *cluster.nodes, *cluster.fenced)}
+    brokers = {it.node_id for it in (*cluster.nodes, *cluster.fenced)}
+    fenced = {it.node_id for it in cluster.fenced}
+    states = {it.node_id: it for it in (*quorum.observers, *quorum.voters)} if quorum else {}
+    return [
+        Node(
+            node_id=node_id,
+            address=str(places[node_id].address) if node_id in places else None,
+            rack=places[node_id].rack if node_id in places else None,
+            role=_role(node_id, quorum),
+            is_broker=node_id in brokers,
+            is_fenced=node_id in fenced,
+            log_end_offset=states[node_id].log_end_offset if node_id in states else None,
+            silent_ms=_silent_ms(states.get(node_id), states.get(quorum.leader_id) if quorum else None),
+        )
+        for node_id in sorted(places.keys() | states.keys())
+    ]
+
+
+def _role(node_id: int, quorum: QuorumDescription | None) -> Role | None:
+    if quorum is None:
+        return None
+    if node_id == quorum.leader_id:
+        return Role.CONTROLLER
+    return Role.VOTER if node_id in {it.node_id for it in quorum.voters} else Role.OBSERVER
+
+
+def _silent_ms(state: QuorumReplica | None, leader: QuorumReplica | None) -> int | None:
+    # Both times are of the leader's clock. An old broker tells neither.
+    if state is None or leader is None or min(state.last_fetch_ms, leader.last_fetch_ms) < 0:
+        return None
+    return max(leader.last_fetch_ms - state.last_fetch_ms, 0)
+
+
+def _partitions(client: Client, moves: dict[TopicPartition, Reassignment]) -> list[Partition]:
+    topics = sorted(admin.describe_topics(client).values(), key=lambda it: it.name)
+    configs = admin.describe_configs(client, ResourceType.TOPIC, [it.name for it in topics], keys=[_MIN_ISR])
+    found = []
+    for topic in topics:
+        min_isr = int(configs[topic.name][_MIN_ISR].value or 1)
+        for it in topic.partitions:
+            name = TopicPartition(topic.name, it.partition)
+            found.append(
+                Partition(
+                    name=str(name),
+                    topic=topic.name,
+                    number=it.partition,
+                    leader_id=it.leader_id,
+                    replicas=it.replicas,
+                    isr=it.isr,
+                    adding=moves[name].adding if name in moves else (),
+                    min_isr=min_isr,
+                )
+            )
+    return found
+
+
+# Showing --------------------------------------------------------------------------------------------------------------
+
+
+def show(facts: Facts, format_: str) -> None:
+    """Print it for people or for programs."""
+    if format_ == "json":
+        echo_json(document(facts))
+    else:
+        click.echo(text(facts))
+
+
+def watch(bootstrap: str, format_: str) -> None:
+    """Print it again and again. While nobody answers, that is what there is to say."""
+    is_screen = sys.stdout.isatty() and format_ == "table"
+    while True:
+        try:
+            facts = facts_of(bootstrap)
+        except FAILURES as error:
+            _clear(is_screen)
+            click.echo(error.format_message() if isinstance(error, click.ClickException) else str(error), err=True)
+        else:
+            _clear(is_screen)
+            show(facts, format_)
+        sys.stdout.flush()
+        time.sleep(INTERVAL_S)
+
+
+def _clear(is_screen: bool) -> None:
+    if is_screen:
+        click.echo(_CLEAR, nl=False)
+
+
+def text(facts: Facts) -> str:
+    """All of it for a person."""
+    topics = {it.topic for it in facts.partitions}
+    title = f"cluster {facts.cluster_id}: {counted(len(facts.nodes), 'node')}, {counted(len(topics), 'topic')}"
+    return "\n".join(
+        [title, "", _node_table(facts), "", _quorum_line(facts), _partition_line(facts), "", *_wrong(facts)]
+    )
+
+
+def _node_table(facts: Facts) -> str:
+    columns = ["NODE", "ADDRESS", "RACK", "ROLE", "STATE", "LEADS", "REPLICAS", "METADATA LAG"]
+    rows = [
+        [
+            it.node_id,
+            it.address or NOT_KNOWN,
+            it.rack or NOT_KNOWN,
+            it.role.value if it.role else NOT_KNOWN,
+            it.state,
+            sum(one.leader_id == it.node_id for one in facts.partitions) if it.is_broker else NOT_KNOWN,
+            sum(it.node_id in one.replicas for one in facts.partitions) if it.is_broker else NOT_KNOWN,
+            _lag(it, facts.nodes, facts.quorum),
+        ]
+        for it in facts.nodes
+    ]
+    return table_text(columns, rows)
+
+
+def _lag(node: Node, nodes: Iterable[Node], quorum: Quorum | None) -> int | str:
+    ends = [it.log_end_offset for it in nodes if quorum and it.node_id == quorum.leader_id]
+    if not ends or ends[0] is None or node.log_end_offset is None:
+        return NOT_KNOWN
+    return max(ends[0] - node.log_end_offset, 0)
+
+
+def _quorum_line(facts: Facts) -> str:
+    if facts.quorum is None:
+        return "quorum: nobody decides"
+    it = facts.quorum
+    return (
+        f"quorum: node {it.leader_id} leads {counted(len(facts.voters), 'voter')} in epoch {it.epoch}; decided up to "
+        f"offset {it.high_watermark}"
+    )
+
+
+def _partition_line(facts: Facts) -> str:
+    total, *others = counts(facts).items()
+    return f"partitions: {total[1]}, of which " + ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in others)
+
+
+def _wrong(facts: Facts) -> list[str]:
+    found = findings(facts)
+    if not found:
+        return [click.style("nothing is wrong", fg="green")]
+    lines = [click.style(f"{counted(len(found), 'thing')} {'is' if len(found) == 1 else 'are'} wrong:", fg="red")]
+    for it in found:
+        lines += [f"- {it.what}.", f"  what to do: {it.to_do}."]
+    return lines
+
+
+def document(facts: Facts) -> dict[str, object]:
+    """All of it for a program."""
+    quorum = facts.quorum
+    return {
+        "cluster_id": facts.cluster_id,
+        "nodes": [
+            {
+                "id": it.node_id,
+                "address": it.address,
+                "rack": it.rack,
+                "role": it.role.value if it.role else None,
+                "state": it.state,
+                "is_broker": it.is_broker,
+                "log_end_offset": it.log_end_offset,
+                "silent_ms": it.silent_ms,
+            }
+            for it in facts.nodes
+        ],
+        "quorum": quorum
+        and {"leader_id": quorum.leader_id, "epoch": quorum.epoch, "high_watermark": quorum.high_watermark},
+        "partitions": dict(counts(facts)),
+        "moving": list(facts.moving),
+        "wrong": [{"what": it.what, "to_do": it.to_do} for it in findings(facts)],
+    }

@@ -1,0 +1,106 @@
+"""Moves partitions and elects their leaders, for `minibroker topics reassign` and `elect-leaders`."""
+
+import time
+from collections.abc import Sequence
+
+import click
+
+from minibroker.cli.connecting import connected, demand_topics
+from minibroker.cli.tables import echo_json, table_text
+from minibroker.client import admin
+from minibroker.client.blocking import Client
+from minibroker.client.fetched import TopicPartition
+
+_ATTEMPTS_MAX = 40
+_RETRY_S = 0.05
+
+
+def move(bootstrap: str, topic: str, *, partition: int, replicas: Sequence[int]) -> None:
+    """Begin to move a partition."""
+    with connected(bootstrap) as client:
+        (name,) = _partitions(client, topic, partition)
+        before = _replicas(client, name)
+        admin.reassign_partitions(client, {name: replicas})
+        is_moving = name in admin.list_reassignments(client)
+    if is_moving:
+        click.echo(f"{name} is on its way from {_ids(before)} to {_ids(replicas)}")
+    else:
+        click.echo(f"{name} is on {_ids(replicas)}")
+
+
+def cancel(bootstrap: str, topic: str, *, partition: int | None) -> None:
+    """Take the moves of a topic back, or that of one partition."""
+    with connected(bootstrap) as client:
+        moves = admin.list_reassignments(client)
+        under_way = [name for name in _partitions(client, topic, partition) if name in moves]
+        if not under_way:
+            what = topic if partition is None else str(TopicPartition(topic, partition))
+            raise click.ClickException(f"no move of {what} is under way: `minibroker topics reassign` shows which are")
+        admin.reassign_partitions(client, dict.fromkeys(under_way))
+        for name in under_way:
+            it = moves[name]
+            click.echo(f"{name} stays on {_ids([one for one in it.replicas if one not in it.adding])}")
+
+
+def list_moves(bootstrap: str, topic: str | None, format_: str) -> None:
+    """Show the moves that are under way."""
+    with connected(bootstrap) as client:
+        if topic is not None:
+            demand_topics(client, [topic])
+        moves = admin.list_reassignments(client)
+    found = {name: it for name, it in sorted(moves.items()) if topic in (None, name.topic)}
+    if format_ == "json":
+        keys = ("replicas", "adding", "removing")
+        echo_json(
+            [
+                {"topic": name.topic, "partition": name.partition} | {key: list(getattr(it, key)) for key in keys}
+                for name, it in found.items()
+            ]
+        )
+        return
+    rows = [
+        [name.topic, name.partition, *map(_ids, (it.replicas, it.adding, it.removing))] for name, it in found.items()
+    ]
+    click.echo(table_text(["TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING"], rows))
+    if not rows:
+        click.echo("no moves are under way", err=True)
+
+
+def elect(bootstrap: str, topic: str | None, *, partition: int | None, is_unclean: bool) -> None:
+    """Elect preferred leaders, or any where there is none."""
+    with connected(bootstrap) as client:
+        wanted = None if topic is None else _partitions(client, topic, partition)
+        elected = sorted(admin.elect_leaders(client, wanted, is_unclean=is_unclean))
+        leaders = _leaders(client, elected, is_unclean=is_unclean)
+    for name, leader_id in leaders.items():
+        click.echo(f"{name}: node {leader_id} leads")
+    if not elected:
+        click.echo("each has a leader already" if is_unclean else "each has its preferred leader already")
+
+
+def _leaders(client: Client, names: Sequence[TopicPartition], *, is_unclean: bool) -> dict[TopicPartition, int]:
+    """Who leads what was elected, once the node that we ask has heard of it."""
+    for _attempt in range(_ATTEMPTS_MAX):
+        topics = admin.describe_topics(client, sorted({name.topic for name in names}))
+        found = {name: topics[name.topic].partitions[name.partition] for name in names}
+        if all(it.leader_id >= 0 if is_unclean else it.leader_id == it.replicas[0] for it in found.values()):
+            break
+        time.sleep(_RETRY_S)
+    return {name: it.leader_id for name, it in found.items()}
+
+
+def _partitions(client: Client, topic: str, partition: int | None) -> list[TopicPartition]:
+    """The partitions that are meant; one that is not there is an error."""
+    (found,) = demand_topics(client, [topic])
+    numbers = sorted(it.partition_index for it in found.partitions)
+    if partition is not None and partition not in numbers:
+        raise click.ClickException(f"{topic} has no partition {partition}: they go from 0 to {numbers[-1]}")
+    return [TopicPartition(topic, number) for number in numbers if partition in (None, number)]
+
+
+def _replicas(client: Client, name: TopicPartition) -> Sequence[int]:
+    return admin.describe_topics(client, [name.topic])[name.topic].partitions[name.partition].replicas
+
+
+def _ids(nodes: Sequence[int]) -> str:
+    return ",".join(map(str, nodes)) or "-"
