@@ -1,0 +1,175 @@
+"""Claims about what `cluster status` says: sentences made from facts, without a cluster."""
+
+from dataclasses import replace
+
+import pytest
+
+from minibroker.cli.inspecting import document, text
+from minibroker.cli.status import Facts, Finding, Node, Partition, Quorum, Role, counts, findings
+
+ROLES = {1: Role.CONTROLLER, 2: Role.VOTER, 3: Role.VOTER}
+
+
+def node(number: int, *, is_fenced: bool = False, silent_ms: int = 0, is_broker: bool = True) -> Node:
+    return Node(
+        node_id=number,
+        address=f"host{number}:9092",
+        role=ROLES.get(number, Role.OBSERVER),
+        is_broker=is_broker,
+        is_fenced=is_fenced,
+        log_end_offset=40 if is_fenced else 50,
+        silent_ms=silent_ms,
+    )
+
+
+def partition(number: int = 0, *, leader: int = 1, isr: tuple[int, ...] = (1, 2, 3), min_isr: int = 2) -> Partition:
+    return Partition(
+        name=f"orders-{number}",
+        topic="orders",
+        number=number,
+        leader_id=leader,
+        replicas=(1, 2, 3),
+        isr=isr,
+        min_isr=min_isr,
+    )
+
+
+WELL = Facts(
+    cluster_id="x" * 22,
+    nodes=[node(1), node(2), node(3)],
+    partitions=[partition(0), partition(1)],
+    quorum=Quorum(leader_id=1, epoch=7, high_watermark=50),
+)
+
+
+def whats(facts: Facts) -> list[str]:
+    return [it.what for it in findings(facts)]
+
+
+def only(facts: Facts) -> Finding:
+    (finding,) = findings(facts)
+    return finding
+
+
+def test_where_nothing_is_wrong_nothing_is_said() -> None:
+    assert findings(WELL) == []
+    assert text(WELL).endswith("nothing is wrong\x1b[0m")
+    assert set(counts(WELL).values()) == {0, 2}
+
+
+def test_a_node_that_is_fenced_is_named_with_what_it_costs() -> None:
+    lacking = [partition(0, isr=(1, 2)), partition(1, isr=(1, 2))]
+    facts = replace(WELL, nodes=[node(1), node(2), node(3, is_fenced=True)], partitions=lacking)
+    fenced, voters, replicas = findings(facts)
+    assert fenced.what.startswith("node 3 at host3:9092 is fenced: ")
+    assert "start it again" in fenced.to_do
+    assert voters.what.startswith("2 of 3 voters are there, and 2 must be: if one more goes, nobody decides")
+    assert replicas.what == "orders-0, orders-1 have no replica in sync on node 3, because it is not there"
+    assert counts(facts)["under_replicated"] == 2
+
+
+def test_a_fenced_node_that_does_not_vote_endangers_no_majority() -> None:
+    facts = replace(WELL, nodes=[*WELL.nodes, node(4, is_fenced=True)])
+    assert only(facts).what.startswith("node 4 at host4:9092 is fenced")
+
+
+def test_of_five_voters_one_may_go_without_a_word_about_the_rest() -> None:
+    voters = [replace(node(it), role=Role.VOTER) for it in (2, 3, 4)]
+    facts = replace(WELL, nodes=[node(1), *voters, replace(node(5, is_fenced=True), role=Role.VOTER)])
+    assert only(facts).what.startswith("node 5")
+
+
+def test_a_voter_without_partitions_that_falls_silent_is_noticed() -> None:
+    """It has no session with the controller: only that it does not fetch tells."""
+    facts = replace(WELL, nodes=[node(1), node(2), node(3, silent_ms=12_000, is_broker=False)])
+    silent, voters = findings(facts)
+    assert silent.what == "node 3 at host3:9092 has not fetched the metadata for 12 s"
+    assert voters.what.startswith("2 of 3 voters are there")
+
+
+def test_a_follower_that_is_there_but_behind_is_something_else_than_one_that_is_gone() -> None:
+    finding = only(replace(WELL, partitions=[partition(isr=(1, 2))]))
+    assert finding.what.startswith("orders-0 has no replica in sync on node 3, though it is there")
+    assert "the log of node 3" in finding.to_do
+
+
+def test_a_replica_that_is_on_its_way_in_is_not_missing() -> None:
+    moving = replace(partition(isr=(1, 2)), adding=(3,))
+    assert findings(replace(WELL, partitions=[moving], moving=["orders-0"])) == []
+
+
+def test_a_partition_with_too_few_in_sync_refuses_writers() -> None:
+    facts = replace(WELL, partitions=[partition(isr=(1,))])
+    refused = findings(facts)[0]
+    assert "(orders-0: 1 of 2): producers with acks=all are refused there" in refused.what
+    assert counts(facts)["under_min_isr"] == 1
+
+
+def test_a_partition_without_a_leader_comes_first_with_the_way_back_and_the_way_out() -> None:
+    nodes = [node(1), node(2, is_fenced=True), node(3)]
+    facts = replace(WELL, nodes=nodes, partitions=[partition(4, leader=-1, isr=(2,))])
+    offline = findings(facts)[0]
+    assert offline.what == "orders-4 has no leader: only node 2 has all the records, and is not there"
+    assert offline.to_do.startswith("start node 2. If it is lost for good, ")
+    assert "`minibroker topics elect-leaders orders --partition 4 --unclean`" in offline.to_do
+
+
+def test_a_partition_whose_last_replica_may_have_lost_something_needs_a_decision() -> None:
+    offline = findings(replace(WELL, partitions=[partition(leader=-1, isr=())]))[0]
+    assert offline.what == "orders-0 has no leader: no replica is known to have all the records"
+    assert "--unclean" in offline.to_do
+
+
+def test_leaders_that_are_not_the_preferred_ones_can_be_put_back() -> None:
+    finding = only(replace(WELL, partitions=[partition(leader=2)]))
+    assert finding.what.startswith("orders-0 is not led by its preferred leader")
+    assert finding.to_do == "`minibroker topics elect-leaders`"
+    # Nothing can be done where it is not in sync.
+    behind = replace(WELL, partitions=[partition(leader=2, isr=(2, 3))])
+    assert not any("preferred" in it for it in whats(behind))
+    assert counts(behind)["not_on_preferred_leader"] == 1
+
+
+def test_no_quorum_is_the_worst_of_all() -> None:
+    facts = replace(WELL, quorum=None, partitions=[partition(leader=-1, isr=(2,))])
+    assert whats(facts)[0].startswith("nobody decides: no majority of the voters is there")
+    assert "quorum: nobody decides" in text(facts)
+    assert document(facts)["quorum"] is None
+
+
+def test_of_many_partitions_three_are_named() -> None:
+    many = [partition(number, isr=(1, 2)) for number in range(10)]
+    assert whats(replace(WELL, partitions=many)) == [
+        "orders-0, orders-1, orders-2 and 7 more have no replica in sync on node 3, though it is there: it is catching "
+        "up, or slower than replica.lag.time.max.ms allows"
+    ]
+
+
+def test_every_finding_says_what_to_do_in_a_sentence_without_its_full_stop() -> None:
+    broken = replace(
+        WELL,
+        quorum=None,
+        nodes=[node(1), node(2, is_fenced=True), node(3, silent_ms=9000)],
+        partitions=[partition(0, leader=-1, isr=(2,)), partition(1, leader=3, isr=(3,)), partition(2, isr=(1, 2))],
+    )
+    assert len(findings(broken)) >= 5
+    for it in findings(broken):
+        assert it.what
+        assert it.to_do
+        assert not (it.what + it.to_do).endswith(".")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_the_table_shows_role_state_and_lag_of_each_node(number: int) -> None:
+    facts = replace(WELL, nodes=[node(1), node(2), node(3, is_fenced=True)])
+    line = text(facts).splitlines()[2 + number].split()
+    assert line == [
+        str(number),
+        f"host{number}:9092",
+        "-",
+        ROLES[number].value,
+        "fenced" if number == 3 else "live",
+        "2" if number == 1 else "0",
+        "2",
+        "10" if number == 3 else "0",
+    ]
