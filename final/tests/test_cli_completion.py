@@ -50,16 +50,23 @@ def test_another_shell_is_wrong_usage(minibroker: Run) -> None:
 def test_commands_that_work_are_offered_and_those_to_come_are_not(minibroker: Run) -> None:
     assert completed(minibroker, "minibroker ") == list(COMMANDS)
     assert completed(minibroker, "minibroker pro") == ["produce"]
-    assert completed(minibroker, "minibroker cluster") == []
+    assert completed(minibroker, "minibroker cluster ") == ["status"]
+    assert completed(minibroker, "minibroker groups") == []
 
 
 def test_options_and_their_values_are_offered(minibroker: Run) -> None:
     assert completed(minibroker, "minibroker produce --comp") == ["--compression"]
     assert completed(minibroker, "minibroker produce orders --compression z") == ["zstd"]
     assert completed(minibroker, "minibroker topics de") == ["delete", "describe"]
+    assert completed(minibroker, "minibroker up --no") == ["--no-restart"]
+    assert completed(minibroker, "minibroker cluster status --format j") == ["json"]
+    assert "--child" not in completed(minibroker, "minibroker serve --")
 
 
-@pytest.mark.parametrize("command", ["consume", "produce", "topics describe", "topics alter", "topics delete"])
+@pytest.mark.parametrize(
+    "command",
+    ["consume", "produce", *(f"topics {it}" for it in ("describe", "alter", "delete", "reassign", "elect-leaders"))],
+)
 def test_topics_are_offered_from_the_broker(at_broker: Run, command: str) -> None:
     name = unique("offered")
     at_broker("topics", "create", name)

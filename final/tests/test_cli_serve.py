@@ -1,5 +1,6 @@
 """Claims about `minibroker serve`: one line when it is ready, a clean end, and failures that a person can read."""
 
+import json
 import os
 import signal
 import socket
@@ -163,6 +164,74 @@ def test_a_host_of_another_machine_cannot_be_listened_on(tmp_path: Path, minibro
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
     assert "192.0.2.1:9092" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("process.roles=broker", "process.roles=broker, but controller.quorum.voters names node 1 as a voter"),
+        ("node.id=7", "node 7"),
+        ("listeners=PLAINTEXT://127.0.0.1:9092", "node 1 at port 9093, but listeners=PLAINTEXT://127.0.0.1:9092"),
+    ],
+)
+def test_roles_and_voters_that_disagree_are_told_with_their_line(
+    tmp_path: Path, minibroker: Run, line: str, complaint: str
+) -> None:
+    file = tmp_path / "server.properties"
+    roles = "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094\n"
+    file.write_text(f"{roles}listeners=PLAINTEXT://127.0.0.1:9093\n{line}\n")
+    result = minibroker("serve", "--data", str(tmp_path / "data"), "--config", str(file))
+    assert result.returncode == 1
+    (told,) = result.stderr.splitlines()
+    assert told.startswith(f"minibroker serve: {file}:")
+    assert complaint in told
+
+
+def test_a_node_that_only_votes_and_one_that_has_only_partitions_are_a_cluster(tmp_path: Path, minibroker: Run) -> None:
+    with socket.socket() as kept:
+        # The port of the controller must be known before it runs; nobody else gets it meanwhile.
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        voter = f"127.0.0.1:{kept.getsockname()[1]}"
+        voters = ("--set", f"controller.quorum.voters=1@{voter}")
+        deciding = ("--listen", voter, *voters, "--set", "process.roles=controller")
+        having = (*voters, "--set", "process.roles=broker", "--set", "node.id=2")
+        with started(tmp_path / "two", *having) as broker, started(tmp_path / "one", *deciding) as controller:
+            # Whoever is first waits for the other one.
+            assert ready(controller) == voter
+            address = ready(broker)
+            assert minibroker("produce", "orders", "--bootstrap-server", address, stdin="one\n").returncode == 0
+            # Either can be asked. Only one of them has anything.
+            for at in (voter, address):
+                shown = minibroker("topics", "describe", "orders", "--bootstrap-server", at)
+                assert shown.stdout.splitlines()[-1].split()[:4] == ["0", "2", "2", "2"]
+            status = minibroker("cluster", "status", "--bootstrap-server", address, NO_COLOR="1").stdout
+            assert status.splitlines()[3].split()[4:7] == ["live", "-", "-"]
+            assert status.endswith("nothing is wrong\n")
+            for process in (broker, controller):
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(60) == 0
+    assert not list((tmp_path / "one").glob("orders-*"))
+
+
+def test_the_data_of_a_broker_from_before_there_was_a_quorum_is_taken_up(tmp_path: Path, minibroker: Run) -> None:
+    """Chapter 03's node writes metadata of epoch 1, and neither a ballot nor a broker epoch."""
+    data = tmp_path / "data"
+    with subprocess.Popen(
+        [sys.executable, "-m", "minibroker.partitions", str(data), "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    ) as old:
+        at = ("--bootstrap-server", ready(old))
+        assert minibroker("produce", "orders", *at, stdin="one\n").returncode == 0
+        old.send_signal(signal.SIGTERM)
+        assert old.wait(60) == 0
+    identity = (data / "meta.properties").read_text()
+    with started(data) as process:
+        at = ("--bootstrap-server", ready(process))
+        assert minibroker("produce", "orders", *at, stdin="two\n").returncode == 0
+        assert minibroker("consume", "orders", "--from-beginning", "--exit-at-end", *at).stdout == "one\ntwo\n"
+        quorum = json.loads(minibroker("cluster", "status", "--format", "json", *at).stdout)["quorum"]
+        assert (quorum["leader_id"], quorum["epoch"]) == (1, 2)
+    assert (data / "meta.properties").read_text() == identity
 
 
 # The trace.
