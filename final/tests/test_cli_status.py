@@ -87,6 +87,13 @@ def test_a_voter_without_partitions_that_falls_silent_is_noticed() -> None:
     assert voters.what.startswith("2 of 3 voters are there")
 
 
+def test_a_voter_that_came_back_with_another_disk_does_not_count() -> None:
+    facts = replace(WELL, nodes=[node(1), node(2), replace(node(3), has_another_disk=True)])
+    disk, voters = findings(facts)
+    assert disk.what.startswith("node 3 at host3:9092 has come back with another disk than it had as a voter")
+    assert voters.what.startswith("2 of 3 voters are there")
+
+
 def test_a_follower_that_is_there_but_behind_is_something_else_than_one_that_is_gone() -> None:
     finding = only(replace(WELL, partitions=[partition(isr=(1, 2))]))
     assert finding.what.startswith("orders-0 has no replica in sync on node 3, though it is there")

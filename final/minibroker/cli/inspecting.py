@@ -53,7 +53,9 @@ def _nodes(cluster: ClusterDescription, quorum: QuorumDescription | None) -> lis
     places = {it.node_id: it for it in (*(quorum.nodes if quorum else ()), *cluster.nodes, *cluster.fenced)}
     brokers = {it.node_id for it in (*cluster.nodes, *cluster.fenced)}
     fenced = {it.node_id for it in cluster.fenced}
-    states = {it.node_id: it for it in (*quorum.observers, *quorum.voters)} if quorum else {}
+    # A voter that came back with another disk is there twice: as it was, and as an observer. It is the latter.
+    states = {it.node_id: it for it in (*quorum.voters, *quorum.observers)} if quorum else {}
+    other_disks = {it.node_id for it in quorum.voters} & {it.node_id for it in quorum.observers} if quorum else set()
     return [
         Node(
             node_id=node_id,
@@ -64,6 +66,7 @@ def _nodes(cluster: ClusterDescription, quorum: QuorumDescription | None) -> lis
             is_fenced=node_id in fenced,
             log_end_offset=states[node_id].log_end_offset if node_id in states else None,
             silent_ms=_silent_ms(states.get(node_id), states.get(quorum.leader_id) if quorum else None),
+            has_another_disk=node_id in other_disks,
         )
         for node_id in sorted(places.keys() | states.keys())
     ]

@@ -31,6 +31,8 @@ class Node:
     is_fenced: bool = False
     log_end_offset: int | None = None
     silent_ms: int | None = None
+    has_another_disk: bool = False
+    """Whether the voters know it with the disk that it had before: it follows, but its vote does not count."""
 
     @property
     def is_gone(self) -> bool:
@@ -180,10 +182,20 @@ def _gone_nodes(facts: Facts) -> Iterable[Finding]:
             )
 
 
+def _other_disks(facts: Facts) -> Iterable[Finding]:
+    for node in facts.nodes:
+        if node.has_another_disk:
+            yield Finding(
+                f"{node} has come back with another disk than it had as a voter: it has its partitions again, but it "
+                "does not vote, because it cannot know what it has promised",
+                "bring the old disk back if you can; until then, lose no other voter",
+            )
+
+
 def _few_voters(facts: Facts) -> Iterable[Finding]:
     voters = facts.voters
     majority = len(voters) // 2 + 1
-    there = sum(not it.is_gone for it in voters)
+    there = sum(not it.is_gone and not it.has_another_disk for it in voters)
     if facts.quorum is not None and there < len(voters) and there <= majority:
         yield Finding(
             f"{there} of {counted(len(voters), 'voter')} are there, and {majority} must be: if one more goes, nobody "
@@ -227,6 +239,7 @@ _FINDERS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
     _offline,
     _under_min_isr,
     _gone_nodes,
+    _other_disks,
     _few_voters,
     _under_replicated,
     _led_elsewhere,
