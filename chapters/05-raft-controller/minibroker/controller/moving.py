@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from minibroker.metadata.decision import Command, Records, duplicates
 from minibroker.metadata.errors import Refused
-from minibroker.metadata.image import Image, PartitionImage, TopicImage
+from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from minibroker.metadata.placement import check_assignment
 from minibroker.metadata.records import PartitionChangeRecord
 from minibroker.replication.authority import AlteredPartition, AlterPartitions, IsrChange
@@ -73,10 +73,11 @@ def _begun(image: Image, move: Move) -> PartitionChangeRecord | None:
     if move.replicas is None:
         return _taken_back(topic, move.name.partition, partition)
     check_assignment(image, move.replicas, replication_factor=None)
-    # Who is there before a move that is under way, and not in the target, is to go at its end.
+    # Who is there and not in the target is to go at its end: also who has only come with a move that is under way, for
+    # it may be in sync or lead by now.
     before = [it for it in partition.replicas if it not in partition.adding_replicas]
     adding = [it for it in move.replicas if it not in before]
-    removing = [it for it in before if it not in move.replicas]
+    removing = [it for it in partition.replicas if it not in move.replicas]
     if not adding and not removing and list(move.replicas) == list(partition.replicas):
         return None
     change = PartitionChangeRecord(
@@ -105,7 +106,8 @@ def _taken_back(topic: TopicImage, number: int, partition: PartitionImage) -> Pa
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if isr != list(partition.isr):
         change.isr = isr
-    if partition.leader not in kept:
+    # Where nobody leads, the last one in sync is not there: it leads when it is heard.
+    if partition.leader not in kept and partition.leader != NO_LEADER:
         change.leader = isr[0]
     return change
 
@@ -128,20 +130,41 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
     return change
 
 
+def _is_leaving(image: Image, broker_id: int) -> bool:
+    broker = image.brokers.get(broker_id)
+    return broker is not None and broker.in_controlled_shutdown
+
+
+def _isr_of(image: Image, name: str | None, change: IsrChange) -> Sequence[int]:
+    partition = None if name is None else image.partition(TopicPartition(name, change.partition))
+    return () if partition is None else partition.isr
+
+
 @dataclass(frozen=True)
 class AlterMovingPartitions(AlterPartitions):
     """Chapter 04's command: and where the new in-sync set has all replicas of a move, the move is over."""
 
     def _alter(self, image: Image, change: IsrChange, records: Records) -> AlteredPartition:
-        altered = super()._alter(image, change, records)
         name = image.topic_names.get(change.topic_id)
+        # One that is going fetches until it is gone. Taken in again, it would have to be let go again, and so on.
+        leaving = [it for it, _epoch in change.isr if _is_leaving(image, it) and it not in _isr_of(image, name, change)]
+        if leaving:
+            message = f"brokers {leaving} are being shut down, and do not come into the in-sync set"
+            return AlteredPartition(change.topic_id, change.partition, ErrorCode.INELIGIBLE_REPLICA, message)
+        altered = super()._alter(image, change, records)
         if altered.code is not ErrorCode.NONE or name is None or not records.list:
             return altered
         record, partition = records.list[-1], image.topics[name].partitions[change.partition]
         # Only a set that changed has left a record, and only that of this partition can end its move.
-        if not isinstance(record, PartitionChangeRecord) or record.topic_id != change.topic_id:
+        if not isinstance(record, PartitionChangeRecord):
+            return altered
+        if (record.topic_id, record.partition_id) != (change.topic_id, change.partition):
             return altered
         if _completed(record, partition) is None:
             return altered
+        if partition.leader not in (record.isr or ()):
+            # Its move has cost the leader its office: it must not go on with an in-sync set that it is not in.
+            message = f"the move is over, and broker {record.leader} leads"
+            return AlteredPartition(change.topic_id, change.partition, ErrorCode.NEW_LEADER_ELECTED, message)
         # The leader hears with the metadata that there are other replicas, in the same partition epoch.
         return replace(altered, isr=tuple(record.isr or ()))

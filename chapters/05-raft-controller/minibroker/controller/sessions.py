@@ -2,7 +2,8 @@
 
 A broker says every now and then that it is there. One that has been silent for `broker.session.timeout.ms` is fenced:
 it leads nothing and is in sync nowhere until it is heard again. Sessions are kept in memory alone. A new controller
-knows of nobody when it was heard last, so it gives everybody a whole session's time.
+knows of nobody when it was heard last, so it gives everybody a whole session's time; but for the controller before it,
+which it has followed, and whose silence is why there is a new one.
 """
 
 from collections.abc import Iterable
@@ -15,9 +16,12 @@ class Sessions:
         self.session_ms = session_ms
         self._heard_ms: dict[int, int] = {}
 
-    def begin(self, brokers: Iterable[int], now_ms: int) -> None:
-        """This node begins to decide: everybody has been heard just now."""
+    def begin(self, brokers: Iterable[int], now_ms: int, *, before: int = -1, before_ms: int = 0) -> None:
+        """This node begins to decide: everybody has been heard just now, and who decided before, at `before_ms`."""
         self._heard_ms = dict.fromkeys(brokers, now_ms)
+        if before in self._heard_ms:
+            # It may be there and only lead no more: then it needs time to say so.
+            self._heard_ms[before] = min(max(before_ms, now_ms - self.session_ms // 2), now_ms)
 
     def touch(self, broker_id: int, now_ms: int) -> None:
         """A broker was heard."""

@@ -38,6 +38,7 @@ from minibroker.quorum.translating import (
     vote_response,
     voted_of,
 )
+from minibroker.raft.election import NOBODY
 from minibroker.raft.messages import Fetched, FetchSnapshot, Send, SnapshotFetched, SnapshotId, Vote
 from minibroker.raft.node import FETCH_BYTES_MAX, Raft
 from minibroker.raft.snapshots import SnapshotFiles
@@ -97,6 +98,9 @@ class Quorum:
         self._sending: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._seen = (0, 0)
+        self._leader_id = raft.leader_id
+        self.heard: tuple[int, int] = (NOBODY, 0)
+        """The leader that has answered last, and when."""
 
     # After each event -------------------------------------------------------------------------------------------------
 
@@ -112,8 +116,21 @@ class Quorum:
             # There is more to fetch, or more is decided.
             self._seen = now
             self._waiting.wake(METADATA)
+        # Who changes the set of voters waits for other things, too.
+        self._waiting.wake(self.raft)
         self._waiting.settle()
         self._changed.set()
+        self._notice_the_leader()
+
+    def _notice_the_leader(self) -> None:
+        """Whoever waits for an answer of a leader that is none any more would wait in vain: it may be paused."""
+        old, self._leader_id = self._leader_id, self.raft.leader_id
+        if self._leader_id != old and old not in (NOBODY, self.raft.me.node_id):
+            self._peers.hang_up(old, "metadata", "control")
+
+    def step_soon(self) -> None:
+        """The same, for who is in the middle of an answer."""
+        asyncio.get_running_loop().call_soon(self.step)
 
     async def changed(self) -> None:
         """Return after the next event."""
@@ -163,7 +180,7 @@ class Quorum:
 
     async def _fetch_once(self) -> bool:
         """Keep one fetch under way; return whether to ask again at once."""
-        wanted = self.raft.snapshot_position(self.snapshots.received)
+        wanted = self.raft.snapshot_position(self.snapshots.received(self.raft.snapshot_wanted))
         if wanted is not None:
             return await self._fetch_snapshot(wanted)
         position, target = self.raft.position(), self.raft.target()
@@ -182,7 +199,10 @@ class Quorum:
         if fetched is None:
             self.raft.on_unanswered()
             return False
-        self.raft.on_fetched(position, fetched, monotonic_ms())
+        now_ms = monotonic_ms()
+        if fetched.code is ErrorCode.NONE:
+            self.heard = (target, now_ms)
+        self.raft.on_fetched(position, fetched, now_ms)
         self.step()
         return fetched.code is ErrorCode.NONE
 
@@ -246,13 +266,14 @@ class Quorum:
         registry.add(ApiKey.FETCH_SNAPSHOT, self.on_fetch_snapshot)
         registry.wrap(ApiKey.FETCH, self.on_fetch)
 
-    def _is_foreign(self, cluster_id: str | None) -> bool:
+    def is_foreign(self, cluster_id: str | None) -> bool:
+        """Whether a request is for another cluster."""
         return cluster_id not in (None, self._cluster_id)
 
     def on_vote(self, call: Call[VoteRequest]) -> Answer:
         """The handler of Vote."""
         vote = vote_of(call.request)
-        if self._is_foreign(call.request.cluster_id) or vote is None:
+        if self.is_foreign(call.request.cluster_id) or vote is None:
             return VoteResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID if vote else ErrorCode.INVALID_REQUEST)
         voted = self.raft.on_vote(vote, monotonic_ms())
         self.step()
@@ -261,7 +282,7 @@ class Quorum:
     def on_begin(self, call: Call[BeginQuorumEpochRequest]) -> Answer:
         """The handler of BeginQuorumEpoch."""
         begin = begin_of(call.request)
-        if self._is_foreign(call.request.cluster_id) or begin is None:
+        if self.is_foreign(call.request.cluster_id) or begin is None:
             return BeginQuorumEpochResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
         heard = self.raft.on_begin(begin, monotonic_ms())
         self.step()
@@ -270,7 +291,7 @@ class Quorum:
     def on_end(self, call: Call[EndQuorumEpochRequest]) -> Answer:
         """The handler of EndQuorumEpoch."""
         end = end_of(call.request)
-        if self._is_foreign(call.request.cluster_id) or end is None:
+        if self.is_foreign(call.request.cluster_id) or end is None:
             return EndQuorumEpochResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
         heard = self.raft.on_end(end, monotonic_ms())
         self.step()
@@ -282,15 +303,17 @@ class Quorum:
         if asked is None or not call.request.replica_state.replica_id >= 0:
             return inner(call)
         fetch, bytes_max = asked
+        # It was heard now. That it is looked at again later says nothing of whether it is still there.
+        now_ms = monotonic_ms()
 
         def attempt() -> Response | None:
-            fetched = self.raft.on_fetch(fetch, monotonic_ms(), bytes_max=bytes_max)
+            fetched = self.raft.on_fetch(fetch, now_ms, bytes_max=bytes_max)
             # It may have moved the watermark. Those who wait for that try later: this is somebody's attempt already.
-            asyncio.get_running_loop().call_soon(self.step)
+            self.step_soon()
             return fetch_response(fetched) if self._is_news(fetch.replica, fetched) else None
 
         def expire() -> Response:
-            return fetch_response(self.raft.on_fetch(fetch, monotonic_ms(), bytes_max=bytes_max))
+            return fetch_response(self.raft.on_fetch(fetch, now_ms, bytes_max=bytes_max))
 
         response = attempt()
         if response is not None:
@@ -300,7 +323,7 @@ class Quorum:
     def on_fetch_snapshot(self, call: Call[FetchSnapshotRequest]) -> Answer:
         """The handler of FetchSnapshot."""
         wanted = snapshot_fetch_of(call.request)
-        if self._is_foreign(call.request.cluster_id) or wanted is None:
+        if self.is_foreign(call.request.cluster_id) or wanted is None:
             return FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
         code, raft = self.raft.on_fetch_snapshot(wanted), self.raft
         piece = self.snapshots.piece(
@@ -351,7 +374,9 @@ class Quorum:
 
 
 def _replica(it: tuple[VoterKey, int, int]) -> dict[str, Any]:
-    key, end_offset, last_fetch_ms = it
+    key, end_offset, fetched_ms = it
+    # Others know no clock but the one on the wall. Who leads has it all, now.
+    last_fetch_ms = wall_clock_ms() - (monotonic_ms() - fetched_ms if fetched_ms >= 0 else 0)
     return {
         "replica_id": key.node_id,
         "replica_directory_id": key.directory_id,

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from minibroker.log.errors import LogError
-from minibroker.log.interfaces import Files
+from minibroker.log.interfaces import Files, directory_of
 from minibroker.raft.voters import VoterKey
 from minibroker.segments import checkpoint
 from minibroker.wire.errors import WireError
@@ -54,6 +54,9 @@ class Ballot:
         except FileNotFoundError:
             return Election()
         try:
+            # A process may have died after it had renamed the file and before that was flushed: what is read here
+            # counts as said, so it must be there after a power cut as well.
+            self._files.fsync_directory(directory_of(self._path))
             return decode(file.pread(file.size(), 0), self._path)
         finally:
             file.close()

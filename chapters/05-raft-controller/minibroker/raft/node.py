@@ -117,6 +117,7 @@ class Raft:
         self.snapshots: Snapshots = snapshots or NoSnapshots()
         self._ballot = ballot
         self._chance = chance
+        self._begin_where_the_snapshot_ends()
         self._sets: list[tuple[int, VoterSet]] = [(NO_OFFSET, self.snapshots.voters or bootstrap)]
         self._sets += voter_sets(log, log.log_start_offset)
         self.high_watermark = max(log.log_start_offset, 0)
@@ -140,6 +141,18 @@ class Raft:
         elif election.leader_id != NOBODY:
             self.role = Role.FOLLOWER
         self._deadline_ms = now_ms + self._first_patience()
+
+    def _begin_where_the_snapshot_ends(self) -> None:
+        """Do again what a crash may have prevented after a snapshot was on the disk: the log begins where it ends."""
+        latest, log = self.snapshots.latest, self.log
+        if latest is None or log.log_start_offset == latest.end_offset:
+            return
+        # A snapshot stands for what is decided. A log that does not lead up to it goes another way, or ends before.
+        is_continued = log.log_end_offset >= latest.end_offset
+        if is_continued and self.epochs.epoch_of(latest.end_offset - 1) == latest.epoch:
+            log.delete_before(latest.end_offset)
+        else:
+            log.truncate_fully_and_start_at(latest.end_offset)
 
     # What can be asked ------------------------------------------------------------------------------------------------
 
@@ -204,6 +217,8 @@ class Raft:
         self.role, self._deadline_ms = following, deadline_ms
         self._votes, self._followers, self._unaware = {}, {}, set()
         self._has_fetched = False
+        # Whoever leads next says anew what must be fetched; until then this node looks for it.
+        self.snapshot_wanted = None
 
     def _on_newer_epoch(self, epoch: int, leader_id: int, now_ms: int) -> None:
         """Somebody is in a newer epoch: go there, with no vote given yet."""
@@ -218,6 +233,8 @@ class Raft:
         election = self._ballot.election
         self._ballot.write(Election(election.epoch, leader_id, election.voted))
         self._become(Cause.LEADER_FOUND, now_ms + self.settings.fetch_timeout_ms)
+        # Ask it, and nobody else.
+        self._asked = 0
 
     def _on_word_of(self, epoch: int, leader_id: int, now_ms: int) -> bool:
         """Learn from what another node says of the epoch; return whether it is of ours."""
@@ -378,13 +395,18 @@ class Raft:
         """Append a batch, durably, and return its base offset. It is decided when the high watermark has passed it."""
         if not self.is_leader:
             raise NotLeader(f"node {self.me.node_id} does not lead epoch {self.epoch}, node {self.leader_id} may")
-        base_offset = self.log.append(batch, leader_epoch=self.epoch)
-        self.log.flush()
+        base_offset = self._write(batch)
         self._advance()
         return base_offset
 
+    def _write(self, batch: bytearray) -> int:
+        base_offset = self.log.append(batch, leader_epoch=self.epoch)
+        self.log.flush()
+        return base_offset
+
     def _append(self, builder: BatchBuilder) -> None:
-        base_offset = self.append(builder.build())
+        # A set of voters counts as soon as it is written: it is the new one that decides about itself.
+        base_offset = self._write(builder.build())
         self._sets += voter_sets(self.log, base_offset)
         self._advance()
 
@@ -414,7 +436,7 @@ class Raft:
         if code is not ErrorCode.NONE:
             return Fetched(code, self.epoch, self.leader_id)
         # What it needs is only in a snapshot any more.
-        if request.offset < self.log.log_start_offset:
+        if self._needs_snapshot(request):
             return self._fetched(snapshot=self.snapshots.latest)
         # Its log goes another way: tell it where ours leaves that epoch (as in chapter 04).
         ours = self.epochs.end_of(request.last_epoch, log_end_offset=self.log.log_end_offset)
@@ -425,10 +447,21 @@ class Raft:
         # It has everything before that offset, on its disk.
         progress = self._followers.setdefault(request.replica, _Progress())
         self._followers.pop(VoterKey(request.replica.node_id), None)
-        progress.end_offset, progress.last_fetch_ms = request.offset, now_ms
+        # A question that has waited may be looked at again after a later one: within an epoch nobody goes back.
+        progress.end_offset = max(progress.end_offset, request.offset)
+        progress.last_fetch_ms = max(progress.last_fetch_ms, now_ms)
         self._unaware.discard(request.replica.node_id)
         self._advance()
         return self._fetched(records=self.log.read(request.offset, bytes_max=bytes_max).read())
+
+    def _needs_snapshot(self, request: Fetch) -> bool:
+        latest = self.snapshots.latest
+        if latest is None or request.offset < self.log.log_start_offset:
+            return request.offset < self.log.log_start_offset
+        # The log does not say any more of which epoch the record before its start was, the snapshot does. One that
+        # ends there with another has something else there; and so has one whose last epoch is before that.
+        at_start = request.offset == self.log.log_start_offset
+        return request.last_epoch < latest.epoch or (at_start and request.last_epoch != latest.epoch)
 
     def _refusal(self, epoch: int) -> ErrorCode:
         if epoch < self.epoch:
@@ -502,6 +535,9 @@ class Raft:
         if self.role is Role.FOLLOWER and (self.is_voter or self._asked == 0):
             return leader_id
         others = self._others()
+        # The voters that a new disk knows of may all have gone since: then the leader is none of them.
+        if leader_id not in (NOBODY, self.me.node_id, *others):
+            others.append(leader_id)
         return others[self._asked % len(others)] if others else NOBODY
 
     def position(self) -> Fetch | None:

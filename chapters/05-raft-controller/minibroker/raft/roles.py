@@ -35,7 +35,6 @@ NEXT: dict[tuple[Role, Cause], Role] = {
     (Role.UNATTACHED, Cause.LEADER_FOUND): Role.FOLLOWER,
     (Role.UNATTACHED, Cause.NEWER_EPOCH): Role.UNATTACHED,
     (Role.FOLLOWER, Cause.TIMED_OUT): Role.PROSPECTIVE,
-    (Role.FOLLOWER, Cause.LEADER_FOUND): Role.FOLLOWER,
     (Role.FOLLOWER, Cause.NEWER_EPOCH): Role.UNATTACHED,
     (Role.PROSPECTIVE, Cause.TIMED_OUT): Role.PROSPECTIVE,
     (Role.PROSPECTIVE, Cause.WOULD_WIN): Role.CANDIDATE,

@@ -35,8 +35,13 @@ class SnapshotFiles:
         self._directory = directory
         self.latest: SnapshotId | None = None
         self.voters: VoterSet | None = None
+        self._receiving: SnapshotId | None = None
         self._received = 0
-        for snapshot in sorted(self._names()):
+        names = sorted(self._names())
+        if names:
+            # A process may have died between the rename and its flush; the log is cut by what is found here.
+            files.fsync_directory(directory)
+        for snapshot in names:
             try:
                 self.voters, _values = decode(self._content(snapshot))
                 self.latest = snapshot
@@ -102,27 +107,31 @@ class SnapshotFiles:
         finally:
             file.close()
 
-    @property
-    def received(self) -> int:
-        """How much of the snapshot that is being fetched is here."""
-        return self._received
+    def received(self, snapshot: SnapshotId | None) -> int:
+        """How much of a snapshot is here. Of another one than before, nothing is: its pieces are no part of it."""
+        return self._received if snapshot == self._receiving else 0
 
     def give_up(self) -> None:
         """What was fetched so far is of no use."""
-        self._received = 0
+        self._receiving, self._received = None, 0
 
     def receive(self, snapshot: SnapshotId, position: int, data: bytes, size: int) -> bool:
         """Take a piece; return whether the snapshot is whole now."""
-        if position != self._received:
+        if position != self.received(snapshot):
             return False
+        self._receiving = snapshot
+        self._received = position
         self._put(snapshot, data, position)
         self._received += len(data)
         if self._received < size:
             return False
-        self._received = 0
+        self.give_up()
         file = self._files.open(self._path(snapshot) + PART, create=False, writable=False)
         try:
             voters, _values = decode(file.pread(file.size(), 0))
+        except LogError:
+            # It is not what was sent: fetch it again from the beginning.
+            return False
         finally:
             file.close()
         self._complete(snapshot, voters)

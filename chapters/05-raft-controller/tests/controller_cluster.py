@@ -1,0 +1,418 @@
+"""Nodes that decide for themselves: each has a member of the quorum with a controller, and a broker with a replica.
+
+Chapter 04's nodes are taken as they are. Only whom they ask is another: not an authority that is never lost, but
+whoever leads the quorum at the moment, and what they hear is what is decided.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raft_cluster import QuorumNode
+from replication_cluster import (
+    NAME,
+    TICK_MS,
+    Answered,
+    AskEpoch,
+    Authority,
+    Consume,
+    Consumed,
+    Mirror,
+    Node,
+    Produce,
+    Produced,
+    ToldEpoch,
+)
+from replication_nodes import ENDPOINTS, TOPIC_ID
+
+from minibroker.controller.deciding import Controller
+from minibroker.controller.lifecycle import BrokerState, FenceBroker, Heartbeat, RegisterFenced
+from minibroker.controller.moving import AlterMovingPartitions
+from minibroker.controller.sessions import Sessions
+from minibroker.metadata.authority import Proposal
+from minibroker.metadata.broker_commands import Registration
+from minibroker.metadata.configs import TopicConfig
+from minibroker.metadata.decision import Command
+from minibroker.metadata.image import Builder, Image, PartitionImage
+from minibroker.metadata.records import decode_record, encode_record
+from minibroker.metadata.snapshot import records_of
+from minibroker.raft.messages import SnapshotId
+from minibroker.replication.authority import AlteredPartition, IsrChange
+from minibroker.replication.leader import Altered, IsrProposal
+from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
+from minibroker.replication.replica import ReplicaSettings
+from minibroker.simulation.links import Reply
+from minibroker.simulation.trace import NOTE
+from minibroker.wire.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from controller_world import World
+
+HEARTBEAT_MS = 400
+SESSION_CHECK_MS = 200
+ASK_MS = 400
+DECIDE_MS_MAX = 2000
+NOBODY = PartitionImage(replicas=(), isr=(), leader=-1, leader_epoch=-1, partition_epoch=-1)
+
+
+class Ask(NamedTuple):
+    """A command, for whoever decides."""
+
+    command: Command[Any]
+
+    def __str__(self) -> str:
+        return str(self.command)
+
+
+class Told(NamedTuple):
+    """What came of it."""
+
+    result: Any
+
+    def __str__(self) -> str:
+        return str(self.result)
+
+
+# The member of the quorum ---------------------------------------------------------------------------------------------
+
+
+class Machine(QuorumNode):
+    """A node with everything: its process runs the quorum's part, the controller, and the broker."""
+
+    world: "World"
+
+    def __init__(self, world: "World", node_id: int) -> None:
+        super().__init__(world, node_id)
+        self.sessions = Sessions(world.session_ms)
+        self.broker: Broker
+
+    # Life -------------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        super()._open()
+        self.broker.begin()
+
+    def on_opened(self) -> None:
+        self._asked: dict[Proposal[Any], Reply] = {}
+        self.controller = Controller(self.raft, self._image(), clock=lambda: 0, done=self._on_done)
+        self.controller.on_active = self._on_active
+        self.controller.subscribe(self._on_image)
+        self._checked_ms = self.process.now_ms
+        self.process.after(SESSION_CHECK_MS, self._keep_sessions)
+
+    def _image(self) -> Image:
+        """What the newest snapshot says."""
+        empty = Image(cluster_id="simulated")
+        if self.snapshots.latest is None:
+            return empty
+        builder, values = Builder(empty), self.snapshots.values()
+        end_offset = self.snapshots.latest.end_offset
+        for number, value in enumerate(values):
+            builder.fold(decode_record(value), end_offset - len(values) + number)
+        return replace(builder.build(), offset=end_offset - 1)
+
+    def on_snapshot_taken(self, snapshot: SnapshotId) -> None:
+        self.controller.reset(self._image())
+
+    def folded(self) -> tuple[int, list[bytes]]:
+        image = self.controller.image
+        return image.offset + 1, [encode_record(record) for record in records_of(image)]
+
+    def catch_up(self) -> None:
+        self.controller.catch_up()
+
+    def _end(self, how: str) -> None:
+        super()._end(how)
+        self.broker.on_end()
+
+    def stop(self) -> None:
+        if self.process.is_alive and not self.process.is_paused:
+            self.process.run(self.broker._close)
+            super().stop()
+
+    def cut_power(self) -> None:
+        super().cut_power()
+        self.broker.on_power_cut()
+
+    def lose_disk(self) -> None:
+        super().lose_disk()
+        self.broker.on_power_cut()
+        self.broker.disk = self.disk
+
+    def _on_died(self) -> None:
+        # What is promised must survive it, so not every death is one of the whole machine.
+        if self.how_it_dies == "power" and not self.world.may_cut_power(self.broker):
+            self.how_it_dies = "kill"
+        super()._on_died()
+
+    def _after_run(self) -> None:
+        super()._after_run()
+        self.broker._after_run()
+
+    # Deciding ---------------------------------------------------------------------------------------------------------
+
+    def _on_active(self) -> None:
+        self.sessions.begin(self.controller.image.brokers, self.process.now_ms)
+
+    def _on_image(self, _old: Image, new: Image) -> None:
+        self.world.on_image(self, new)
+        self.broker.on_image(new)
+
+    def _keep_sessions(self) -> None:
+        self.process.after(SESSION_CHECK_MS, self._keep_sessions)
+        now_ms = self.process.now_ms
+        if now_ms - self._checked_ms > self.sessions.session_ms / 2:
+            self.sessions.begin(self.controller.image.brokers, now_ms)
+        self._checked_ms = now_ms
+        if self.controller.is_active:
+            for broker_id in self.sessions.silent(self.controller.image.live_brokers(), now_ms):
+                self.world.states.reach("session over")
+                self.controller.propose(FenceBroker(broker_id))
+
+    def on_command(self, ask: Ask, reply: Reply) -> None:
+        """Somebody asks who it believes to decide."""
+        command = ask.command
+        if isinstance(command, Heartbeat):
+            known = self.controller.image.brokers.get(command.broker_id)
+            if known is not None and known.epoch == command.broker_epoch:
+                self.sessions.touch(command.broker_id, self.process.now_ms)
+        proposal = self.controller.propose(command)
+        if proposal.is_done:
+            reply(Told(proposal.result))
+            return
+        self._asked[proposal] = reply
+        self.process.after(DECIDE_MS_MAX, partial(self._forget_asked, proposal))
+
+    def _forget_asked(self, proposal: Proposal[Any]) -> None:
+        self._asked.pop(proposal, None)
+
+    def _on_done(self, proposal: Proposal[Any]) -> None:
+        reply = self._asked.pop(proposal, None)
+        if reply is not None:
+            reply(Told(proposal.result))
+
+    def ask(self, command: Command[Any], then: Callable[[Any], None]) -> None:
+        """Ask whoever this node takes for the leader; an answer may never come."""
+        target = self.world.quorum.get(self.raft.leader_id)
+        if target is not None:
+            assert isinstance(target, Machine)
+            request = Ask(command)
+            self.world.network.ask(
+                self.process,
+                target.process,
+                request,
+                partial(target.on_command, request),
+                lambda told: then(told.result),
+            )
+
+
+# The broker -----------------------------------------------------------------------------------------------------------
+
+
+class Broker(Node):
+    """Chapter 04's node, registered with the controller, and with a replica only while the metadata say so."""
+
+    world: "World"
+
+    def __init__(self, world: "World", machine: Machine, config: TopicConfig) -> None:
+        super().__init__(world, machine.node_id, config)
+        self.machine = machine
+        self.process, self.disk = machine.process, machine.disk
+        self.is_leaving = False
+        self.is_let_go = False
+
+    def begin(self) -> None:
+        """A new life begins."""
+        self._forget()
+        self.replica = None
+        self.mirror = Mirror()
+        self.is_leaving = self.is_let_go = False
+        self.incarnation = self.world.next_incarnation()
+        self._register()
+        self._later(HEARTBEAT_MS, self._heartbeat)
+        self._later(TICK_MS, self._tick)
+        self._later(4000, self._checkpoint)
+
+    def on_end(self) -> None:
+        for link in self.links:
+            link.break_off()
+        self.links.clear()
+        for waiting in self._waiting:
+            waiting.timer.cancel()
+        self._waiting = []
+
+    def on_power_cut(self) -> None:
+        self.is_diminished = self.is_weak = True
+        self.kept_broker_epoch = -1
+
+    # Being registered -------------------------------------------------------------------------------------------------
+
+    @property
+    def incarnation_id(self) -> bytes:
+        return self.incarnation.to_bytes(16, "big")
+
+    def _register(self) -> None:
+        if self.is_registered:
+            return
+        command = RegisterFenced(
+            broker_id=self.node_id,
+            endpoints=ENDPOINTS,
+            incarnation_id=self.incarnation_id,
+            previous_broker_epoch=self.kept_broker_epoch,
+        )
+        self.machine.ask(command, self._on_registration)
+        self._later(ASK_MS, self._register)
+
+    def _on_registration(self, registration: Registration) -> None:
+        if registration.code is ErrorCode.NONE and registration.epoch > self.broker_epoch:
+            self.is_registered = True
+            self.broker_epoch = self.kept_broker_epoch = registration.epoch
+            self.on_image(self.machine.controller.image)
+
+    def _heartbeat(self) -> None:
+        self._later(HEARTBEAT_MS, self._heartbeat)
+        if self.is_registered:
+            offset = self.machine.controller.image.offset
+            command = Heartbeat(self.node_id, self.broker_epoch, offset, wants_shut_down=self.is_leaving)
+            self.machine.ask(command, self._on_state)
+
+    def _on_state(self, state: BrokerState) -> None:
+        if state.code is ErrorCode.STALE_BROKER_EPOCH:
+            self.world.states.reach("stale incarnation refused")
+        if self.is_leaving and state.may_shut_down:
+            self.is_let_go = True
+
+    # The metadata -----------------------------------------------------------------------------------------------------
+
+    def on_image(self, image: Image) -> None:
+        """What is decided by now: open, follow, lead, or let go."""
+        # Who does not know yet that it was registered would act on what was before.
+        known = image.brokers.get(self.node_id)
+        if not self.is_registered or known is None or image.offset < self.broker_epoch:
+            return
+        if known.epoch != self.broker_epoch:
+            # A registration of an earlier life has arrived after ours: nobody would listen to us any more.
+            self.is_registered = False
+            self._register()
+            return
+        partition = image.partition(NAME)
+        if partition is None:
+            return
+        if self.node_id not in partition.replicas:
+            self._drop()
+            return
+        if self.replica is None:
+            self._open_replica()
+        assert self.replica is not None
+        epochs = {it.node_id: it.epoch for it in image.brokers.values()}
+        self.replica.on_partition(partition, epochs, self.process.now_ms)
+        self._fetch()
+
+    def _open_replica(self) -> None:
+        mirror = Mirror()
+        data = self.world.watched(self.disk, mirror)
+        self.data, self.mirror = data, mirror
+        self.replica = open_replica(
+            data,
+            self.disk,
+            NAME,
+            self.config,
+            node_id=self.node_id,
+            outbox=self.outbox,
+            wake=self._wake,
+            settings=ReplicaSettings(lag_ms_max=self.world.lag_ms_max),
+        )
+        self._seen = (-1, -1, self.replica.high_watermark)
+        self._start_seen = self.replica.log_start_offset
+
+    def _drop(self) -> None:
+        """The partition is elsewhere now: whoever waits here is told so, and its files go."""
+        if self.replica is None:
+            return
+        self.replica.retire()
+        self._settle()
+        self.world.states.reach("replica dropped")
+        self.world.trace.happened(self.name, NOTE, "drops its replica")
+        self.replica.log.let_go()
+        self.replica = None
+        directory = self.data.directory_of(NAME)
+        for name in self.disk.list(directory):
+            self.disk.unlink(f"{directory}/{name}")
+        self.data.remember(HIGH_WATERMARKS, NAME, 0, is_urgent=True)
+        self.mirror = Mirror()
+        self.outbox.clear()
+
+    def _close(self) -> None:
+        if self.replica is not None:
+            super()._close()
+
+    def _send_outbox(self) -> None:
+        orders, self.outbox[:] = list(self.outbox), []
+        for order in orders:
+            it = order.proposal
+            change = IsrChange(TOPIC_ID, NAME.partition, it.leader_epoch, it.partition_epoch, it.isr)
+            command = AlterMovingPartitions(self.node_id, self.broker_epoch, [change])
+            self.machine.ask(command, partial(self._on_altered_partition, it))
+
+    def _on_altered_partition(self, proposal: IsrProposal, results: list[AlteredPartition]) -> None:
+        (it,) = results
+        if it.code is not ErrorCode.NONE:
+            self.world.states.reach("proposal refused")
+        if self.replica is not None:
+            self._on_altered(proposal, Answered(Altered(it.code, it.isr, it.partition_epoch)))
+
+    # Serving ----------------------------------------------------------------------------------------------------------
+
+    def serve(self, request: Produce | Consume | AskEpoch, reply: Reply) -> None:
+        if self.replica is not None:
+            super().serve(request, reply)
+        elif isinstance(request, Produce):
+            reply(Produced(request.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        elif isinstance(request, Consume):
+            reply(Consumed(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        else:
+            reply(ToldEpoch(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+    def _tick(self) -> None:
+        if self.replica is not None:
+            super()._tick()
+        else:
+            self._later(TICK_MS, self._tick)
+
+    def _checkpoint(self) -> None:
+        if self.replica is not None:
+            super()._checkpoint()
+        else:
+            self._later(4000, self._checkpoint)
+
+    def _on_timeout(self, number: int) -> None:
+        if self._is_fetching and number == self._fetch_number:
+            self._is_fetching = False
+            if self.replica is not None:
+                self._fetch()
+
+    def _on_answer(self, number: int, position: Any, answer: Any) -> None:
+        if self.replica is not None:
+            super()._on_answer(number, position, answer)
+        elif number == self._fetch_number:
+            self._is_fetching = False
+
+
+class Decisions(Authority):
+    """What is decided, as the world knows it: the newest image of all. It asks nobody, and nobody asks it."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = self._world = world
+        self.leaders: dict[int, int] = {}
+
+    @property
+    def image(self) -> Image:
+        return self._world.newest
+
+    @property
+    def partition(self) -> PartitionImage:
+        return self._world.newest.partition(NAME) or NOBODY
+
+    def live(self) -> list[int]:
+        return self.image.live_brokers()
