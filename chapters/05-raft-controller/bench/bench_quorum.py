@@ -1,0 +1,235 @@
+"""What a decision costs, and how long nobody decides.
+
+A decision is a command that is held against the image, a batch that is written and flushed, and an image that is folded.
+Beside it the same bytes, written and flushed by nobody in particular. An election is played in memory, by the state
+machines themselves; how long a cluster is without a leader is counted in their time, not in ours.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from minibroker.bench import Bar, Benchmark, Case, Context, Fact, Line, LineChart, Point, Results, limits, scaled
+from minibroker.controller.deciding import Controller
+from minibroker.log.disk import OSFiles
+from minibroker.log.interfaces import Files
+from minibroker.log.memory import MemoryFiles
+from minibroker.metadata.decision import Command, Records
+from minibroker.metadata.image import Image
+from minibroker.metadata.records import FeatureLevelRecord
+from minibroker.raft.election import Ballot
+from minibroker.raft.messages import BeginQuorumEpoch, Fetch, Send, Vote
+from minibroker.raft.node import Raft
+from minibroker.raft.voters import Voter, VoterKey, VoterSet
+from minibroker.replication.epochs import EpochCache
+from minibroker.segments.segmented import SegmentedLog
+from minibroker.wire.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from raft_nodes import QuorumNode
+
+# Nodes on disks in memory, which only this chapter's tests have.
+NODES_FOLDER = Path(__file__).parents[1] / "tests"
+DIRECTORY = "__cluster_metadata-0"
+
+# Decisions ------------------------------------------------------------------------------------------------------------
+
+ON_DISK = "one voter, on its disk"
+IN_MEMORY = "one voter, in memory"
+BARE = "bare write and flush"
+
+
+@dataclass(frozen=True)
+class Raise(Command[int]):
+    """Raise a feature by a level: a small decision, like most."""
+
+    def run(self, image: Image, records: Records) -> int:
+        """One record."""
+        level = (image.features.get("bench", 0) + 1) % 1000
+        records.add([FeatureLevelRecord(name="bench", feature_level=level)])
+        return level
+
+    def refuse(self, code: ErrorCode, message: str) -> int:
+        """Nobody else leads here."""
+        raise AssertionError(f"{code.name}: {message}")
+
+
+def lone_controller(files: Files, directory: str) -> Controller:
+    """A quorum of one, which leads at once."""
+    epochs = EpochCache(files, directory)
+    log = SegmentedLog.open(files, directory, companions=[epochs])
+    me = VoterKey(1, bytes(15) + b"\1")
+    raft = Raft(me, log, epochs, Ballot(files, directory), VoterSet.of([Voter(me)]), chance=lambda _: 0, now_ms=0)
+    raft.tick(0)
+    controller = Controller(raft, Image(), clock=lambda: 0)
+    controller.catch_up()
+    return controller
+
+
+def deciding(controller: Controller, count: int) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(count):
+            assert controller.propose(Raise()).is_done
+
+    return run
+
+
+def benchmark_decisions(context: Context) -> Benchmark:
+    count = scaled(full=500, quick=20)
+    directory = context.directory / DIRECTORY
+    directory.mkdir()
+    on_disk = lone_controller(OSFiles(), str(directory))
+    in_memory = lone_controller(MemoryFiles(), DIRECTORY)
+    size = on_disk.raft.log.size
+    deciding(on_disk, 1)()
+    batch_bytes = on_disk.raft.log.size - size
+    descriptor = limits.scratch_file(context, "bare")
+    return Benchmark(
+        "Decisions of a controller that votes alone",
+        [
+            limits.write_flush(descriptor, count * batch_bytes, batch_bytes, BARE),
+            Case(ON_DISK, deciding(on_disk, count), count * batch_bytes, count, limit=BARE),
+            Case(IN_MEMORY, deciding(in_memory, count), count * batch_bytes, count),
+        ],
+        # What is not the disk is Python: encoding, checking and folding a record.
+        bars=[Bar(ON_DISK, "ratio", at_least=0.1)],
+        metric="ops_per_s",
+        columns=["us_per_op"],
+        log=True,
+        note=f"An operation is a decision of one record, a batch of {batch_bytes} bytes, flushed.",
+    )
+
+
+# Elections ------------------------------------------------------------------------------------------------------------
+
+ELECTION = "election of three, in memory"
+HOP_MS = 1
+LONG_POLL_MS = 300
+DEATH_MS = 3_000
+GIVE_UP_MS = 60_000
+
+
+class Quorum:
+    """Three voters whose time goes by a millisecond at a time; a message takes one."""
+
+    def __init__(self, seed: int) -> None:
+        from raft_nodes import QuorumNode, voters  # noqa: PLC0415
+
+        chance = Random(seed)
+        self.now_ms = 0
+        self.nodes: dict[int, QuorumNode] = {
+            it: QuorumNode(it, voters(1, 2, 3), chance=chance.randrange) for it in (1, 2, 3)
+        }
+        for node in self.nodes.values():
+            node.open(0)
+        self._mail: list[tuple[int, int, Send]] = []
+        self._fetches: dict[int, tuple[int, int, Fetch]] = {}
+
+    @property
+    def leader(self) -> Raft | None:
+        """Who leads, and has decided something."""
+        led = [it.raft for it in self.nodes.values() if it.raft.is_leader]
+        return next((it for it in led if it.high_watermark > it.epoch_start_offset), None)
+
+    def pass_ms(self) -> None:
+        """A millisecond passes."""
+        self.now_ms += HOP_MS
+        mail, self._mail = self._mail, []
+        for source, _due_ms, send in mail:
+            self._deliver(source, send)
+        for node_id, node in self.nodes.items():
+            self._post(node_id, node.raft.tick(self.now_ms))
+            self._fetch(node_id, node.raft)
+
+    def _post(self, source: int, sends: list[Send]) -> None:
+        self._mail += [(source, self.now_ms, it) for it in sends]
+
+    def _deliver(self, source: int, send: Send) -> None:
+        """A message arrives, and so does its answer."""
+        if source not in self.nodes or send.node_id not in self.nodes:
+            return
+        raft, other = self.nodes[source].raft, self.nodes[send.node_id].raft
+        message = send.message
+        if isinstance(message, Vote):
+            self._post(source, raft.on_voted(send.node_id, message, other.on_vote(message, self.now_ms), self.now_ms))
+        elif isinstance(message, BeginQuorumEpoch):
+            raft.on_heard(other.on_begin(message, self.now_ms), self.now_ms)
+
+    def _fetch(self, node_id: int, raft: Raft) -> None:
+        """Keep one fetch under way. It is answered when there is news, or after a while."""
+        asked = self._fetches.get(node_id)
+        if asked is None:
+            position, target = raft.position(), raft.target()
+            if position is not None and target in self.nodes:
+                self._fetches[node_id] = (target, self.now_ms, position)
+            return
+        target, since_ms, position = asked
+        if target not in self.nodes:
+            del self._fetches[node_id]
+            raft.on_unanswered()
+            return
+        leader = self.nodes[target].raft
+        is_news = leader.log.log_end_offset > position.offset or leader.high_watermark > raft.high_watermark
+        if not leader.is_leader or is_news or self.now_ms in (since_ms + HOP_MS, since_ms + LONG_POLL_MS):
+            fetched = leader.on_fetch(position, since_ms + HOP_MS)
+            if fetched.code or is_news or self.now_ms >= since_ms + LONG_POLL_MS:
+                del self._fetches[node_id]
+                raft.on_fetched(position, fetched, self.now_ms)
+
+    def until_led(self) -> int:
+        """Let time pass until somebody leads and has decided something; return how much."""
+        begin_ms = self.now_ms
+        while self.leader is None:
+            assert self.now_ms < begin_ms + GIVE_UP_MS, "nobody is elected"
+            self.pass_ms()
+        return self.now_ms - begin_ms
+
+
+def outage_ms(seed: int) -> int:
+    """How long nobody decides after the leader was killed."""
+    quorum = Quorum(seed)
+    death_ms = DEATH_MS + Random(seed).randrange(LONG_POLL_MS)
+    while quorum.now_ms < death_ms or quorum.leader is None:
+        quorum.pass_ms()
+    del quorum.nodes[quorum.leader.me.node_id]
+    return quorum.until_led()
+
+
+def benchmark_elections(context: Context) -> Benchmark:
+    sys.path.insert(0, str(NODES_FOLDER))
+    context.on_close(sys.path.remove, str(NODES_FOLDER))
+    seeds = scaled(full=300, quick=4)
+    count = scaled(full=10, quick=1)
+
+    @cache
+    def outages() -> list[int]:
+        return sorted(outage_ms(seed) for seed in range(seeds))
+
+    def figure(_results: Results) -> LineChart:
+        found = outages()
+        points = [Point(float(it), (n + 1) / len(found)) for n, it in enumerate(found)]
+        return LineChart(
+            "The leader of three voters is killed",
+            "milliseconds until another one has decided something",
+            "share of the elections",
+            [Line("simulated time", points)],
+        )
+
+    return Benchmark(
+        "Elections",
+        [Case(ELECTION, lambda: [Quorum(seed).until_led() for seed in range(count)], operations_count=count)],
+        metric="ms_per_op",
+        columns=["ms_per_op"],
+        figure=figure,
+        facts=[
+            Fact("nobody decides, median", "ms", lambda: float(outages()[len(outages()) // 2])),
+            Fact("nobody decides, 99 of 100", "ms", lambda: float(outages()[len(outages()) * 99 // 100])),
+            # A fetch timeout, patience that is used up, and as much again where two stand at the same time.
+            Fact("nobody decides, longest", "ms", lambda: float(outages()[-1]), at_most=10_000),
+        ],
+        note=f"Outages are in the nodes' own time, of {seeds} runs; a message takes {HOP_MS} ms.",
+    )
