@@ -1,6 +1,6 @@
 """What a decision costs, and how long nobody decides.
 
-A decision is a command that is held against the image, a batch that is written and flushed, and an image that is folded.
+A decision is a command that is held against the image, a batch that is written and flushed, and an image folded anew.
 Beside it the same bytes, written and flushed by nobody in particular. An election is played in memory, by the state
 machines themselves; how long a cluster is without a leader is counted in their time, not in ours.
 """
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from minibroker.bench import Bar, Benchmark, Case, Context, Fact, Line, LineChart, Point, Results, limits, scaled
 from minibroker.controller.deciding import Controller
@@ -28,9 +27,6 @@ from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replication.epochs import EpochCache
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
-
-if TYPE_CHECKING:
-    from raft_nodes import QuorumNode
 
 # Nodes on disks in memory, which only this chapter's tests have.
 NODES_FOLDER = Path(__file__).parents[1] / "tests"
@@ -121,9 +117,7 @@ class Quorum:
 
         chance = Random(seed)
         self.now_ms = 0
-        self.nodes: dict[int, QuorumNode] = {
-            it: QuorumNode(it, voters(1, 2, 3), chance=chance.randrange) for it in (1, 2, 3)
-        }
+        self.nodes = {it: QuorumNode(it, voters(1, 2, 3), chance=chance.randrange) for it in (1, 2, 3)}
         for node in self.nodes.values():
             node.open(0)
         self._mail: list[tuple[int, int, Send]] = []
@@ -192,7 +186,7 @@ class Quorum:
 def outage_ms(seed: int) -> int:
     """How long nobody decides after the leader was killed."""
     quorum = Quorum(seed)
-    death_ms = DEATH_MS + Random(seed).randrange(LONG_POLL_MS)
+    death_ms = DEATH_MS + Random(f"death {seed}").randrange(LONG_POLL_MS)
     while quorum.now_ms < death_ms or quorum.leader is None:
         quorum.pass_ms()
     del quorum.nodes[quorum.leader.me.node_id]

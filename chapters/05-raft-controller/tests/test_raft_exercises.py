@@ -1,4 +1,4 @@
-"""Claims that the exercises of chapter 05 are tested by: votes, and what a majority has. Each message is made by hand."""
+"""Claims that the exercises of chapter 05 are tested by: votes, and what a majority has. Messages are made by hand."""
 
 import pytest
 from raft_nodes import QuorumNode, batch_of, directory_id, voters
