@@ -5,8 +5,9 @@ VENV ?= .venv
 EXTRAS ?= dev,docs,spark
 # More arguments for pytest: make chapter-01 ARGS=--mine
 ARGS ?=
-# How many seeds `make simulate` runs.
+# How many seeds `make simulate` runs, of which worlds.
 SEEDS ?= 1000
+WORLDS ?= replication_world raft_world controller_world
 export VENV PYTHON NO_SETUP
 
 IN := cd "$(ROOT)" &&
@@ -84,8 +85,9 @@ clean: ## remove what was built; .venv, data and workspace stay
 run: setup ## one node on 127.0.0.1:9092, data in ./data; Ctrl-C stops it
 	@$(IN) exec "$(VENV)/bin/minibroker" serve --data data $(ARGS)
 
-simulate: setup-dev ## seeded faults in virtual time on all cores: SEEDS=N (1000)
-	$(PY) -m minibroker.simulation replication_world --path "chapters/$(call folder,04)/tests" --seeds $(SEEDS) $(ARGS)
+simulate: setup-dev ## seeded faults in virtual time on all cores: SEEDS=N (1000), WORLDS=… (all)
+	@$(IN) export PYTHONPATH="chapters/$(call folder,04)/tests:chapters/$(call folder,05)/tests" && for world in $(WORLDS); do \
+		"$(VENV)/bin/python" -m minibroker.simulation $$world --seeds $(SEEDS) $(ARGS) || exit; done
 
 chaos: ## nodes killed under load: CYCLES=N (later)
 	$(call later,05)

@@ -86,6 +86,7 @@ class Controller:
         if self._ahead is None:
             proposal.complete(command.refuse(ErrorCode.NOT_CONTROLLER, self._who_decides()))
             return proposal
+        # What is made counts for what comes next, decided or not.
         decision = decide(self._ahead, command)
         if not decision.records:
             # Nothing is to be written; but it may rest on what is only made, so it is true when that is decided.
@@ -180,6 +181,7 @@ class Controller:
             self._done(it.proposal)
 
     def _complete(self) -> None:
+        # In the order in which they were made, as far as is decided.
         while self._made and self._made[0].next_offset <= self.raft.high_watermark:
             it = self._made.popleft()
             it.proposal.complete(it.result)

@@ -42,10 +42,13 @@ def without(
 ) -> PartitionChangeRecord | None:
     """What changes when a broker is not there any more: it leads no more, and is in sync no more unless it is the
     last."""
+    # In sync are the others; or it alone, if there are no others.
     isr = [it for it in partition.isr if it != gone] or list(partition.isr)
+    # A record says only what changes.
     change = PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id)
     if isr != list(partition.isr):
         change.isr = isr
+    # The first replica in the partition's own order that is in sync and live leads now; or nobody.
     if partition.leader == gone:
         candidates = [it for it in partition.replicas if it in isr and it in live and it != gone]
         change.leader = candidates[0] if candidates else NO_LEADER
