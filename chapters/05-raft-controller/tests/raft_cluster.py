@@ -45,8 +45,8 @@ from minibroker.simulation.scheduler import Timer
 from minibroker.simulation.trace import BAND, MARK, NOTE
 from minibroker.wire.codes import ErrorCode
 
-FETCH_WAIT_MS = 300
-FETCH_TIMEOUT_MS = 450
+FETCH_WAIT_MS = 350
+FETCH_TIMEOUT_MS = 500
 TICK_MS_MAX = 200
 DECIDE_TIMEOUT_MS = 1500
 SNAPSHOT_PIECE_BYTES = 300
@@ -246,10 +246,10 @@ class QuorumWatch(world.World):
 
     def has(self, key: VoterKey, batch: Held) -> bool:
         """Whether the disk that a voter stands for has a batch, or a snapshot with it; or had it until it was lost."""
-        if key in self.lost:
+        node = self.quorum[key.node_id]
+        if key in self.lost and key != node.key:
             mirror, log_start_offset = self.lost[key]
             return mirror.has(batch) or log_start_offset >= batch.next_offset
-        node = self.quorum[key.node_id]
         if key.directory_id not in (bytes(16), node.key.directory_id):
             return False
         return node.mirror.has(batch) or node.raft.log.log_start_offset >= batch.next_offset

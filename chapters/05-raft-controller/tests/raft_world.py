@@ -25,7 +25,7 @@ from minibroker.simulation.history import Acked, Invoked, Promise, Unknown, Valu
 from minibroker.simulation.process import Process
 from minibroker.wire.codes import ErrorCode
 
-CALM_MS_MIN, CALM_MS_MAX = 6_000, 30_000
+CALM_MS_MIN, CALM_MS_MAX = 4_000, 30_000
 LEADER_MS_MAX = 10_000
 OPERATOR_MS = 800
 _ANY = 1_000_000
@@ -308,7 +308,7 @@ class World(QuorumWatch):
         self.scheduler.run(healed_ms + CALM_MS_MIN)
         self._await("the voters are not settled", self._are_voters_settled)
         leaders = len(self.quorum_leaders)
-        self.scheduler.run(self.scheduler.now_ms + 2_000)
+        self.scheduler.run(self.scheduler.now_ms + 1_500)
         if len(self.quorum_leaders) > leaders:
             raise Violation(
                 LIVENESS, f"all is well, and {len(self.quorum_leaders) - leaders} more leaders were elected"
@@ -346,7 +346,7 @@ class Client:
         self.chance = world.chance(name)
         self.process = Process(world.scheduler, world.trace, name)
         self.process.start()
-        self.gap_ms = self.chance.choice((120, 200, 300))
+        self.gap_ms = self.chance.choice((150, 250, 400))
         self.sequence = 0
         self.outgoing: list[Value] = []
         self.leader_id = 1

@@ -72,7 +72,8 @@ def encode(election: Election) -> bytes:
             "votedId": NOBODY if voted is None else voted.node_id,
             "votedDirectoryId": uuid_text(bytes(16) if voted is None else voted.directory_id),
             "data_version": 1,
-        }
+        },
+        separators=(",", ":"),
     ).encode()
 
 

@@ -1,0 +1,130 @@
+"""Nodes with a controller for tests: three voters on disks in memory. A test carries what they say, by `pump`."""
+
+from typing import Any
+
+from raft_nodes import QuorumNode, voters
+from replication_nodes import ENDPOINTS
+
+from minibroker.controller.deciding import Controller
+from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced
+from minibroker.metadata.authority import Proposal
+from minibroker.metadata.commands import CreateTopics, NewTopic
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.decision import Command, decide
+from minibroker.metadata.image import Image, PartitionImage, fold_all
+from minibroker.raft.messages import BeginQuorumEpoch, Vote
+from minibroker.segments.checkpoint import TopicPartition
+
+
+class Trio:
+    """Three voters, of which node 1 leads unless another one is elected."""
+
+    def __init__(self, *node_ids: int) -> None:
+        bootstrap = voters(*(node_ids or (1, 2, 3)))
+        self.nodes = {it: QuorumNode(it, bootstrap, chance=lambda _below: 0) for it in bootstrap}
+        self.done: list[Proposal[Any]] = []
+        self.controllers: dict[int, Controller] = {}
+        self.now_ms = 0
+        for node_id, node in self.nodes.items():
+            raft = node.open(0)
+            self.controllers[node_id] = Controller(raft, Image(), clock=lambda: 7, done=self.done.append)
+
+    def elect(self, node_id: int) -> Controller:
+        """Let a node lose patience, with all others behind it; who leads hears nothing of it."""
+        chosen = self.nodes[node_id].raft
+        for it in self.nodes.values():
+            if not it.raft.is_leader:
+                self.now_ms = max(self.now_ms, it.raft.next_deadline_ms)
+        for it in self.nodes.values():
+            if it.raft is not chosen and not it.raft.is_leader:
+                it.raft.tick(self.now_ms)
+        sends = chosen.tick(self.now_ms)
+        while sends:
+            other, message = sends.pop(0)
+            if isinstance(message, Vote):
+                if self.nodes[other].raft.is_leader:
+                    continue
+                sends += chosen.on_voted(
+                    other, message, self.nodes[other].raft.on_vote(message, self.now_ms), self.now_ms
+                )
+            elif not self.nodes[other].raft.is_leader:
+                assert isinstance(message, BeginQuorumEpoch)
+                self.nodes[other].raft.on_begin(message, self.now_ms)
+        self.catch_up()
+        return self.controllers[node_id]
+
+    def fetch(self, *node_ids: int) -> None:
+        """These fetch once from whom they follow."""
+        for node_id in node_ids:
+            raft = self.nodes[node_id].raft
+            position = raft.position()
+            if position is not None:
+                answer = self.nodes[raft.target()].raft.on_fetch(position, self.now_ms)
+                raft.on_fetched(position, answer, self.now_ms)
+        self.catch_up()
+
+    def pump(self) -> None:
+        """Everybody fetches until everybody knows what is decided."""
+        for _ in range(4):
+            self.fetch(*self.nodes)
+
+    def catch_up(self) -> None:
+        for controller in self.controllers.values():
+            controller.catch_up()
+
+
+# Commands against an image --------------------------------------------------------------------------------------------
+
+ORDERS = TopicPartition("orders", 0)
+ORDERS_ID = b"orders".rjust(16, b"\0")
+
+
+class Metadata:
+    """An image, and the commands that have led to it: everything is decided at once."""
+
+    def __init__(self, *brokers: int) -> None:
+        self.image = Image()
+        self.epochs: dict[int, int] = {}
+        for broker_id in brokers:
+            self.register(broker_id)
+            self.heartbeat(broker_id)
+
+    def do(self, command: Command[Any]) -> Any:
+        decision = decide(self.image, command)
+        self.image = fold_all(self.image, enumerate(decision.records, start=self.image.offset + 1))
+        return decision.result
+
+    def register(self, broker_id: int, *, incarnation: int = 0, previous: int = -1) -> int:
+        incarnation_id = bytes([broker_id, incarnation]).rjust(16, b"\1")
+        command = RegisterFenced(
+            broker_id=broker_id,
+            endpoints=ENDPOINTS,
+            incarnation_id=incarnation_id,
+            previous_broker_epoch=previous,
+        )
+        self.epochs[broker_id] = self.do(command).epoch
+        return self.epochs[broker_id]
+
+    def heartbeat(self, broker_id: int, **wants: bool) -> BrokerState:
+        state: BrokerState = self.do(Heartbeat(broker_id, self.epochs[broker_id], self.image.offset, **wants))
+        return state
+
+    def create(self, *assignments: list[int]) -> None:
+        """Partitions of one topic; where they do not have as many replicas, each of its own."""
+        if len({len(it) for it in assignments}) > 1:
+            for number, replicas in enumerate(assignments):
+                self._create(f"orders{number or ''}", [(0, replicas)])
+        else:
+            self._create("orders", list(enumerate(assignments)))
+
+    def _create(self, name: str, assignments: list[tuple[int, list[int]]]) -> None:
+        topic = NewTopic(name, name.encode().rjust(16, b"\0"), assignments=assignments)
+        (created,) = self.do(CreateTopics([topic], NodeConfig()))
+        assert created.code == 0, created.message
+
+    def partition(self, number: int = 0) -> PartitionImage:
+        found = self.image.partition(TopicPartition("orders", number)) or self.image.partition(
+            TopicPartition(f"orders{number}", 0)
+        )
+        assert found is not None
+        return found

@@ -1,0 +1,162 @@
+"""The handlers of the controller, asked as brokers and operators ask them: with frames, in every version served."""
+
+from typing import Any
+
+import pytest
+from controller_nodes import Trio
+from partitions_house import answered
+from test_replication_answering import dispatch, versions
+
+from minibroker.controller.answering import ControllerDecisions
+from minibroker.controller.sessions import Sessions
+from minibroker.metadata.commands import CreateTopics, NewTopic
+from minibroker.metadata.configs import NodeConfig
+from minibroker.partitions.registry import Deferred, Registry, Reply
+from minibroker.partitions.waiting import Waiting
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request, Response
+from minibroker.wire.tables.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest
+from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, Listener
+from minibroker.wire.tables.list_partition_reassignments import (
+    ListedTopic,
+    ListPartitionReassignmentsRequest,
+)
+
+
+class House:
+    """The handlers of each of three nodes, of which node 1 decides."""
+
+    def __init__(self) -> None:
+        self.trio = Trio()
+        self.trio.elect(1)
+        self.trio.pump()
+        self.sessions = {it: Sessions(1000) for it in self.trio.nodes}
+        self.registries = {it: self._registry(it) for it in self.trio.nodes}
+        self.waiting: Waiting[Response] = Waiting()
+
+    def _registry(self, node_id: int) -> Registry:
+        controller = self.trio.controllers[node_id]
+        decisions = ControllerDecisions(
+            controller, NodeConfig(), self.sessions[node_id], live=controller.image.live_brokers, clock=lambda: 5
+        )
+        registry = Registry()
+        registry.add(ApiKey.BROKER_REGISTRATION, decisions.register)
+        registry.add(ApiKey.BROKER_HEARTBEAT, decisions.heartbeat)
+        registry.add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
+        registry.add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
+        return registry
+
+    def ask(self, request: Request, version: int | None = None, *, of: int = 1) -> Any:
+        """The response, once a majority has what it tells."""
+        outcome = dispatch(self.registries[of], request, version)
+        if isinstance(outcome, Deferred):
+            responses: list[Any] = []
+            self.waiting.park(
+                outcome.wait, lambda it: responses.append(answered(request, outcome.reply(it), version)), now_ms=0
+            )
+            assert not responses, "it is told before it is decided"
+            self.trio.pump()
+            for proposal in self.trio.done:
+                self.waiting.wake(proposal)
+            self.waiting.settle()
+            (response,) = responses
+            return response
+        assert isinstance(outcome, Reply)
+        return answered(request, outcome, version)
+
+    def register(self, broker_id: int) -> int:
+        listener = Listener(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0)
+        request = BrokerRegistrationRequest(
+            broker_id=broker_id, cluster_id="", incarnation_id=bytes([broker_id] * 16), listeners=[listener]
+        )
+        response = self.ask(request)
+        assert response.error_code == ErrorCode.NONE
+        epoch: int = response.broker_epoch
+        return epoch
+
+    def topic(self, brokers: tuple[int, ...]) -> None:
+        for broker_id in brokers:
+            epoch = self.register(broker_id)
+            self.ask(heartbeat(broker_id, epoch, offset=10**6))
+        topic = NewTopic("orders", bytes([1] * 16), assignments=[(0, [1, 2])])
+        self.trio.controllers[1].propose(CreateTopics([topic], NodeConfig()))
+        self.trio.pump()
+
+
+def heartbeat(broker_id: int, epoch: int, *, offset: int, leaves: bool = False) -> BrokerHeartbeatRequest:
+    return BrokerHeartbeatRequest(
+        broker_id=broker_id,
+        broker_epoch=epoch,
+        current_metadata_offset=offset,
+        want_fence=False,
+        want_shut_down=leaves,
+    )
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.BROKER_HEARTBEAT))
+def test_a_heartbeat_lets_a_broker_in_and_out(version: int) -> None:
+    house = House()
+    epoch = house.register(1)
+    assert house.trio.controllers[1].image.live_brokers() == []
+    answer = house.ask(heartbeat(1, epoch, offset=epoch - 1), version)
+    assert (answer.error_code, answer.is_fenced, answer.is_caught_up) == (ErrorCode.NONE, True, False)
+    answer = house.ask(heartbeat(1, epoch, offset=epoch), version)
+    assert (answer.error_code, answer.is_fenced, answer.is_caught_up) == (ErrorCode.NONE, False, True)
+    assert house.trio.controllers[3].image.live_brokers() == [1]
+    assert house.sessions[1].is_alive(1, 1005)
+    assert not house.sessions[1].is_alive(1, 1006)
+    answer = house.ask(heartbeat(1, epoch, offset=epoch, leaves=True), version)
+    assert (answer.is_fenced, answer.should_shut_down) == (True, True)
+
+
+def test_who_is_not_registered_with_this_epoch_is_refused_and_has_no_session() -> None:
+    house = House()
+    epoch = house.register(1)
+    assert house.ask(heartbeat(1, epoch + 1, offset=0)).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert house.ask(heartbeat(2, 0, offset=0)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert house.sessions[1].silent([1, 2], 0) == [1, 2]
+
+
+def test_a_node_that_does_not_decide_says_so() -> None:
+    house = House()
+    epoch = house.register(1)
+    assert house.ask(heartbeat(1, epoch, offset=epoch), of=2).error_code == ErrorCode.NOT_CONTROLLER
+
+
+def reassignment(replicas: list[int] | None, index: int = 0) -> AlterPartitionReassignmentsRequest:
+    partition = ReassignablePartition(partition_index=index, replicas=replicas)
+    return AlterPartitionReassignmentsRequest(
+        timeout_ms=1000, topics=[ReassignableTopic(name="orders", partitions=[partition])]
+    )
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.ALTER_PARTITION_REASSIGNMENTS))
+def test_a_partition_is_moved_listed_and_taken_back(version: int) -> None:
+    house = House()
+    house.topic((1, 2, 3))
+    (topic,) = house.ask(reassignment([2, 3]), version).responses
+    assert (topic.name, [it.error_code for it in topic.partitions]) == ("orders", [ErrorCode.NONE])
+    for wanted in (None, [ListedTopic(name="orders", partition_indexes=[0])]):
+        (listed,) = house.ask(ListPartitionReassignmentsRequest(topics=wanted)).topics
+        (it,) = listed.partitions
+        assert (it.replicas, it.adding_replicas, it.removing_replicas) == ([2, 3, 1], [3], [1])
+    other = [ListedTopic(name="orders", partition_indexes=[5])]
+    assert house.ask(ListPartitionReassignmentsRequest(topics=other)).topics == []
+    house.ask(reassignment(None), version)
+    assert house.ask(ListPartitionReassignmentsRequest(topics=None)).topics == []
+    (refused,) = house.ask(reassignment(None), version).responses
+    (it,) = refused.partitions
+    assert it.error_code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert "orders-0" in it.error_message
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.LIST_PARTITION_REASSIGNMENTS))
+def test_where_nothing_moves_nothing_is_listed(version: int) -> None:
+    answer = House().ask(ListPartitionReassignmentsRequest(topics=None), version)
+    assert (answer.error_code, answer.topics) == (ErrorCode.NONE, [])

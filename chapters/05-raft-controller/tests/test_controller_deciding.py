@@ -1,0 +1,179 @@
+"""Claims about decisions of a quorum: what is made, what is decided, and what nobody ever hears of."""
+
+from typing import Any
+
+from controller_nodes import ORDERS, Trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from replication_nodes import ENDPOINTS
+
+from minibroker.controller.lifecycle import RegisterFenced
+from minibroker.metadata.commands import CreateTopics, NewTopic
+from minibroker.metadata.config_keys import ConfigResource
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.decision import Command
+from minibroker.metadata.image import Image, fold_all
+from minibroker.metadata.records import (
+    METADATA_VERSION,
+    BrokerEndpoint,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    decode_record,
+    encode_record,
+)
+from minibroker.metadata.snapshot import records_of
+from minibroker.raft.messages import BeginQuorumEpoch
+from minibroker.wire.codes import ErrorCode
+
+
+def registration(broker_id: int) -> Command[Any]:
+    return RegisterFenced(broker_id=broker_id, endpoints=ENDPOINTS, incarnation_id=bytes([broker_id] * 16))
+
+
+def led() -> Trio:
+    trio = Trio()
+    trio.elect(1)
+    trio.pump()
+    assert trio.controllers[1].is_active
+    return trio
+
+
+def test_nobody_decides_before_something_of_its_epoch_is_decided() -> None:
+    trio = Trio()
+    controller = trio.elect(1)
+    assert not controller.is_active
+    assert controller.propose(registration(1)).result.code is ErrorCode.NOT_CONTROLLER
+    trio.fetch(2)
+    trio.fetch(2)
+    assert controller.is_active
+
+
+def test_a_proposal_is_done_when_a_majority_has_it_and_all_see_the_same() -> None:
+    trio = led()
+    proposal = trio.controllers[1].propose(registration(7))
+    is_done = [proposal.is_done]
+    for _ in range(2):
+        # With the first fetch it is asked for; with the second it is told that it is there.
+        trio.fetch(2)
+        is_done.append(proposal.is_done)
+    assert is_done == [False, False, True]
+    assert trio.done == [proposal]
+    trio.pump()
+    images = [it.image for it in trio.controllers.values()]
+    assert images[0] == images[1] == images[2]
+    assert images[0].brokers[7].epoch == proposal.result.epoch
+
+
+def test_what_a_deposed_controller_has_made_is_never_seen() -> None:
+    trio = led()
+    seen: list[Image] = []
+    for controller in trio.controllers.values():
+        controller.subscribe(lambda _old, new: seen.append(new))
+    lost = trio.controllers[1].propose(registration(7))
+    # Node 1 does not hear that node 2 is elected, and goes on for a while.
+    trio.elect(2)
+    trio.fetch(3)
+    trio.fetch(3)
+    kept = trio.controllers[2].propose(registration(8))
+    trio.fetch(3)
+    trio.fetch(3)
+    assert (lost.is_done, kept.is_done) == (False, True)
+    raft = trio.nodes[2].raft
+    trio.nodes[1].raft.on_begin(BeginQuorumEpoch(raft.epoch, 2, raft.voters.key_of(1)), trio.now_ms)
+    trio.catch_up()
+    assert (lost.result.code, kept.result.code) == (ErrorCode.NOT_CONTROLLER, ErrorCode.NONE)
+    trio.pump()
+    assert all(7 not in image.brokers for image in seen)
+    assert [sorted(it.image.brokers) for it in trio.controllers.values()] == [[8], [8], [8]]
+
+
+def test_a_voter_that_is_alone_decides_at_once() -> None:
+    trio = Trio(1)
+    controller = trio.elect(1)
+    assert controller.is_active
+    trio.catch_up()
+    topic = NewTopic("orders", bytes([1] * 16), assignments=[(0, [7])])
+    controller.propose(registration(7))
+    created = controller.propose(CreateTopics([topic], NodeConfig()))
+    assert created.is_done
+    assert METADATA_VERSION in controller.image.features
+    assert (controller.image.partition(ORDERS) is not None) == (created.result[0].code is ErrorCode.NONE)
+
+
+# A snapshot of the metadata -------------------------------------------------------------------------------------------
+
+BROKERS = st.builds(
+    RegisterBrokerRecord,
+    broker_id=st.integers(0, 9),
+    incarnation_id=st.binary(min_size=16, max_size=16),
+    broker_epoch=st.integers(0, 2**40),
+    end_points=st.lists(
+        st.builds(
+            BrokerEndpoint,
+            name=st.sampled_from(["A", "B"]),
+            host=st.sampled_from(["", "localhost"]),
+            port=st.integers(0, 65535),
+            security_protocol=st.integers(0, 3),
+        ),
+        min_size=1,
+        max_size=2,
+    ),
+    rack=st.none() | st.text(max_size=3),
+    fenced=st.booleans(),
+    in_controlled_shutdown=st.booleans(),
+)
+NODES = st.lists(st.integers(0, 9), max_size=4, unique=True)
+TOPICS = st.dictionaries(
+    st.sampled_from(["orders", "a.b", "a_b", "x"]),
+    st.lists(
+        st.builds(
+            PartitionRecord,
+            topic_id=st.just(bytes(16)),
+            partition_id=st.just(0),
+            replicas=NODES,
+            isr=NODES,
+            adding_replicas=NODES,
+            removing_replicas=NODES,
+            leader=st.integers(-1, 9),
+            leader_epoch=st.integers(0, 99),
+            partition_epoch=st.integers(0, 99),
+            leader_recovery_state=st.integers(0, 1),
+        ),
+        max_size=3,
+    ),
+)
+CONFIGS = st.builds(
+    ConfigRecord,
+    resource_type=st.sampled_from([it.value for it in ConfigResource]),
+    resource_name=st.sampled_from(["", "1", "orders"]),
+    name=st.sampled_from(["retention.ms", "a"]),
+    value=st.text(max_size=5),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(BROKERS, max_size=5), TOPICS, st.lists(CONFIGS, max_size=5), st.integers(0, 10**6), st.integers(1, 9))
+def test_the_records_of_an_image_make_the_same_image(
+    brokers: list[RegisterBrokerRecord],
+    topics: dict[str, list[PartitionRecord]],
+    configs: list[ConfigRecord],
+    producer_ids: int,
+    level: int,
+) -> None:
+    records: list[MetadataRecord] = [FeatureLevelRecord(name=METADATA_VERSION, feature_level=level), *brokers]
+    for name, partitions in topics.items():
+        topic_id = name.encode().rjust(16, b"\0")
+        records.append(TopicRecord(name=name, topic_id=topic_id))
+        for number, partition in enumerate(partitions):
+            partition.topic_id, partition.partition_id = topic_id, number
+            records.append(partition)
+    records += [*configs, ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=producer_ids)]
+    image = fold_all(Image(cluster_id="c"), enumerate(records))
+    told = [decode_record(encode_record(it)) for it in records_of(image)]
+    again = fold_all(Image(cluster_id="c"), enumerate(told, start=image.offset + 1 - len(told)))
+    assert again == image

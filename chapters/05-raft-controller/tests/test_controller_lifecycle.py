@@ -1,0 +1,162 @@
+"""Claims about how brokers come, fall silent and go, and about what becomes of what they lead."""
+
+import pytest
+from controller_nodes import ORDERS, Metadata
+
+from minibroker.controller.lifecycle import FenceBroker, Heartbeat, UnregisterBroker
+from minibroker.controller.sessions import Sessions
+from minibroker.metadata.image import NO_LEADER, Image, fold_all
+from minibroker.metadata.snapshot import records_of
+from minibroker.wire.codes import ErrorCode
+
+# Sessions -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_over_when_nothing_was_heard_for_its_whole_time() -> None:
+    sessions = Sessions(1000)
+    sessions.begin([1, 2], 0)
+    sessions.touch(1, 500)
+    assert sessions.silent([1, 2], 1000) == []
+    assert sessions.silent([1, 2], 1001) == [2]
+    assert sessions.silent([1, 2], 1501) == [1, 2]
+    sessions.begin([1, 2], 1501)
+    assert sessions.silent([1, 2], 2501) == []
+
+
+def test_who_was_never_heard_has_no_session() -> None:
+    sessions = Sessions(1000)
+    assert not sessions.is_alive(1, 0)
+    sessions.touch(1, 0)
+    sessions.forget(1)
+    assert sessions.silent([1], 0) == [1]
+
+
+# Coming ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_is_fenced_until_it_has_caught_up_with_its_own_registration() -> None:
+    metadata = Metadata()
+    epoch = metadata.register(1)
+    assert metadata.image.live_brokers() == []
+    behind = metadata.do(Heartbeat(1, epoch, epoch - 1))
+    assert (behind.code, behind.is_fenced) == (ErrorCode.NONE, True)
+    wanting = metadata.do(Heartbeat(1, epoch, epoch, wants_fence=True))
+    assert wanting.is_fenced
+    assert not metadata.do(Heartbeat(1, epoch, epoch)).is_fenced
+    assert metadata.image.live_brokers() == [1]
+
+
+def test_who_speaks_in_the_name_of_an_earlier_life_is_not_heard() -> None:
+    metadata = Metadata(1)
+    old = metadata.epochs[1]
+    metadata.register(1, incarnation=1, previous=old)
+    assert metadata.do(Heartbeat(1, old, 10**6)).code is ErrorCode.STALE_BROKER_EPOCH
+    assert metadata.do(Heartbeat(9, 0, 0)).code is ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert metadata.image.live_brokers() == []
+
+
+def test_a_broker_that_comes_back_leads_nothing_until_it_is_heard() -> None:
+    metadata = Metadata(1, 2, 3)
+    metadata.create([1, 2, 3], [1])
+    metadata.register(1, incarnation=1, previous=metadata.epochs[1])
+    assert (metadata.partition().leader, metadata.partition().isr) == (2, (2, 3))
+    # Of the other one nobody else has anything.
+    assert (metadata.partition(1).leader, metadata.partition(1).isr) == (NO_LEADER, (1,))
+    metadata.heartbeat(1)
+    assert (metadata.partition(1).leader, metadata.partition(1).isr) == (1, (1,))
+    assert metadata.partition().leader == 2
+
+
+def test_a_broker_that_may_have_lost_records_leaves_every_in_sync_set() -> None:
+    metadata = Metadata(1, 2)
+    metadata.create([1, 2])
+    metadata.do(FenceBroker(2))
+    assert metadata.partition().isr == (1,)
+    metadata.register(1, incarnation=1, previous=-1)
+    assert (metadata.partition().leader, metadata.partition().isr) == (NO_LEADER, ())
+    metadata.heartbeat(1)
+    assert metadata.partition().leader == NO_LEADER
+
+
+# Falling silent -------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_fenced_leads_nothing_and_is_in_sync_only_where_it_is_the_last() -> None:
+    metadata = Metadata(1, 2, 3)
+    metadata.create([1, 2, 3], [2, 1, 3], [1])
+    assert metadata.do(FenceBroker(1))
+    assert [metadata.partition(it).leader for it in range(3)] == [2, 2, NO_LEADER]
+    assert [metadata.partition(it).isr for it in range(3)] == [(2, 3), (2, 3), (1,)]
+    # Only where the leader changes does a leader epoch begin.
+    assert [metadata.partition(it).leader_epoch for it in range(3)] == [1, 0, 1]
+    assert not metadata.do(FenceBroker(1))
+    assert not metadata.do(FenceBroker(9))
+
+
+def test_who_is_fenced_is_not_elected() -> None:
+    metadata = Metadata(1, 2, 3)
+    metadata.create([1, 2, 3])
+    for broker_id in (2, 1, 3):
+        metadata.do(FenceBroker(broker_id))
+    assert (metadata.partition().leader, metadata.partition().isr) == (NO_LEADER, (3,))
+    metadata.heartbeat(1)
+    assert metadata.partition().leader == NO_LEADER
+    metadata.heartbeat(3)
+    assert metadata.partition().leader == 3
+
+
+# Going ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_controlled_shutdown_gives_everything_away_first() -> None:
+    metadata = Metadata(1, 2, 3)
+    metadata.create([1, 2, 3], [2, 1, 3], [3, 2])
+    state = metadata.heartbeat(1, wants_shut_down=True)
+    assert (state.is_fenced, state.may_shut_down) == (False, False)
+    assert [metadata.partition(it).leader for it in range(3)] == [2, 2, 3]
+    assert [metadata.partition(it).isr for it in range(3)] == [(2, 3), (2, 3), (3, 2)]
+    assert [it.in_controlled_shutdown for it in metadata.image.brokers.values()] == [True, False, False]
+    state = metadata.heartbeat(1, wants_shut_down=True)
+    assert (state.is_fenced, state.may_shut_down) == (True, True)
+    # It may ask again, and it comes back as a broker like any other.
+    assert metadata.heartbeat(1, wants_shut_down=True).may_shut_down
+    metadata.register(1, incarnation=1, previous=metadata.epochs[1])
+    metadata.heartbeat(1)
+    assert [it.in_controlled_shutdown for it in metadata.image.brokers.values()] == [False] * 3
+    assert metadata.image.live_brokers() == [1, 2, 3]
+
+
+def test_what_nobody_else_can_lead_does_not_hold_up_a_shutdown() -> None:
+    metadata = Metadata(1, 2)
+    metadata.create([1])
+    assert metadata.heartbeat(1, wants_shut_down=True).may_shut_down
+    assert (metadata.partition().leader, metadata.partition().isr) == (NO_LEADER, (1,))
+
+
+def test_what_a_leaving_broker_led_is_not_given_to_another_that_leaves() -> None:
+    metadata = Metadata(1, 2, 3)
+    metadata.create([1, 2, 3], [2, 3])
+    metadata.heartbeat(2, wants_shut_down=True)
+    metadata.heartbeat(1, wants_shut_down=True)
+    assert metadata.partition().leader == 3
+
+
+def test_a_broker_is_forgotten_with_what_it_leads_given_away() -> None:
+    metadata = Metadata(1, 2)
+    metadata.create([1, 2])
+    assert metadata.do(UnregisterBroker(1)).code is ErrorCode.NONE
+    assert 1 not in metadata.image.brokers
+    assert metadata.partition().leader == 2
+    assert metadata.do(UnregisterBroker(1)).code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_an_image_with_all_of_this_is_the_same_after_a_snapshot(steps: int) -> None:
+    metadata = Metadata(1, 2, 3)
+    metadata.create([1, 2, 3], [2, 3])
+    commands = (FenceBroker(1), Heartbeat(2, metadata.epochs[2], 10**6, wants_shut_down=True), FenceBroker(3))
+    for command in commands[:steps]:
+        metadata.do(command)
+    again = fold_all(Image(), enumerate(records_of(metadata.image)))
+    assert (again.brokers, again.topics) == (metadata.image.brokers, metadata.image.topics)
+    assert again.partition(ORDERS) == metadata.partition()

@@ -1,0 +1,152 @@
+"""Claims about partitions that move from broker to broker (KIP-455)."""
+
+from collections.abc import Sequence
+
+from controller_nodes import ORDERS, ORDERS_ID, Metadata
+
+from minibroker.controller.lifecycle import FenceBroker
+from minibroker.controller.moving import AlterMovingPartitions, Move, Moved, ReassignPartitions
+from minibroker.metadata.image import NO_LEADER
+from minibroker.replication.authority import AlteredPartition, IsrChange
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+
+
+def moving(*brokers: int, assignments: Sequence[list[int]] = ([1, 2, 3],)) -> Metadata:
+    metadata = Metadata(*brokers)
+    metadata.create(*assignments)
+    return metadata
+
+
+def move(metadata: Metadata, target: list[int] | None, number: int = 0) -> Moved:
+    (moved,) = metadata.do(ReassignPartitions([Move(TopicPartition("orders", number), target)]))
+    assert isinstance(moved, Moved)
+    return moved
+
+
+def change(metadata: Metadata, isr: Sequence[int], number: int = 0) -> IsrChange:
+    it = metadata.partition(number)
+    members = [(broker_id, metadata.epochs[broker_id]) for broker_id in isr]
+    return IsrChange(ORDERS_ID, number, it.leader_epoch, it.partition_epoch, members)
+
+
+def alter(metadata: Metadata, isr: Sequence[int], number: int = 0) -> AlteredPartition:
+    leader = metadata.partition(number).leader
+    command = AlterMovingPartitions(leader, metadata.epochs[leader], [change(metadata, isr, number)])
+    (altered,) = metadata.do(command)
+    assert isinstance(altered, AlteredPartition)
+    return altered
+
+
+def test_a_move_has_both_the_old_replicas_and_the_new_until_the_new_are_in_sync() -> None:
+    metadata = moving(1, 2, 3, 4)
+    assert move(metadata, [2, 3, 4]).code is ErrorCode.NONE
+    it = metadata.partition()
+    assert (it.replicas, it.adding_replicas, it.removing_replicas) == ((2, 3, 4, 1), (4,), (1,))
+    assert (it.leader, it.leader_epoch, it.isr) == (1, 0, (1, 2, 3))
+    alter(metadata, [1, 2])
+    assert metadata.partition().replicas == (2, 3, 4, 1)
+    altered = alter(metadata, [1, 2, 4])
+    it = metadata.partition()
+    assert (it.replicas, it.adding_replicas, it.removing_replicas) == ((2, 3, 4), (), ())
+    assert (it.leader, it.leader_epoch, it.isr) == (2, 1, (2, 4))
+    # Who led is not in sync any more, and leads no more: that is no set for it to go on with.
+    assert (altered.code, altered.isr) == (ErrorCode.NEW_LEADER_ELECTED, ())
+
+
+def test_a_leader_that_stays_hears_of_the_set_that_is_left() -> None:
+    metadata = moving(1, 2, 3, 4)
+    move(metadata, [1, 2, 4])
+    altered = alter(metadata, [1, 2, 3, 4])
+    assert (altered.code, altered.isr) == (ErrorCode.NONE, (1, 2, 4))
+    assert altered.partition_epoch == metadata.partition().partition_epoch
+    assert metadata.partition().replicas == (1, 2, 4)
+
+
+def test_what_needs_no_new_replica_is_over_at_once() -> None:
+    metadata = moving(1, 2, 3)
+    move(metadata, [3, 1, 2])
+    assert metadata.partition().replicas == (3, 1, 2)
+    move(metadata, [2, 1])
+    it = metadata.partition()
+    assert (it.replicas, it.isr, it.leader, it.removing_replicas) == ((2, 1), (1, 2), 1, ())
+    epoch = it.partition_epoch
+    move(metadata, [2, 1])
+    assert metadata.partition().partition_epoch == epoch
+
+
+def test_a_move_is_taken_back() -> None:
+    metadata = moving(1, 2, 3, 4, 5)
+    move(metadata, [4, 5])
+    alter(metadata, [1, 2, 3, 4])
+    assert move(metadata, None).code is ErrorCode.NONE
+    it = metadata.partition()
+    assert (set(it.replicas), it.adding_replicas, it.removing_replicas) == ({1, 2, 3}, (), ())
+    assert (set(it.isr), it.leader) == ({1, 2, 3}, 1)
+    assert move(metadata, None).code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def test_a_move_that_is_taken_back_gives_nothing_to_who_is_fenced() -> None:
+    """The last one in sync is not there: it leads when it is heard, and not before."""
+    metadata = moving(1, 2, 3, 4, assignments=([1, 2],))
+    move(metadata, [3, 4])
+    metadata.do(FenceBroker(2))
+    metadata.do(FenceBroker(1))
+    assert (metadata.partition().leader, metadata.partition().isr) == (NO_LEADER, (1,))
+    assert move(metadata, None).code is ErrorCode.NONE
+    assert metadata.partition().leader == NO_LEADER
+    metadata.heartbeat(1)
+    assert metadata.partition().leader == 1
+
+
+def test_what_only_new_replicas_have_is_not_given_up() -> None:
+    metadata = moving(1, 2, 3, 4, assignments=([1],))
+    move(metadata, [2, 3])
+    alter(metadata, [1, 2])
+    metadata.do(FenceBroker(1))
+    assert (metadata.partition().leader, metadata.partition().isr) == (2, (2,))
+    assert move(metadata, None).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_a_move_in_the_place_of_another_leaves_nobody_in_sync_who_has_no_replica() -> None:
+    metadata = moving(1, 2, 3, 4, 5)
+    move(metadata, [4, 5, 3])
+    alter(metadata, [1, 2, 3, 4])
+    metadata.do(FenceBroker(1))
+    assert metadata.partition().leader == 4
+    move(metadata, [2, 3, 1])
+    it = metadata.partition()
+    assert set(it.isr) <= set(it.replicas)
+    assert (it.replicas, set(it.isr), it.removing_replicas) == ((2, 3, 1), {2, 3}, ())
+    assert it.leader == 2
+
+
+def test_the_end_of_a_move_concerns_no_other_partition_of_the_topic() -> None:
+    """One request may change one partition and say nothing new of another, which is being moved."""
+    metadata = moving(1, 2, 3, 4, assignments=([1, 2], [1, 2]))
+    alter(metadata, [1], 0)
+    move(metadata, [1, 3], 1)
+    changes = [change(metadata, [1, 2], 0), change(metadata, [1, 2], 1)]
+    altered = metadata.do(AlterMovingPartitions(1, metadata.epochs[1], changes))
+    assert [it.code for it in altered] == [ErrorCode.NONE, ErrorCode.NONE]
+    assert (metadata.partition(0).replicas, set(metadata.partition(0).isr)) == ((1, 2), {1, 2})
+    assert metadata.partition(1).adding_replicas == (3,)
+
+
+def test_who_is_leaving_does_not_come_into_the_in_sync_set_again() -> None:
+    metadata = moving(1, 2, 3)
+    metadata.heartbeat(2, wants_shut_down=True)
+    assert metadata.partition().isr == (1, 3)
+    assert alter(metadata, [1, 2, 3]).code is ErrorCode.INELIGIBLE_REPLICA
+    assert metadata.heartbeat(2, wants_shut_down=True).may_shut_down
+
+
+def test_moves_that_cannot_be_are_refused_one_by_one() -> None:
+    metadata = moving(1, 2, 3)
+    assert move(metadata, [1, 9]).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert move(metadata, [1, 1]).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert move(metadata, []).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert move(metadata, [1], 7).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    both = metadata.do(ReassignPartitions([Move(ORDERS, [1]), Move(ORDERS, [2])]))
+    assert [it.code for it in both] == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]
+    assert metadata.partition().replicas == (1, 2, 3)

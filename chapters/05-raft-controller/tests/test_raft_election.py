@@ -1,0 +1,72 @@
+"""Claims about what a voter never forgets: the file `quorum-state`."""
+
+import json
+from contextlib import suppress
+from random import Random
+
+import pytest
+from raft_nodes import directory_id
+
+from minibroker.log.errors import LogError
+from minibroker.log.memory import MemoryFiles
+from minibroker.raft.election import NOBODY, Ballot, Election, decode, encode
+from minibroker.raft.voters import VoterKey
+from minibroker.simulation.disk import Disk
+from minibroker.simulation.process import Died
+
+KEY = VoterKey(2, directory_id(2))
+
+
+def test_the_file_has_kafkas_format() -> None:
+    """QuorumStateData.json, version 1, as Kafka's JSON converter writes it."""
+    key = VoterKey(2, bytes(range(16)))
+    expected = (
+        b'{"leaderId":-1,"leaderEpoch":7,"votedId":2,"votedDirectoryId":"AAECAwQFBgcICQoLDA0ODw","data_version":1}'
+    )
+    assert encode(Election(7, NOBODY, key)) == expected
+    assert decode(expected, "quorum-state") == Election(7, NOBODY, key)
+    nobody = json.loads(encode(Election(3, 1)))
+    assert (nobody["votedId"], nobody["votedDirectoryId"]) == (-1, "AAAAAAAAAAAAAAAAAAAAAA")
+    assert decode(encode(Election(3, 1)), "") == Election(3, 1)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"leaderId":1,"leaderEpoch":1,"votedId":2}'])
+def test_a_file_that_cannot_be_read_is_no_reason_to_guess(data: bytes) -> None:
+    with pytest.raises(LogError, match="quorum-state cannot be read"):
+        decode(data, "quorum-state")
+
+
+def test_an_epoch_never_goes_back_and_a_vote_is_not_taken_back() -> None:
+    ballot = Ballot(MemoryFiles(), "d")
+    ballot.write(Election(3, NOBODY, KEY))
+    with pytest.raises(AssertionError, match="epoch 2 after 3"):
+        ballot.write(Election(2))
+    with pytest.raises(AssertionError, match="already"):
+        ballot.write(Election(3, NOBODY, VoterKey(1, directory_id(1))))
+    ballot.write(Election(3, 2, KEY))
+    with pytest.raises(AssertionError, match="leads epoch 3 already"):
+        ballot.write(Election(3, 1, KEY))
+
+
+def test_a_vote_survives_a_power_cut() -> None:
+    files = MemoryFiles()
+    files.mkdir("d")
+    Ballot(files, "d").write(Election(3, NOBODY, KEY))
+    files.crash(Random(1))
+    assert Ballot(files, "d").election == Election(3, NOBODY, KEY)
+
+
+@pytest.mark.parametrize("changes", range(8))
+def test_what_was_read_after_a_death_in_mid_write_survives_a_power_cut(changes: int) -> None:
+    """Who has read a vote may say it again without writing it again: so it must be on the disk by then."""
+    disk = Disk(Random(changes))
+    disk.mkdir("d")
+    disk.fsync_directory("")
+    Ballot(disk, "d").write(Election(1))
+    disk.die_after(changes)
+    with suppress(Died):
+        Ballot(disk, "d").write(Election(3, NOBODY, KEY))
+    disk.kill()
+    read = Ballot(disk, "d").election
+    disk.cut_power()
+    assert Ballot(disk, "d").election == read

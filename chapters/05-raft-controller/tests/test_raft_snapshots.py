@@ -1,0 +1,217 @@
+"""Claims about snapshots: files that are there as a whole or not at all, and logs that begin where they end."""
+
+from random import Random
+
+import pytest
+from raft_nodes import DIRECTORY, QuorumNode, batch_of, contents, voters
+
+from minibroker.log.batch import batches
+from minibroker.log.control import ControlType, control_type
+from minibroker.log.errors import LogError
+from minibroker.log.memory import MemoryFiles
+from minibroker.raft.messages import Fetch, SnapshotId
+from minibroker.raft.node import Raft
+from minibroker.raft.snapshots import RECORDS_PER_BATCH, SnapshotFiles, decode, encode
+from minibroker.simulation.disk import Disk
+from minibroker.simulation.process import Died
+
+VALUES = [f"value {number}".encode() for number in range(RECORDS_PER_BATCH + 3)]
+SNAPSHOT = SnapshotId(4711, 7)
+
+
+def files_with(snapshot: SnapshotId = SNAPSHOT) -> tuple[MemoryFiles, SnapshotFiles]:
+    files = MemoryFiles()
+    files.mkdir(DIRECTORY)
+    snapshots = SnapshotFiles(files, DIRECTORY)
+    snapshots.write(snapshot, voters(1, 2, 3), VALUES, timestamp=5)
+    return files, snapshots
+
+
+def test_a_snapshot_is_a_short_log_in_kafkas_format() -> None:
+    data = encode(voters(1, 2, 3), VALUES, timestamp=5)
+    found = list(batches(data))
+    records = [record for batch in found for record in batch.records()]
+    assert [it.offset for it in records] == list(range(len(VALUES) + 3))
+    first, second, last = records[0], records[1], records[-1]
+    kinds = [ControlType.SNAPSHOT_HEADER, ControlType.KRAFT_VOTERS, ControlType.SNAPSHOT_FOOTER]
+    assert [control_type(it) for it in (first, second, last)] == kinds
+    assert first.value == b"\0\0" + (5).to_bytes(8, "big") + b"\0"  # version, timestamp, no tagged fields
+    assert last.value == b"\0\0\0"
+    assert decode(data) == (voters(1, 2, 3), VALUES)
+
+
+def test_a_snapshot_survives_a_power_cut_and_older_ones_go() -> None:
+    files, snapshots = files_with(SnapshotId(10, 1))
+    snapshots.write(SNAPSHOT, voters(1), [b"x"], timestamp=0)
+    assert files.list(DIRECTORY) == ["00000000000000004711-0000000007.checkpoint"]
+    files.crash(Random(1))
+    again = SnapshotFiles(files, DIRECTORY)
+    assert (again.latest, again.voters, again.values()) == (SNAPSHOT, voters(1), [b"x"])
+
+
+@pytest.mark.parametrize("size", [0, 1, 60, 200, -1, -70])
+def test_a_file_that_does_not_end_is_no_snapshot(size: int) -> None:
+    files, _snapshots = files_with(SnapshotId(10, 1))
+    data = encode(voters(1), VALUES, timestamp=0)
+    with pytest.raises(LogError):
+        decode(data[:size])
+    file = files.open(f"{DIRECTORY}/00000000000000004711-0000000007.checkpoint")
+    file.pwrite(data[:size], 0)
+    assert SnapshotFiles(files, DIRECTORY).latest == SnapshotId(10, 1)
+
+
+def carry(source: SnapshotFiles, target: SnapshotFiles, snapshot: SnapshotId, bytes_max: int) -> None:
+    while True:
+        found = source.piece(snapshot, target.received(snapshot), bytes_max)
+        assert found is not None
+        if target.receive(snapshot, target.received(snapshot), found[1], found[0]):
+            return
+
+
+def test_pieces_make_the_whole() -> None:
+    _files, source = files_with()
+    other = MemoryFiles()
+    other.mkdir(DIRECTORY)
+    target = SnapshotFiles(other, DIRECTORY)
+    carry(source, target, SNAPSHOT, 997)
+    assert (target.latest, target.voters, target.values()) == (SNAPSHOT, voters(1, 2, 3), VALUES)
+    assert source.piece(SnapshotId(1, 1), 0, 10) is None
+
+
+def test_pieces_of_another_snapshot_are_no_part_of_it() -> None:
+    """A leader may write a newer one while an older one is fetched: it is fetched from its beginning."""
+    _files, source = files_with(SnapshotId(10, 1))
+    other = MemoryFiles()
+    other.mkdir(DIRECTORY)
+    target = SnapshotFiles(other, DIRECTORY)
+    size, data = source.piece(SnapshotId(10, 1), 0, 500) or (0, b"")
+    assert not target.receive(SnapshotId(10, 1), 0, data, size)
+    assert target.received(SnapshotId(10, 1)) == 500
+    source.write(SNAPSHOT, voters(1), VALUES, timestamp=0)
+    assert target.received(SNAPSHOT) == 0
+    carry(source, target, SNAPSHOT, 400)
+    assert (target.latest, target.values()) == (SNAPSHOT, VALUES)
+
+
+def test_a_piece_that_comes_twice_counts_once_and_what_is_broken_is_fetched_again() -> None:
+    _files, source = files_with()
+    other = MemoryFiles()
+    other.mkdir(DIRECTORY)
+    target = SnapshotFiles(other, DIRECTORY)
+    size, data = source.piece(SNAPSHOT, 0, 500) or (0, b"")
+    target.receive(SNAPSHOT, 0, data, size)
+    assert not target.receive(SNAPSHOT, 0, data, size)
+    assert target.received(SNAPSHOT) == 500
+    assert not target.receive(SNAPSHOT, 500, bytes(size - 500), size)
+    assert (target.latest, target.received(SNAPSHOT)) == (None, 0)
+    carry(source, target, SNAPSHOT, 10_000)
+    assert target.latest == SNAPSHOT
+
+
+# The log below --------------------------------------------------------------------------------------------------------
+
+
+def leader_with(*values: bytes, snapshot_after: int) -> tuple[QuorumNode, SnapshotFiles, Raft]:
+    """A voter that is alone, with a snapshot of what it had decided after so many values."""
+    node = QuorumNode(1, voters(1), chance=lambda _below: 0)
+    raft = node.open(0)
+    snapshots = SnapshotFiles(node.files, DIRECTORY)
+    raft.snapshots = snapshots
+    raft.tick(0)
+    for number, value in enumerate(values, start=1):
+        raft.append(batch_of(value))
+        if number == snapshot_after:
+            snapshot = SnapshotId(raft.high_watermark, raft.epoch)
+            snapshots.write(snapshot, raft.voters, [b"x"], timestamp=0)
+            raft.forget_before(snapshot)
+    return node, snapshots, raft
+
+
+def test_only_what_is_decided_goes_into_a_snapshot() -> None:
+    _node, _snapshots, raft = leader_with(b"a", snapshot_after=1)
+    with pytest.raises(AssertionError, match="only what is decided"):
+        raft.forget_before(SnapshotId(raft.high_watermark + 1, 1))
+
+
+def test_who_needs_what_the_log_has_forgotten_is_told_of_the_snapshot() -> None:
+    _node, snapshots, raft = leader_with(b"a", b"b", snapshot_after=1)
+    start = raft.log.log_start_offset
+    key = voters(2).key_of(2)
+    assert raft.on_fetch(Fetch(raft.epoch, key, start - 1, raft.epoch), 0).snapshot == snapshots.latest
+    assert raft.on_fetch(Fetch(raft.epoch, key, 0, -1), 0).snapshot == snapshots.latest
+    found = raft.on_fetch(Fetch(raft.epoch, key, start, raft.epoch), 0)
+    assert found.snapshot is None
+    assert len(found.records) > 0
+
+
+def test_who_ends_where_the_log_starts_but_with_another_epoch_has_another_log() -> None:
+    """The log has forgotten of which epoch the record before its start is. The snapshot has not."""
+    _node, snapshots, raft = leader_with(b"a", snapshot_after=1)
+    raft.resign(0)
+    raft.tick(10_000)  # it leads again, in another epoch, which begins where the log starts
+    assert raft.is_leader
+    start, key = raft.log.log_start_offset, voters(2).key_of(2)
+    assert snapshots.latest == SnapshotId(start, 1)
+    assert raft.on_fetch(Fetch(raft.epoch, key, start, 1), 0).snapshot is None
+    assert raft.on_fetch(Fetch(raft.epoch, key, start, 0), 0).snapshot == snapshots.latest
+    # Whose last epoch is before the snapshot's is not in line with it, however long its log is.
+    assert raft.on_fetch(Fetch(raft.epoch, key, start + 1, 0), 0).snapshot == snapshots.latest
+
+
+@pytest.mark.parametrize("is_diverging", [False, True])
+@pytest.mark.parametrize("changes", range(40))
+def test_a_death_between_the_snapshot_and_the_log_does_no_harm(changes: int, is_diverging: bool) -> None:
+    """Whenever a follower dies while a snapshot takes its log's place: it begins before it, or where it ends."""
+    disk = Disk(Random(changes))
+    node = QuorumNode(2, voters(1, 2, 3), chance=lambda _below: 0, files=disk)  # type: ignore[arg-type]
+    raft = node.open(0)
+    for value in (b"a", b"b", b"c")[: 3 if is_diverging else 1]:
+        raft.log.append(batch_of(value), leader_epoch=1)
+    raft.log.flush()
+    end_offset, snapshot = raft.log.log_end_offset, SnapshotId(3 if is_diverging else 9, 4)
+    disk.die_after(changes)
+    snapshots = SnapshotFiles(disk, DIRECTORY)
+    raft.snapshots, raft.snapshot_wanted = snapshots, snapshot
+    data = encode(voters(1, 2, 3), [b"x"], timestamp=0)
+    try:
+        assert snapshots.receive(snapshot, 0, data, len(data))
+        raft.on_snapshot(snapshot, voters(1, 2, 3))
+        disk.die_after(None)
+    except Died:
+        pass
+    disk.kill()
+    found = SnapshotFiles(disk, DIRECTORY)
+    again = _open(node, found)
+    if found.latest is None:
+        assert (again.log.log_end_offset, again.last_epoch) == (end_offset, 1)
+    else:
+        assert (again.log.log_start_offset, again.log.log_end_offset) == (snapshot.end_offset, snapshot.end_offset)
+        assert (again.last_epoch, again.high_watermark) == (snapshot.epoch, snapshot.end_offset)
+
+
+def _open(node: QuorumNode, snapshots: SnapshotFiles) -> Raft:
+    raft = node.open(0)
+    return Raft(
+        node.key,
+        raft.log,
+        raft.epochs,
+        raft._ballot,
+        node.bootstrap,
+        chance=lambda _below: 0,
+        now_ms=0,
+        snapshots=snapshots,
+    )
+
+
+def test_a_log_that_leads_up_to_the_snapshot_goes_on_behind_it() -> None:
+    """The process died after the snapshot was written, and before the log had forgotten anything."""
+    node = QuorumNode(1, voters(1), chance=lambda _below: 0)
+    raft = node.open(0)
+    raft.tick(0)
+    for value in (b"a", b"b"):
+        raft.append(batch_of(value))
+    snapshots = SnapshotFiles(node.files, DIRECTORY)
+    snapshots.write(SnapshotId(3, 1), raft.voters, [b"x"], timestamp=0)
+    again = _open(node, SnapshotFiles(node.files, DIRECTORY))
+    assert (again.log.log_start_offset, again.log.log_end_offset) == (3, 4)
+    assert [value for offset, _epoch, value in contents(again) if offset >= 3] == [b"b"]
