@@ -31,8 +31,9 @@ for module in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol."):
     if ".old" not in module.name and not module.name.endswith("generate_stubs"):
         importlib.import_module(module.name)
 KAFKA_PYTHON = {cls.__name__: cls for cls in ApiMessage.__subclasses__()}
-# What only brokers say to each other: a client has no tables for it.
+# What only brokers say to each other, and what only operators ask: a client has no tables for it.
 BETWEEN_BROKERS = {
+    "AddRaftVoter",
     "AllocateProducerIds",
     "AlterPartition",
     "BeginQuorumEpoch",
@@ -40,6 +41,7 @@ BETWEEN_BROKERS = {
     "BrokerRegistration",
     "EndQuorumEpoch",
     "FetchSnapshot",
+    "RemoveRaftVoter",
     "Vote",
 }
 CLIENTS_MESSAGES = [(cls, version) for cls, version in EVERY_MESSAGE if api_of(cls).name not in BETWEEN_BROKERS]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from minibroker.wire.errors import WireError
 from minibroker.wire.fields import NEWEST
 from minibroker.wire.schema import Request, Response
+from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from minibroker.wire.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from minibroker.wire.tables.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from minibroker.wire.tables.alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -49,6 +50,7 @@ from minibroker.wire.tables.list_partition_reassignments import (
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
 from minibroker.wire.tables.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from minibroker.wire.tables.produce import ProduceRequest, ProduceResponse
+from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from minibroker.wire.tables.vote import VoteRequest, VoteResponse
 
 
@@ -200,6 +202,8 @@ APIS: dict[int, Api] = {
         _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
         _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
         _api(FetchSnapshotRequest, FetchSnapshotResponse),
+        _api(AddRaftVoterRequest, AddRaftVoterResponse),
+        _api(RemoveRaftVoterRequest, RemoveRaftVoterResponse),
     )
 }
 
