@@ -190,6 +190,11 @@ class AsyncClient:
         # The loop closes sockets in its next round.
         await asyncio.sleep(0)
 
+    def hang_up(self) -> None:
+        """End what is under way: who waits for an answer is told, and the next request opens a new connection."""
+        for link in self._links.values():
+            link.close(ConnectionLost(f"the connection to {link.address} was given up"))
+
     async def send(
         self,
         message: Request,
@@ -283,4 +288,9 @@ class AsyncClient:
                 link.close()
             reason = why(error) if isinstance(error, OSError) else str(error)
             raise BrokerUnavailable(f"no broker answers at {address} ({reason})") from error
+        except asyncio.CancelledError:
+            # Who wanted it does not any more.
+            if link is not None:
+                link.close()
+            raise
         return link

@@ -5,6 +5,7 @@ under way, not a thousand. The leader answers as soon as any of them has somethi
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 # Besides what the answer itself may wait for. A leader that is silent for longer is asked again on a new connection.
 _PATIENCE_MS = 2000
+# The first pause after an error: mostly the leader has not heard yet that it leads. The next ones double.
+_SOON_MS = 50
 _NO_SESSION_EPOCH = -1
 
 
@@ -37,7 +40,11 @@ class FetchSettings:
     bytes_min: int = 1  # replica.fetch.min.bytes
     bytes_max: int = 10 * 1024**2  # replica.fetch.response.max.bytes
     partition_bytes_max: int = 1024**2  # replica.fetch.max.bytes
-    backoff_ms: int = 1000  # replica.fetch.backoff.ms
+    backoff_ms: int = 1000  # replica.fetch.backoff.ms, the longest pause after an error
+
+    def pause_ms(self, failures: int) -> int:
+        """How long to wait after so many errors in a row."""
+        return min(_SOON_MS << min(failures - 1, 16), self.backoff_ms)
 
 
 @dataclass
@@ -78,24 +85,34 @@ class Fetchers:
         self._leader_of: dict[TopicPartition, int] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._later: dict[TopicPartition, int] = {}
+        self._failures: dict[TopicPartition, int] = {}
+        self._news: dict[int, asyncio.Event] = {}
 
     def follow(self, replica: Replica) -> None:
         """A replica has got another leader, or has none; it is fetched for from now on, or no more."""
         leader = replica.following.leader if replica.following is not None else -1
         self._later.pop(replica.name, None)
+        self._failures.pop(replica.name, None)
+        if leader in self._news:
+            self._news[leader].set()
         if self._leader_of.get(replica.name) == leader and self._is_followed(replica):
             return
         self.forget(replica.name)
         if leader >= 0:
             self._leader_of[replica.name] = leader
             self._groups.setdefault(leader, {})[replica.name] = replica
-            if leader not in self._tasks:
+            if leader in self._tasks:
+                # A question that does not name it may wait at the leader for a while, and writes wait for this node.
+                self._peers.hang_up(leader, "fetch")
+            else:
+                self._news[leader] = asyncio.Event()
                 task = self._tasks[leader] = asyncio.create_task(self._run(leader))
                 task.add_done_callback(self._on_ended)
 
     def forget(self, name: TopicPartition) -> None:
         """A partition is not followed any more."""
         self._later.pop(name, None)
+        self._failures.pop(name, None)
         leader = self._leader_of.pop(name, None)
         if leader is not None:
             self._groups[leader].pop(name, None)
@@ -116,38 +133,51 @@ class Fetchers:
     # One leader -------------------------------------------------------------------------------------------------------
 
     async def _run(self, leader: int) -> None:
-        is_silent = False
+        failures = 0
         while self._groups.get(leader):
+            self._news[leader].clear()
             try:
-                is_going_on = await self._round(leader)
-                is_silent = False
+                pause_ms = await self._round(leader)
+                failures = 0
             except ClientError as error:
+                if self._news[leader].is_set():
+                    continue
                 # One word when it begins: it may last for as long as the leader is away.
-                if not is_silent:
+                if not failures:
                     log.warning("node %d cannot be followed at the moment: %s", leader, error)
-                is_going_on, is_silent = False, True
-            if not is_going_on:
-                await asyncio.sleep(self._settings.backoff_ms / 1000)
-        del self._tasks[leader], self._groups[leader]
+                failures += 1
+                pause_ms = self._settings.pause_ms(failures)
+            if pause_ms:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._news[leader].wait(), pause_ms / 1000)
+        del self._tasks[leader], self._groups[leader], self._news[leader]
 
-    async def _round(self, leader: int) -> bool:
-        """Ask once; return whether there is anything to ask for at once."""
+    async def _round(self, leader: int) -> int:
+        """Ask once; return how long to wait before there is anything to ask for."""
         wanted = self._wanted(leader)
         lost = {key: it for key, it in wanted.items() if it[1].is_lost}
         if lost:
             await self._find_starts(leader, lost)
-            return True
+            return 0
         if not wanted:
-            return False
-        timeout_ms = self._settings.wait_ms_max + _PATIENCE_MS
-        response = await self._peers.send(leader, self._request(wanted), line="fetch", timeout_ms=timeout_ms)
+            return self._until_later(leader)
+        # What was put off is to be asked for in time.
+        wait_ms = min(self._settings.wait_ms_max, self._until_later(leader))
+        request = self._request(wanted, wait_ms=wait_ms)
+        response = await self._peers.send(leader, request, line="fetch", timeout_ms=wait_ms + _PATIENCE_MS)
         for topic in response.responses:
             for data in topic.partitions:
                 key = (bytes(topic.topic_id), data.partition_index)
                 if key in wanted:
                     self._take(data, *wanted[key])
         self._settle()
-        return True
+        return 0
+
+    def _until_later(self, leader: int) -> int:
+        """How long it is until something that is followed there is not put off any more."""
+        times = [at for name, at in self._later.items() if self._leader_of.get(name) == leader]
+        left_ms = min(times, default=2**62) - monotonic_ms()
+        return min(max(left_ms, 1), self._settings.backoff_ms)
 
     def _wanted(self, leader: int) -> Wanted:
         """What is followed there, but for what an error has put off."""
@@ -156,11 +186,14 @@ class Fetchers:
         for name, replica in self._groups[leader].items():
             position = replica.position()
             topic_id = self._topic_id_of(name.topic)
-            if position is not None and topic_id is not None and self._later.get(name, 0) <= now_ms:
+            if self._later.get(name, 0) > now_ms:
+                continue
+            self._later.pop(name, None)
+            if position is not None and topic_id is not None:
                 found[topic_id, name.partition] = (replica, position)
         return found
 
-    def _request(self, wanted: Wanted) -> FetchRequest:
+    def _request(self, wanted: Wanted, *, wait_ms: int) -> FetchRequest:
         settings = self._settings
         topics: dict[bytes, list[FetchPartition]] = {}
         for (topic_id, partition), (_replica, position) in wanted.items():
@@ -176,7 +209,7 @@ class Fetchers:
             )
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._me.node_id, replica_epoch=self._me.broker_epoch),
-            max_wait_ms=settings.wait_ms_max,
+            max_wait_ms=wait_ms,
             min_bytes=settings.bytes_min,
             max_bytes=settings.bytes_max,
             session_epoch=_NO_SESSION_EPOCH,
@@ -185,7 +218,9 @@ class Fetchers:
 
     def _take(self, data: PartitionData, replica: Replica, position: Position) -> None:
         """Give a replica its answer. One that cannot use it is asked for again later, and holds up nobody else."""
-        if _is_nothing_new(data, replica):
+        if self._failures and data.error_code == ErrorCode.NONE:
+            self._failures.pop(replica.name, None)
+        if _is_nothing_new(data, replica) or position != replica.position():
             return
         try:
             is_going_on = replica.on_fetched(_fetched(data, position))
@@ -203,7 +238,8 @@ class Fetchers:
 
     def _put_off(self, replica: Replica) -> None:
         if self._is_followed(replica):
-            self._later[replica.name] = monotonic_ms() + self._settings.backoff_ms
+            failures = self._failures[replica.name] = self._failures.get(replica.name, 0) + 1
+            self._later[replica.name] = monotonic_ms() + self._settings.pause_ms(failures)
 
     def _is_followed(self, replica: Replica) -> bool:
         """Whether it still is: an answer may be for one that is gone, while another one has its name."""

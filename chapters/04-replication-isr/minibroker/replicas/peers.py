@@ -67,6 +67,13 @@ class Peers:
             await known[1].close()
         return client
 
+    def hang_up(self, node_id: int, *lines: Line) -> None:
+        """Wait no longer for what a node was asked on some lines: somebody else knows better by now."""
+        for line in lines:
+            known = self._clients.get((node_id, line))
+            if known is not None:
+                known[1].hang_up()
+
     async def close(self) -> None:
         """Close all connections, and open none any more."""
         self._is_closed = True
