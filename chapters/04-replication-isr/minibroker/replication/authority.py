@@ -137,8 +137,10 @@ def _check_members(image: Image, partition: PartitionImage, change: IsrChange, b
         raise Refused(ErrorCode.INVALID_REQUEST, message)
     for node_id, epoch in change.isr:
         broker = image.brokers.get(node_id)
-        if broker is None or broker.is_fenced or epoch not in (NO_BROKER_EPOCH, broker.epoch):
-            known = "not registered" if broker is None else f"fenced={broker.is_fenced} with epoch {broker.epoch}"
+        # Who is about to go has been taken out of every set (KIP-841).
+        is_away = broker is None or broker.is_fenced or broker.in_controlled_shutdown
+        if broker is None or is_away or epoch not in (NO_BROKER_EPOCH, broker.epoch):
+            known = "not registered" if broker is None else f"away={is_away} with epoch {broker.epoch}"
             message = f"broker {node_id} with epoch {epoch} cannot be in sync: it is {known}"
             raise Refused(ErrorCode.INELIGIBLE_REPLICA, message)
 
