@@ -37,6 +37,7 @@ from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.server import Server, Tracer, monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import METADATA
 from minibroker.partitions.upkeep import Upkeep
+from minibroker.quorum.changing import VoterChanges
 from minibroker.quorum.running import Quorum
 from minibroker.raft.election import NOBODY, Ballot
 from minibroker.raft.node import Raft, RaftSettings
@@ -258,7 +259,8 @@ class ClusterNode(ReplicatedNode):
 
     def _on_active(self) -> None:
         log.info("node %d decides from now on, in epoch %d", self._node_id, self.raft.epoch)
-        self._sessions.begin(self.authority.image.brokers, monotonic_ms())
+        before, before_ms = self.quorum.heard
+        self._sessions.begin(self.authority.image.brokers, monotonic_ms(), before=before, before_ms=before_ms)
 
     async def _register(self, identity: Identity, endpoint: Endpoint) -> None:
         request = BrokerRegistrationRequest(
@@ -303,7 +305,7 @@ class ClusterNode(ReplicatedNode):
                 await asyncio.sleep(_RETRY_S)
                 continue
             try:
-                response = await self._peers.send(leader_id, request, timeout_ms=_ASK_MS)
+                response = await self.quorum.ask(leader_id, request, timeout_ms=_ASK_MS)
                 if response.error_code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
                     return response
             except ClientError as error:
@@ -313,6 +315,11 @@ class ClusterNode(ReplicatedNode):
     def _check_that_we_are_we(self, image: Image) -> None:
         if self.me.broker_epoch >= 0:
             super()._check_that_we_are_we(image)
+
+    def _broker_epochs(self, image: Image) -> dict[int, int]:
+        """Those who may be in sync: who is fenced, or about to go, would only be refused."""
+        brokers = image.brokers.values()
+        return {it.node_id: it.epoch for it in brokers if not it.is_fenced and not it.in_controlled_shutdown}
 
     # Being heard ------------------------------------------------------------------------------------------------------
 
@@ -388,7 +395,9 @@ class ClusterNode(ReplicatedNode):
                 self.registry.wrap(key, self._gate)
         self.registry.wrap(ApiKey.API_VERSIONS, self._gate_for_clients)
         self.quorum.add_handlers(self.registry)
-        self.registry.wrap(ApiKey.DESCRIBE_QUORUM, self._here_or_there)
+        VoterChanges(self.quorum).add_handlers(self.registry)
+        for key in (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER):
+            self.registry.wrap(key, self._here_or_there)
 
     def _here_or_there(self, call: Call[Any], inner: Handler) -> Answer:
         # What another node has passed on is not passed on again: who takes the wrong one for the leader would do so for
@@ -419,7 +428,7 @@ class ClusterNode(ReplicatedNode):
         self._leaving.set()
         if self._is_broker and self._failure is None and not await self._is_let_go():
             log.warning("node %d goes without leave: nobody decides, or nobody else can lead", self._node_id)
-        self.quorum.step(self.raft.resign(monotonic_ms()))
+        await self.quorum.resign()
         await super().stop()
 
     async def _is_let_go(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from minibroker.client.errors import ClientError
+from minibroker.client.errors import BrokerUnavailable, ClientError
 from minibroker.controller.deciding import Controller
 from minibroker.metadata.image import Builder, Image
 from minibroker.metadata.records import decode_record, encode_record
@@ -43,10 +43,10 @@ from minibroker.raft.messages import Fetched, FetchSnapshot, Send, SnapshotFetch
 from minibroker.raft.node import FETCH_BYTES_MAX, Raft
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.voters import VoterKey
-from minibroker.replicas.peers import Peers
+from minibroker.replicas.peers import Line, Peers
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Response
+from minibroker.wire.schema import Request, Response
 from minibroker.wire.tables.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 from minibroker.wire.tables.describe_quorum import (
     DescribeQuorumRequest,
@@ -69,6 +69,7 @@ _PATIENCE_MS = 1000
 _SNAPSHOT_PIECE_BYTES = 1024**2
 _TICK_S_MAX = 0.05
 _RETRY_S = 0.05
+_GOODBYE_S = 0.5
 
 
 class Quorum:
@@ -96,6 +97,7 @@ class Quorum:
         self.snapshot_bytes = snapshot_bytes
         self._told: dict[VoterKey, int] = {}
         self._sending: set[asyncio.Task[None]] = set()
+        self._asked: dict[asyncio.Task[Any], tuple[int, Line]] = {}
         self._changed = asyncio.Event()
         self._seen = (0, 0)
         self._leader_id = raft.leader_id
@@ -126,7 +128,34 @@ class Quorum:
         """Whoever waits for an answer of a leader that is none any more would wait in vain: it may be paused."""
         old, self._leader_id = self._leader_id, self.raft.leader_id
         if self._leader_id != old and old not in (NOBODY, self.raft.me.node_id):
-            self._peers.hang_up(old, "metadata", "control")
+            self._peers.hang_up(old, "control")
+        for task, (node_id, line) in self._asked.items():
+            if node_id != (self.raft.target() if line == "metadata" else self._leader_id):
+                task.cancel()
+
+    async def ask(self, node_id: int, request: Request, *, line: Line = "control", timeout_ms: int) -> Any:
+        """Ask who leads, or who may know; raises a `ClientError` as soon as somebody else is to be asked.
+
+        So nobody waits for a node that is paused or cut off while another one leads already.
+        """
+        task = asyncio.create_task(self._peers.send(node_id, request, line=line, timeout_ms=timeout_ms))
+        self._asked[task] = (node_id, line)
+        try:
+            await asyncio.wait({task})
+        finally:
+            del self._asked[task]
+            task.cancel()
+        if task.cancelled():
+            # What it may still answer would hold up the next question.
+            self._peers.hang_up(node_id, line)
+            raise BrokerUnavailable(f"node {node_id} was asked, and is not whom to ask any more")
+        return task.result()
+
+    async def resign(self) -> None:
+        """Lead no more, and let the others know before this node is gone."""
+        self.step(self.raft.resign(monotonic_ms()))
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=_GOODBYE_S)
 
     def step_soon(self) -> None:
         """The same, for who is in the middle of an answer."""
@@ -188,9 +217,7 @@ class Quorum:
             return False
         request = fetch_request(position, self._cluster_id, wait_ms=_FETCH_WAIT_MS, bytes_max=FETCH_BYTES_MAX)
         try:
-            response = await self._peers.send(
-                target, request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _PATIENCE_MS
-            )
+            response = await self.ask(target, request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _PATIENCE_MS)
         except ClientError as error:
             log.debug("metadata: %s", error)
             self.raft.on_unanswered()
@@ -210,7 +237,7 @@ class Quorum:
         """Fetch the next piece of a snapshot; with the last one, go on from it."""
         request = snapshot_request(wanted, self._cluster_id, bytes_max=_SNAPSHOT_PIECE_BYTES)
         try:
-            response = await self._peers.send(
+            response = await self.ask(
                 self.raft.target(), request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _PATIENCE_MS
             )
         except ClientError as error:
