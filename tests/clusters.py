@@ -1,9 +1,13 @@
 """A cluster of real broker processes for tests: each node can be killed, paused, cut off, and started again.
 
+`Cluster` is chapter 04's: the first node decides for all. In a `QuorumCluster` the first nodes vote, and any of them
+may be killed.
+
 With `is_proxied` there is a proxy in front of every node, and its address is the one that the node advertises: clients
 and the other nodes come through it. A node says in every request who it is, so links can be cut one by one:
 
     cluster.cut(2, 3)     node 2 does not reach node 3 any more; the other way is open
+    cluster.cut_off(2)    node 2 reaches no node, and no node reaches it; what they ask vanishes
     cluster.heal()
 """
 
@@ -14,10 +18,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from brokers import READY_S_MAX, Broker, eventually
 from clients_stock import READ_S_MAX, admin, bounds, confluent_producer, confluent_read
@@ -27,11 +32,18 @@ from proxy import Exchange, Proxy, Verdict
 from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.describe_quorum import (
+    DescribeQuorumRequest,
+    QuorumPartition,
+    QuorumPartitionResult,
+    QuorumTopic,
+)
 
 HOST = "127.0.0.1"
 # Long enough for a busy machine, short enough to wait for.
 LAG_MS_MAX = 1500
 _CLIENT_ID_AT = 2 + 2 + 4  # behind API key, API version and correlation id
+_VOTERS = "controller.quorum.voters="
 
 
 class State(NamedTuple):
@@ -43,7 +55,7 @@ class State(NamedTuple):
 
 
 class Node(Broker):
-    """One node. Its port is kept for it while it is down."""
+    """One node, of chapter 04's kind. Its port is kept for it while it is down."""
 
     def __init__(self, number: int, data: Path, settings: Sequence[str]) -> None:
         super().__init__("", None, data, tuple(settings))
@@ -60,12 +72,17 @@ class Node(Broker):
         assert not (self.process and self.is_alive()), "stop it or kill it first"
         self.data.parent.mkdir(parents=True, exist_ok=True)
         self._out, log = (self.data.parent / f"{self.data.name}-{len(self.logs)}.{kind}" for kind in ("out", "log"))
-        command = [sys.executable, "-m", "minibroker.cli", "serve", "--data", str(self.data), "--listen", self.address]
-        for setting in (f"node.id={self.number}", *self.settings):
-            command += ["--set", setting]
         with self._out.open("wb") as stdout, log.open("wb") as stderr:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+            self.process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
         self.logs.append(log)
+
+    def _command(self) -> list[str]:
+        deciders = [it.removeprefix(_VOTERS) for it in self.settings if it.startswith(_VOTERS)]
+        program = [sys.executable, "-m", "minibroker.replicas", "serve", str(self.number), str(self.data), self.address]
+        return [*program, *deciders, *self._options()]
+
+    def _options(self) -> list[str]:
+        return [it for setting in self.settings for it in ("--set", setting)]
 
     def await_ready(self) -> None:
         eventually(self.is_ready, f"node {self.number} is ready", seconds=READY_S_MAX)
@@ -95,25 +112,61 @@ class Node(Broker):
         self._reserved.close()
 
 
+class QuorumNode(Node):
+    """One node as people run it."""
+
+    def _command(self) -> list[str]:
+        program = [sys.executable, "-m", "minibroker.cli", "serve", "--data", str(self.data), "--listen", self.address]
+        return [*program, "--set", f"node.id={self.number}", *self._options()]
+
+
 class Cluster:
     """Several nodes, of which the first one decides."""
 
+    kind: type[Node] = Node
+    voters = 1
+
     def __init__(self, path: Path, *settings: str, size: int = 3, is_proxied: bool = False) -> None:
-        self.nodes = {number: Node(number, path / f"node{number}", settings) for number in range(1, size + 1)}
+        self._path = path
+        self._settings = settings
+        self._is_proxied = is_proxied
+        self.nodes: dict[int, Node] = {}
         self.proxies: dict[int, Proxy] = {}
-        self.cuts: set[tuple[int, int]] = set()
+        self.cuts: dict[tuple[int, int], Verdict] = {}
         self.on_produced: Callable[[Exchange], Verdict] = lambda _exchange: Verdict.PASS
-        if is_proxied:
-            self.proxies = {number: self._proxy(node) for number, node in self.nodes.items()}
-        for number, node in self.nodes.items():
-            node.settings = (f"controller.quorum.voters=1@{self.address_of(1)}", *node.settings)
-            if is_proxied:
-                node.settings += (f"advertised.listeners=PLAINTEXT://{self.address_of(number)}",)
+        for number in range(1, size + 1):
+            self._make(number)
+        for number in self.nodes:
+            self._configure(number)
+
+    def _make(self, number: int) -> None:
+        node = self.nodes[number] = self.kind(number, self._path / f"node{number}", self._settings)
+        if self._is_proxied:
+            self.proxies[number] = self._proxy(node)
+
+    def _configure(self, number: int) -> None:
+        voters = ",".join(f"{it}@{self.address_of(it)}" for it in range(1, self.voters + 1))
+        node = self.nodes[number]
+        node.settings = (f"{_VOTERS}{voters}", *node.settings)
+        if self._is_proxied:
+            node.settings += (f"advertised.listeners=PLAINTEXT://{self.address_of(number)}",)
+
+    def add(self, number: int) -> Node:
+        """One more node, which only follows; it is not started yet."""
+        self._make(number)
+        self._configure(number)
+        return self.nodes[number]
+
+    def remove(self, number: int) -> None:
+        """A node ends, and is not one of these any more."""
+        self.nodes.pop(number).close()
+        if number in self.proxies:
+            self.proxies.pop(number).close()
 
     def __getitem__(self, number: int) -> Node:
         return self.nodes[number]
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:
@@ -162,17 +215,23 @@ class Cluster:
     # Links
 
     def _proxy(self, node: Node) -> Proxy:
-        proxy = Proxy(node.address)
+        proxy = Proxy(node.address, is_recording=False)
         proxy.on_request = lambda exchange: self._judge(exchange, node.number)
         proxy.on_response = lambda exchange: self.on_produced(exchange) if exchange.api_key == 0 else Verdict.PASS
         return proxy
 
     def _judge(self, exchange: Exchange, to: int) -> Verdict:
-        return Verdict.CUT if (_sender(exchange.request), to) in self.cuts else Verdict.PASS
+        return self.cuts.get((_sender(exchange.request), to), Verdict.PASS)
 
-    def cut(self, sender: int, to: int) -> None:
-        """Whatever node `sender` asks of node `to` from now on ends the connection."""
-        self.cuts.add((sender, to))
+    def cut(self, sender: int, to: int, verdict: Verdict = Verdict.CUT) -> None:
+        """Whatever node `sender` asks of node `to` from now on ends the connection, or vanishes."""
+        self.cuts[sender, to] = verdict
+
+    def cut_off(self, number: int, verdict: Verdict = Verdict.DROP) -> None:
+        """A node reaches no other any more, and no other reaches it. Clients reach all."""
+        for other in self.nodes.keys() - {number}:
+            self.cut(number, other, verdict)
+            self.cut(other, number, verdict)
 
     def heal(self) -> None:
         self.cuts.clear()
@@ -191,7 +250,7 @@ class Cluster:
     # What they know
 
     def create(self, topic: str, replicas: Sequence[Sequence[int]], *, through: int = 1, **config: object) -> str:
-        """Creates a topic whose replicas are said; waits until every node has heard of it."""
+        """Creates a topic whose replicas are said; waits until every node that is alive has heard of it."""
         named = {name.replace("_", "."): str(value) for name, value in config.items()}
         new = NewTopic(topic, num_partitions=len(replicas), replica_assignment=[list(it) for it in replicas])
         new.config = named
@@ -219,7 +278,41 @@ class Cluster:
             states = [self.state(topic, partition, at=number) for number in at or members]
             return all(it is not None and it.isr == frozenset(members) for it in states)
 
-        eventually(found, f"the ISR of {topic}-{partition} is {sorted(members)}: {self.state(topic, partition, at=1)}")
+        eventually(found, f"the ISR of {topic}-{partition} is {sorted(members)}")
+
+
+class QuorumCluster(Cluster):
+    """Several nodes, of which the first ones vote; any may be killed."""
+
+    kind = QuorumNode
+    voters = 3
+
+    def quorum(self, *, at: int) -> QuorumPartitionResult | None:
+        """What a node says of the quorum, or whoever it asks for that; nothing if it does not answer."""
+        topic = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
+        with contextlib.suppress(ClientError), Client(self.nodes[at].address, timeout_ms=2000) as client:
+            found: QuorumPartitionResult = client.send(DescribeQuorumRequest(topics=[topic])).topics[0].partitions[0]
+            return found if found.error_code == ErrorCode.NONE else None
+        return None
+
+    def controller(self, *, among: Sequence[int] = ()) -> int:
+        """Who decides, as soon as one of the nodes knows; one of those that are named, if any are."""
+
+        def found() -> int:
+            states = [it for number in among or self.living() if (it := self.quorum(at=number)) is not None]
+            return max((it.leader_id for it in states if not among or it.leader_id in among), default=0)
+
+        return eventually(found, f"somebody of {among or self.living()} decides")
+
+    def leader(self, topic: str, partition: int = 0, *, among: Sequence[int] = ()) -> int:
+        """Who leads a partition; one of those that are named, if any are, and in the eyes of one of them."""
+
+        def found() -> int:
+            states = [self.state(topic, partition, at=number) for number in among or self.living()]
+            leaders = [it.leader for it in states if it is not None and it.leader > 0]
+            return next((it for it in leaders if not among or it in among), 0)
+
+        return eventually(found, f"{topic}-{partition} is led by one of {among or self.living()}")
 
 
 def _sender(request: bytes) -> int:
@@ -232,17 +325,21 @@ def _sender(request: bytes) -> int:
 class Sender:
     """An idempotent producer that sends numbered values to every partition of a topic until it is told to finish."""
 
-    def __init__(self, cluster: Cluster, topic: str, *, partitions: int = 1, pause_s: float = 0.002) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, *, partitions: int = 1, pause_s: float = 0.002, timeout_ms: int = 4000
+    ) -> None:
         self.cluster = cluster
         self.topic = topic
         self.partitions = partitions
         self.sent = 0
         self.acked: dict[tuple[int, bytes], int | None] = {}
         self.failed: list[str] = []
+        self.acked_s: list[list[float]] = [[] for _ in range(partitions)]
+        """When acknowledgements came, of each partition."""
         self._pause_s = pause_s
         settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 5, "delivery.timeout.ms": 120_000}
         settings |= {"retry.backoff.ms": 50, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
-        quiet = {"socket.timeout.ms": 5000, "request.timeout.ms": 4000, "log_level": 0}
+        quiet = {"socket.timeout.ms": timeout_ms + 1000, "request.timeout.ms": timeout_ms, "log_level": 0}
         self._producer = confluent_producer(cluster.bootstrap, **settings | quiet)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -270,15 +367,13 @@ class Sender:
             self.failed.append(str(error))
         else:
             self.acked[message.partition(), message.value()] = message.offset()
+            self.acked_s[message.partition()].append(time.monotonic())
 
     def await_acks(self, count: int = 50) -> None:
         """Waits for so many acknowledgements more, of every partition."""
-        goals = [len(self._offsets(it)) + count for it in range(self.partitions)]
+        goals = [len(times) + count for times in self.acked_s]
         what = f"{count} more acknowledgements of {self.topic}"
-        eventually(lambda: all(len(self._offsets(it)) >= goal for it, goal in enumerate(goals)), what, seconds=40)
-
-    def _offsets(self, partition: int) -> list[int | None]:
-        return [offset for (number, _value), offset in list(self.acked.items()) if number == partition]
+        eventually(lambda: all(len(self.acked_s[it]) >= goal for it, goal in enumerate(goals)), what, seconds=40)
 
     def finish(self) -> None:
         """Sends no more, and waits for what is under way."""

@@ -73,12 +73,13 @@ class Link:
 class Proxy:
     """Listens on a free port and forwards to one broker, frame by frame."""
 
-    def __init__(self, broker_address: str) -> None:
+    def __init__(self, broker_address: str, *, is_recording: bool = True) -> None:
         host, _, port = broker_address.rpartition(":")
         self.target = (host, int(port))
         self.on_request: Callable[[Exchange], Verdict] = pass_all
         self.on_response: Callable[[Exchange], Verdict] = pass_all
         self.requests: list[Exchange] = []
+        self._is_recording = is_recording
         self.accepted = 0
         self._flows = threading.Event()
         self._flows.set()
@@ -151,7 +152,8 @@ class Proxy:
     def _pump_requests(self, link: Link) -> None:
         while (frame := _frame(link.client)) is not None:
             exchange = Exchange(frame)
-            self.requests.append(exchange)
+            if self._is_recording:
+                self.requests.append(exchange)
             link.requests[exchange.correlation_id] = frame
             if not _obey(self.on_request(exchange), frame, link.broker):
                 return
