@@ -41,7 +41,7 @@ def fill(broker: Broker, topic: str, numbers: range) -> None:
 def make_topic(broker: Broker) -> str:
     topic = unique("archive")
     with Client(broker.address) as client:
-        admin.create_topics(client, [admin.NewTopic(topic, partitions=2)])
+        admin.create_topics(client, [admin.NewTopic(topic, partitions=2, configs={"retention.ms": "-1"})])
     return topic
 
 

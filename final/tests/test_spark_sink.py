@@ -403,6 +403,7 @@ def test_columns_that_cannot_be_written_are_refused_before_any_task(
 
 def test_a_column_that_the_sink_does_not_know_is_left_out() -> None:
     sink.check_columns(with_value("offset", LongType()), topic="t")
+    sink.check_columns(with_value("topic", BinaryType()), topic="the option goes before it")
 
 
 # Through Spark ------------------------------------------------------------------------------------------------------

@@ -70,21 +70,23 @@ def revenue(records: "DataFrame", *, window: str, watermark: str) -> "DataFrame"
 
 
 def dead_letters(records: "DataFrame") -> "DataFrame":
-    """The records that are no orders, as they came, with the reason and their place in the headers."""
+    """The records that are no orders, as they came; the reason and the place come after the headers that they had."""
     place = f.concat_ws("-", "topic", "partition")
     headers = {"problem": f.col("problem"), "partition": place, "offset": f.col("offset")}
     structs = [
         f.struct(f.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
         for name, value in headers.items()
     ]
-    return (
-        parsed(records).where(f.col("problem").isNotNull()).select("key", "value", f.array(*structs).alias("headers"))
-    )
+    had = f.coalesce(f.col("headers"), f.array().cast(records.schema["headers"].dataType))
+    bad = parsed(records).where(f.col("problem").isNotNull())
+    return bad.select("key", "value", f.concat(had, f.array(*structs)).alias("headers"))
 
 
 def start(spark: "SparkSession", settings: Orders) -> dict[str, "StreamingQuery"]:
     """Start both queries."""
-    records = stream(spark, settings.bootstrap, settings.topic, maxOffsetsPerTrigger=settings.max_per_trigger)
+    records = stream(
+        spark, settings.bootstrap, settings.topic, includeHeaders="true", maxOffsetsPerTrigger=settings.max_per_trigger
+    )
     sums = revenue(records, window=settings.window, watermark=settings.watermark)
     return {
         "revenue": _start_results(sums, settings),
