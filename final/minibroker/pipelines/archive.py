@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from minibroker.pipelines.errors import ArchiveInvalid
-from minibroker.pipelines.running import FORMAT, follow, prepare_topics, stream, triggered
+from minibroker.pipelines.running import FORMAT, begin, follow, prepare_topics, stream, triggered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,10 +89,15 @@ def start(spark: "SparkSession", settings: Archive) -> "StreamingQuery":
 
     writer = records.writeStream.foreachBatch(publish_one)
     writer = writer.option("checkpointLocation", settings.checkpoint or str(settings.directory / "_checkpoint"))
-    query = triggered(writer, once=settings.once, interval=settings.interval).start()
-    names[0] = str(query.id)[:8]
-    started.set()
-    return query
+    trigger = triggered(writer, once=settings.once, interval=settings.interval)
+
+    def start_one() -> "StreamingQuery":
+        query = trigger.start()
+        names[0] = str(query.id)[:8]
+        started.set()
+        return query
+
+    return begin(start_one)
 
 
 def withdraw(directory: Path, *, name: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from minibroker.pipelines.running import FORMAT, follow, prepare_topics, stream, triggered
+from minibroker.pipelines.running import FORMAT, begin, follow, prepare_topics, stream, triggered
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -110,7 +110,7 @@ def _start_dead_letters(rows: "DataFrame", settings: Orders) -> "StreamingQuery"
 
 def _start(writer: "DataStreamWriter", settings: Orders, *, name: str) -> "StreamingQuery":
     named = writer.option("checkpointLocation", f"{settings.checkpoint}/{name}")
-    return triggered(named, once=settings.once, interval=settings.interval).start()
+    return begin(triggered(named, once=settings.once, interval=settings.interval).start)
 
 
 def run(spark: "SparkSession", settings: Orders) -> None:
