@@ -100,5 +100,7 @@ demo: ## a cluster, a Spark stream, a killed leader (later)
 chaos-spark: ## Spark jobs killed under load (later)
 	$(call at_last,the Spark connector)
 
-bench-spark: setup-dev ## the Spark connector's decoder and encoder; figures into docs/
-	$(PY) -m minibroker.bench final/bench --out $(if $(is_quick),build/figures/spark,docs/reference/figures)
+# Each query takes a second or so, so there are fewer rounds than elsewhere.
+bench-spark: setup-dev ## the Spark connector beside others, its codec, its triggers; figures into docs/
+	$(PY) -m minibroker.bench final/bench --repeats $(if $(is_quick),1,3) \
+		--out $(if $(is_quick),build/figures/spark,docs/reference/figures)

@@ -14,10 +14,10 @@ from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-
 from bench import spark_jars
 from bench.spark_peers import Confluent, Tuples, Watched
+from pyspark.sql import DataFrame, SparkSession
+
 from minibroker.bench import Context, children
 from minibroker.client import admin
 from minibroker.client.blocking import Client
@@ -76,7 +76,7 @@ class Stage:
         context.on_close(self._client.close)
         context.on_close(writing.close_clients)
         self._numbers = count()
-        self._jvm_pid = int(self.spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+        self._clock = TreeClock(self.spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
 
     # Topics -----------------------------------------------------------------------------------------------------------
 
@@ -121,8 +121,8 @@ class Stage:
         rows.write.format(sink).options(**options).mode("append").save()
 
     def cpu_s(self) -> float:
-        """CPU time of the JVM and of every process that it has or had, but those that run elsewhere."""
-        return tree_cpu_s(self._jvm_pid)
+        """CPU time of the JVM and of its Python processes."""
+        return self._clock.cpu_s()
 
 
 def chunks(row_count: int, size: int, partitions: int) -> Iterator[pa.RecordBatch]:
@@ -140,23 +140,30 @@ def ragged(count: int, size: int) -> pa.Array:
     return pa.array([chance.randbytes(chance.randint(size // 2, size * 3 // 2)) for _ in range(count)], pa.binary())
 
 
-def tree_cpu_s(root: int) -> float:
-    """CPU time of a process, its descendants, and those of them that have ended; of this process without /proc."""
-    if not _PROCESSES.is_dir():
-        return sum(os.times()[:4])
-    ticks: dict[int, int] = {}
-    children_of: dict[int, list[int]] = {}
-    for pid in (int(entry) for entry in os.listdir(_PROCESSES) if entry.isdecimal()):
-        try:
-            fields = (_PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        # State, parent, … and from the twelfth on: user, system, and both of the children that have ended.
-        children_of.setdefault(int(fields[1]), []).append(pid)
-        ticks[pid] = sum(int(field) for field in fields[11:15])
-    total, todo = 0, [root]
-    while todo:
-        pid = todo.pop()
-        total += ticks.get(pid, 0)
-        todo += children_of.get(pid, [])
-    return total / os.sysconf("SC_CLK_TCK")
+class TreeClock:
+    """CPU time of a process and all its descendants; what one that has ended had used when it was last seen, counts."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._ticks: dict[int, int] = {}
+
+    def cpu_s(self) -> float:
+        """CPU time so far; of this process and its children that have ended, without /proc."""
+        if not _PROCESSES.is_dir():
+            return sum(os.times()[:4])
+        found: dict[int, int] = {}
+        children_of: dict[int, list[int]] = {}
+        for pid in (int(entry) for entry in os.listdir(_PROCESSES) if entry.isdecimal()):
+            try:
+                fields = (_PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            # State, parent, …; the twelfth and the thirteenth are the ticks in the user's code and in the system's.
+            children_of.setdefault(int(fields[1]), []).append(pid)
+            found[pid] = int(fields[11]) + int(fields[12])
+        todo = [self._root]
+        while todo:
+            pid = todo.pop()
+            self._ticks[pid] = found.get(pid, 0)
+            todo += children_of.get(pid, [])
+        return sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
