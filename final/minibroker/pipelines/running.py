@@ -38,6 +38,14 @@ QUIET = {
     "spark.sql.shuffle.partitions": "4",
 }
 
+# With MINIBROKER_QUICK=1, as the commands of the pages are tested: a JVM that lives for seconds gains nothing from its
+# better compilers.
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+}
+
 
 def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSession":
     """A session that is quiet and counts time in UTC, unless its settings say otherwise."""
@@ -49,7 +57,8 @@ def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSess
         # Nobody else needs to find the driver, and Spark would warn about the address that it chose.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
-        return session(f"minibroker-{name}", master, **{**QUIET, **conf})
+        quick = QUICK if os.environ.get("MINIBROKER_QUICK") else {}
+        return session(f"minibroker-{name}", master, **{**QUIET, **quick, **conf})
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise
