@@ -39,7 +39,7 @@ setup-dev: ## the same .venv with all that tests, benchmarks and the site need
 	@sh "$(ROOT)/final/setup.sh" "$(EXTRAS)"
 
 test: lint ## lint, then the whole test suite
-	$(PY) -m pytest -n auto $(ARGS)
+	$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: setup-dev ## ruff, mypy --strict, import-linter
 	@$(IN) found=$$(find chapters final -path '*/minibroker/__init__.py') && test -z "$$found" \
