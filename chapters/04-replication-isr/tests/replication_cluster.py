@@ -859,10 +859,10 @@ class Node:
                 facts = f"{node_id} has told {leading.followers[node_id].log_end_offset}"
                 raise Violation(12, f"{self.name} moves its watermark to {watermark}, {facts}")
         world.committed.extend(self, batches)
-        # Who has told so has it, unless its power was cut since. A leader that was deposed does not know who counts.
-        if world.authority.partition.partition_epoch == leading.partition_epoch:
-            for node_id in sorted(counted):
-                node = world.nodes[node_id]
+        # Whoever may be elected next has it, unless its power was cut since; whatever the leader believes of it.
+        decided = world.authority.partition
+        if decided.leader_epoch == replica.leader_epoch:
+            for node in (world.nodes[node_id] for node_id in decided.isr):
                 for batch in batches:
                     if not node.is_diminished and not node.mirror.has(batch) and node.started_at <= batch.base_offset:
                         raise Violation(11, f"{self.name} commits {batch}, {node.name} is in sync and does not have it")
