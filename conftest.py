@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -100,3 +100,14 @@ def transcript(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
         assert text == path.read_text()
 
     return compare
+
+
+@pytest.fixture(autouse=True)
+def _no_consumer_left_open() -> Iterator[None]:
+    """A consumer of librdkafka's that a failing test leaves behind would block the process that collects it."""
+    stock = sys.modules.get("clients_stock")
+    first = len(stock.CONSUMERS) if stock is not None else 0
+    yield
+    stock = sys.modules.get("clients_stock")
+    if stock is not None:
+        stock.close_consumers(first)
