@@ -66,7 +66,7 @@ def _run(world: type[World], options: argparse.Namespace) -> int:
     if summary.failure is not None:
         # Shrinking takes a while: who cannot wait has the seed already.
         count = len(summary.failure.faults)
-        print(f"seed {summary.failure.seed} fails; looking which of its {count} faults matter", flush=True)
+        print(f"looking which of the {count} faults of seed {summary.failure.seed} matter", flush=True)
         faults = shrunk(world, summary.failure)
         _report(replay(world, summary.failure.seed, faults), options, shrunk_from=len(summary.failure.faults))
         return 1
