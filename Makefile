@@ -42,7 +42,7 @@ setup-dev: ## the same .venv with all that tests, benchmarks and the site need
 	@sh "$(ROOT)/final/setup.sh" "$(EXTRAS)"
 
 test: lint ## lint, then the whole test suite
-	$(PY) -m pytest -n auto $(ARGS)
+	$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: setup-dev ## ruff, mypy --strict, import-linter
 	@$(IN) found=$$(find chapters final -path '*/minibroker/__init__.py') && test -z "$$found" \
@@ -104,5 +104,7 @@ demo: ## a cluster, a Spark stream, a killed leader (later)
 chaos-spark: ## Spark jobs killed under load (later)
 	$(call at_last,the Spark connector)
 
-bench-spark: setup-dev ## the Spark connector's decoder and encoder; figures into docs/
-	$(PY) -m minibroker.bench final/bench --out $(if $(is_quick),build/figures/spark,docs/reference/figures)
+# Each query takes a second or so, so there are fewer rounds than elsewhere.
+bench-spark: setup-dev ## the Spark connector beside others, its codec, its triggers; figures into docs/
+	$(PY) -m minibroker.bench final/bench --repeats $(if $(is_quick),1,3) \
+		--out $(if $(is_quick),build/figures/spark,docs/reference/figures)

@@ -5,9 +5,11 @@ reference, first on the path. So the order is set here, before any other conftes
 all tests are imported.
 """
 
+import gc
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -21,8 +23,15 @@ WORKSPACE = workspace_of(ROOT)
 SHOWN = WORKSPACE.relative_to(ROOT) if WORKSPACE.is_relative_to(ROOT) else WORKSPACE
 
 
+# What takes long is begun first: at the end, no core waits for another that has just begun it.
+LONG = ("tests/test_lessons_commands.py", "tests/test_exercises_proof.py", "tests/test_house_")
+
 # A job in the background has Ctrl-C ignored, and its children inherit that. Tests that send it must not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The tests start Python hundreds of times. Where bytecode is not kept, each time the whole broker is compiled anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A deadline would fail a test because the machine was busy; under CI the same examples come up every time.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)
@@ -50,7 +59,16 @@ def pytest_configure(config: pytest.Config) -> None:
     _refuse_strangers()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
+    # Thousands of tests live until the end, and every look for garbage, as before each repeat of a benchmark, would
+    # walk over all of them.
+    gc.collect()
+    gc.freeze()
     if session.config.getoption("--mine"):
         _refuse_strangers()
 
@@ -82,3 +100,14 @@ def transcript(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
         assert text == path.read_text()
 
     return compare
+
+
+@pytest.fixture(autouse=True)
+def _no_consumer_left_open() -> Iterator[None]:
+    """A consumer of librdkafka's that a failing test leaves behind would block the process that collects it."""
+    stock = sys.modules.get("clients_stock")
+    first = len(stock.CONSUMERS) if stock is not None else 0
+    yield
+    stock = sys.modules.get("clients_stock")
+    if stock is not None:
+        stock.close_consumers(first)

@@ -348,12 +348,18 @@ class Bystander:
         self.broker = broker
         self.errors: list[str] = []
         self.topic = create_topic(broker.address, unique("bystander"))
-        listens = {"error_cb": lambda error: self.errors.append(str(error)), "topic.metadata.refresh.interval.ms": -1}
+        # It must not hold this object: a consumer that only the garbage collector ends can block the whole process.
+        errors = self.errors
+        listens = {"error_cb": lambda error: errors.append(str(error)), "topic.metadata.refresh.interval.ms": -1}
         self.producer = confluent_producer(broker.address, **{"linger.ms": 0} | listens)
         self.consumer = confluent_consumer(broker.address, **listens)
-        self.consumer.assign([TopicPartition(self.topic, 0, 0)])
         self.count = 0
-        self.goes_on()
+        try:
+            self.consumer.assign([TopicPartition(self.topic, 0, 0)])
+            self.goes_on()
+        except BaseException:
+            self.close()
+            raise
 
     def goes_on(self) -> None:
         """Produces and consumes over the connections it has."""
@@ -364,7 +370,8 @@ class Bystander:
         found = [one.value for one in confluent_take(self.consumer, 1, ANSWER_S_MAX)]
         self.producer.poll(0)
         # Forgotten once told, so that one disturbance fails one test.
-        errors, self.errors = self.errors, []
+        errors = list(self.errors)
+        self.errors.clear()
         assert left == 0, f"the bystander cannot produce: {errors}"
         assert found == [value], f"the bystander cannot consume: {errors}"
         assert errors == [], "the bystander was disturbed"

@@ -101,7 +101,20 @@ def confluent_write(
 def confluent_consumer(bootstrap: str, **settings: object) -> Consumer:
     """A consumer that only reads what it is assigned; the group id is a formality of librdkafka's."""
     formality = {"group.id": "unused", "enable.auto.commit": False, "fetch.wait.max.ms": 100}
-    return Consumer({"bootstrap.servers": bootstrap} | formality | settings)
+    consumer = Consumer({"bootstrap.servers": bootstrap} | formality | settings)
+    CONSUMERS.append(consumer)
+    return consumer
+
+
+CONSUMERS: list[Consumer] = []
+"""Those that were made: what a test that fails leaves open is closed at its end."""
+
+
+def close_consumers(first: int) -> None:
+    """Close all but the first ones. What is left to the garbage collector may wait there for ever, and all with it."""
+    while len(CONSUMERS) > first:
+        with contextlib.suppress(RuntimeError):  # it is closed already
+            CONSUMERS.pop().close()
 
 
 def confluent_read(

@@ -361,14 +361,11 @@ class Reader:
     def _environment(self) -> dict[str, str]:
         strange = ("PYTEST_", "MAKE", "MFLAGS", "MINIBROKER_", "PYTHON")
         env = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
-        roots = [
-            str(folder.parent)
-            for folder in sorted(self.house.glob("*/**/minibroker"))
-            if "workspace" not in folder.parts
-        ]
+        # Not searched for with `**`: for every command that would go through the whole environment behind `.venv`.
+        folders = [*sorted(self.house.glob("chapters/*/minibroker")), self.house / "final/minibroker"]
         return env | {
             "PATH": f"{self.venv / 'bin'}:{env['PATH']}",
-            "PYTHONPATH": ":".join(roots),
+            "PYTHONPATH": ":".join(str(folder.parent) for folder in folders),
             "VENV": str(self.venv),
             "NO_SETUP": "1",
             "MINIBROKER_QUICK": "1",

@@ -26,6 +26,7 @@ QUICK = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "512m",
     "spark.sql.streaming.minBatchesToRetain": "5",
+    "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "OFF",
     # A JVM that lives for a minute gains nothing from the better compilers.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",

@@ -51,11 +51,13 @@ def benchmark(_context: Context) -> Benchmark:
             case("murmur2 of keys, vectorised", keys, lambda: murmur2(keys), "vectorised"),
         ],
         bars=[
-            Bar("decode, 100 B, vectorised", "ops_per_s", at_least=2_500_000),
-            Bar("decode, 1 KB, vectorised", "ops_per_s", at_least=1_300_000),
-            Bar("encode, 100 B, vectorised", "ops_per_s", at_least=1_500_000),
+            # Beside the plain codec in the same rounds: a count of rows a second is the machine's as much as ours.
+            Bar("decode, 100 B, vectorised", "cpu_ratio", at_most=0.5),
+            Bar("decode, 1 KB, vectorised", "cpu_ratio", at_most=1),
+            Bar("encode, 100 B, vectorised", "cpu_ratio", at_most=0.25),
         ],
         metric="ops_per_s",
+        columns=["cpu_us_per_op", "cpu_ratio"],
         note="An operation is one record. Sizes vary by half around the one named, except where all are equal.",
     )
 

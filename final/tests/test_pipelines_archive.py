@@ -5,13 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from brokers import Broker, unique
 
-from minibroker.client import admin
-from minibroker.client.blocking import Client
-from minibroker.client.consumer import EARLIEST, Consumer
-from minibroker.client.fetched import TopicPartition
-from minibroker.client.producer import Producer
 from minibroker.pipelines import archive
 from minibroker.pipelines.errors import ArchiveInvalid
 
@@ -20,72 +14,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["clients_fixtures", "spark_fixtures"]
 pytestmark = pytest.mark.xdist_group("spark")
-
-DAY_MS = 86_400_000
-MONDAY_MS = 1_699_833_600_000  # 2023-11-13T00:00Z
-
-
-def fill(broker: Broker, topic: str, numbers: range) -> None:
-    """Records whose key, value and header say their number, over two partitions and two days."""
-    with Client(broker.address) as client, Producer(client) as producer:
-        for number in numbers:
-            producer.send(
-                topic,
-                b"v%d" % number,
-                key=b"k%d" % (number % 10),
-                timestamp=MONDAY_MS + number % 2 * DAY_MS,
-                headers=[("n", b"%d" % number)],
-            )
-
-
-def make_topic(broker: Broker) -> str:
-    topic = unique("archive")
-    with Client(broker.address) as client:
-        admin.create_topics(client, [admin.NewTopic(topic, partitions=2)])
-    return topic
-
-
-def values_in(spark: "SparkSession", directory: Path) -> list[int]:
-    """What a reader who knows nothing of us finds."""
-    rows = spark.read.parquet(str(directory)).select("value").collect()
-    return sorted(int(bytes(row["value"])[1:]) for row in rows)
-
-
-def test_a_topic_becomes_parquet_by_date_and_goes_back_in_order(
-    spark: "SparkSession", broker: Broker, tmp_path: Path
-) -> None:
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    topic, directory = make_topic(broker), tmp_path / "archive"
-    settings = archive.Archive(broker.address, directory, topic=topic, once=True, max_per_trigger=70, compact_every=2)
-    fill(broker, topic, range(200))
-    archive.run(spark, settings)
-    assert values_in(spark, directory) == list(range(200))
-    fill(broker, topic, range(200, 240))
-    archive.run(spark, settings)
-
-    assert values_in(spark, directory) == list(range(240))
-    dates = {path.parent.name: path.name for path in directory.glob("date=*/*.parquet")}
-    assert dates.keys() == {"date=2023-11-13", "date=2023-11-14"}
-    assert len(list(directory.glob("date=*/*.parquet"))) == 2, "small files were made into one for each date"
-
-    back = unique("back")
-    assert archive.replay(spark, broker.address, directory, topic=back, keep_partitions=True) == 240
-    assert partitions_of(broker, back) == partitions_of(broker, topic)
-    monday = unique("monday")
-    assert archive.replay(spark, broker.address, directory, topic=monday, until="2023-11-13") == 120
-
-
-def partitions_of(broker: Broker, topic: str) -> dict[int, list[tuple[object, ...]]]:
-    found: dict[int, list[tuple[object, ...]]] = {}
-    with Client(broker.address) as client, Consumer(client, max_wait_ms=50) as consumer:
-        partitions = [TopicPartition(topic, number) for number in range(2)]
-        consumer.assign(partitions, dict.fromkeys(partitions, EARLIEST))
-        ends = consumer.end_offsets(partitions)
-        while any(consumer.position(it) < ends[it] for it in partitions):
-            for fetched in consumer.poll(timeout_ms=1000):
-                rows = [(it.key, it.value, tuple(it.headers)) for it in fetched]
-                found.setdefault(fetched.partition, []).extend(rows)
-    return found
 
 
 def test_a_batch_that_is_published_again_takes_its_first_attempt_away(spark: "SparkSession", tmp_path: Path) -> None:

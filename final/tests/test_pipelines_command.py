@@ -42,6 +42,13 @@ def test_no_broker_is_one_line_before_spark_starts(minibroker: Run, tmp_path: Pa
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_a_topic_that_is_missing_is_one_line_before_spark_starts(at_broker: Run, tmp_path: Path) -> None:
+    result = at_broker("pipeline", "run", "archive", str(tmp_path), "--topic", unique("ordres"))
+    assert result.returncode == 1
+    assert result.stderr.startswith("minibroker pipeline: there is no topic 'ordres-")
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_an_unknown_pipeline_is_wrong_usage_in_one_line(minibroker: Run) -> None:
     result = minibroker("pipeline", "run", "ordres")
     assert result.returncode == 2

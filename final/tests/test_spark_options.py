@@ -120,6 +120,20 @@ def test_kafkas_settings_reach_the_client() -> None:
         (BATCH, "kafka__sasl__mechanism", "PLAIN", "kafka.sasl.mechanism: TLS and SASL are not supported yet"),
         (BATCH, "kafka__security__protocol", "SSL", "kafka.security.protocol: SSL is not supported yet"),
         (BATCH, "kafka__isolaton__level", "x", "did you mean kafka.isolation.level?"),
+        (BATCH, "kafka__value__deserializer", "x", "kafka.value.deserializer: it cannot be set"),
+        (
+            STREAM,
+            "kafka__ssl__truststore__location",
+            "x",
+            "kafka.ssl.truststore.location: TLS and SASL are not supported",
+        ),
+        (BATCH, "kafka__security__providers", "x", "kafka.security.providers: TLS and SASL are not supported yet"),
+        (STREAM, "endingOffsetsByTimestamp", "{}", "endingOffsetsByTimestamp: a stream has no end"),
+        (BATCH, "endingOffsets", '{"orders":{"0":-2}}', "endingOffsets: a batch cannot end at earliest (-2)"),
+        (BATCH, "fetchOffset__numRetries", "0", "fetchOffset.numRetries: 0 is too small"),
+        (BATCH, "partition__metadata__cache__ttl__ms", "0", "partition.metadata.cache.ttl.ms: 0 is neither"),
+        (BATCH, "subscribePattern", ".*", "subscribe: only one of"),
+        (BATCH, "kafkaConsumer__pollTimeoutMs", "soon", "kafkaConsumer.pollTimeoutMs: 'soon' is not a whole number"),
         (BATCH, "kafka__acks", "all", "kafka.acks: it is a setting of producers"),
     ],
 )
@@ -136,6 +150,30 @@ def test_what_is_missing_is_named() -> None:
 
 def test_the_least_per_trigger_is_not_above_the_most() -> None:
     assert "minOffsetsPerTrigger: 9 is more" in refusal(STREAM, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="3")
+    assert parse(STREAM, maxTriggerDelay="0").trigger_delay_ms_max == 0
+
+
+@pytest.mark.parametrize("kind", ["Offsets", "OffsetsByTimestamp"])
+def test_a_batch_that_would_end_before_it_begins_is_refused(kind: str) -> None:
+    names = f"starting{kind}", f"ending{kind}"
+
+    def told(start: str, end: str) -> str:
+        return refusal(BATCH, **dict(zip(names, (start, end), strict=True)))
+
+    assert f"ending{kind}: orders-1 would end at 4, before it begins, at 5" in told(
+        '{"orders":{"0":1,"1":5}}', '{"orders":{"0":1,"1":4}}'
+    )
+    assert f"ending{kind}: orders-1 is named in only one of it and starting{kind}" in told(
+        '{"orders":{"0":1,"1":5}}', '{"orders":{"0":1}}'
+    )
+
+
+def test_what_is_not_set_is_as_in_sparks_kafka_connector() -> None:
+    options = parse(STREAM)
+    assert (options.looks_max, options.look_interval_ms, options.poll_timeout_ms) == (3, 1000, 120_000)
+    assert (options.offsets_per_trigger_max, options.partitions_min, options.records_per_partition_max) == (None,) * 3
+    assert not options.is_latest_if_no_match
+    assert options.partitions_age_ms_max == 0
 
 
 def test_what_only_streams_need_does_no_harm_in_a_batch() -> None:
@@ -146,10 +184,31 @@ def test_a_write_takes_its_own_options_and_those_that_spark_adds() -> None:
     given = SERVERS | {"topic": "out", "checkpointlocation": "here", "kafka.acks": "1", "kafka.linger.ms": "5"}
     options = WriteOptions.parse(given)
     assert (options.topic, options.kafka["acks"], options.kafka["linger.ms"]) == ("out", "1", "5")
+    assert WriteOptions.parse(SERVERS | {"topic": " out "}).topic == "out"
     with pytest.raises(InvalidOption, match="subscribe: it is not an option of a write"):
         WriteOptions.parse(SERVERS | {"subscribe": "orders"})
     with pytest.raises(InvalidOption, match="delivery: exactly-once needs transactions"):
         WriteOptions.parse(SERVERS | {"delivery": "exactly-once"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("key.serializer", "x", "it cannot be set: keys are written from strings or bytes"),
+        ("value.serializer", "x", "it cannot be set: values are written from strings or bytes"),
+        ("transactional.id", "x", "it cannot be set: transactions are not supported yet"),
+        ("partitioner.class", "x", "it cannot be set: there is no Java class to run here"),
+        ("partitioner.ignore.keys", "true", "it cannot be true: records go by their keys"),
+        ("enable.idempotence", "true", "it cannot be true: a lost acknowledgement can still mean"),
+        ("sasl.jaas.config", "x", "TLS and SASL are not supported yet"),
+        ("security.protocol", "sasl_ssl", "SASL_SSL is not supported yet: connect to a PLAINTEXT listener"),
+    ],
+)
+def test_a_write_refuses_what_its_producer_cannot_do(name: str, value: str, told: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        WriteOptions.parse(SERVERS | {f"kafka.{name}": value})
+    assert str(caught.value).startswith(f"kafka.{name}: {told}")
+    assert "\n" not in str(caught.value)
 
 
 def test_the_table_names_each_option_once_and_says_what_it_is_about() -> None:

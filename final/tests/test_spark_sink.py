@@ -21,6 +21,7 @@ from minibroker.client.partitioners import partition_of
 from minibroker.client.routing import Address
 from minibroker.log.batch import batches
 from minibroker.log.compression import Compression
+from minibroker.pipelines.running import begin
 from minibroker.spark import reference, sink, writing
 from minibroker.spark.errors import InvalidOption
 from minibroker.spark.options import WriteOptions
@@ -222,6 +223,12 @@ def test_a_broker_that_does_not_answer_is_an_error_within_the_delivery_timeout(b
         proxy.on_response = lambda exchange: Verdict.CUT if exchange.api_key == PRODUCE else Verdict.PASS
         with pytest.raises(DeliveryTimedOut, match=rf"a batch for {topic}-0 was not acknowledged within 200 ms"):
             writing.write([rows_of(value=[b"v"])], quick(proxy.address, delivery_timeout_ms=200), topic=topic)
+        # It hangs, and the connection stays.
+        proxy.on_request = lambda exchange: Verdict.DROP if exchange.api_key == PRODUCE else Verdict.PASS
+        proxy.on_response = lambda exchange: Verdict.PASS
+        hung = quick(proxy.address, request_timeout_ms=100, delivery_timeout_ms=200)
+        with pytest.raises(DeliveryTimedOut, match=r"after [23] attempts; the last: .* did not answer in time"):
+            writing.write([rows_of(value=[b"v"])], hung, topic=topic)
 
 
 def test_a_batch_that_the_broker_refuses_fails_at_once_with_its_words(broker: Broker) -> None:
@@ -403,6 +410,7 @@ def test_columns_that_cannot_be_written_are_refused_before_any_task(
 
 def test_a_column_that_the_sink_does_not_know_is_left_out() -> None:
     sink.check_columns(with_value("offset", LongType()), topic="t")
+    sink.check_columns(with_value("topic", BinaryType()), topic="the option goes before it")
 
 
 # Through Spark ------------------------------------------------------------------------------------------------------
@@ -414,9 +422,47 @@ def save(rows: "DataFrame", broker: Broker, **others: str) -> None:
     ).save()
 
 
-def test_a_batch_of_strings_with_all_columns_is_written(spark: "SparkSession", broker: Broker) -> None:
-    topic = make_topic(broker, 3)
-    rows = spark.range(2000).selectExpr(
+def test_rows_go_through_a_batch_and_a_stream_whose_tasks_fail_and_that_is_started_again(
+    spark: "SparkSession", broker: Broker, tmp_path: Path
+) -> None:
+    assert str(spark.sparkContext.master).endswith(",4]"), "the session's master allows a task to be tried again"
+    topic, copy = make_topic(broker, 3), make_topic(broker, 2)
+    save(rows_with_all_columns(spark, topic, 2000), broker)
+    found = written(broker, topic)
+    assert len(found) == 2000
+    for partition, key, value, headers in found:
+        assert key is not None
+        assert (value, headers) == (b"value " + key, [("id", key)])
+        assert partition == (1 if int(key) % 2 == 0 else partition_of(key, 3))
+
+    # Within the test, so that it is sent to the workers whole: they cannot import this module.
+    def fails_once(key: bytes) -> bytes:
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0 and int(key) in (1998, 1999):
+            raise RuntimeError("the first attempt dies when most of its rows have been sent")
+        return key.ljust(5000)
+
+    # Rows come to the sink a hundred at a time, so that it has sent megabytes before the task fails.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    for count in (2000, 2100):
+        if count > 2000:
+            save(rows_with_all_columns(spark, topic, count, first=2000), broker)
+        stream = spark.readStream.format("minibroker").option("kafka.bootstrap.servers", broker.address)
+        rows = stream.options(subscribe=topic, startingOffsets="earliest").load()
+        writer = rows.select(udf(fails_once, "binary", useArrow=False)("key").alias("value")).writeStream
+        writer = writer.format("minibroker").trigger(availableNow=True).options(topic=copy)
+        writer = writer.option("kafka.bootstrap.servers", broker.address)
+        query = begin(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start)
+        assert query.awaitTermination(60)
+        numbers = [int(value or b"") for _, _, value, _ in written(broker, copy)]
+        assert set(numbers) == set(range(count)), "nothing is lost: what a task that failed had sent comes again"
+        if count > 2000:
+            assert numbers.count(2000) == 1, "the second run has only what is new"
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def rows_with_all_columns(spark: "SparkSession", topic: str, until: int, first: int = 0) -> "DataFrame":
+    return spark.range(first, until, 1, 2).selectExpr(
         f"'{topic}' AS topic",
         "CAST(id AS STRING) AS key",
         "concat('value ', id) AS value",
@@ -424,13 +470,6 @@ def test_a_batch_of_strings_with_all_columns_is_written(spark: "SparkSession", b
         "IF(id % 2 = 0, 1, NULL) AS partition",
         "id AS ignored",
     )
-    save(rows, broker)
-    found = written(broker, topic)
-    assert len(found) == 2000
-    for partition, key, value, headers in found:
-        assert key is not None
-        assert (value, headers) == (b"value " + key, [("id", key)])
-        assert partition == (1 if int(key) % 2 == 0 else partition_of(key, 3))
 
 
 def test_spark_shows_a_refusal_and_its_one_line(spark: "SparkSession", broker: Broker) -> None:
@@ -441,49 +480,6 @@ def test_spark_shows_a_refusal_and_its_one_line(spark: "SparkSession", broker: B
         values.write.format("minibroker").mode("overwrite").option("kafka.bootstrap.servers", broker.address).option(
             "topic", "t"
         ).save()
-
-
-def test_a_task_that_is_tried_again_loses_nothing(spark: "SparkSession", broker: Broker) -> None:
-    assert str(spark.sparkContext.master).endswith(",4]"), "the session's master allows a task to be tried again"
-    topic = make_topic(broker, 2)
-
-    # Within the test, so that it is sent to the workers whole: they cannot import this module.
-    def fails_once(number: int) -> str:
-        context = TaskContext.get()
-        if context is not None and context.attemptNumber() == 0 and number % 15_000 > 14_000:
-            raise RuntimeError("the first attempt dies when most of its rows have been passed on")
-        return str(number)
-
-    numbers = spark.range(0, 30_000, 1, 2)
-    save(numbers.select(udf(fails_once, useArrow=False)("id").alias("value")), broker, topic=topic)
-    found = [int(value or b"") for _, _, value, _ in written(broker, topic)]
-    assert set(found) == set(range(30_000))
-
-
-@pytest.fixture
-def file_stream(spark: "SparkSession", tmp_path: Path) -> "Callable[[range], DataFrame]":
-    """A stream of numbers that grows by a file for each call."""
-    files = tmp_path / "in"
-
-    def grow(numbers: range) -> "DataFrame":
-        spark.range(numbers.start, numbers.stop, 1, 1).write.mode("append").parquet(str(files))
-        stream = spark.readStream.schema("id LONG").parquet(str(files))
-        return stream.selectExpr("CAST(id AS STRING) AS key", "CAST(CAST(id AS STRING) AS BINARY) AS value")
-
-    return grow
-
-
-def test_a_stream_writes_each_batch_and_goes_on_from_its_checkpoint(
-    file_stream: "Callable[[range], DataFrame]", broker: Broker, tmp_path: Path
-) -> None:
-    topic = make_topic(broker, 2)
-    for numbers in (range(100), range(100, 150)):
-        writer = file_stream(numbers).writeStream.format("minibroker").trigger(availableNow=True)
-        writer = writer.option("kafka.bootstrap.servers", broker.address).option("topic", topic)
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        assert query.awaitTermination(60)
-    found = written(broker, topic)
-    assert sorted(int(key or b"") for _, key, _, _ in found) == list(range(150))
 
 
 def test_the_options_on_the_page_are_those_of_the_code(transcript: Callable[[Path, str], None]) -> None:

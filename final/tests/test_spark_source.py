@@ -1,10 +1,8 @@
-"""The format `minibroker` in a real session, on a real broker: batches, streams, restarts, kills, refusals."""
+"""The format `minibroker` in a real session, on a real broker: batches, streams, restarts, losses, refusals, hangs."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +10,14 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from brokers import Broker, eventually, unique
+from brokers import Broker, eventually
+from proxy import Exchange, Proxy, Verdict
 
 from minibroker.client import admin
+from minibroker.pipelines.running import begin
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from spark_fixtures import Topics
 
@@ -25,28 +25,37 @@ pytest_plugins = ["clients_fixtures", "spark_fixtures"]
 pytestmark = pytest.mark.xdist_group("spark")
 
 SECONDS_MAX = 90
+PRODUCE = 0
 
 
 def values(rows: "DataFrame") -> list[int]:
     return sorted(int(bytes(row.value)[1:]) for row in rows.select("value").collect())
 
 
-def write(rows: "DataFrame", folder: Path, **trigger: Any) -> "StreamingQuery":
-    """To Parquet: what a batch that is run again wrote counts once."""
-    writer = rows.selectExpr("CAST(value AS STRING) AS value", "partition", "offset").writeStream.format("parquet")
-    writer = writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "out"))
-    return writer.trigger(**trigger or {"availableNow": True}).start()
+class Kept:
+    """What a stream brought, batch by batch: a batch that is run again counts once. Its checkpoint outlives a run."""
 
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+        self._batches: dict[int, list[int]] = {}
 
-def written(spark: "SparkSession", folder: Path) -> list[int]:
-    if not (folder / "out" / "_spark_metadata").is_dir():
-        return []
-    rows = spark.read.schema("value string, partition int, offset bigint").parquet(str(folder / "out"))
-    return sorted(int(row.value[1:]) for row in rows.collect())
+    def start(self, rows: "DataFrame", **trigger: Any) -> "StreamingQuery":
+        def keep(batch: "DataFrame", number: int) -> None:
+            self._batches[number] = values(batch)
+
+        writer = rows.writeStream.foreachBatch(keep).option("checkpointLocation", str(self._checkpoint))
+        return begin(writer.trigger(**trigger or {"availableNow": True}).start)
+
+    def values(self) -> list[int]:
+        return sorted(value for batch in self._batches.values() for value in batch)
 
 
 def finish(query: "StreamingQuery") -> list[dict[str, Any]]:
     assert query.awaitTermination(SECONDS_MAX), "the query did not end"
+    return progress_of(query)
+
+
+def progress_of(query: "StreamingQuery") -> list[dict[str, Any]]:
     return [json.loads(it.json) for it in query.recentProgress]
 
 
@@ -118,83 +127,103 @@ def test_wrong_options_and_missing_topics_are_one_clear_line(topics: "Topics") -
         assert told in str(caught.value)
 
 
-def test_a_broker_that_is_not_there_is_an_error_and_not_a_hang(topics: "Topics") -> None:
-    frame = topics.read("t", **{"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.request.timeout.ms": 2000})
-    with pytest.raises(Exception, match=r"no broker answers at 127\.0\.0\.1:1 \(connection refused\)"):
-        frame.collect()
-
-
-def test_a_stream_goes_on_from_its_checkpoint_in_limited_batches(topics: "Topics", tmp_path: Path) -> None:
-    topic = topics.create(2)
+def test_a_stream_through_limits_restarts_new_partitions_deleted_topics_and_deleted_records(
+    topics: "Topics", tmp_path: Path
+) -> None:
+    topic, other = topics.create(), topics.create()
     topics.produce(topic, 30)
-    topics.produce(topic, 10, partition=1, first=30)
-    progress = finish(write(topics.stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger=16), tmp_path))
-    assert [it["numInputRows"] for it in progress if it["numInputRows"]] == [16, 16, 8]
-    assert progress[0]["sources"][0]["latestOffset"] == {topic: {"0": 30, "1": 10}}
-    # Stopped; more comes, and a partition that was not there: the next run has exactly what is new.
-    admin.create_partitions(topics.client, {topic: 3})
-    topics.produce(topic, 5, first=40)
-    topics.produce(topic, 5, partition=2, first=45)
-    finish(write(topics.stream(topic), tmp_path))
-    assert written(topics.spark, tmp_path) == list(range(50))
+    topics.produce(other, 10, first=30)
+    kept, both = Kept(tmp_path), f"{topic},{other}"
+    quick = {"startingOffsets": "earliest", "fetchOffset.retryIntervalMs": 10}
 
-
-def test_a_running_stream_sees_new_partitions_and_fails_on_data_loss(topics: "Topics", tmp_path: Path) -> None:
-    topic = topics.create()
-    topics.produce(topic, 3)
-    query = write(topics.stream(topic, startingOffsets="earliest"), tmp_path, processingTime="0 seconds")
+    # It runs, a limited number at a time, and says how far the end is away.
+    query = kept.start(topics.stream(both, maxOffsetsPerTrigger=16, **quick), processingTime="0 seconds")
     try:
-        eventually(lambda: written(topics.spark, tmp_path) == [0, 1, 2], "three records", seconds=SECONDS_MAX)
+        eventually(lambda: kept.values() == list(range(40)), "all records", seconds=SECONDS_MAX)
+        eventually(lambda: len(progress_of(query)) >= 3, "three reports", seconds=SECONDS_MAX)
+        progress = progress_of(query)
+        assert [it["numInputRows"] for it in progress if it["numInputRows"]] == [16, 16, 8]
+        assert progress[0]["sources"][0]["latestOffset"] == {topic: {"0": 30}, other: {"0": 10}}
+        end = progress[0]["sources"][0]["endOffset"]
+        assert end[topic]["0"] + end[other]["0"] == 16, "so that 24 are left is in the report"
+        # A partition that comes while it runs is read from its beginning.
         admin.create_partitions(topics.client, {topic: 2})
-        topics.produce(topic, 3, partition=1, first=3)
-        eventually(lambda: len(written(topics.spark, tmp_path)) == 6, "six records", seconds=SECONDS_MAX)
+        topics.produce(topic, 3, partition=1, first=40)
+        eventually(lambda: kept.values() == list(range(43)), "the new partition", seconds=SECONDS_MAX)
+        # A topic that goes while it runs is a loss.
+        admin.delete_topics(topics.client, [other])
+        with pytest.raises(Exception, match=f"{other}-0: the partitions are gone.*set failOnDataLoss=false"):
+            query.awaitTermination(SECONDS_MAX)
     finally:
         query.stop()
+    # It goes on from its checkpoint without the topic, if that is allowed, up to the end that is there now.
+    topics.produce(topic, 2, first=43)
+    finish(kept.start(topics.stream(both, failOnDataLoss="false", **quick)))
+    assert kept.values() == list(range(45))
     # What comes while it is stopped is deleted before it is read.
-    topics.produce(topic, 4, first=6)
-    topics.delete_before(topic, 5)
-    with pytest.raises(Exception, match="records from offset 3 to 4 are gone"):
-        finish(write(topics.stream(topic), tmp_path))
-    finish(write(topics.stream(topic, failOnDataLoss="false"), tmp_path))
-    assert written(topics.spark, tmp_path) == [0, 1, 2, 3, 4, 5, 8, 9]
+    topics.produce(topic, 4, first=45)
+    topics.delete_before(topic, 34)
+    with pytest.raises(Exception, match="records from offset 32 to 33 are gone"):
+        finish(kept.start(topics.stream(topic, **quick)))
+    finish(kept.start(topics.stream(topic, failOnDataLoss="false", **quick)))
+    assert kept.values() == [*range(45), 47, 48]
 
 
-CHILD = """
-import json, sys
-from pathlib import Path
-from minibroker.spark.java import session
-
-address, topic, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-spark = session("child", "local[2]", **json.loads(sys.argv[4]))
-rows = spark.readStream.format("minibroker").option("kafka.bootstrap.servers", address)
-rows = rows.option("subscribe", topic).option("maxOffsetsPerTrigger", 20).load()
-rows = rows.selectExpr("CAST(value AS STRING) AS value", "partition", "offset").writeStream.format("parquet")
-rows = rows.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "out"))
-rows.trigger(processingTime="0 seconds").start().awaitTermination()
-"""
+# Brokers that are not there, or do not answer ------------------------------------------------------------------------
 
 
-def test_nothing_is_lost_when_the_query_is_killed(
-    topics: "Topics", broker: Broker, quick_conf: dict[str, str], tmp_path: Path
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address where connections are accepted, and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+SOON = {"kafka.request.timeout.ms": "700", "kafka.delivery.timeout.ms": "700"}
+READ_SOON = {"kafka.request.timeout.ms": "700"}
+
+
+def test_a_broker_that_is_not_there_or_silent_is_an_error_and_not_a_hang(
+    topics: "Topics", silent: str, tmp_path: Path
 ) -> None:
-    """It begins at latest, which is pinned: what came after its first start is there, whenever it was killed."""
-    topic = unique("spark-kill")
-    topics.create(name=topic)
-    topics.produce(topic, 7)
-    command = [sys.executable, "-c", CHILD, broker.address, topic, str(tmp_path), json.dumps(quick_conf)]
-    with (tmp_path / "log").open("wb") as log:
-        # A session of its own, so that the JVM and its workers can be killed with it.
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    try:
-        offsets = tmp_path / "checkpoint" / "offsets"
-        begun = lambda: child.poll() is not None or (offsets / "0").is_file()  # noqa: E731
-        eventually(begun, "the first batch is logged", seconds=SECONDS_MAX)
-        topics.produce(topic, 200, first=7)
-        eventually(lambda: child.poll() is not None or (offsets / "2").is_file(), "some batches", seconds=SECONDS_MAX)
-        assert child.poll() is None, (tmp_path / "log").read_text()[-4000:]
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-    topics.produce(topic, 10, first=207)
-    finish(write(topics.stream(topic), tmp_path))
-    assert written(topics.spark, tmp_path) == list(range(7, 217))
+    rows = topics.spark.range(1).selectExpr("CAST(id AS STRING) AS value")
+    for address, told in (
+        ("127.0.0.1:1", r"no broker answers at 127\.0\.0\.1:1 \(connection refused\)"),
+        (silent, f"{silent} accepts connections but does not answer"),
+    ):
+        reads = {"kafka.bootstrap.servers": address, **READ_SOON}
+        with pytest.raises(Exception, match=told):
+            topics.read("t", **reads).collect()
+        writes = {"kafka.bootstrap.servers": address, "topic": "t", **SOON}
+        with pytest.raises(Exception, match=told):
+            rows.write.format("minibroker").mode("append").options(**writes).save()
+    with pytest.raises(Exception, match=f"{silent} accepts connections but does not answer"):
+        finish(Kept(tmp_path).start(topics.stream("t", **{"kafka.bootstrap.servers": silent, **READ_SOON})))
+
+
+def test_a_broker_that_falls_silent_ends_a_stream_that_reads_and_one_that_writes(
+    topics: "Topics", broker: Broker, tmp_path: Path
+) -> None:
+    topic, copy = topics.create(), topics.create()
+    topics.produce(topic, 3)
+    with Proxy(broker.address) as proxy:
+        # The planner waits for the ends of logs for as long as one request may take, and then says so.
+        kept = Kept(tmp_path / "read")
+        reads = {"kafka.bootstrap.servers": proxy.address, "startingOffsets": "earliest", **READ_SOON}
+        query = kept.start(topics.stream(topic, **reads), processingTime="0 seconds")
+        eventually(lambda: len(kept.values()) == 3, "three records", seconds=SECONDS_MAX)
+        proxy.withhold()
+        with pytest.raises(Exception, match=r"did not answer \w+ within 700 ms"):
+            query.awaitTermination(SECONDS_MAX)
+        proxy.release()
+        # A task of the sink waits for its acknowledgement no longer than it may take.
+        proxy.on_request = never_produced
+        writer = topics.stream(topic, startingOffsets="earliest").select("value").writeStream.format("minibroker")
+        writes = {"kafka.bootstrap.servers": proxy.address, "topic": copy, **SOON}
+        query = writer.options(checkpointLocation=str(tmp_path / "write"), **writes).trigger(availableNow=True).start()
+        with pytest.raises(Exception, match=f"a batch for {copy}-0 was not acknowledged within 700 ms"):
+            query.awaitTermination(SECONDS_MAX)
+
+
+def never_produced(exchange: Exchange) -> Verdict:
+    return Verdict.DROP if exchange.api_key == PRODUCE else Verdict.PASS

@@ -28,7 +28,8 @@ TIMEOUT_S = 60
 
 
 def records_of(size: int) -> int:
-    return scaled(full=120 * MB if size == 1000 else 40 * MB, quick=2 * MB) // size
+    full, quick = (120 * MB, 2 * MB) if size == 1000 else (40 * MB, MB // 5)
+    return scaled(full, quick) // size
 
 
 def benchmark_produce(context: Context) -> Benchmark:

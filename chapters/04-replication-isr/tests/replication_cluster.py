@@ -555,6 +555,7 @@ class Node:
         for waiting in self._waiting:
             waiting.timer.cancel()
         self._waiting = []
+        self._epoch_told = -1
         self.world.trace.happened(self.name, BAND, "")
 
     def _on_died(self) -> None:
@@ -806,6 +807,8 @@ class Node:
             self._send_outbox()
         if self.replica is not None:
             self._check(self.replica)
+            if self.world.trace.is_kept:
+                self._tell(self.replica)
 
     def _check(self, replica: Replica) -> None:
         """Hold the replica against everything that must be true of it."""
@@ -832,8 +835,6 @@ class Node:
             else:
                 self._check_advance(replica, batches)
         self._seen = (replica.leader_epoch, watermark, watermark) if leading is not None else (-1, -1, watermark)
-        if world.trace.is_kept:
-            self._tell(replica)
 
     def _check_cut(self) -> None:
         """Who is in sync never cuts off what is committed."""
@@ -858,10 +859,10 @@ class Node:
                 facts = f"{node_id} has told {leading.followers[node_id].log_end_offset}"
                 raise Violation(12, f"{self.name} moves its watermark to {watermark}, {facts}")
         world.committed.extend(self, batches)
-        # Who has told so has it, unless its power was cut since. A leader that was deposed does not know who counts.
-        if world.authority.partition.partition_epoch == leading.partition_epoch:
-            for node_id in sorted(counted):
-                node = world.nodes[node_id]
+        # Whoever may be elected next has it, unless its power was cut since; whatever the leader believes of it.
+        decided = world.authority.partition
+        if decided.leader_epoch == replica.leader_epoch:
+            for node in (world.nodes[node_id] for node_id in decided.isr):
                 for batch in batches:
                     if not node.is_diminished and not node.mirror.has(batch) and node.started_at <= batch.base_offset:
                         raise Violation(11, f"{self.name} commits {batch}, {node.name} is in sync and does not have it")
@@ -871,12 +872,12 @@ class Node:
         return self.replica.log_start_offset if self.replica is not None else 0
 
     def _tell(self, replica: Replica) -> None:
-        trace, leading = self.world.trace, replica.leading
-        if leading is not None and self._told != replica.leader_epoch:
-            trace.happened(self.name, BAND, f"leads in epoch {replica.leader_epoch}")
-        elif leading is None and self._told >= 0:
-            trace.happened(self.name, BAND, "")
-        self._told = replica.leader_epoch if leading is not None else -1
-        trace.happened(self.name, MARK, f"high watermark {replica.high_watermark}")
+        """Let the trace know of another role, and of another watermark."""
+        epoch, watermark = replica.leader_epoch if replica.leading is not None else -1, replica.high_watermark
+        if epoch != self._epoch_told:
+            self.world.trace.happened(self.name, BAND, f"leads in epoch {epoch}" if epoch >= 0 else "")
+        if watermark != self._watermark_told:
+            self.world.trace.happened(self.name, MARK, f"high watermark {watermark}")
+        self._epoch_told, self._watermark_told = epoch, watermark
 
-    _told = -1
+    _epoch_told = _watermark_told = -1

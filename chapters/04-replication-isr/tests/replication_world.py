@@ -87,6 +87,8 @@ class World(world.World):
         Kind("pause", _node, (100, 5000), 2),
         Kind("cut", _two, (100, 5000), 2),
         Kind("isolate", _node, (500, 5000)),
+        Kind("deaf leader", _node, (1000, 4000)),
+        Kind("last replica standing", _node, (100, 1500)),
         Kind("slow", lambda chance: (*_two(chance), chance.choice((50, 300, 1500))), (500, 5000)),
         Kind("elect", _node, weight=4),
         Kind("clock", lambda chance: (*_node(chance), chance.choice((-60_000, -3_000, 3_000, 60_000))), (500, 8000)),
@@ -224,6 +226,8 @@ class World(world.World):
             "pause": self._on_pause,
             "cut": self._on_cut,
             "isolate": self._on_isolate,
+            "deaf leader": self._on_deaf_leader,
+            "last replica standing": self._on_last_standing,
             "slow": self._on_slow,
             "elect": self._on_elect,
             "clock": self._on_clock,
@@ -306,6 +310,33 @@ class World(world.World):
         others = [*(node.name for node in self.nodes.values() if node.name != name), "authority"]
         heals = [self.network.cut(*pair) for other in others for pair in ((name, other), (other, name))]
         return partial(_all, heals)
+
+    def _on_deaf_leader(self, fault: Fault) -> None:
+        """A follower leaves the in-sync set; when it returns, the leader does not hear that it may (KIP-497)."""
+        node, leader = self._node(fault), self.nodes.get(self.authority.partition.leader)
+        if leader is not None and leader is not node:
+            node.process.pause()
+            self.scheduler.after(self.lag_ms_max + 800, lambda: self._deafen(node, leader, fault.duration_ms))
+
+    def _deafen(self, node: Node, leader: Node, duration_ms: int) -> None:
+        node.process.resume()
+        heal = self.network.cut("authority", leader.name)
+        self.scheduler.after(duration_ms, heal)
+
+    def _on_last_standing(self, fault: Fault) -> None:
+        """All but the leader die, it is soon alone in sync, and then its power is cut (KIP-966)."""
+        leader = self.nodes.get(self.authority.partition.leader)
+        if leader is not None:
+            for node in self.nodes.values():
+                if node is not leader:
+                    node.kill()
+            self.scheduler.after(self.lag_ms_max + 1000, lambda: self._fall(leader, fault.duration_ms))
+
+    def _fall(self, leader: Node, duration_ms: int) -> None:
+        if self.may_cut_power(leader):
+            leader.cut_power()
+        for node in self.nodes.values():
+            self.scheduler.after(duration_ms, node.start)
 
     def _on_slow(self, fault: Fault) -> Callable[[], None]:
         source, target = self._parties(fault)

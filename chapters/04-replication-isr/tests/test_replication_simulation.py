@@ -17,7 +17,7 @@ from minibroker.simulation.trace import digest
 
 HERE = Path(__file__).parent
 SEEDS, PARTS = 200, 4
-# A quarter of the seeds need not meet what only one seed in fifty meets.
+# A quarter of the seeds need not meet what only one seed in twenty meets.
 RARE = {"offline, the most complete one elected", "producer gave up", "consumer reset to the log's start"}
 
 

@@ -80,15 +80,20 @@ topic_option = click.option("--topic", default="orders", show_default=True, help
 
 
 def with_session(
-    name: str, bootstrap: str, master: str, confs: Sequence[str], body: "Callable[[SparkSession], Any]"
+    name: str,
+    bootstrap: str,
+    master: str,
+    confs: Sequence[str],
+    body: "Callable[[SparkSession], Any]",
+    read: Sequence[str] = (),
 ) -> Any:
     """Do something with a Spark session, and stop it; a failure of Spark becomes one line."""
     from minibroker.pipelines import running  # noqa: PLC0415 (slow to import, and --help needs none)
     from minibroker.pipelines.errors import PipelineError  # noqa: PLC0415
 
     settings: Mapping[str, str] = settings_of(confs, "--conf")
-    # Whether a broker is there is known at once; a session takes seconds.
-    running.prepare_topics(bootstrap)
+    # Whether a broker is there, and has the topics, is known at once; a session takes seconds.
+    running.prepare_topics(bootstrap, read=read)
     spark = running.start_session(name, master, settings)
     try:
         return body(spark)
@@ -157,7 +162,7 @@ def orders(bootstrap: str, master: str, confs: Sequence[str], **settings: Any) -
 
         chosen.run(spark, chosen.Orders(bootstrap, **settings))
 
-    with_session("orders", bootstrap, master, confs, body)
+    with_session("orders", bootstrap, master, confs, body, read=[settings["topic"]])
 
 
 @run.command()
@@ -175,7 +180,7 @@ def archive(bootstrap: str, master: str, confs: Sequence[str], directory: Path, 
 
         chosen.run(spark, chosen.Archive(bootstrap, directory.absolute(), **settings))
 
-    with_session("archive", bootstrap, master, confs, body)
+    with_session("archive", bootstrap, master, confs, body, read=[settings["topic"]])
 
 
 @run.command()

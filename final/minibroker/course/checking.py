@@ -80,6 +80,7 @@ def run_tests(
     *,
     mine: bool,
     instead: Path | None = None,
+    to_first_failure: bool = False,
 ) -> list[Outcome]:
     """Run the listed tests, or those in the folder `instead` that are not listed; return what each did."""
     if importlib.util.find_spec("pytest") is None:
@@ -88,6 +89,7 @@ def run_tests(
         report = Path(scratch) / "witness.jsonl"
         command = [sys.executable, "-m", "pytest", *_options(house, report)]
         command += ["--mine"] if mine else []
+        command += ["--exitfirst"] if to_first_failure else []
         command += [f"--listed={test}" for test in listed]
         command += ["--unlisted", str(instead)] if instead else _limited(listed)
         ended = subprocess.run(

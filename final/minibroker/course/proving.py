@@ -33,7 +33,8 @@ def complaints_about_exercise(house: House, chapter: Chapter, exercise: Exercise
     # Of several functions each must count: one that no test needs would never have to be written.
     for function in exercise.functions if len(exercise.functions) > 1 else ():
         alone = replace(exercise, functions=(function,))
-        if all(it.outcome == "passed" for it in _run_without(house, chapter, [alone], tests, scratch / function)):
+        outcomes = _run_without(house, chapter, [alone], tests, scratch / function, to_first_failure=True)
+        if all(it.outcome == "passed" for it in outcomes):
             complaints.append(f"{exercise.id}: with {function} alone taken out, all tests pass")
     return complaints
 
@@ -47,10 +48,16 @@ def complaints_about_order(house: House, chapter: Chapter, exercise: Exercise, s
 
 
 def _run_without(
-    house: House, chapter: Chapter, stripped: Sequence[Exercise], tests: Sequence[str], workspace: Path
+    house: House,
+    chapter: Chapter,
+    stripped: Sequence[Exercise],
+    tests: Sequence[str],
+    workspace: Path,
+    *,
+    to_first_failure: bool = False,
 ) -> list[Outcome]:
     copy_rooms(chapter, workspace, stripped)
-    return run_tests(House(house.root, workspace), tests, mine=True)
+    return run_tests(House(house.root, workspace), tests, mine=True, to_first_failure=to_first_failure)
 
 
 def _unless_all(test: str, wanted: str, outcomes: Sequence[Outcome]) -> Iterator[str]:

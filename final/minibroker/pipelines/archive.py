@@ -2,7 +2,7 @@
 
     DIR/date=2026-05-01/4f1c09aa-0000000012-0.parquet    query 4f1c09aa, batch 12: published by a rename
     DIR/date=2026-05-01/compacted-91b2….parquet          what was many small files
-    DIR/_staging/                                        being written; Spark's readers look past names with _
+    DIR/_staging/                                        being written; readers look past names that begin with _
     DIR/_plans/                                          compactions that are decided and not done yet
     DIR/_checkpoint/                                     how far the topic was read
 
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from minibroker.pipelines.errors import ArchiveInvalid
-from minibroker.pipelines.running import FORMAT, follow, prepare_topics, stream, triggered
+from minibroker.pipelines.running import FORMAT, begin, follow, prepare_topics, stream, triggered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,6 +63,8 @@ def run(spark: "SparkSession", settings: Archive) -> None:
     prepare_topics(settings.bootstrap, read=[settings.topic])
     with locked(settings.directory):
         finish_plans(settings.directory)
+        # What a run that died was writing. Each attempt has a folder of its own, so one that still writes harms nobody.
+        shutil.rmtree(settings.directory / "_staging", ignore_errors=True)
         follow({"archive": start(spark, settings)})
         # The query has ended by itself, so the checkpoint has every batch as done.
         compact(spark, settings)
@@ -87,10 +89,15 @@ def start(spark: "SparkSession", settings: Archive) -> "StreamingQuery":
 
     writer = records.writeStream.foreachBatch(publish_one)
     writer = writer.option("checkpointLocation", settings.checkpoint or str(settings.directory / "_checkpoint"))
-    query = triggered(writer, once=settings.once, interval=settings.interval).start()
-    names[0] = str(query.id)[:8]
-    started.set()
-    return query
+    trigger = triggered(writer, once=settings.once, interval=settings.interval)
+
+    def start_one() -> "StreamingQuery":
+        query = trigger.start()
+        names[0] = str(query.id)[:8]
+        started.set()
+        return query
+
+    return begin(start_one)
 
 
 def withdraw(directory: Path, *, name: str) -> None:
@@ -101,7 +108,7 @@ def withdraw(directory: Path, *, name: str) -> None:
 
 def publish(rows: "DataFrame", directory: Path, *, name: str) -> None:
     """Write the rows of a batch aside, then move them into their dates."""
-    staging = directory / "_staging" / name
+    staging = directory / "_staging" / f"{name}-{uuid.uuid4().hex}"
     dated = rows.withColumn("date", f.date_format("timestamp", "yyyy-MM-dd"))
     dated.write.mode("overwrite").partitionBy("date").parquet(str(staging))
     for number, part in enumerate(sorted(staging.glob("date=*/*.parquet"))):
@@ -175,7 +182,7 @@ def _compact_group(spark: "SparkSession", directory: Path, folder: Path, group: 
 
 def finish_plans(directory: Path) -> int:
     """Carry out the compactions that were decided; each step may have been done before."""
-    plans = sorted((directory / "_plans").glob("*.json"))
+    plans = _plans(directory)
     for path in plans:
         plan = json.loads(path.read_text())
         for old in plan["remove"]:
@@ -195,16 +202,32 @@ def finish_plans(directory: Path) -> int:
 
 def read(spark: "SparkSession", directory: Path) -> "DataFrame":
     """An archive as rows, each record once, also while a run writes to it or after one was killed."""
-    if not any(directory.glob("date=*/*.parquet")):
+    files = settled_files(directory)
+    if not files:
         raise ArchiveInvalid(f"{directory} holds no archive: `minibroker pipeline run archive` makes one")
-    _await_plans(directory)
-    return spark.read.option("basePath", str(directory)).parquet(*map(str, sorted(directory.glob("date=*"))))
+    return spark.read.option("basePath", str(directory)).parquet(*map(str, files))
 
 
-def _await_plans(directory: Path) -> None:
-    """Finish what a dead run has left, or wait until a living one has finished it."""
+def settled_files(directory: Path) -> list[Path]:
+    """The files of one moment. A list that a compaction changed in the making would have records twice, or not."""
     deadline = time.monotonic() + SETTLED_S_MAX
-    while any((directory / "_plans").glob("*.json")):
+    while True:
+        _await_plans(directory, deadline)
+        files = sorted(directory.glob("date=*/*.parquet"))
+        # No compaction was under way, and none has come since: the same files are there.
+        if not _plans(directory) and files == sorted(directory.glob("date=*/*.parquet")):
+            return files
+        if time.monotonic() > deadline:
+            raise ArchiveInvalid(f"{directory} does not come to rest within {SETTLED_S_MAX} s: try again")
+
+
+def _plans(directory: Path) -> list[Path]:
+    return sorted((directory / "_plans").glob("*.json"))
+
+
+def _await_plans(directory: Path, deadline: float) -> None:
+    """Finish what a dead run has left, or wait until a living one has finished it."""
+    while _plans(directory):
         try:
             with locked(directory):
                 finish_plans(directory)

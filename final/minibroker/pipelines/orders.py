@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from minibroker.pipelines.running import FORMAT, follow, prepare_topics, stream, triggered
+from minibroker.pipelines.running import FORMAT, begin, follow, prepare_topics, stream, triggered
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -70,21 +70,23 @@ def revenue(records: "DataFrame", *, window: str, watermark: str) -> "DataFrame"
 
 
 def dead_letters(records: "DataFrame") -> "DataFrame":
-    """The records that are no orders, as they came, with the reason and their place in the headers."""
+    """The records that are no orders, as they came; the reason and the place come after the headers that they had."""
     place = f.concat_ws("-", "topic", "partition")
     headers = {"problem": f.col("problem"), "partition": place, "offset": f.col("offset")}
     structs = [
         f.struct(f.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
         for name, value in headers.items()
     ]
-    return (
-        parsed(records).where(f.col("problem").isNotNull()).select("key", "value", f.array(*structs).alias("headers"))
-    )
+    had = f.coalesce(f.col("headers"), f.array().cast(records.schema["headers"].dataType))
+    bad = parsed(records).where(f.col("problem").isNotNull())
+    return bad.select("key", "value", f.concat(had, f.array(*structs)).alias("headers"))
 
 
 def start(spark: "SparkSession", settings: Orders) -> dict[str, "StreamingQuery"]:
     """Start both queries."""
-    records = stream(spark, settings.bootstrap, settings.topic, maxOffsetsPerTrigger=settings.max_per_trigger)
+    records = stream(
+        spark, settings.bootstrap, settings.topic, includeHeaders="true", maxOffsetsPerTrigger=settings.max_per_trigger
+    )
     sums = revenue(records, window=settings.window, watermark=settings.watermark)
     return {
         "revenue": _start_results(sums, settings),
@@ -108,7 +110,7 @@ def _start_dead_letters(rows: "DataFrame", settings: Orders) -> "StreamingQuery"
 
 def _start(writer: "DataStreamWriter", settings: Orders, *, name: str) -> "StreamingQuery":
     named = writer.option("checkpointLocation", f"{settings.checkpoint}/{name}")
-    return triggered(named, once=settings.once, interval=settings.interval).start()
+    return begin(triggered(named, once=settings.once, interval=settings.interval).start)
 
 
 def run(spark: "SparkSession", settings: Orders) -> None:

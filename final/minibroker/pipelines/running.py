@@ -4,7 +4,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 FORMAT = "minibroker"
 POLL_S = 0.2
+STARTS_MAX = 4
+INITIALIZING = "Initializing sources"
+TOO_SLOW = "Python worker failed to connect back"
 REASON_CHARS_MAX = 400
 
 QUIET = {
@@ -28,8 +32,18 @@ QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    # An error is one line, and not followed by where in the JVM it came up.
+    "spark.sql.dataFrameQueryContext.enabled": "false",
     # Two hundred are Spark's default, and with the few keys of a pipeline each batch would be all overhead.
     "spark.sql.shuffle.partitions": "4",
+}
+
+# With MINIBROKER_QUICK=1, as the commands of the pages are tested: a JVM that lives for seconds gains nothing from its
+# better compilers.
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
 }
 
 
@@ -42,7 +56,13 @@ def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSess
     if master.startswith("local"):
         # Nobody else needs to find the driver, and Spark would warn about the address that it chose.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return session(f"minibroker-{name}", master, **{**QUIET, **conf})
+    try:
+        quick = QUICK if os.environ.get("MINIBROKER_QUICK") else {}
+        return session(f"minibroker-{name}", master, **{**QUIET, **quick, **conf})
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            raise
+        raise PipelineFailed(f"{name}: Spark does not start on {master}: {reason(error)}") from error
 
 
 def prepare_topics(bootstrap: str, *, read: Iterable[str] = (), written: Mapping[str, int] | None = None) -> None:
@@ -82,6 +102,21 @@ def stream(spark: "SparkSession", bootstrap: str, topic: str, **options: object)
 def triggered(writer: "DataStreamWriter", *, once: bool, interval: str) -> "DataStreamWriter":
     """With what is there now, then the end; or for ever, a batch each interval."""
     return writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
+
+
+def begin(start: Callable[[], "StreamingQuery"]) -> "StreamingQuery":
+    """Start a query, and wait until the process that plans it is there.
+
+    Spark gives that process ten seconds to start, and on a busy machine that can be too little. Nothing has been done
+    then, so it is started again; and queries that are begun one after the other do not take each other's time.
+    """
+    for _ in range(STARTS_MAX - 1):
+        query = start()
+        while query.isActive and query.status["message"] == INITIALIZING:
+            time.sleep(POLL_S / 4)
+        if query.isActive or TOO_SLOW not in str(query.exception()):
+            return query
+    return start()
 
 
 # Progress -----------------------------------------------------------------------------------------------------------

@@ -113,7 +113,16 @@ def split(ranges: Iterable[Range], *, partitions_min: int | None, records_max: i
     if partitions_min is None or len(pieces) >= partitions_min:
         return pieces
     total = sum(it.size for it in pieces)
-    return [piece for it in pieces for piece in _cut(it, max(1, round(it.size * partitions_min / total)))]
+    # Those that are too small to be cut take one of the wanted number each; the rest is for the large ones.
+    small = [it for it in pieces if _share(it.size, partitions_min, total) == 1]
+    wanted, large = max(1, partitions_min - len(small)), total - sum(it.size for it in small)
+    counts = {it: 1 if it in small else _share(it.size, wanted, large) for it in pieces}
+    return [piece for it in pieces for piece in _cut(it, counts[it])]
+
+
+def _share(size: int, count: int, total: int) -> int:
+    """What part of a count a size has in a total, rounded, and at least 1."""
+    return max(1, (2 * size * count + total) // (2 * total))
 
 
 def _cut(whole: Range, count: int) -> list[Range]:
@@ -137,6 +146,12 @@ def new_client(settings: ClientSettings) -> Client:
     )
 
 
+def demand_broker(settings: ClientSettings) -> None:
+    """Fail now if nobody answers, and not in each attempt of each task."""
+    with new_client(settings) as client:
+        client.metadata([])
+
+
 class Found(NamedTuple):
     """The partitions of a subscription that are there, and what it names that is not."""
 
@@ -152,6 +167,9 @@ class Cluster:
         self._client: Client | None = None
         self._has_answered = False
         self._told: set[str] = set()
+        self._found: Found | None = None
+        self._found_ms = 0.0
+        self.given_up: set[str] = set()
 
     def close(self) -> None:
         """Close the connections; the next question opens them again."""
@@ -185,10 +203,13 @@ class Cluster:
     # Partitions ------------------------------------------------------------------------------------------------------
 
     def find(self) -> Found:
-        """The partitions that the query reads, as of now."""
-        subscription = self._options.subscription
-        wanted = _topics_of(subscription)
-        return _found(subscription, self._ask(lambda client: client.metadata(wanted)))
+        """The partitions that the query reads: as of now, or as old as partition.metadata.cache.ttl.ms allows."""
+        if self._found is None or now_ms() - self._found_ms >= self._options.partitions_age_ms_max:
+            subscription = self._options.subscription
+            wanted = _topics_of(subscription)
+            self._found = _found(subscription, self._ask(lambda client: client.metadata(wanted)))
+            self._found_ms = now_ms()
+        return self._found
 
     def demand(self) -> list[TopicPartition]:
         """The same for a query that begins: everything it names must be there."""
@@ -200,8 +221,26 @@ class Cluster:
 
     # Offsets ---------------------------------------------------------------------------------------------------------
 
-    def survey(self) -> tuple[Found, Offsets]:
-        """The partitions and their ends; a topic that is deleted between the two questions makes it ask both again."""
+    def survey(self, begun: Offsets | None = None) -> tuple[Found, Offsets]:
+        """The partitions and their ends.
+
+        Compared with where a stream stands, what looks like a loss is looked at again, for it may be none: a node that
+        has just started, or has just become the leader, may not know yet what was known before.
+        """
+        for _ in range(self._options.looks_max - 1):
+            found, latest = self._survey()
+            if not begun or not self._is_doubtful(begun, found, latest):
+                return found, latest
+            self._found = None
+            time.sleep(self._options.look_interval_ms / 1000)
+        return self._survey()
+
+    def _is_doubtful(self, begun: Offsets, found: Found, latest: Offsets) -> bool:
+        is_cut = any(latest[it] < offset for it, offset in begun.items() if it in latest)
+        return is_cut or bool(begun.keys() - set(found.partitions) or set(found.missing) - self.given_up)
+
+    def _survey(self) -> tuple[Found, Offsets]:
+        """A topic that is deleted between the two questions makes it ask both again."""
         for _ in range(_SURVEYS_MAX - 1):
             found = self.find()
             try:
@@ -209,6 +248,7 @@ class Cluster:
             except BrokerError as error:
                 if error.code not in _ABSENT:
                     raise
+                self._found = None
         found = self.find()
         return found, self.latest(found.partitions)
 
@@ -230,6 +270,18 @@ class Cluster:
         level = self._options.client.isolation_level
         found = self._ask(lambda client: admin.list_offsets(client, timestamps, isolation_level=level))
         return {partition: it.offset for partition, it in found.items()}
+
+    def span(self, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
+        """Where a batch begins and where it ends, which must not be before."""
+        starts, ends = self.starts(partitions), self.ends(partitions)
+        # A start for which there is no record that new is the log's end, wherever the batch was to end.
+        backward = [] if self._options.is_latest_if_no_match else [it for it in partitions if ends[it] < starts[it]]
+        for it in backward[:1]:
+            ending, starting = self._options.ending.option, self._options.starting.option
+            raise InvalidOption(
+                f"{ending}: {it} would end at offset {ends[it]}, before it begins, at {starts[it]}: see {starting}"
+            )
+        return starts, ends
 
     def starts(self, partitions: list[TopicPartition]) -> Offsets:
         """Where a new query begins."""
@@ -294,7 +346,7 @@ _ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 def _matches(pattern: str, topic: Any) -> bool:
-    return not topic.is_internal and re.fullmatch(pattern, topic.name) is not None
+    return not topic.is_internal and re.search(pattern, topic.name) is not None
 
 
 def _check_complete(place: Place, partitions: list[TopicPartition]) -> None:
@@ -328,6 +380,7 @@ def progress(cluster: Cluster, begun: Offsets, found: Found, latest: Offsets) ->
     missing = sorted(set(found.missing) - {it.topic for it in gone} - {str(it) for it in gone})
     if missing:
         cluster.lose(f"{', '.join(missing)}: it is not in the cluster")
+    cluster.given_up = set(found.missing)
     # A log that ends before the place where the stream stands: most likely the topic was deleted and made anew.
     cut = [it for it in latest if it in begun and latest[it] < begun[it]]
     for partition in cut:

@@ -37,7 +37,12 @@ OPTIONS = (
     Option(
         "subscribe", READ, "", "Topics, comma-separated. One of subscribe, subscribePattern and assign is required."
     ),
-    Option("subscribePattern", READ, "", "A regular expression that matches whole topic names; new topics join."),
+    Option(
+        "subscribePattern",
+        READ,
+        "",
+        "A regular expression, found anywhere in a topic's name (`^orders$` is one topic). New topics join.",
+    ),
     Option("assign", READ, "", 'Partitions: `{"orders":[0,1]}`.'),
     Option(
         "startingOffsets",
@@ -74,10 +79,26 @@ OPTIONS = (
     Option(
         "includeHeaders", (*READ, WRITE), "false", "Reading: a column headers. Writing: the column is written anyway."
     ),
-    Option("groupIdPrefix", READ, "spark-minibroker-source", "Begins the client id by which brokers see the query."),
+    Option(
+        "groupIdPrefix",
+        READ,
+        "spark-minibroker-source",
+        "The client id by which brokers see the query: no group is joined.",
+    ),
     Option("kafkaConsumer.pollTimeoutMs", READ, "120000", "How long a task waits for records that must be there."),
-    Option("fetchOffset.numRetries", READ, "3", "Accepted; lookups are repeated until kafka.default.api.timeout.ms."),
-    Option("fetchOffset.retryIntervalMs", READ, "10", "Accepted; see kafka.retry.backoff.ms."),
+    Option(
+        "fetchOffset.numRetries",
+        READ,
+        "3",
+        "How often a stream looks before it takes a partition for gone, or a log for cut off.",
+    ),
+    Option("fetchOffset.retryIntervalMs", READ, "1000", "How long it waits in between."),
+    Option(
+        "partition.metadata.cache.ttl.ms",
+        READ,
+        "-1",
+        "How long a stream goes without looking for new partitions; -1: it looks at every trigger.",
+    ),
     Option("topic", (WRITE,), "", "The topic for every row, in place of a column topic."),
     Option(
         "delivery", (WRITE,), "at-least-once", "at-least-once; exactly-once is refused until there are transactions."
@@ -113,14 +134,16 @@ PRODUCER_SETTINGS = {
     "compression.lz4.level": "",
     "compression.zstd.level": "",
     "delivery.timeout.ms": "120000",
-    "enable.idempotence": "true",
+    "enable.idempotence": "false",
     "linger.ms": "0",
     "max.block.ms": "60000",
     "max.in.flight.requests.per.connection": "5",
     "max.request.size": "1048576",
-    "retries": "2147483647",
-    "partitioner.class": "",
+    "metadata.max.idle.ms": "",
+    "partitioner.adaptive.partitioning.enable": "",
+    "partitioner.availability.timeout.ms": "",
     "partitioner.ignore.keys": "false",
+    "retries": "2147483647",
     "transaction.timeout.ms": "60000",
 }
 IGNORED_SETTINGS = frozenset(
@@ -129,6 +152,7 @@ IGNORED_SETTINGS = frozenset(
         "auto.commit.interval.ms",
         "client.dns.lookup",
         "client.rack",
+        "config.providers",
         "connections.max.idle.ms",
         "enable.metrics.push",
         "exclude.internal.topics",
@@ -136,11 +160,12 @@ IGNORED_SETTINGS = frozenset(
         "fetch.min.bytes",
         "group.instance.id",
         "group.protocol",
+        "group.remote.assignor",
         "heartbeat.interval.ms",
         "max.poll.interval.ms",
         "max.poll.records",
         "metadata.max.age.ms",
-        "metadata.max.idle.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
         "metadata.recovery.strategy",
         "metric.reporters",
         "metrics.num.samples",
@@ -163,8 +188,23 @@ REFUSED_SETTINGS = {
     "value.serializer": "values are written from strings or bytes: cast the column",
     "enable.auto.commit": "Spark keeps the offsets in the checkpoint, and commits none",
     "interceptor.classes": "there is no Java client here to intercept",
+    "partitioner.class": "there is no Java class to run here: add a column partition",
     "transactional.id": "transactions are not supported yet",
+    "transaction.two.phase.commit.enable": "transactions are not supported yet",
 }
+REFUSED_VALUES = {
+    (
+        "enable.idempotence",
+        "true",
+    ): "a lost acknowledgement can still mean that a record is written twice: leave it out",
+    (
+        "partitioner.ignore.keys",
+        "true",
+    ): "records go by their keys: leave the column key out, or add a column partition",
+}
+"""What would promise more than is done."""
+
+_SECURITY = ("ssl.", "sasl.", "security.providers")
 _KAFKA = "kafka."
 
 
@@ -229,25 +269,33 @@ class ReadOptions:
     fails_on_data_loss: bool = True
     includes_headers: bool = False
     poll_timeout_ms: int = 120_000
+    looks_max: int = 3
+    look_interval_ms: int = 1000
+    partitions_age_ms_max: int = 0
 
     @classmethod
     def parse(cls, options: Mapping[str, str], mode: str) -> "ReadOptions":
         """Check the options of a read; the mode is BATCH or STREAM."""
         given = _Given(options, mode)
+        starting, ending = _starting(given), _ending(given)
+        _check_order(starting, ending)
         return cls(
             client=_client(given, given.text("groupIdPrefix") or "spark-minibroker-source"),
             subscription=_subscription(given),
-            starting=_starting(given),
-            ending=_ending(given),
+            starting=starting,
+            ending=ending,
             is_latest_if_no_match=given.choice("startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
             offsets_per_trigger_max=given.count("maxOffsetsPerTrigger"),
             offsets_per_trigger_min=_offsets_min(given),
-            trigger_delay_ms_max=given.duration_ms("maxTriggerDelay") or 15 * 60 * 1000,
+            trigger_delay_ms_max=given.duration_ms("maxTriggerDelay", 15 * 60 * 1000),
             partitions_min=given.count("minPartitions"),
             records_per_partition_max=given.count("maxRecordsPerPartition"),
             fails_on_data_loss=given.flag("failOnDataLoss", default=True),
             includes_headers=given.flag("includeHeaders", default=False),
             poll_timeout_ms=given.count("kafkaConsumer.pollTimeoutMs") or 120_000,
+            looks_max=given.count("fetchOffset.numRetries") or 3,
+            look_interval_ms=_whole_of(given, "fetchOffset.retryIntervalMs", 1000, least=0),
+            partitions_age_ms_max=_partitions_age(given),
         )
 
 
@@ -272,7 +320,7 @@ class WriteOptions:
             raise InvalidOption("delivery: exactly-once needs transactions, which are not there yet: use at-least-once")
         return cls(
             client=_client(given, "spark-minibroker-sink"),
-            topic=topic,
+            topic=topic and topic.strip(),
             includes_headers=given.flag("includeHeaders", default=False),
             kafka=given.kafka,
         )
@@ -292,7 +340,7 @@ class _Given:
             lower = name.lower()
             if lower.startswith(_KAFKA):
                 setting = lower.removeprefix(_KAFKA)
-                _check_setting(setting, mode)
+                _check_setting(setting, value, mode)
                 self.kafka[setting] = value
             else:
                 self._values[_known(name, mode).name] = value
@@ -312,10 +360,10 @@ class _Given:
         text = self._values.get(name, choices[0]).strip().lower()
         return _one_of(name, text, choices)
 
-    def duration_ms(self, name: str) -> int | None:
+    def duration_ms(self, name: str, default: int) -> int:
         text = self._values.get(name)
         if text is None:
-            return None
+            return default
         match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
         unit_ms = _UNITS_MS.get(match[2]) if match else None
         if match is None or unit_ms is None:
@@ -351,10 +399,12 @@ def _known(name: str, mode: str) -> Option:
 _MODE_NAMES = {BATCH: "read", STREAM: "read", WRITE: "write"}
 
 
-def _check_setting(setting: str, mode: str) -> None:
+def _check_setting(setting: str, value: str, mode: str) -> None:
     if setting in REFUSED_SETTINGS:
         raise InvalidOption(f"{_KAFKA}{setting}: it cannot be set: {REFUSED_SETTINGS[setting]}")
-    if setting.startswith(("ssl.", "sasl.")):
+    if why := REFUSED_VALUES.get((setting, value.strip().lower())):
+        raise InvalidOption(f"{_KAFKA}{setting}: it cannot be {value.strip()}: {why}")
+    if setting.startswith(_SECURITY):
         raise InvalidOption(f"{_KAFKA}{setting}: TLS and SASL are not supported yet: connect to a PLAINTEXT listener")
     known = {*USED_SETTINGS, *IGNORED_SETTINGS, *PRODUCER_SETTINGS}
     if setting not in known:
@@ -443,13 +493,14 @@ def _topics(text: str) -> Subscription:
 
 
 def _pattern(text: str) -> Subscription:
-    if not text.strip():
+    pattern = text.strip()
+    if not pattern:
         raise InvalidOption("subscribePattern: it is empty; .* matches every topic")
     try:
-        re.compile(text)
+        re.compile(pattern)
     except re.error as error:
-        raise InvalidOption(f"subscribePattern: {text!r} is not a regular expression: {error}") from None
-    return Subscription(SubscriptionKind.PATTERN, pattern=text)
+        raise InvalidOption(f"subscribePattern: {pattern!r} is not a regular expression: {error}") from None
+    return Subscription(SubscriptionKind.PATTERN, pattern=pattern)
 
 
 def _assigned(text: str) -> Subscription:
@@ -486,6 +537,19 @@ def _ending(given: _Given) -> Place:
     if not place.is_time and EARLIEST in (place.everywhere, *place.each.values()):
         raise InvalidOption("endingOffsets: a batch cannot end at earliest (-2): there would be nothing to read")
     return place
+
+
+def _check_order(starting: Place, ending: Place) -> None:
+    """Refuse what can be seen before anybody is asked: both given for each partition, and the end before the start."""
+    if not starting.each or not ending.each or starting.is_time != ending.is_time:
+        return
+    differing = starting.each.keys() ^ ending.each.keys()
+    if differing:
+        raise InvalidOption(f"{ending.option}: {min(differing)} is named in only one of it and {starting.option}")
+    for partition, start in sorted(starting.each.items()):
+        if 0 <= ending.each[partition] < start:
+            end = ending.each[partition]
+            raise InvalidOption(f"{ending.option}: {partition} would end at {end}, before it begins, at {start}")
 
 
 def _place(given: _Given, names: tuple[str, str, str], default: str, *, least: int) -> Place:
@@ -531,6 +595,20 @@ def _json(name: str, text: str, shape: str) -> dict[str, Any]:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _whole_of(given: _Given, name: str, default: int, *, least: int) -> int:
+    text = given.text(name)
+    return default if text is None else _whole(name, text, least=least)
+
+
+def _partitions_age(given: _Given) -> int:
+    """0 stands for looking every time, which is said with -1."""
+    name = "partition.metadata.cache.ttl.ms"
+    age_ms = _whole_of(given, name, -1, least=-1)
+    if age_ms == 0:
+        raise InvalidOption(f"{name}: 0 is neither a number of milliseconds nor -1, which means: look every time")
+    return max(0, age_ms)
 
 
 def _offsets_min(given: _Given) -> int | None:

@@ -6,6 +6,7 @@ from minibroker.spark.options import (
     OPTIONS,
     PRODUCER_SETTINGS,
     REFUSED_SETTINGS,
+    REFUSED_VALUES,
     STREAM,
     USED_SETTINGS,
     WRITE,
@@ -26,6 +27,8 @@ def options_text() -> str:
     lines += [f"| `kafka.{name}` | {_escaped(default)} |" for name, default in used.items()]
     lines += ["", "| refused | why |", "|---|---|"]
     lines += [f"| `kafka.{name}` | {_escaped(why)} |" for name, why in REFUSED_SETTINGS.items()]
+    lines += [f"| `kafka.{name}={value}` | {_escaped(why)} |" for (name, value), why in REFUSED_VALUES.items()]
+    lines += ["| `kafka.ssl.*`, `kafka.sasl.*`, `kafka.security.providers` | TLS and SASL are not supported yet |"]
     rest = sorted({*IGNORED_SETTINGS, *PRODUCER_SETTINGS} - set(_TAKEN_OF_A_PRODUCER))
     lines += ["", f"Accepted without effect: {', '.join(f'`{name}`' for name in rest)}."]
     return "\n".join(lines)

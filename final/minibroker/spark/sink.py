@@ -55,8 +55,8 @@ def check_columns(schema: StructType, *, topic: str | None) -> None:
     if "value" not in names:
         raise SchemaRefused(f"required column 'value' not found: the columns are {', '.join(names) or 'none'}")
     for name, (types, told) in COLUMNS.items():
-        if name not in names:
-            continue
+        if name not in names or (name == "topic" and topic is not None):
+            continue  # the option goes before the column, whatever that is
         if names.count(name) > 1:
             raise SchemaRefused(f"column '{name}' stands {names.count(name)} times: which one is meant?")
         found = schema[name].dataType

@@ -35,6 +35,7 @@ from minibroker.spark.offsets import (
     Document,
     Offsets,
     Range,
+    demand_broker,
     from_document,
     limited,
     progress,
@@ -101,7 +102,10 @@ class MinibrokerSource(DataSource):
 
         if overwrite:
             raise InvalidOption("mode: a topic cannot be overwritten, records are only ever added: use mode('append')")
-        return BatchWriter(WriteOptions.parse(self.options), schema)
+        options = WriteOptions.parse(self.options)
+        writer = BatchWriter(options, schema)
+        demand_broker(options.client)
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":  # noqa: N802
         """Write a stream."""
@@ -147,7 +151,7 @@ class BatchReader(DataSourceReader):
 
     def _ranges(self, cluster: Cluster) -> list[Range]:
         partitions = cluster.demand()
-        starts, ends = cluster.starts(partitions), cluster.ends(partitions)
+        starts, ends = cluster.span(partitions)
         wanted = [it for it in partitions if self._pushed.wants(it)]
         since = self._pushed.timestamp_ms_min
         newer = {} if since is None else cluster.at_times(dict.fromkeys(wanted, since))
@@ -205,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
         """Where the next batch ends, given where it starts; the same as the start if there is nothing to do."""
         begun = from_document(start)
-        found, self._latest = self._cluster.survey()
+        found, self._latest = self._cluster.survey(begun)
         now = progress(self._cluster, begun, found, self._reachable(begun, self._latest))
         ends = self._admitted(now.starts, now.ends, limit)
         self._has_begun |= start != self._initial
@@ -215,10 +219,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if ends == begun and not now.pinned else to_document(ends, now.pinned)
 
     def _reachable(self, begun: Offsets, latest: Offsets) -> Offsets:
+        """Up to the target of a run with availableNow; a query that began at latest may stand behind it already."""
         if self._target is None:
             return latest
-        known = {it: end for it, end in latest.items() if it in self._target or it in begun}
-        return {it: min(end, self._target.get(it, begun.get(it, 0))) for it, end in known.items()}
+        targets = {it: max(self._target.get(it, 0), begun.get(it, 0)) for it in (*self._target, *begun)}
+        return {it: min(end, targets[it]) for it, end in latest.items() if it in targets}
 
     def _admitted(self, starts: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
         if isinstance(limit, ReadAllAvailable):

@@ -9,12 +9,13 @@ enforces no bar.
 """
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from minibroker.bench.benchmark import Found, Outcome, find_benchmarks, run
-from minibroker.bench.context import open_context
+from minibroker.bench.context import is_quick, open_context
 from minibroker.bench.progress import ProgressLine
 from minibroker.bench.report import outcome_text, write_outcome
 
@@ -26,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line()
     options = parser.parse_args(arguments)
     chosen = choose(parser, options)
+    if is_quick():
+        spare_what_is_imported()
     try:
         outcomes = [run_and_report(found, options) for found in chosen]
     except KeyboardInterrupt:
@@ -70,6 +73,12 @@ def choose(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(names)}")
     return [found for found in benchmarks if not options.only or found.name in options.only]
+
+
+def spare_what_is_imported() -> None:
+    """Keep the search for garbage before each repeat from walking over every module: in a quick run it weighs."""
+    gc.collect()
+    gc.freeze()
 
 
 def run_and_report(found: Found, options: argparse.Namespace) -> Outcome:

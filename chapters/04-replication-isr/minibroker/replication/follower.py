@@ -56,11 +56,12 @@ class Following:
 
 def common_end(leaders: EpochEnd, epochs: EpochCache, *, log_end_offset: int) -> int:
     """Where a follower cuts its log, told where the leader's leaves an epoch."""
-    # Ask our own log about that epoch. It knows every one that a leader may name, unless it is empty.
+    # Ask our own log about that epoch. It knows every one that a leader may name, unless it has none at all: then it is
+    # cut to where the leader's ends, if it goes that far.
     own = epochs.end_of(leaders.epoch, log_end_offset=log_end_offset)
     if own.end_offset == NO_OFFSET:
         return min(leaders.end_offset, log_end_offset)
-    # We have that epoch as well: both logs are the same up to where the shorter one leaves it.
+    # We have that epoch as well: both logs are the same up to where the shorter one leaves it (invariant 23).
     if own.epoch == leaders.epoch:
         return min(own.end_offset, leaders.end_offset)
     # We do not: our log goes back to the end of an epoch before it, and the next answer tells whether that is enough.

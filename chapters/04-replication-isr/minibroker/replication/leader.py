@@ -158,7 +158,7 @@ class Leadership:
         # With fewer members than must be in sync, nothing new becomes visible: what only they have may yet be lost.
         if len(self.isr) < self.min_isr(min_insync_replicas):
             return None
-        # The least end of all logs that count, the leader's own included.
+        # The least end of all logs that count, the leader's own included (invariant 24).
         counted = self.maximal_isr
         ends = [it.log_end_offset for node_id, it in self.followers.items() if node_id in counted]
         return min([log_end_offset, *ends])
@@ -197,7 +197,7 @@ class Leadership:
         if self._pending is not None or replica_id in self.isr or not self._is_eligible(replica_id):
             return False
         # It must have all that is promised. That is what is before the high watermark, which a new leader may not know
-        # yet: so also all that was there when the epoch began.
+        # yet: so also all that was there when the epoch began (invariant 27).
         return self.followers[replica_id].log_end_offset >= max(high_watermark, self.epoch_start_offset)
 
     def _is_eligible(self, replica_id: int) -> bool:

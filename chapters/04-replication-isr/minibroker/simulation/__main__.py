@@ -62,8 +62,11 @@ def _run(world: type[World], options: argparse.Namespace) -> int:
         options.module, seeds, jobs=options.jobs, seconds_max=options.seconds, progress=progress.show
     )
     progress.end()
-    print(summary.text())
+    print(summary.text(), flush=True)
     if summary.failure is not None:
+        # Shrinking takes a while: who cannot wait has the seed already.
+        count = len(summary.failure.faults)
+        print(f"looking which of the {count} faults of seed {summary.failure.seed} matter", flush=True)
         faults = shrunk(world, summary.failure)
         _report(replay(world, summary.failure.seed, faults), options, shrunk_from=len(summary.failure.faults))
         return 1

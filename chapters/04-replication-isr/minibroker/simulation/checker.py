@@ -1,8 +1,8 @@
 """Whether a log could have shown its clients what they saw. A pure module.
 
-The invariants are numbered, and every number means the same in code, tests and lessons. Those of one log, 1 to 6, are
-checked here, as each event comes and once more against the log that is read back in the end. Those of its replicas, 10
-to 13, are checked by the world that has replicas, which raises the same `Violation`.
+The invariants have numbers of their own here; the lesson says which of its invariants each of them shows. Those of one
+log, 1 to 6, are checked here, as each event comes and once more against the log that is read back in the end. Those of
+its replicas, 10 to 13, are checked by the world that has replicas, which raises the same `Violation`.
 
     what an ack or a read says       2 one value per offset   3 producer order   4 no duplicate   5 real-time order
     what the final log says          1 nothing acked is lost  6 nothing was read that is not there

@@ -147,7 +147,8 @@ class _Chart:
                 self._arrow(self._messages.sent[number], self._y, reaches=0.55)
             case Happened():
                 self._become(entry)
-                self._mark(entry)
+                if entry.what != BAND or entry.text:
+                    self._mark(entry)
 
     def _is_drawn(self, entry: Entry) -> bool:
         if isinstance(entry, Happened):

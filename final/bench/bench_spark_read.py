@@ -1,0 +1,72 @@
+"""Read a topic through Spark: our source beside tuples, confluent-kafka and Spark's own connector."""
+
+from functools import partial
+
+from bench.spark_stage import KAFKA, OURS, Stage, spark_kafka
+
+from minibroker.bench import Bar, Benchmark, Case, Context, scaled
+
+# Rows of each size, and which share of them the slower sources read: their figures do not change with more.
+SIZES = {"100 B": (100, 1_000_000), "1 KB": (1000, 300_000)}
+SOURCES = {"tuples": 0.25, "confluent": 0.5, KAFKA: 1.0, OURS: 1.0}
+LABELS = {
+    "tuples": "tuples, plain decoder",
+    "confluent": "confluent-kafka to Arrow",
+    KAFKA: "Spark's own connector",
+    OURS: "minibroker",
+}
+TARGET_OF_SPARKS_OWN = 0.8
+WARMUPS = 3
+
+
+def benchmark(context: Context) -> Benchmark:
+    stage = Stage(context)
+    found = spark_kafka()
+    sources = {name: share for name, share in SOURCES.items() if name != KAFKA or found}
+    beside = KAFKA if found else "tuples"
+    cases = [case for name in SIZES for case in read_cases(stage, name, sources, beside)]
+    return Benchmark(
+        "Read a topic through Spark, one task slot",
+        cases,
+        bars=[
+            Bar("100 B, minibroker", "ratio", at_least=5, against=f"100 B, {LABELS['tuples']}"),
+            Bar("100 B, minibroker", "ratio", at_least=2, against=f"100 B, {LABELS['confluent']}"),
+            # Most of a large row is its bytes, which Spark moves through a socket into the JVM for both alike.
+            Bar("1 KB, minibroker", "ratio", at_least=1, against=f"1 KB, {LABELS['confluent']}"),
+        ],
+        metric="ops_per_s",
+        columns=["cpu_us_per_op", "cpu_ratio"],
+        note=note(found),
+    )
+
+
+def read_cases(stage: Stage, name: str, sources: dict[str, float], beside: str) -> list[Case]:
+    size, row_count = SIZES[name][0], scaled(full=SIZES[name][1], quick=2_000)
+    topic = stage.filled_topic(row_count, size)
+    cases = []
+    for source, share in sources.items():
+        rows = int(row_count * share)
+        # The JVM compiles what it runs often: it gets some time before the first round.
+        for _ in range(scaled(full=WARMUPS, quick=0)):
+            stage.read(source, topic, rows // 4)
+        cases.append(
+            Case(
+                f"{name}, {LABELS[source]}",
+                partial(stage.read, source, topic, rows),
+                bytes_count=rows * size,
+                operations_count=rows,
+                limit="" if source == beside else f"{name}, {LABELS[beside]}",
+                series=LABELS[source],
+                group=name,
+                cpu_s=stage.cpu_s,
+            )
+        )
+    return cases
+
+
+def note(found: object) -> str:
+    target = f" The target beside Spark's own connector is a ratio of {TARGET_OF_SPARKS_OWN}." if found else ""
+    return (
+        "An operation is one row, the planning of the query included. CPU is that of the JVM and its Python workers,"
+        f" not the broker's. Sizes vary by half around the one named.{target}"
+    )

