@@ -42,6 +42,7 @@ from minibroker.replication.authority import AlteredPartition, IsrChange
 from minibroker.replication.leader import Altered, IsrProposal
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import ReplicaSettings
+from minibroker.simulation.checker import Violation
 from minibroker.simulation.links import Reply
 from minibroker.simulation.trace import NOTE
 from minibroker.wire.codes import ErrorCode
@@ -177,12 +178,28 @@ class Machine(QuorumNode):
             known = self.controller.image.brokers.get(command.broker_id)
             if known is not None and known.epoch == command.broker_epoch:
                 self.sessions.touch(command.broker_id, self.process.now_ms)
+        before = self._made()
         proposal = self.controller.propose(command)
+        if isinstance(command, AlterMovingPartitions):
+            self._check_altered(command, before)
         if proposal.is_done:
             reply(Told(proposal.result))
             return
         self._asked[proposal] = reply
         self.process.after(DECIDE_MS_MAX, partial(self._forget_asked, proposal))
+
+    def _made(self) -> PartitionImage | None:
+        """The partition as it is made, if this node decides: later commands are held against that."""
+        ahead = self.controller._ahead
+        return None if ahead is None else ahead.partition(NAME)
+
+    def _check_altered(self, command: AlterMovingPartitions, before: PartitionImage | None) -> None:
+        """An in-sync set changes only by who knows what it is."""
+        after, (change,) = self._made(), command.changes
+        if before is None or after is None or before.partition_epoch == after.partition_epoch:
+            return
+        if (change.leader_epoch, change.partition_epoch) != (before.leader_epoch, before.partition_epoch):
+            raise Violation(13, f"{change} was accepted on {before}")
 
     def _forget_asked(self, proposal: Proposal[Any]) -> None:
         self._asked.pop(proposal, None)
@@ -225,8 +242,8 @@ class Broker(Node):
     def begin(self) -> None:
         """A new life begins."""
         self._forget()
+        # What is on the disk is still there: its mirror stays until the replica is opened again.
         self.replica = None
-        self.mirror = Mirror()
         self.is_leaving = self.is_let_go = False
         self.incarnation = self.world.next_incarnation()
         self._register()

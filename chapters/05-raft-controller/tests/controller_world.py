@@ -299,7 +299,7 @@ class World(PartitionWorld, QuorumWatch):
             if machine.process.lives != life or not machine.process.is_alive:
                 return
             is_over = self.scheduler.now_ms - begun_ms > LEAVE_MS_MAX
-            if not machine.broker.is_let_go and not is_over:
+            if machine.process.is_paused or not (machine.broker.is_let_go or is_over):
                 self.scheduler.after(50, look)
                 return
             if machine.broker.is_let_go:

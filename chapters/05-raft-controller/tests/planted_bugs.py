@@ -18,7 +18,8 @@ import raft_world
 from raft_cluster import QuorumNode
 from raft_stage import Stage
 
-from minibroker.controller import lifecycle
+from minibroker.controller import lifecycle, moving
+from minibroker.metadata.image import NO_LEADER
 from minibroker.raft.election import Ballot, Election
 from minibroker.raft.messages import Send, SnapshotId
 from minibroker.raft.node import Raft
@@ -100,8 +101,18 @@ def _nothing(*_arguments: object) -> None:
     pass
 
 
-def _all_brokers(image: Any, broker_id: int) -> set[int]:
-    return {it for it in image.brokers if it != broker_id}
+def _without_but_the_last(topic: Any, number: int, partition: Any, *, gone: int, live: Any) -> Any:
+    change = _WITHOUT(topic, number, partition, gone=gone, live=live)
+    if change is not None and change.leader == NO_LEADER:
+        change.leader = gone
+    return change
+
+
+_WITHOUT = lifecycle.without
+
+
+def _as_it_is(change: Any, _partition: Any) -> Any:
+    return change
 
 
 def _never(*_arguments: object, **_named: object) -> bool:
@@ -166,11 +177,12 @@ BUGS = (
         ((Raft, "_is_settled", property(_is_leader)),),
         scenario="raft-one-change-at-a-time",
     ),
-    Bug("the log forgets what is not decided", ((Raft, "forget_before", _forget_all),), raft_world.World, 1),
+    Bug("the log forgets what is not decided", ((Raft, "forget_before", _forget_all),), raft_world.World, 2),
     Bug("only voters are taken for the leader", ((Raft, "target", _target_among_voters),), raft_world.World, 1),
-    Bug("a stale leader's order is accepted", ((authority, "_check_epochs", _nothing),), controller_world.World, 1),
+    Bug("a stale leader's order is accepted", ((authority, "_check_epochs", _nothing),), controller_world.World, 72),
     Bug("an old incarnation is heard", ((Leadership, "is_stale", _never),), controller_world.World, 1),
-    Bug("a fenced broker is elected", ((lifecycle, "_live_without", _all_brokers),), controller_world.World, 1),
+    Bug("a replica that went is believed", ((moving, "_led_anew", _as_it_is),), controller_world.World, 72),
+    Bug("a fenced broker is elected", ((lifecycle, "without", _without_but_the_last),), controller_world.World, 10),
 )
 
 

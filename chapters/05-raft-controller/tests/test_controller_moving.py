@@ -54,13 +54,28 @@ def test_a_move_has_both_the_old_replicas_and_the_new_until_the_new_are_in_sync(
     assert (altered.code, altered.isr) == (ErrorCode.NEW_LEADER_ELECTED, ())
 
 
-def test_a_leader_that_stays_hears_of_the_set_that_is_left() -> None:
+def test_where_a_replica_goes_a_leader_epoch_begins() -> None:
+    """One that is added again before it has heard that it went must not be taken for one that has everything."""
     metadata = moving(1, 2, 3, 4)
     move(metadata, [1, 2, 4])
+    assert metadata.partition().leader_epoch == 0
     altered = alter(metadata, [1, 2, 3, 4])
-    assert (altered.code, altered.isr) == (ErrorCode.NONE, (1, 2, 4))
+    it = metadata.partition()
+    assert (it.replicas, it.isr, it.leader, it.leader_epoch) == ((1, 2, 4), (1, 2, 4), 1, 1)
+    # Who leads on leads in another epoch, and hears of that by the metadata.
+    assert (altered.code, altered.isr) == (ErrorCode.NEW_LEADER_ELECTED, ())
+    move(metadata, [1, 2, 3])
+    move(metadata, None)
+    assert (metadata.partition().leader, metadata.partition().leader_epoch) == (1, 2)
+
+
+def test_where_no_replica_goes_its_leader_goes_on() -> None:
+    metadata = moving(1, 2, 3, 4)
+    move(metadata, [1, 2, 3, 4])
+    altered = alter(metadata, [1, 2, 3, 4])
+    assert (altered.code, altered.isr) == (ErrorCode.NONE, (1, 2, 3, 4))
     assert altered.partition_epoch == metadata.partition().partition_epoch
-    assert metadata.partition().replicas == (1, 2, 4)
+    assert (metadata.partition().adding_replicas, metadata.partition().leader_epoch) == ((), 0)
 
 
 def test_what_needs_no_new_replica_is_over_at_once() -> None:

@@ -16,7 +16,7 @@ from minibroker.metadata.decision import Command, Records, duplicates
 from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from minibroker.metadata.placement import check_assignment
-from minibroker.metadata.records import PartitionChangeRecord
+from minibroker.metadata.records import NO_LEADER_CHANGE, PartitionChangeRecord
 from minibroker.replication.authority import AlteredPartition, AlterPartitions, IsrChange
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
@@ -109,7 +109,7 @@ def _taken_back(topic: TopicImage, number: int, partition: PartitionImage) -> Pa
     # Where nobody leads, the last one in sync is not there: it leads when it is heard.
     if partition.leader not in kept and partition.leader != NO_LEADER:
         change.leader = isr[0]
-    return change
+    return _led_anew(change, partition)
 
 
 def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord | None:
@@ -127,6 +127,18 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
     change.isr = [it for it in isr if it in target]
     if partition.leader not in target and partition.leader >= 0:
         change.leader = next(it for it in target if it in change.isr)
+    return _led_anew(change, partition)
+
+
+def _led_anew(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord:
+    """Begin a leader epoch where a replica goes.
+
+    It may be added again before it hears that it went: it fetches on, is taken for one that has everything, and then
+    throws its log away. In a new epoch nobody listens to it before it has heard.
+    """
+    is_one_gone = change.replicas is not None and not set(partition.replicas) <= set(change.replicas)
+    if is_one_gone and change.leader == NO_LEADER_CHANGE:
+        change.leader = partition.leader
     return change
 
 
@@ -162,9 +174,9 @@ class AlterMovingPartitions(AlterPartitions):
             return altered
         if _completed(record, partition) is None:
             return altered
-        if partition.leader not in (record.isr or ()):
-            # Its move has cost the leader its office: it must not go on with an in-sync set that it is not in.
-            message = f"the move is over, and broker {record.leader} leads"
+        if record.leader != NO_LEADER_CHANGE:
+            # Its time in office is over, whether or not it is to lead again: it hears of the next one by the metadata.
+            message = f"the move is over, and broker {record.leader} leads in another epoch"
             return AlteredPartition(change.topic_id, change.partition, ErrorCode.NEW_LEADER_ELECTED, message)
         # The leader hears with the metadata that there are other replicas, in the same partition epoch.
         return replace(altered, isr=tuple(record.isr or ()))
