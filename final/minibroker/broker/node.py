@@ -12,11 +12,12 @@ client that comes early is sent away, and comes again.
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import logging
 import os
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from minibroker.broker.authority import ClusterAuthority
@@ -37,6 +38,7 @@ from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.server import Server, Tracer, monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import METADATA
 from minibroker.partitions.upkeep import Upkeep
+from minibroker.partitions.waiting import Wait
 from minibroker.quorum.changing import VoterChanges
 from minibroker.quorum.running import Quorum
 from minibroker.raft.election import NOBODY, Ballot
@@ -53,6 +55,7 @@ from minibroker.replication.epochs import EpochCache
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
 from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.wire.tables.broker_registration import Listener as RegisteredListener
@@ -105,6 +108,8 @@ class ClusterNode(ReplicatedNode):
         self._leaving = asyncio.Event()
         self._unfenced = asyncio.Event()
         self._may_go = asyncio.Event()
+        self._heard_ms = 0
+        """When this node last said something that who decides has heard."""
 
     @property
     def is_authority(self) -> bool:
@@ -283,8 +288,14 @@ class ClusterNode(ReplicatedNode):
     async def _await_leader(self) -> None:
         waiting = self._waiting_for_a_majority()
         while self.raft.leader_id < 0:
+            self._raise_if_failed()
             next(waiting)
             await asyncio.sleep(_RETRY_S)
+
+    def _raise_if_failed(self) -> None:
+        """Nobody watches a node that has not started yet."""
+        if self._failure is not None:
+            raise self._failure
 
     def _waiting_for_a_majority(self) -> Iterator[None]:
         """To be asked again and again while nobody leads: says so once, if it is not over in a moment."""
@@ -299,6 +310,7 @@ class ClusterNode(ReplicatedNode):
         """Ask the leader of the quorum; whoever that is by then, if it changes."""
         waiting = self._waiting_for_a_majority()
         while True:
+            self._raise_if_failed()
             leader_id = self.raft.leader_id
             if leader_id < 0:
                 next(waiting)
@@ -327,6 +339,7 @@ class ClusterNode(ReplicatedNode):
         """Say that this node is there, until it is gone."""
         interval_s = self._config.broker_heartbeat_interval_ms / 1000
         while True:
+            sent_ms = monotonic_ms()
             request = BrokerHeartbeatRequest(
                 broker_id=self._node_id,
                 broker_epoch=self.me.broker_epoch,
@@ -339,9 +352,11 @@ class ClusterNode(ReplicatedNode):
             if response.error_code:
                 code = known_code(response.error_code)
                 log.warning("node %d is not heard: %s", self._node_id, code.name)
-            elif response.should_shut_down:
+            else:
+                self._heard_ms = sent_ms
+            if response.should_shut_down:
                 self._may_go.set()
-            elif not response.is_fenced:
+            elif not response.error_code and not response.is_fenced:
                 self._unfenced.set()
             if self._leaving.is_set() or not self._unfenced.is_set():
                 await asyncio.sleep(_RETRY_S)
@@ -388,6 +403,7 @@ class ClusterNode(ReplicatedNode):
         add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
         add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
         self._forward = Forward(self._peers, self.waiting, authority_id=lambda: self._authority_id)
+        self.registry.wrap(ApiKey.PRODUCE, self._send_away_if_not_heard)
         for key in DECIDED:
             self.registry.wrap(key, self._here_or_there)
         for key in self.registry.known():
@@ -406,6 +422,23 @@ class ClusterNode(ReplicatedNode):
         if self.authority.is_active or is_passed_on or self._authority_id in (NOBODY, self._node_id):
             return inner(call)
         return self._forward(call)
+
+    def _send_away_if_not_heard(self, call: Call[Any], inner: Handler) -> Answer:
+        """A leader that followers have left, and who decides too, may be deposed without knowing it.
+
+        To be told that a write took too long, a client tries the same node again, for minutes. So it is sent away, and
+        asks another node who leads.
+        """
+        answer = inner(call)
+        if isinstance(answer, Wait):
+            answer.expire = functools.partial(self._too_late, answer.expire)
+        return answer
+
+    def _too_late(self, expire: Callable[[], Response]) -> Response:
+        silent_ms = monotonic_ms() - self._heard_ms
+        if silent_ms > self._config.broker_session_timeout_ms:
+            raise Disconnect(f"this node was not heard for {silent_ms} ms: another one may lead")
+        return expire()
 
     def _gate(self, call: Call[Any], inner: Handler) -> Answer:
         if not self._is_serving:

@@ -15,6 +15,7 @@ from minibroker.controller.deciding import Controller
 from minibroker.metadata.image import Builder, Image
 from minibroker.metadata.records import decode_record, encode_record
 from minibroker.metadata.snapshot import records_of
+from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.registry import Answer, Call, Handler, Registry
 from minibroker.partitions.server import monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import METADATA
@@ -58,7 +59,7 @@ from minibroker.wire.tables.describe_quorum import (
     ReplicaState,
 )
 from minibroker.wire.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
-from minibroker.wire.tables.fetch import FetchRequest
+from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
 from minibroker.wire.tables.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from minibroker.wire.tables.vote import VoteRequest, VoteResponse
 
@@ -97,6 +98,7 @@ class Quorum:
         self.snapshot_bytes = snapshot_bytes
         self._told: dict[VoterKey, int] = {}
         self._sending: set[asyncio.Task[None]] = set()
+        self._strangers: set[int] = set()
         self._asked: dict[asyncio.Task[Any], tuple[int, Line]] = {}
         self._changed = asyncio.Event()
         self._seen = (0, 0)
@@ -224,14 +226,27 @@ class Quorum:
             return False
         fetched = fetched_of(response)
         if fetched is None:
+            self._note_stranger(target, response.error_code)
             self.raft.on_unanswered()
             return False
+        self._strangers.discard(target)
         now_ms = monotonic_ms()
         if fetched.code is ErrorCode.NONE:
             self.heard = (target, now_ms)
         self.raft.on_fetched(position, fetched, now_ms)
         self.step()
         return fetched.code is ErrorCode.NONE
+
+    def _note_stranger(self, node_id: int, code: int) -> None:
+        """One that is of another cluster may be in the wrong place. If most of the voters are, this node is."""
+        if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self._strangers.add(node_id)
+        if len(self._strangers) >= self.raft.voters.majority:
+            raise BrokerFailure(
+                f"the data of node {self.raft.me.node_id} are of cluster {self._cluster_id}, and the nodes"
+                f" {sorted(self._strangers)} of controller.quorum.voters are of another one: correct log.dirs or the"
+                " voters"
+            )
 
     async def _fetch_snapshot(self, wanted: FetchSnapshot) -> bool:
         """Fetch the next piece of a snapshot; with the last one, go on from it."""
@@ -329,6 +344,9 @@ class Quorum:
         asked = fetch_of(call.request)
         if asked is None or not call.request.replica_state.replica_id >= 0:
             return inner(call)
+        if self.is_foreign(call.request.cluster_id):
+            # It must not take our log for its own.
+            return FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[])
         fetch, bytes_max = asked
         # It was heard now. That it is looked at again later says nothing of whether it is still there.
         now_ms = monotonic_ms()
