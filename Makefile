@@ -7,6 +7,8 @@ EXTRAS ?= dev,docs,spark
 ARGS ?=
 # How many seeds `make simulate` runs, of which worlds.
 SEEDS ?= 1000
+# How many faults `make chaos` lets happen.
+CYCLES ?= 20
 WORLDS ?= replication_world raft_world controller_world
 export VENV PYTHON NO_SETUP
 
@@ -89,8 +91,8 @@ simulate: setup-dev ## seeded faults in virtual time on all cores: SEEDS=N (1000
 	@$(IN) export PYTHONPATH="chapters/$(call folder,04)/tests:chapters/$(call folder,05)/tests" && for world in $(WORLDS); do \
 		"$(VENV)/bin/python" -m minibroker.simulation $$world --seeds $(SEEDS) $(ARGS) || exit; done
 
-chaos: ## nodes killed under load: CYCLES=N (later)
-	$(call later,05)
+chaos: setup-dev ## nodes killed, paused and cut off under load: CYCLES=N (20)
+	$(PY) tests/chaos.py --cycles $(CYCLES) $(ARGS)
 
 chaos-transactions: ## the same with transactions (later)
 	$(call later,06)

@@ -243,7 +243,14 @@ class Connection:
 
     def produce(self, frame: bytes) -> Produced:
         """The code of the one partition that was produced to, by a classic request of version 5 to 7."""
-        answer = self.ask(frame)
+        self.send(frame)
+        return self.receive_produced()
+
+    def receive_produced(self) -> Produced:
+        """The same, of a request that was sent before."""
+        data = self.receive()
+        assert data is not None, "the broker hung up instead of answering"
+        answer = Cursor(data)
         assert answer.take("i") == 1
         answer.string()
         assert answer.take("i") == 1

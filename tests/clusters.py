@@ -19,7 +19,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -322,6 +324,37 @@ def _sender(request: bytes) -> int:
     return int(name.removeprefix("node-")) if name.startswith("node-") and name[5:].isdigit() else 0
 
 
+@dataclass
+class Tally:
+    """What became of what was acknowledged."""
+
+    acked: int = 0
+    lost: int = 0
+    twice: int = 0
+    out_of_order: int = 0
+    elsewhere: int = 0
+    """Not at the offset that was named."""
+
+    @property
+    def is_well(self) -> bool:
+        return not (self.lost or self.twice or self.out_of_order or self.elsewhere)
+
+    def text(self) -> str:
+        bad = f"{self.lost} lost, {self.twice} twice, {self.out_of_order} out of order, {self.elsewhere} elsewhere"
+        return f"{self.acked:,} acknowledged, {bad}"
+
+    def add(self, values: Sequence[bytes], acked: Mapping[bytes, int | None]) -> None:
+        """Hold what is in a log against what was acknowledged; values are numbers that rise."""
+        numbers = [int(value) for value in values]
+        places = {value: offset for offset, value in enumerate(values)}
+        self.acked += len(acked)
+        self.lost += len(acked.keys() - places.keys())
+        self.twice += len(values) - len(places)
+        self.out_of_order += sum(after < before for before, after in pairwise(numbers))
+        # librdkafka counts a batch without an answer as written when a later one is; it has no offset for it then.
+        self.elsewhere += sum(it is not None and places.get(value, it) != it for value, it in acked.items())
+
+
 class Sender:
     """An idempotent producer that sends numbered values to every partition of a topic until it is told to finish."""
 
@@ -381,14 +414,20 @@ class Sender:
         assert self._producer.flush(60) == 0, "not all was acknowledged"
         assert self.failed == []
 
-    def check(self) -> int:
-        """Reads all back: nothing lost, nothing twice, nothing out of order, all where it was said to be."""
+    def tally(self) -> tuple[Tally, list[list[bytes]]]:
+        """Reads all back, and holds it against what was acknowledged."""
+        tally, logs = Tally(), []
         for partition in range(self.partitions):
             end = bounds(self.cluster.bootstrap, self.topic, partition)[1]
             found = confluent_read(self.cluster.bootstrap, self.topic, end, partition=partition)
-            assert [one.value for one in found] == [b"%d" % number for number in range(self.sent)]
-            acked = {value: offset for (number, value), offset in self.acked.items() if number == partition}
-            assert acked.keys() == {one.value for one in found}
-            # librdkafka counts a batch without an answer as written when a later one is; it has no offset for it then.
-            assert [one for one in found if acked[one.value or b""] not in (one.offset, None)] == []
+            assert [one.offset for one in found] == list(range(end)), f"{len(found)} of {end} records could be read"
+            logs.append([one.value or b"" for one in found])
+            tally.add(logs[-1], {value: at for (number, value), at in self.acked.items() if number == partition})
+        return tally, logs
+
+    def check(self) -> int:
+        """Reads all back: nothing lost, nothing twice, nothing out of order, all where it was said to be."""
+        tally, logs = self.tally()
+        assert tally.is_well, tally.text()
+        assert all(values == [b"%d" % number for number in range(self.sent)] for values in logs)
         return self.sent * self.partitions

@@ -22,13 +22,13 @@ WORKING = [
     "lint",
     "bench",
     "simulate",
+    "chaos",
     "docs",
     "site",
     "clean",
     "help",
 ]
 LATER = {
-    "chaos": "chapter 05 (raft-controller)",
     "chaos-transactions": "chapter 06 (groups-offsets)",
     "bench-peers": "chapter 07 (zero-copy-perf)",
     "demo": "after chapter 07",

@@ -1,0 +1,122 @@
+"""Any node of a cluster may be killed, paused, cut off or stopped: 0 lost, 0 twice, 0 out of order (C3, C4, C5).
+
+The nodes are processes; the producer is librdkafka, idempotent, acks=all.
+"""
+
+import time
+
+from brokers import eventually, unique
+from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
+from clients_stock import Message, bounds, confluent_consumer, confluent_read, confluent_take, confluent_write
+from clusters import QuorumCluster, Sender
+from confluent_kafka import TopicPartition
+
+from minibroker.bench.outages import longest_gap_ms
+from minibroker.wire.codes import ErrorCode
+
+pytest_plugins = ["clusters_fixtures"]
+
+EVERYBODY = (1, 2, 3)
+
+
+def others(number: int) -> list[int]:
+    return [it for it in EVERYBODY if it != number]
+
+
+def led_by(number: int) -> list[int]:
+    """Replicas of which that node leads at first."""
+    return [number, *others(number)]
+
+
+def produce(topic: str, value: bytes) -> bytes:
+    partitions = array([i32(0) + data32(Batch(record(value)).encode())])
+    return header(PRODUCE, 7) + string(None) + i16(-1) + i32(500) + array([string(topic) + partitions])
+
+
+def test_nothing_is_lost_when_leader_controller_and_follower_are_killed(quorum: QuorumCluster) -> None:
+    topic = quorum.create(unique("killed"), [led_by(it) for it in EVERYBODY], min_insync_replicas=2)
+    with Sender(quorum, topic, partitions=3) as sender:
+        sender.await_acks()
+        for victim in (
+            quorum.controller() % 3 + 1,  # leads a partition, and does not decide
+            quorum.controller(),  # decides, and leads another
+            quorum.controller() % 3 + 1,  # leads nothing any more, if it was there before
+        ):
+            quorum[victim].kill()
+            # Others lead what it led, and writes go on while it is away.
+            for partition in range(3):
+                quorum.leader(topic, partition, among=others(victim))
+            sender.await_acks()
+            quorum[victim].restart()
+            for partition in range(3):
+                quorum.await_isr(topic, *EVERYBODY, partition=partition)
+        sender.finish()
+    assert sender.check() > 300
+
+
+def test_a_controller_that_was_paused_past_its_session_acks_nothing_and_steps_down(quorum: QuorumCluster) -> None:
+    old = quorum.controller()
+    topic = quorum.create(unique("paused"), [led_by(old)], min_insync_replicas=2)
+    confluent_write(quorum.bootstrap, topic, [Message(b"before")], acks="all")
+    with Connection(quorum[old]) as connection:
+        quorum[old].pause()
+        new = quorum.controller(among=others(old))
+        leader = quorum.leader(topic, among=others(old))
+        # It is asked while it sleeps: whatever it believes when it wakes, it cannot keep a promise alone.
+        connection.send(produce(topic, b"stale"))
+        confluent_write(quorum.address_of(leader), topic, [Message(b"after")], acks="all")
+        quorum[old].resume()
+        code = connection.receive_produced().code
+    assert code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
+    state = quorum.quorum(at=new)
+    assert state is not None
+    assert state.leader_id != old
+    quorum.await_isr(topic, *EVERYBODY)
+    assert quorum.leader(topic, among=[old, leader]) == leader
+    assert bounds(quorum.bootstrap, topic) == (0, 2)
+    assert [it.value for it in confluent_read(quorum.bootstrap, topic, 2)] == [b"before", b"after"]
+
+
+def test_a_controller_that_is_cut_off_is_replaced_and_knows_it(quorum: QuorumCluster) -> None:
+    old = quorum.controller()
+    topic = quorum.create(unique("cut"), [led_by(old), led_by(others(old)[0])], min_insync_replicas=2)
+    with Sender(quorum, topic, partitions=2, timeout_ms=1000) as sender:
+        sender.await_acks()
+        quorum.cut_off(old)
+        # The others have another one; it itself hears of no majority, and decides nothing any more.
+        quorum.controller(among=others(old))
+        eventually(lambda: quorum.quorum(at=old) is None, f"node {old} steps down while it is cut off")
+        for partition in (0, 1):
+            quorum.leader(topic, partition, among=others(old))
+        sender.await_acks()
+        quorum.heal()
+        for partition in (0, 1):
+            quorum.await_isr(topic, *EVERYBODY, partition=partition)
+        sender.finish()
+    sender.check()
+
+
+def test_who_is_told_to_stop_gives_away_what_it_leads_first(quorum: QuorumCluster) -> None:
+    """The controller, too: somebody else decides before it is gone."""
+    old = quorum.controller()
+    topic = quorum.create(unique("stopped"), [led_by(old)], min_insync_replicas=2)
+    consumer = confluent_consumer(quorum.bootstrap, log_level=0)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    words = {number: len(quorum[number].log()) for number in others(old)}
+    with Sender(quorum, topic) as sender:
+        sender.await_acks()
+        begun_s = time.monotonic()
+        quorum[old].stop()
+        sender.await_acks()
+        gap_ms = longest_gap_ms(sender.acked_s[0], begun_s=begun_s, ended_s=time.monotonic())
+        print(f"writes paused for {gap_ms} ms when the leader and controller was stopped")
+        quorum[old].restart()
+        quorum.await_isr(topic, *EVERYBODY)
+        sender.finish()
+    # Nobody had to find out by its silence, and no record was refused.
+    for number, length in words.items():
+        assert f"node {old} has been silent" not in quorum[number].log()[length:]
+    assert sender.failed == []
+    sender.check()
+    assert [it.value for it in confluent_take(consumer, sender.sent)] == [b"%d" % it for it in range(sender.sent)]
+    consumer.close()
