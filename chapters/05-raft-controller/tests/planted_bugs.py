@@ -20,9 +20,10 @@ from raft_stage import Stage
 
 from minibroker.controller import lifecycle, moving
 from minibroker.metadata.image import NO_LEADER
-from minibroker.raft.election import Ballot, Election
+from minibroker.raft.election import NOBODY, Ballot, Election
 from minibroker.raft.messages import Send, SnapshotId
 from minibroker.raft.node import Raft
+from minibroker.raft.roles import Role
 from minibroker.replication import authority
 from minibroker.replication.leader import Leadership
 from minibroker.simulation.world import Outcome
@@ -91,10 +92,17 @@ def _is_leader(raft: Raft) -> bool:
 
 def _target_among_voters(self: Raft) -> int:
     leader_id = self._ballot.election.leader_id
-    if self.role.value == "follower" and (self.is_voter or self._asked == 0):
+    if self.role is Role.FOLLOWER and (self.is_voter or self._asked == 0):
         return leader_id
     others = self._others()
-    return others[self._asked % len(others)] if others else -1
+    return others[self._asked % len(others)] if others else NOBODY
+
+
+def _change_as_if_whole(self: lifecycle.RegisterFenced, *arguments: Any, has_all: bool) -> Any:
+    return _CHANGE(self, *arguments, has_all=True)
+
+
+_CHANGE = lifecycle.RegisterFenced._change
 
 
 def _nothing(*_arguments: object) -> None:
@@ -178,9 +186,14 @@ BUGS = (
         scenario="raft-one-change-at-a-time",
     ),
     Bug("the log forgets what is not decided", ((Raft, "forget_before", _forget_all),), raft_world.World, 2),
-    Bug("only voters are taken for the leader", ((Raft, "target", _target_among_voters),), raft_world.World, 1),
-    Bug("a stale leader's order is accepted", ((authority, "_check_epochs", _nothing),), controller_world.World, 72),
-    Bug("an old incarnation is heard", ((Leadership, "is_stale", _never),), controller_world.World, 1),
+    Bug("only voters are taken for the leader", ((Raft, "target", _target_among_voters),), raft_world.World, 189),
+    Bug("a stale leader's order is accepted", ((authority, "_check_epochs", _nothing),), controller_world.World, 96),
+    Bug(
+        "an old incarnation is heard",
+        ((Leadership, "is_stale", _never), (lifecycle.RegisterFenced, "_change", _change_as_if_whole)),
+        controller_world.World,
+        19,
+    ),
     Bug("a replica that went is believed", ((moving, "_led_anew", _as_it_is),), controller_world.World, 72),
     Bug("a fenced broker is elected", ((lifecycle, "without", _without_but_the_last),), controller_world.World, 10),
 )
