@@ -13,6 +13,7 @@ from minibroker.client.aio import AsyncClient
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.metadata.configs import NodeConfig
 from minibroker.partitions.errors import BrokerFailure
+from minibroker.replicas.fetching import FetchSettings
 from minibroker.replicas.node import ReplicatedNode
 from minibroker.replicas.proposing import Outbox
 from minibroker.replication.leader import IsrProposal
@@ -186,6 +187,13 @@ def test_a_follower_whose_disk_refuses_asks_again_later_and_not_at_once(
 
     asyncio.run(run())
     assert len([it for it in caplog.records if it.levelno == logging.ERROR]) == len(calls)
+
+
+def test_after_an_error_a_follower_asks_again_soon_and_then_less_and_less_often() -> None:
+    """Mostly the leader has not heard yet that it leads: a second of waiting would be a second without writes."""
+    settings = FetchSettings(backoff_ms=1000)
+    assert [settings.pause_ms(it) for it in (1, 2, 3, 4, 5, 6, 100)] == [50, 100, 200, 400, 800, 1000, 1000]
+    assert FetchSettings(backoff_ms=20).pause_ms(1) == 20
 
 
 def test_the_last_order_of_a_partition_counts_and_those_of_one_that_is_gone_do_not() -> None:

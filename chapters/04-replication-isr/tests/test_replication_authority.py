@@ -164,6 +164,14 @@ def test_a_fenced_broker_cannot_be_in_sync(authority: Authority) -> None:
     assert authority.ask([(1, -1), (3, -1)]).code == ErrorCode.INELIGIBLE_REPLICA
 
 
+def test_a_broker_that_is_about_to_go_cannot_be_in_sync(authority: Authority) -> None:
+    """KIP-841: it was taken out of the set so that it may go, and still fetches."""
+    leaving = replace(authority.image.brokers[3], in_controlled_shutdown=True)
+    image = replace(authority.image, brokers={**authority.image.brokers, 3: leaving})
+    (altered,) = hold(image, AlterPartitions(1, -1, [IsrChange(TOPIC_ID, 0, 0, 0, [(1, -1), (3, -1)])])).result
+    assert altered.code == ErrorCode.INELIGIBLE_REPLICA
+
+
 def test_a_replica_that_is_not_registered_cannot_be_in_sync(authority: Authority) -> None:
     image = replace(authority.image, brokers={1: authority.image.brokers[1]})
     change = IsrChange(TOPIC_ID, 0, 0, 0, [(1, -1), (2, -1)])

@@ -23,6 +23,19 @@ def test_a_session_is_over_when_nothing_was_heard_for_its_whole_time() -> None:
     assert sessions.silent([1, 2], 2501) == []
 
 
+def test_a_new_controller_counts_the_session_of_the_one_before_from_when_it_was_heard() -> None:
+    """Its silence is why there is a new one. But it may only lead no more: half a session is left to say so."""
+    sessions = Sessions(1000)
+    sessions.begin([1, 2], 700, before=1, before_ms=300)
+    assert sessions.silent([1, 2], 1300) == []
+    assert sessions.silent([1, 2], 1301) == [1]
+    sessions.begin([1, 2], 5000, before=1, before_ms=300)
+    assert sessions.silent([1, 2], 5500) == []
+    assert sessions.silent([1, 2], 5501) == [1]
+    sessions.begin([2], 0, before=1, before_ms=0)
+    assert not sessions.is_alive(1, 0)
+
+
 def test_who_was_never_heard_has_no_session() -> None:
     sessions = Sessions(1000)
     assert not sessions.is_alive(1, 0)

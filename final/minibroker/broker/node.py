@@ -59,6 +59,7 @@ from minibroker.wire.schema import Response
 from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.wire.tables.broker_registration import Listener as RegisteredListener
+from minibroker.wire.tables.describe_cluster import DescribeClusterResponse
 from minibroker.wire.tables.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -404,6 +405,8 @@ class ClusterNode(ReplicatedNode):
         add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
         self._forward = Forward(self._peers, self.waiting, authority_id=lambda: self._authority_id)
         self.registry.wrap(ApiKey.PRODUCE, self._send_away_if_not_heard)
+        for key in (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER):
+            self.registry.wrap(key, self._name_ourselves)
         for key in DECIDED:
             self.registry.wrap(key, self._here_or_there)
         for key in self.registry.known():
@@ -412,16 +415,32 @@ class ClusterNode(ReplicatedNode):
         self.registry.wrap(ApiKey.API_VERSIONS, self._gate_for_clients)
         self.quorum.add_handlers(self.registry)
         VoterChanges(self.quorum).add_handlers(self.registry)
-        for key in (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER):
+        for key in (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER):
             self.registry.wrap(key, self._here_or_there)
+        self.registry.wrap(ApiKey.DESCRIBE_QUORUM, self._here_or_there_now)
 
     def _here_or_there(self, call: Call[Any], inner: Handler) -> Answer:
         # What another node has passed on is not passed on again: who takes the wrong one for the leader would do so for
-        # ever. It is refused here, with the code that lets the client ask again.
-        is_passed_on = _is_of_a_node(call)
-        if self.authority.is_active or is_passed_on or self._authority_id in (NOBODY, self._node_id):
+        # ever. It is refused here, with the code that lets the other node ask again.
+        is_here = self.authority.is_active or _is_of_a_node(call)
+        return inner(call) if is_here else self._forward(call)
+
+    def _here_or_there_now(self, call: Call[Any], inner: Handler) -> Answer:
+        """The same for what can be told while nobody decides: that nobody does."""
+        if self._authority_id in (NOBODY, self._node_id):
             return inner(call)
-        return self._forward(call)
+        return self._here_or_there(call, inner)
+
+    def _name_ourselves(self, call: Call[Any], inner: Handler) -> Answer:
+        """Say that this node is the controller: it passes on what is for whoever is (KIP-590).
+
+        A client sends administrative requests to the one that is named, and librdkafka waits for it even if it is dead.
+        Whoever can read this can reach us.
+        """
+        answer = inner(call)
+        if isinstance(answer, MetadataResponse | DescribeClusterResponse) and self._node_id in self._live():
+            answer.controller_id = self._node_id
+        return answer
 
     def _send_away_if_not_heard(self, call: Call[Any], inner: Handler) -> Answer:
         """A leader that followers have left, and who decides too, may be deposed without knowing it.

@@ -6,18 +6,24 @@ So a client may send such a request to any node (KIP-590). Chapter 05 wraps them
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from minibroker.client.errors import ClientError
+from minibroker.client.errors import BrokerUnavailable, ClientError
 from minibroker.partitions.errors import Disconnect
 from minibroker.partitions.registry import Answer, Call
+from minibroker.partitions.server import monotonic_ms
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.replicas.peers import Peers
-from minibroker.wire.schema import Request, Response
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request, Response, Struct
 
 log = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 30_000
+# How long an election of who decides may take.
+_ELECTION_MS = 5000
+_RETRY_S = 0.05
+_ANOTHER_DECIDES = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER})
 
 
 class _Passed:
@@ -59,15 +65,45 @@ class Forward:
         return task
 
     async def _send(self, request: Request, passed: _Passed, version_max: int | None) -> None:
+        deadline_ms = monotonic_ms() + _ELECTION_MS
         try:
-            passed.response = await self._peers.send(
-                self._authority_id(), request, timeout_ms=_TIMEOUT_MS, version_max=version_max
-            )
+            response = await self._ask(request, version_max)
+            # Nothing was done: another node decides by now, or will in a moment. A client would take it for a failure.
+            while not _ANOTHER_DECIDES.isdisjoint(codes_in(response)) and monotonic_ms() < deadline_ms:
+                await asyncio.sleep(_RETRY_S)
+                response = await self._ask(request, version_max)
+            passed.response = response
         except ClientError as error:
             log.warning("%s could not be passed on: %s", type(request).__name__, error)
             passed.error = error
         self._waiting.wake(passed)
         self._waiting.settle()
+
+    async def _ask(self, request: Request, version_max: int | None) -> Response:
+        """Ask who decides; if it is not known or not there, ask again in a moment: an election may be under way."""
+        deadline_ms = monotonic_ms() + _ELECTION_MS
+        while True:
+            try:
+                response: Response = await self._peers.send(
+                    self._authority_id(), request, timeout_ms=_TIMEOUT_MS, version_max=version_max
+                )
+                return response
+            except BrokerUnavailable:
+                # It was not sent. Whatever else goes wrong, it may have been done, and only the client can tell.
+                if monotonic_ms() >= deadline_ms:
+                    raise
+            await asyncio.sleep(_RETRY_S)
+
+
+def codes_in(answer: Struct) -> Iterator[int]:
+    """All error codes of an answer, wherever they are in it."""
+    for field in answer.schema.fields:
+        value = getattr(answer, field.name)
+        if field.name == "error_code":
+            yield value
+        for it in value if isinstance(value, list) else ():
+            if isinstance(it, Struct):
+                yield from codes_in(it)
 
 
 def _too_late() -> Response:
