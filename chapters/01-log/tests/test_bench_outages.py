@@ -1,0 +1,26 @@
+"""How long something did not answer, out of when it did."""
+
+import pytest
+
+from minibroker.bench.outages import Outages, longest_gap_ms
+
+
+@pytest.mark.parametrize(
+    ("times_s", "gap_ms"),
+    [
+        ([], 2000),
+        ([10.5], 1500),
+        ([9.0, 10.0, 10.1, 11.4, 11.9, 12.0, 40.0], 1300),
+        ([10.1, 10.2, 10.3], 1700),
+    ],
+)
+def test_only_what_is_between_the_two_moments_counts(times_s: list[float], gap_ms: int) -> None:
+    assert longest_gap_ms(times_s, begun_s=10.0, ended_s=12.0) == gap_ms
+
+
+def test_outages_are_told_by_percentiles_and_by_what_a_year_can_bear() -> None:
+    outages = Outages("killed", (100, 300, 200, 2000))
+    assert (outages.at(50), outages.at(99)) == (200, 2000)
+    assert " ".join(outages.text().split()) == "killed 4 times p50 200 ms p99 2000 ms max 2000 ms"
+    assert outages.document()["lasted_ms"] == [100, 300, 200, 2000]
+    assert outages.budget_text(0.9999) == "99.990% of a year leaves 3,154 s: 15,768 such at p50, 1,577 at the max"

@@ -1,0 +1,39 @@
+"""The program behind `make chaos`: a short run, and the proof that it would notice."""
+
+from pathlib import Path
+
+import chaos
+import pytest
+from brokers import IS_OURS
+from clusters import Tally
+
+GOOD = [b"0", b"1", b"2"]
+ACKED: dict[bytes, int | None] = {b"0": 0, b"1": None, b"2": 2}
+
+
+@pytest.mark.parametrize(
+    ("values", "acked", "wrong"),
+    [
+        (GOOD, ACKED, Tally(acked=3)),
+        ([b"0", b"1"], ACKED, Tally(acked=3, lost=1)),
+        ([b"0", b"1", b"1", b"2"], ACKED, Tally(acked=3, twice=1, elsewhere=1)),
+        ([b"1", b"0", b"2"], ACKED, Tally(acked=3, out_of_order=1, elsewhere=1)),
+        ([b"0", b"1", b"7", b"2"], ACKED, Tally(acked=3, out_of_order=1, elsewhere=1)),
+    ],
+)
+def test_what_is_wrong_with_a_log_is_counted(values: list[bytes], acked: dict[bytes, int | None], wrong: Tally) -> None:
+    tally = Tally()
+    tally.add(values, acked)
+    assert tally == wrong
+    assert tally.is_well == (values == GOOD)
+
+
+def test_a_few_faults_cost_time_and_nothing_else(tmp_path: Path) -> None:
+    if not IS_OURS:
+        pytest.skip("needs nodes of its own")
+    said: list[str] = []
+    report = chaos.run(tmp_path, cycles=2, seed=3, say=said.append)
+    assert report.is_well, report.text()
+    assert len(said) == 2
+    assert "2 cycles" in report.text()
+    assert " 0 lost, 0 twice, 0 out of order" in report.text()

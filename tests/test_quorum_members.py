@@ -1,0 +1,191 @@
+"""Who belongs to a cluster: a broker that joins, a voter that lost its disk; and any node takes administrative requests
+(C2, C7, P11).
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from brokers import eventually, unique
+from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
+from clients_stock import READ_S_MAX, Message, admin, confluent_write, forgiving_leaks
+from clusters import QuorumCluster, Sender
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as PythonTopicPartition
+
+from minibroker.client.blocking import Client
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest, VoterListener
+from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest
+
+pytest_plugins = ["clusters_fixtures"]
+
+EVERYBODY = (1, 2, 3)
+
+
+@contextmanager
+def python_admin(address: str) -> Iterator[KafkaAdminClient]:
+    with forgiving_leaks():
+        client = KafkaAdminClient(bootstrap_servers=address)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+def set_config(quorum: QuorumCluster, topic: str, name: str, value: str, *, through: int) -> None:
+    client = admin(quorum.address_of(through))
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    client.incremental_alter_configs([resource])[resource].result(READ_S_MAX)
+
+
+def config_of(quorum: QuorumCluster, topic: str, name: str, *, through: int) -> str:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    client = admin(quorum.address_of(through))
+    found = client.describe_configs([resource])[resource].result(READ_S_MAX)
+    return str(found[name].value)
+
+
+def test_any_node_takes_administrative_requests_of_stock_clients(quorum: QuorumCluster) -> None:
+    decides = quorum.controller()
+    for through in EVERYBODY:
+        topic = quorum.create(unique("any"), [[1, 2, 3]], through=through)
+        other = through % 3 + 1
+        set_config(quorum, topic, "retention.ms", "12345", through=other)
+        eventually(lambda t=topic, n=through: config_of(quorum, t, "retention.ms", through=n) == "12345", "it is set")  # type: ignore[misc]
+        client = admin(quorum.address_of(other))
+        client.create_partitions([NewPartitions(topic, 2)])[topic].result(READ_S_MAX)
+        for number in EVERYBODY:
+            eventually(lambda t=topic, n=number: quorum.state(t, 1, at=n), "all have two partitions")  # type: ignore[misc]
+        client = admin(quorum.address_of(through))
+        client.delete_topics([topic])[topic].result(READ_S_MAX)
+        cluster = client.describe_cluster().result(READ_S_MAX)
+        assert sorted(node.id for node in cluster.nodes) == list(EVERYBODY)
+        # Who answers passes on what is for the controller; who decides may be dead.
+        assert cluster.controller.id == through
+        with python_admin(quorum.address_of(through)) as theirs:
+            found = theirs.describe_metadata_quorum()["topics"][0]["partitions"][0]
+        voting = sorted(it["replica_id"] for it in found["current_voters"])
+        assert (found["leader_id"], voting) == (decides, list(EVERYBODY))
+
+
+def test_partitions_move_and_leaders_are_elected_at_the_word_of_stock_clients(quorum: QuorumCluster) -> None:
+    topic = quorum.create(unique("moves"), [[1, 2]])
+    away, where = PythonTopicPartition(topic, 0), TopicPartition(topic, 0)
+    with python_admin(quorum.address_of(3)) as theirs:
+        theirs.alter_partition_reassignments({away: [3, 1]})
+        eventually(lambda: not theirs.list_partition_reassignments(), "the move is over")
+    quorum.await_isr(topic, 1, 3, at=EVERYBODY)
+    client = admin(quorum.bootstrap)
+    result = client.elect_leaders(ElectionType.PREFERRED, [where]).result(READ_S_MAX)
+    assert result[where] is None or quorum.leader(topic) == 3
+    eventually(lambda: (state := quorum.state(topic, at=1)) and state.leader == 3, "node 3 leads")
+
+
+def test_the_wrong_node_says_so_and_any_node_leads_to_the_right_one(quorum: QuorumCluster) -> None:
+    topic = quorum.create(unique("wrong"), [[2, 3, 1]])
+    partitions = array([i32(0) + data32(Batch(record(b"value")).encode())])
+    frame = header(PRODUCE, 7) + string(None) + i16(-1) + i32(1000) + array([string(topic) + partitions])
+    for number in (1, 3):
+        with Connection(quorum[number]) as connection:
+            assert connection.produce(frame).code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    offsets = [confluent_write(quorum.address_of(it), topic, [Message(b"value")])[0] for it in EVERYBODY]
+    assert offsets == [0, 1, 2]
+
+
+def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> None:
+    topic = quorum.create(unique("joins"), [[1, 2, 3]], min_insync_replicas=2)
+    try:
+        with Sender(quorum, topic) as sender:
+            sender.await_acks()
+            quorum.add(4).restart()
+            state = quorum.quorum(at=4)
+            assert state is not None
+            assert [it.replica_id for it in state.observers] == [4]
+            with python_admin(quorum.bootstrap) as theirs:
+                theirs.alter_partition_reassignments({PythonTopicPartition(topic, 0): [4, 2, 3]})
+            quorum.await_isr(topic, 2, 3, 4)
+            assert quorum.leader(topic, among=[2, 3, 4])
+            sender.await_acks()
+            # Node 1 has nothing of it any more; the new one may lead.
+            eventually(lambda: not (quorum[1].data / f"{topic}-0").exists(), "node 1 has let it go")
+            client = admin(quorum.bootstrap)
+            client.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(READ_S_MAX)
+            eventually(lambda: (state := quorum.state(topic, at=2)) and state.leader == 4, "node 4 leads")
+            sender.await_acks()
+            sender.finish()
+        sender.check()
+        quorum[4].stop()
+    finally:
+        quorum.remove(4)
+
+
+def voters(quorum: QuorumCluster, *, at: int) -> dict[int, bytes]:
+    """Who votes, and with which directory."""
+    state = quorum.quorum(at=at)
+    return {} if state is None else {it.replica_id: bytes(it.replica_directory_id) for it in state.current_voters}
+
+
+def ask(quorum: QuorumCluster, request: Any, *, at: int) -> tuple[int, str | None]:
+    with Client(quorum[at].address) as client:
+        response = client.send(request)
+    return response.error_code, response.error_message
+
+
+def test_a_voter_that_lost_its_disk_follows_until_it_is_taken_in_again(quorum: QuorumCluster) -> None:
+    decides = quorum.controller()
+    lost, other = (it for it in EVERYBODY if it != decides)
+    topic = quorum.create(unique("disk"), [[lost, decides, other]], min_insync_replicas=2)
+    eventually(lambda: len(voters(quorum, at=decides)) == 3, "all voters are known")
+    before = voters(quorum, at=decides)
+    with Sender(quorum, topic) as sender:
+        sender.await_acks()
+        quorum[lost].kill()
+        shutil.rmtree(quorum[lost].data)
+        # It comes back with another directory. It has left the in-sync set, is filled again, and is in sync again.
+        quorum[lost].restart()
+        quorum.await_isr(topic, *EVERYBODY)
+        sender.await_acks()
+        sender.finish()
+    sender.check()
+    state = quorum.quorum(at=other)
+    assert state is not None
+    (now,) = [bytes(it.replica_directory_id) for it in state.observers if it.replica_id == lost]
+    assert now != before[lost]
+    # It does not vote, and cannot be taken in beside its old self.
+    listener = VoterListener(name="CONTROLLER", host="127.0.0.1", port=int(quorum.address_of(lost).rpartition(":")[2]))
+    add = AddRaftVoterRequest(timeout_ms=10_000, voter_id=lost, voter_directory_id=now, listeners=[listener])
+    assert ask(quorum, add, at=other)[0] == ErrorCode.DUPLICATE_VOTER
+    unknown = RemoveRaftVoterRequest(voter_id=lost, voter_directory_id=now)
+    assert ask(quorum, unknown, at=other)[0] == ErrorCode.VOTER_NOT_FOUND
+    remove = RemoveRaftVoterRequest(voter_id=lost, voter_directory_id=before[lost])
+    assert ask(quorum, remove, at=other) == (ErrorCode.NONE, None)
+    assert ask(quorum, add, at=lost) == (ErrorCode.NONE, None)
+    assert voters(quorum, at=lost) == {**before, lost: now}
+    # It counts: without one of the others there is a majority with it.
+    quorum[decides].kill()
+    assert quorum.controller(among=[lost, other])
+    quorum.create(unique("decided"), [[lost, other]], through=lost)
+
+
+def test_a_node_with_the_data_of_another_cluster_ends_and_says_why(quorum: QuorumCluster) -> None:
+    node = quorum[2]
+    node.stop()
+    properties, log = node.data / "meta.properties", next((node.data / "__cluster_metadata-0").glob("*.log"))
+    text, data = properties.read_text(), log.read_bytes()
+    try:
+        properties.write_text(text.replace("cluster.id=", "cluster.id=x"))
+        node.begin()
+        assert node.await_end() == 1
+        # Whoever it asks first says so: a voter of whom it wants the metadata, or who decides, whom it knew before.
+        last = node.log().splitlines()[-1]
+        assert "are of another one" in last or "the request is meant for another cluster" in last
+        assert not node.complaints(), node.complaints()
+        # It has taken nothing over.
+        assert log.read_bytes() == data
+    finally:
+        properties.write_text(text)
