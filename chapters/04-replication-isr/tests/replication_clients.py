@@ -236,7 +236,8 @@ class Consumer:
         if asked != self.asked:
             return
         if answer.code is ErrorCode.OFFSET_OUT_OF_RANGE and answer.log_start_offset > self.position:
-            self.position = answer.log_start_offset
+            # What it has read before is gone, so there is nothing that a new leader could be asked about.
+            self.position, self.last_epoch = answer.log_start_offset, -1
             self.world.states.reach("consumer reset to the log's start")
         now_ms = self.world.scheduler.now_ms
         for batch in batches(answer.records):
