@@ -10,6 +10,7 @@ from minibroker.metadata.errors import CorruptMetadata, UnknownRecord
 from minibroker.metadata.records import (
     RECORDS,
     BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -20,6 +21,7 @@ from minibroker.metadata.records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
     decode_record,
     encode_record,
 )
@@ -106,6 +108,11 @@ BY_HAND: list[tuple[MetadataRecord, str]] = [
     (
         FeatureLevelRecord(name="metadata.version", feature_level=7),
         "01 0c 00" + "11" + b"metadata.version".hex() + "0007 00",
+    ),
+    (UnregisterBrokerRecord(broker_id=3, broker_epoch=7), "01 01 00" + "00000003 0000000000000007 00"),
+    (
+        BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=7, fenced=-1, in_controlled_shutdown=1),
+        "01 11 01" + "00000003 0000000000000007" + "02" + "00 01 ff" + "01 01 01",
     ),
     (NoOpRecord(), "01 14 00 00"),
 ]

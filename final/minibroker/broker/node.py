@@ -91,6 +91,14 @@ BETWEEN_NODES = frozenset(
         ApiKey.ALLOCATE_PRODUCER_IDS,
     }
 )
+# What no client ever asks. Until nodes prove who they are, they are known by the name they give themselves.
+FOR_NODES_ALONE = (
+    *sorted(BETWEEN_NODES - {ApiKey.API_VERSIONS}),
+    ApiKey.VOTE,
+    ApiKey.BEGIN_QUORUM_EPOCH,
+    ApiKey.END_QUORUM_EPOCH,
+    ApiKey.FETCH_SNAPSHOT,
+)
 # What only who decides can answer, besides chapter 04's.
 DECIDED = (*FORWARDED, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS)
 
@@ -418,6 +426,8 @@ class ClusterNode(ReplicatedNode):
         for key in (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER):
             self.registry.wrap(key, self._here_or_there)
         self.registry.wrap(ApiKey.DESCRIBE_QUORUM, self._here_or_there_now)
+        for key in FOR_NODES_ALONE:
+            self.registry.wrap(key, self._refuse_clients)
 
     def _here_or_there(self, call: Call[Any], inner: Handler) -> Answer:
         # What another node has passed on is not passed on again: who takes the wrong one for the leader would do so for
@@ -462,6 +472,11 @@ class ClusterNode(ReplicatedNode):
     def _gate(self, call: Call[Any], inner: Handler) -> Answer:
         if not self._is_serving:
             raise Disconnect("this node is not part of its cluster yet")
+        return inner(call)
+
+    def _refuse_clients(self, call: Call[Any], inner: Handler) -> Answer:
+        if not _is_of_a_node(call):
+            raise Disconnect(f"{type(call.request).__name__} is for nodes alone, and came from {call.peer}")
         return inner(call)
 
     def _gate_for_clients(self, call: Call[Any], inner: Handler) -> Answer:

@@ -42,6 +42,8 @@ class EpochCache:
         self._files = files
         self._path = f"{directory}/{LEADER_EPOCH_CHECKPOINT}"
         self.entries: list[EpochEntry] = []
+        self._written_epoch = NO_EPOCH
+        """The last epoch in the file."""
 
     # Questions --------------------------------------------------------------------------------------------------------
 
@@ -71,12 +73,12 @@ class EpochCache:
     # Changes ----------------------------------------------------------------------------------------------------------
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """An epoch begins. A leader says so before its first record, so that the file is never behind the log."""
+        """An epoch begins. It is written down with its first record: to begin to lead costs no write."""
         if epoch <= self.latest_epoch:
             return
         # Entries that no record ever followed make way: a leader that wrote nothing was no part of history.
         kept = [entry for entry in self.entries if entry.start_offset < start_offset]
-        self._replace([*kept, EpochEntry(epoch, start_offset)])
+        self.entries = [*kept, EpochEntry(epoch, start_offset)]
 
     def truncate_end(self, offset: int) -> None:
         """The log ends with `offset`: epochs that begin there or later have no record in it."""
@@ -95,6 +97,7 @@ class EpochCache:
     def _replace(self, entries: list[EpochEntry]) -> None:
         self.entries = entries
         checkpoint.write(self._files, self._path, encode(entries))
+        self._written_epoch = self.latest_epoch
 
     # What the log tells -----------------------------------------------------------------------------------------------
 
@@ -102,6 +105,8 @@ class EpochCache:
         """A batch is in the log; a follower learns of a new epoch by it."""
         if header.leader_epoch > self.latest_epoch:
             self.assign(header.leader_epoch, header.base_offset)
+        if header.leader_epoch > self._written_epoch:
+            self._replace(self.entries)
 
     replay = on_append
 
@@ -109,9 +114,10 @@ class EpochCache:
         """Take up the file, cut to what is in the log; return the first offset that may not be in it."""
         entries = self._read()
         if entries is None:
-            self.entries = []
+            self.entries, self._written_epoch = [], NO_EPOCH
             return log_start_offset
         self.entries = entries
+        self._written_epoch = self.latest_epoch
         self.truncate_end(log_end_offset)
         self.truncate_start(log_start_offset)
         # A process may die between writing a batch and writing down its epoch: look at the last batch again.

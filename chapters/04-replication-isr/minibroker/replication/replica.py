@@ -155,7 +155,7 @@ class Replica(LocalPartition):
             self._follow(image)
 
     def _lead(self, image: PartitionImage, broker_epochs: Mapping[int, int], now_ms: int) -> None:
-        # Whatever is in the log stays there, and the epoch begins behind it: written down before anything is appended.
+        # Whatever is in the log stays there, and the epoch begins behind it; its first record writes that down.
         epoch_start_offset = self.log.log_end_offset
         self.epochs.assign(image.leader_epoch, epoch_start_offset)
         if self.leading is None:

@@ -60,8 +60,8 @@ class FetchSnapshotRequest(Request, key=59, versions="0-1", flexible="0+"):
 class LeaderIdAndEpoch(Struct):
     """Who leads now."""
 
-    leader_id: int = int32(about="the leader, -1 if it is not known")
-    leader_epoch: int = int32(about="the epoch")
+    leader_id: int = int32(default=0, about="the leader, -1 if it is not known")
+    leader_epoch: int = int32(default=0, about="the epoch")
 
 
 class FoundSnapshotId(Struct):
