@@ -26,6 +26,15 @@ def fetch(raft: Raft, node_id: int, offset: int, *, now_ms: int = 0) -> None:
     assert raft.on_fetch(Fetch(raft.epoch, key, offset, last_epoch), now_ms).code is ErrorCode.NONE
 
 
+def test_who_was_stuck_itself_hears_first_what_others_have_said() -> None:
+    """To open a thousand logs takes seconds. What the leader has said meanwhile waits in the socket."""
+    raft = QuorumNode(1, voters(1, 2, 3), chance=lambda _below: 0).open(0)
+    deadline_ms = raft.next_deadline_ms
+    raft.on_stuck(3000)
+    assert raft.tick(deadline_ms) == []
+    assert len(raft.tick(deadline_ms + 3000)) == 2
+
+
 def test_a_new_set_of_voters_decides_about_itself() -> None:
     """Of one voter and one more, one is no majority: what the old set could decide alone, the new one cannot."""
     raft = alone()

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from minibroker.broker.authority import ClusterAuthority
+from minibroker.broker.slicing import slices
 from minibroker.client.errors import ClientError, known_code
 from minibroker.controller.answering import ControllerDecisions
 from minibroker.controller.deciding import Controller
@@ -77,6 +78,8 @@ _SESSION_CHECK_S = 0.1
 _GOODBYE_MS_MAX = 10_000
 _LONELY_MS_MAX = 1000
 _TELL_MS = 2000
+# How many partitions are opened, or led by somebody else, before others have their turn.
+_SLICE = 4
 
 # Where a node that listens everywhere finds itself.
 _REACHED_AT = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -117,6 +120,7 @@ class ClusterNode(ReplicatedNode):
         self._leaving = asyncio.Event()
         self._unfenced = asyncio.Event()
         self._may_go = asyncio.Event()
+        self._is_behind = asyncio.Event()
         self._heard_ms = 0
         """When this node last said something that who decides has heard."""
 
@@ -173,13 +177,35 @@ class ClusterNode(ReplicatedNode):
         image = self.authority.image
         self.store.start(image, is_removed=self.authority.is_removed)
         self._reconfigure(Image(), image)
-        self.authority.subscribe(self.store.follow)
+        self._wanted_image = image
+        self.authority.subscribe(self._follow)
+        self._begin(self._follow_on())
         self.authority.subscribe(self._reconfigure)
         self._is_serving = True
         self.upkeep.start()
         if self._is_broker:
             self._begin(self._heartbeat())
             await self._unfenced.wait()
+
+    def _follow(self, _old: Image, new: Image) -> None:
+        """Do at once what is quickly done; the rest in between other things."""
+        is_behind = self.store.image is not self._wanted_image
+        self._wanted_image = new
+        if not is_behind:
+            self._follow_a_little()
+        self._is_behind.set()
+
+    def _follow_a_little(self) -> None:
+        self.store.follow(self.store.image, next(slices(self.store.image, self._wanted_image, _SLICE)))
+
+    async def _follow_on(self) -> None:
+        while True:
+            await self._is_behind.wait()
+            self._is_behind.clear()
+            while self.store.image is not self._wanted_image:
+                self._follow_a_little()
+                self.waiting.settle()
+                await asyncio.sleep(0)
 
     async def identify(self, path: str) -> Identity:
         """Whose directory this is. A voter's new one is of the cluster that its voters are; others ask the voters."""

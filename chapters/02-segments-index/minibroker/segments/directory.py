@@ -130,7 +130,8 @@ class DataDirectory:
                 doomed.append(self._rename(partition, "delete"))
             except OSError as error:
                 failures[partition] = error
-        self._files.fsync_directory(self._path)
+        if doomed:
+            self._files.fsync_directory(self._path)
         # What a disk does not want to give up goes at the next start. Readers of a slice keep its file.
         for directory in doomed:
             self._background(lambda directory=directory: self._try_to_remove(directory))  # type: ignore[misc]

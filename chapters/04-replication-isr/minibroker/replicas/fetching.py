@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _PATIENCE_MS = 2000
 # The first pause after an error: mostly the leader has not heard yet that it leads. The next ones double.
 _SOON_MS = 50
+_ANEW_MS = 250
 _NO_SESSION_EPOCH = -1
 
 
@@ -87,6 +88,7 @@ class Fetchers:
         self._later: dict[TopicPartition, int] = {}
         self._failures: dict[TopicPartition, int] = {}
         self._news: dict[int, asyncio.Event] = {}
+        self._asked_anew_ms: dict[int, int] = {}
 
     def follow(self, replica: Replica) -> None:
         """A replica has got another leader, or has none; it is fetched for from now on, or no more."""
@@ -102,12 +104,26 @@ class Fetchers:
             self._leader_of[replica.name] = leader
             self._groups.setdefault(leader, {})[replica.name] = replica
             if leader in self._tasks:
-                # A question that does not name it may wait at the leader for a while, and writes wait for this node.
-                self._peers.hang_up(leader, "fetch")
+                self._ask_anew(leader)
             else:
                 self._news[leader] = asyncio.Event()
                 task = self._tasks[leader] = asyncio.create_task(self._run(leader))
                 task.add_done_callback(self._on_ended)
+
+    def _ask_anew(self, leader: int) -> None:
+        """A question that does not name a new partition may wait at the leader for a while, and writes wait for us.
+
+        So it is given up, but not too often: a thousand partitions may come one after the other.
+        """
+        loop, now_ms = asyncio.get_running_loop(), monotonic_ms()
+        if now_ms >= self._asked_anew_ms.get(leader, 0) + _ANEW_MS:
+            self._asked_anew_ms[leader] = now_ms
+            self._peers.hang_up(leader, "fetch")
+        elif now_ms >= self._asked_anew_ms[leader]:
+            # The next time is set; whoever comes before it is served by it, too.
+            self._asked_anew_ms[leader] += _ANEW_MS
+            delay_ms = self._asked_anew_ms[leader] - now_ms
+            loop.call_later(delay_ms / 1000, lambda: self._peers.hang_up(leader, "fetch"))
 
     def forget(self, name: TopicPartition) -> None:
         """A partition is not followed any more."""
@@ -162,7 +178,7 @@ class Fetchers:
         if not wanted:
             return self._until_later(leader)
         # What was put off is to be asked for in time.
-        wait_ms = min(self._settings.wait_ms_max, self._until_later(leader))
+        wait_ms = min(self._settings.wait_ms_max, max(self._until_later(leader), _SOON_MS))
         request = self._request(wanted, wait_ms=wait_ms)
         response = await self._peers.send(leader, request, line="fetch", timeout_ms=wait_ms + _PATIENCE_MS)
         for topic in response.responses:

@@ -69,6 +69,7 @@ _FETCH_WAIT_MS = 300
 _PATIENCE_MS = 1000
 _SNAPSHOT_PIECE_BYTES = 1024**2
 _TICK_S_MAX = 0.05
+_STUCK_MS = 250
 _RETRY_S = 0.05
 _GOODBYE_S = 0.5
 
@@ -195,14 +196,21 @@ class Quorum:
         self._begin(self._fetch())
 
     async def _tick(self) -> None:
+        due_ms = monotonic_ms()
         while True:
             now_ms = monotonic_ms()
+            if now_ms - due_ms > _STUCK_MS:
+                # Many logs were opened, or the process was paused. To stand now would only disturb.
+                self.raft.on_stuck(now_ms - due_ms)
             self.step(self.raft.tick(now_ms))
             if self.raft.is_leader:
                 self.raft.bind_voters(timestamp=now_ms)
                 self.step()
             self.maybe_snapshot()
-            await asyncio.sleep(min(max(self.raft.next_deadline_ms - now_ms, 1) / 1000, _TICK_S_MAX))
+            pause_s = min(max(self.raft.next_deadline_ms - now_ms, 1) / 1000, _TICK_S_MAX)
+            # What was done here takes time, too, and others have to wait for that.
+            due_ms = now_ms + round(pause_s * 1000)
+            await asyncio.sleep(pause_s)
 
     async def _fetch(self) -> None:
         while True:

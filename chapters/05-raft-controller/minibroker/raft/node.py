@@ -261,6 +261,12 @@ class Raft:
             return []
         return self._canvass(now_ms)
 
+    def on_stuck(self, late_ms: int) -> None:
+        """This node itself did nothing for so long: what others have said meanwhile is still to be heard."""
+        self._deadline_ms += late_ms
+        for progress in self._followers.values():
+            progress.last_fetch_ms += late_ms
+
     def _lead_on(self, now_ms: int) -> list[Send]:
         # It has let itself go, and that is decided.
         if not self.is_voter and self._is_settled:
