@@ -371,7 +371,8 @@ class Sender:
         """When acknowledgements came, of each partition."""
         self._pause_s = pause_s
         settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 5, "delivery.timeout.ms": 120_000}
-        settings |= {"retry.backoff.ms": 50, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+        settings |= {"retry.backoff.ms": 50, "retry.backoff.max.ms": 200}
+        settings |= {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
         quiet = {"socket.timeout.ms": timeout_ms + 1000, "request.timeout.ms": timeout_ms, "log_level": 0}
         self._producer = confluent_producer(cluster.bootstrap, **settings | quiet)
         self._is_over = threading.Event()
