@@ -7,11 +7,8 @@ only here.
 """
 
 import sys
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import controller_world
 import raft_world
@@ -26,10 +23,9 @@ from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
 from minibroker.replication import authority
 from minibroker.replication.leader import Leadership
-from minibroker.simulation.world import Outcome
+from minibroker.simulation.planted import Bug, Patch, print_table
 
-SEEDS_MAX = 500
-Patch = tuple[Any, str, Any]
+SCENARIOS = Path(__file__).parent / "scenarios"
 
 
 # What is wrong --------------------------------------------------------------------------------------------------------
@@ -134,91 +130,49 @@ def _always(*_arguments: object, **_named: object) -> bool:
 # The bugs -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Bug:
-    """A bug: what it patches, and the world and a seed in which it is found; or the scenario that shows it."""
+def _quorum(name: str, *patches: Patch, seed: int, invariant: int | None) -> Bug:
+    return Bug(name, patches, world=raft_world.World, seed=seed, invariant=invariant)
 
-    name: str
-    patches: tuple[Patch, ...]
-    world: Any = None
-    seed: int = 0
-    scenario: str = ""
 
-    def planted(self) -> ExitStack:
-        """The code with the bug in it."""
-        stack = ExitStack()
-        for target, attribute, value in self.patches:
-            stack.enter_context(patch.object(target, attribute, value))
-        return stack
+def _cluster(name: str, *patches: Patch, seed: int, invariant: int | None) -> Bug:
+    return Bug(name, patches, world=controller_world.World, seed=seed, invariant=invariant)
 
-    def run(self, seed: int) -> Outcome:
-        """A seed, with the bug."""
-        with self.planted():
-            outcome: Outcome = self.world(seed).run()
-            return outcome
 
-    def play(self) -> tuple[str, str]:
-        """The scenario without the bug, and with it."""
-        text = (Path(__file__).parent / "scenarios" / f"{self.scenario}.txt").read_text()
-        with self.planted():
-            try:
-                return text, Stage().play(text)
-            except AssertionError as error:
-                return text, str(error)
+def _shown(name: str, *patches: Patch, by: str) -> Bug:
+    return Bug(name, patches, scenario=SCENARIOS / f"{by}.txt", stage=Stage)
 
 
 BUGS = (
-    Bug("a vote is not on the disk", ((Ballot, "write", _write_in_memory),), raft_world.World, 3),
-    Bug("a lost disk keeps its voter's key", ((QuorumNode, "_new_disk", _same_directory),), raft_world.World, 6),
-    Bug("old epochs are decided by counting", ((Raft, "_advance", _advance_without_epoch),), scenario="raft-figure-8"),
-    Bug(
+    _quorum("a vote is not on the disk", (Ballot, "write", _write_in_memory), seed=3, invariant=None),
+    _quorum("a lost disk keeps its voter's key", (QuorumNode, "_new_disk", _same_directory), seed=6, invariant=None),
+    _shown("old epochs are decided by counting", (Raft, "_advance", _advance_without_epoch), by="raft-figure-8"),
+    _quorum(
         "a leader counts itself before its flush",
-        ((Raft, "_advance", _advance_before_flush), (Raft, "_write", _write_without_flush)),
-        raft_world.World,
-        4,
+        (Raft, "_advance", _advance_before_flush),
+        (Raft, "_write", _write_without_flush),
+        seed=4,
+        invariant=None,
     ),
-    Bug("no pre-vote", ((Raft, "_canvass", _stand_at_once),), scenario="raft-disruptive-node"),
-    Bug("a vote for who has less of the log", ((Raft, "_is_up_to_date", _always),), raft_world.World, 1),
-    Bug("a leader that is left alone leads on", ((Raft, "_lead_on", _lead_on_alone),), raft_world.World, 1),
-    Bug(
-        "two changes of voters at once",
-        ((Raft, "_is_settled", property(_is_leader)),),
-        scenario="raft-one-change-at-a-time",
+    _shown("no pre-vote", (Raft, "_canvass", _stand_at_once), by="raft-disruptive-node"),
+    _quorum("a vote for who has less of the log", (Raft, "_is_up_to_date", _always), seed=1, invariant=None),
+    _quorum("a leader that is left alone leads on", (Raft, "_lead_on", _lead_on_alone), seed=1, invariant=None),
+    _shown(
+        "two changes of voters at once", (Raft, "_is_settled", property(_is_leader)), by="raft-one-change-at-a-time"
     ),
-    Bug("the log forgets what is not decided", ((Raft, "forget_before", _forget_all),), raft_world.World, 2),
-    Bug("only voters are taken for the leader", ((Raft, "target", _target_among_voters),), raft_world.World, 189),
-    Bug("a stale leader's order is accepted", ((authority, "_check_epochs", _nothing),), controller_world.World, 96),
-    Bug(
+    _quorum("the log forgets what is not decided", (Raft, "forget_before", _forget_all), seed=2, invariant=None),
+    _quorum("only voters are taken for the leader", (Raft, "target", _target_among_voters), seed=189, invariant=None),
+    _cluster("a stale leader's order is accepted", (authority, "_check_epochs", _nothing), seed=96, invariant=None),
+    _cluster(
         "an old incarnation is heard",
-        ((Leadership, "is_stale", _never), (lifecycle.RegisterFenced, "_change", _change_as_if_whole)),
-        controller_world.World,
-        19,
+        (Leadership, "is_stale", _never),
+        (lifecycle.RegisterFenced, "_change", _change_as_if_whole),
+        seed=19,
+        invariant=None,
     ),
-    Bug("a replica that went is believed", ((moving, "_led_anew", _as_it_is),), controller_world.World, 72),
-    Bug("a fenced broker is elected", ((lifecycle, "without", _without_but_the_last),), controller_world.World, 10),
+    _cluster("a replica that went is believed", (moving, "_led_anew", _as_it_is), seed=72, invariant=None),
+    _cluster("a fenced broker is elected", (lifecycle, "without", _without_but_the_last), seed=10, invariant=None),
 )
 
 
-def search(bug: Bug) -> tuple[int, str]:
-    """The first seed that finds a bug, and how."""
-    for seed in range(1, SEEDS_MAX + 1):
-        violation = bug.run(seed).violation
-        if violation is not None:
-            return seed, violation
-    return 0, "not found"
-
-
-def main(names: list[str]) -> None:
-    for bug in BUGS:
-        if names and not any(name in bug.name for name in names):
-            continue
-        if bug.scenario:
-            found, how = bug.scenario, "the transcript differs" if len(set(bug.play())) > 1 else "not found"
-        else:
-            seed, how = search(bug)
-            found = f"{bug.world.__module__} {seed}"
-        print(f"{bug.name:<48} {found:<24} {how[:150]}", flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print_table(BUGS, sys.argv[1:])

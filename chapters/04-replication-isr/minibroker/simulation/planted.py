@@ -1,0 +1,102 @@
+"""Bugs to plant, and what finds each: the test of the tests. The shell of this room: it changes code while it runs.
+
+A simulator that finds nothing is good news, or a bad simulator. So a chapter lists bugs, each as a patch of its code
+that holds for the time of a `with`; the code itself has no switch for any of them. A bug is found by the seed of a
+world, or by a scenario whose transcript comes out otherwise.
+
+    BUGS = (
+        Bug("the watermark ignores the pending set", ((Leadership, "maximal_isr", …),), world=World, seed=1, invariant=12),
+        Bug("a deposed leader answers", ((Replica, "check_leader", …),), scenario=HERE / "kip-320.txt", stage=Stage),
+    )
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from minibroker.simulation.world import Outcome, World
+
+SEEDS_MAX = 500
+Patch = tuple[Any, str, Any]
+"""The owner of a name, the name, and what it is to stand for."""
+
+
+class Stage(Protocol):
+    """Plays a scenario, and returns it with what was seen."""
+
+    def play(self, text: str) -> str:
+        """Play it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug: what it patches, and the world and a seed in which it is found; or the scenario that shows it."""
+
+    name: str
+    patches: tuple[Patch, ...]
+    world: type[World] | None = None
+    seed: int = 0
+    """The first seed that finds it."""
+    invariant: int | None = None
+    """Which invariant that seed sees broken; None if the code trips over its own assertions."""
+    scenario: Path | None = None
+    stage: Callable[[], Stage] | None = None
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The code with the bug in it."""
+        with ExitStack() as stack:
+            for owner, name, value in self.patches:
+                # What is only inherited is taken away again, not written down in the subclass.
+                if name in vars(owner):
+                    stack.callback(setattr, owner, name, vars(owner)[name])
+                else:
+                    stack.callback(delattr, owner, name)
+                setattr(owner, name, value)
+            yield
+
+    def run(self, seed: int) -> Outcome:
+        """A seed, with the bug."""
+        assert self.world is not None, f"{self.name} is found by a scenario"
+        with self.planted():
+            return self.world(seed).run()
+
+    def play(self) -> tuple[str, str]:
+        """The scenario as it is recorded, and as it goes with the bug."""
+        assert self.scenario is not None, f"{self.name} is found by a seed"
+        assert self.stage is not None
+        recorded = self.scenario.read_text(encoding="utf-8")
+        with self.planted():
+            try:
+                return recorded, self.stage().play(recorded)
+            except AssertionError as error:
+                return recorded, str(error)
+
+    @property
+    def found_by(self) -> str:
+        """What finds it, for a table."""
+        if self.scenario is not None:
+            return f"the transcript `{self.scenario.stem}`"
+        return f"seed {self.seed} of `{self.world.__module__ if self.world else ''}`"
+
+
+def look_for(bug: Bug, seeds: Sequence[int] = range(1, SEEDS_MAX + 1)) -> str:
+    """What finds a bug, looked for anew: the first seed of all, or its scenario; and how it shows."""
+    if bug.scenario is not None:
+        recorded, played = bug.play()
+        return f"{bug.found_by}: it comes out otherwise" if recorded != played else "not found by its transcript"
+    for seed in seeds:
+        outcome = bug.run(seed)
+        if outcome.violation is not None:
+            return f"seed {seed}: {outcome.violation}"
+    return f"not found in {len(seeds)} seeds"
+
+
+def print_table(bugs: Sequence[Bug], names: Sequence[str]) -> None:
+    """Look for every bug whose name has one of these in it, or for all."""
+    for bug in bugs:
+        if not names or any(name in bug.name for name in names):
+            print(f"{bug.name:<58} {look_for(bug)[:160]}", flush=True)

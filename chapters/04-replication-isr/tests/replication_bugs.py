@@ -1,0 +1,219 @@
+"""Bugs that replication could have, most of which Kafka once had, each as a patch; and what finds it.
+
+    PYTHONPATH=chapters/04-replication-isr/tests python -m replication_bugs [PART OF A NAME…]
+
+looks for every bug anew, in 500 seeds at most, and prints the table.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from replication_stage import Stage
+from replication_world import World
+
+from minibroker.metadata.image import Image, PartitionImage
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.partition import ACKS_ALL, Appended, EpochEnd, LocalPartition, Reader
+from minibroker.partitions.producers import ProducerStates
+from minibroker.replication import authority, replica
+from minibroker.replication.authority import IsrChange, RegisterReplicas
+from minibroker.replication.epochs import EpochCache
+from minibroker.replication.follower import Fetched
+from minibroker.replication.leader import Altered, IsrProposal, Leadership
+from minibroker.replication.replica import Replica
+from minibroker.simulation.planted import Bug, print_table
+from minibroker.wire.codes import ErrorCode
+
+SCENARIOS = Path(__file__).parent / "scenarios"
+
+
+# Acknowledging and showing too early ----------------------------------------------------------------------------------
+
+
+def _acks_at_once(self: Replica, appended: Appended, *, acks: int) -> ErrorCode:
+    return ErrorCode.NONE if self.leading else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def _acks_what_another_wrote(self: Replica, appended: Appended, *, acks: int) -> ErrorCode | None:
+    if acks != ACKS_ALL:
+        return ErrorCode.NONE
+    if self.leading is None:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return None if self._high_watermark < appended.next_offset else ErrorCode.NONE
+
+
+def _bound_at_the_end(self: LocalPartition, reader: Reader) -> int:
+    return self.log_end_offset
+
+
+def _one_is_enough(self: Leadership, min_insync_replicas: int) -> int:
+    return 1
+
+
+def _only_in_sync(self: Leadership) -> frozenset[int]:
+    return frozenset(self.isr)
+
+
+def _only_proposed(self: Leadership) -> frozenset[int]:
+    return frozenset(self.pending.members if self.pending else self.isr)
+
+
+def _unknown_is_everything(self: Leadership, log_end_offset: int, *, min_insync_replicas: int) -> int | None:
+    if len(self.isr) < self.min_isr(min_insync_replicas):
+        return None
+    ends = [it.log_end_offset for node_id, it in self.followers.items() if node_id in self.maximal_isr]
+    return min([log_end_offset, *(end for end in ends if end >= 0)])
+
+
+def _lead_with_all(self: Replica, image: PartitionImage, broker_epochs: Mapping[int, int], now_ms: int) -> None:
+    self._high_watermark = self.log.log_end_offset
+    _LEAD(self, image, broker_epochs, now_ms)
+
+
+_LEAD = Replica._lead
+
+
+# Truncation and epochs ------------------------------------------------------------------------------------------------
+
+
+def _follow_from_watermark(self: Replica, image: PartitionImage) -> None:
+    _FOLLOW(self, image)
+    self._cut(self._high_watermark)
+
+
+_FOLLOW = Replica._follow
+
+
+def _end_of_leaders_epoch(leaders: EpochEnd, epochs: EpochCache, *, log_end_offset: int) -> int:
+    return min(leaders.end_offset, log_end_offset)
+
+
+def _never_diverges(self: Replica, offset: int, *, last_fetched_epoch: int) -> None:
+    return None
+
+
+def _keep_all(self: EpochCache, offset: int) -> None:
+    pass
+
+
+def _any_epoch(self: Replica, current_leader_epoch: int = -1) -> None:
+    if self.leading is None:
+        raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another one leads")
+
+
+# The in-sync set, and who may speak -----------------------------------------------------------------------------------
+
+
+def _may_join_at_watermark(self: Leadership, replica_id: int, *, high_watermark: int) -> bool:
+    has_all = self.followers[replica_id].log_end_offset >= high_watermark
+    return has_all and self._pending is None and replica_id not in self.isr and self._is_eligible(replica_id)
+
+
+def _gives_up_at_any_refusal(self: Leadership, proposal: IsrProposal, altered: Altered) -> bool:
+    if proposal == self.pending and altered.code is not ErrorCode.NONE:
+        self._pending = None
+        return True
+    return _ON_ALTERED(self, proposal, altered)
+
+
+_ON_ALTERED = Leadership.on_altered
+
+
+def _no_comparison(partition: PartitionImage, change: IsrChange) -> None:
+    pass
+
+
+def _never(*_arguments: object) -> bool:
+    return False
+
+
+def _always(*_arguments: object) -> bool:
+    return True
+
+
+def _check_members_of_any_life(image: Image, partition: PartitionImage, change: IsrChange, broker_id: int) -> None:
+    isr = [(node_id, -1) for node_id, _epoch in change.isr]
+    _CHECK_MEMBERS(image, partition, replace(change, isr=isr), broker_id)
+
+
+_CHECK_MEMBERS = authority._check_members
+
+
+def _change_as_if_whole(self: RegisterReplicas, *arguments: Any, has_all: bool) -> Any:
+    return _CHANGE(self, *arguments, has_all=True)
+
+
+_CHANGE = RegisterReplicas._change
+
+
+# Idempotence ----------------------------------------------------------------------------------------------------------
+
+
+def _takes_all(self: ProducerStates, header: Any) -> Any:
+    try:
+        return _CHECK(self, header)
+    except Refused:
+        return None
+
+
+_CHECK: Callable[[ProducerStates, Any], Any] = ProducerStates.check
+
+
+def _forget_producers(self: Replica, fetched: Fetched) -> bool:
+    self.producers.on_append = lambda *_arguments: None  # type: ignore[method-assign]
+    try:
+        return _ON_FETCHED(self, fetched)
+    finally:
+        del self.producers.on_append
+
+
+_ON_FETCHED = Replica.on_fetched
+
+
+# The bugs -------------------------------------------------------------------------------------------------------------
+
+
+def _bug(name: str, *patches: tuple[Any, str, Any], seed: int, invariant: int | None) -> Bug:
+    return Bug(name, patches, world=World, seed=seed, invariant=invariant)
+
+
+def _shown(name: str, *patches: tuple[Any, str, Any], by: str) -> Bug:
+    return Bug(name, patches, scenario=SCENARIOS / f"{by}.txt", stage=Stage)
+
+
+BUGS = (
+    _bug("acknowledged before the watermark", (Replica, "verdict", _acks_at_once), seed=1, invariant=1),
+    _bug("consumers read past the watermark", (LocalPartition, "_bound", _bound_at_the_end), seed=2, invariant=6),
+    _bug("no min.insync.replicas", (Leadership, "min_isr", _one_is_enough), seed=2, invariant=1),
+    _bug("a new leader's watermark is its end", (Replica, "_lead", _lead_with_all), seed=1, invariant=12),
+    _bug("who is not heard of counts as complete", (Leadership, "watermark", _unknown_is_everything), seed=1, invariant=12),
+    _bug("the watermark ignores a pending set (KIP-497)", (Leadership, "maximal_isr", property(_only_in_sync)), seed=1, invariant=12),
+    _bug("only the pending set counts", (Leadership, "maximal_isr", property(_only_proposed)), seed=1, invariant=12),
+    _bug("a refused proposal is forgotten", (Leadership, "on_altered", _gives_up_at_any_refusal), seed=57, invariant=12),
+    _bug("joins before the epoch's start", (Leadership, "may_join", _may_join_at_watermark), seed=8, invariant=13),
+    _bug("in-sync sets without compare-and-set", (authority, "_check_epochs", _no_comparison), seed=14, invariant=13),
+    _bug("a follower cuts at its watermark (KIP-101)", (Replica, "_follow", _follow_from_watermark), seed=2, invariant=11),
+    _bug("nobody looks whether logs diverge", (Replica, "diverging_epoch", _never_diverges), seed=3, invariant=11),
+    _bug("two failovers, one comparison (KIP-279)", (replica, "common_end", _end_of_leaders_epoch), seed=99, invariant=11),
+    _bug("epochs stay when records are cut off", (EpochCache, "truncate_end", _keep_all), seed=1, invariant=None),
+    _shown("fetches name no epoch (KIP-320)", (Replica, "check_leader", _any_epoch), by="kip-320-fenced-fetch"),
+    _bug("an ack for what another leader wrote", (Replica, "verdict", _acks_what_another_wrote), seed=0, invariant=None),
+    _bug("in sync after an unclean stop (KIP-966)", (RegisterReplicas, "_change", _change_as_if_whole), seed=9, invariant=1),
+    _bug(
+        "an earlier life is heard (KIP-903)",
+        (Leadership, "is_stale", _never),
+        (Leadership, "_is_eligible", _always),
+        (authority, "_check_members", _check_members_of_any_life),
+        seed=66,
+        invariant=13,
+    ),
+    _bug("sequence numbers are not checked", (ProducerStates, "check", _takes_all), seed=12, invariant=4),
+    _bug("followers learn no sequence numbers", (Replica, "on_fetched", _forget_producers), seed=3, invariant=4),
+)  # fmt: skip
+
+
+if __name__ == "__main__":
+    print_table(BUGS, sys.argv[1:])
