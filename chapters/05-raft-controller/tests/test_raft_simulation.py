@@ -12,10 +12,11 @@ from typing import Any
 import controller_world
 import pytest
 import raft_world
-from planted_bugs import BUGS, Bug
+from planted_bugs import BUGS
 from raft_cluster import TRANSITIONS
 
 from minibroker.simulation.faults import COUNT_MIN
+from minibroker.simulation.planted import SEEDS_MAX, Bug
 from minibroker.simulation.running import run_seeds
 from minibroker.simulation.trace import digest
 
@@ -50,8 +51,10 @@ def test_every_invariant_holds_in_every_seed(name: str, part: int) -> None:
 @pytest.mark.parametrize("bug", [it for it in BUGS if it.world is not None], ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Bug) -> None:
     """By a seed that is known to find it; the same seed finds nothing in the code as it is."""
+    assert bug.seed <= SEEDS_MAX
     outcome = bug.run(bug.seed)
     assert outcome.violation is not None, f"seed {bug.seed} does not find it any more: look for another one"
+    assert outcome.invariant == bug.invariant, outcome.violation
 
 
 @pytest.mark.parametrize("bug", [it for it in BUGS if it.scenario], ids=lambda bug: bug.name)

@@ -5,8 +5,8 @@ that holds for the time of a `with`; the code itself has no switch for any of th
 world, or by a scenario whose transcript comes out otherwise.
 
     BUGS = (
-        Bug("the watermark ignores the pending set", ((Leadership, "maximal_isr", …),), world=World, seed=1, invariant=12),
-        Bug("a deposed leader answers", ((Replica, "check_leader", …),), scenario=HERE / "kip-320.txt", stage=Stage),
+        Bug("the pending set is ignored", ((Leadership, "maximal_isr", …),), world=World, seed=1, invariant=12),
+        Bug("a deposed leader answers", ((Replica, "check_leader", …),), scenario=FOLDER / "kip-320.txt", stage=Stage),
     )
 """
 
