@@ -143,34 +143,34 @@ def _shown(name: str, *patches: Patch, by: str) -> Bug:
 
 
 BUGS = (
-    _quorum("a vote is not on the disk", (Ballot, "write", _write_in_memory), seed=3, invariant=None),
-    _quorum("a lost disk keeps its voter's key", (QuorumNode, "_new_disk", _same_directory), seed=6, invariant=None),
+    _quorum("a vote is not on the disk", (Ballot, "write", _write_in_memory), seed=3, invariant=10),
+    _quorum("a lost disk keeps its voter's key", (QuorumNode, "_new_disk", _same_directory), seed=6, invariant=11),
     _shown("old epochs are decided by counting", (Raft, "_advance", _advance_without_epoch), by="raft-figure-8"),
     _quorum(
         "a leader counts itself before its flush",
         (Raft, "_advance", _advance_before_flush),
         (Raft, "_write", _write_without_flush),
         seed=4,
-        invariant=None,
+        invariant=11,
     ),
     _shown("no pre-vote", (Raft, "_canvass", _stand_at_once), by="raft-disruptive-node"),
-    _quorum("a vote for who has less of the log", (Raft, "_is_up_to_date", _always), seed=1, invariant=None),
-    _quorum("a leader that is left alone leads on", (Raft, "_lead_on", _lead_on_alone), seed=1, invariant=None),
+    _quorum("a vote for who has less of the log", (Raft, "_is_up_to_date", _always), seed=1, invariant=11),
+    _quorum("a leader that is left alone leads on", (Raft, "_lead_on", _lead_on_alone), seed=1, invariant=0),
     _shown(
         "two changes of voters at once", (Raft, "_is_settled", property(_is_leader)), by="raft-one-change-at-a-time"
     ),
     _quorum("the log forgets what is not decided", (Raft, "forget_before", _forget_all), seed=2, invariant=None),
-    _quorum("only voters are taken for the leader", (Raft, "target", _target_among_voters), seed=189, invariant=None),
-    _cluster("a stale leader's order is accepted", (authority, "_check_epochs", _nothing), seed=96, invariant=None),
+    _quorum("only voters are taken for the leader", (Raft, "target", _target_among_voters), seed=189, invariant=0),
+    _cluster("a stale leader's order is accepted", (authority, "_check_epochs", _nothing), seed=96, invariant=13),
     _cluster(
         "an old incarnation is heard",
         (Leadership, "is_stale", _never),
         (lifecycle.RegisterFenced, "_change", _change_as_if_whole),
         seed=19,
-        invariant=None,
+        invariant=1,
     ),
-    _cluster("a replica that went is believed", (moving, "_led_anew", _as_it_is), seed=72, invariant=None),
-    _cluster("a fenced broker is elected", (lifecycle, "without", _without_but_the_last), seed=10, invariant=None),
+    _cluster("a replica that went is believed", (moving, "_led_anew", _as_it_is), seed=72, invariant=1),
+    _cluster("a fenced broker is elected", (lifecycle, "without", _without_but_the_last), seed=10, invariant=10),
 )
 
 
