@@ -1,19 +1,20 @@
 """What the lesson draws and lists is what the code has: the table of roles, and the planted bugs."""
 
 import re
+import runpy
 from pathlib import Path
 
 from planted_bugs import BUGS
 
-from minibroker.raft.roles import NEXT
+CHAPTER = Path(__file__).parents[1]
+LESSON = (CHAPTER / "README.md").read_text(encoding="utf-8")
+FIGURE = CHAPTER.parents[1] / "docs" / "chapters" / CHAPTER.name / "figures" / "roles.svg"
 
-LESSON = (Path(__file__).parents[1] / "README.md").read_text()
 
-
-def test_the_lesson_draws_every_change_of_role_and_no_other() -> None:
-    (diagram,) = re.findall(r"^```mermaid\nstateDiagram-v2\n(.*?)^```$", LESSON, re.MULTILINE | re.DOTALL)
-    expected = {f"{role.value} --> {after.value}: {cause.value}" for (role, cause), after in NEXT.items()}
-    assert {line.strip() for line in diagram.splitlines()} == expected
+def test_the_figure_draws_every_change_of_role_and_no_other() -> None:
+    """It is made by `python chapters/05-raft-controller/examples/roles.py`."""
+    path = str(CHAPTER / "examples" / "roles.py")
+    assert runpy.run_path(path)["drawing"]() == FIGURE.read_text(encoding="utf-8")
 
 
 def test_the_lesson_lists_every_planted_bug_with_what_finds_it() -> None:
