@@ -169,6 +169,17 @@ def test_a_replica_says_who_it_is_where_its_log_starts_and_when(cluster: Cluster
     assert partition.readers == [Reader(2, replica_epoch, log_start_offset=3, now_ms=TICKS_MS)]
 
 
+def test_a_replica_that_waits_says_so_when_it_is_tried_again(cluster: Cluster) -> None:
+    """What it said of itself when it asked may be over: it may have asked anew, on another connection."""
+    answers = cluster.wait_for(by_replica(12, min_bytes=1, max_wait_ms=500), 12)
+    cluster.produce("orders", batch(b"a"))
+    cluster.waiting.settle()
+    partition = cluster.store.partition("orders", 0)
+    assert isinstance(partition, Replicated)
+    assert [reader.is_again for reader in partition.readers] == [False, True]
+    assert len(answers) == 1
+
+
 def test_a_consumer_has_no_log_of_its_own(cluster: Cluster) -> None:
     cluster.fetch("orders", isolation_level=1)
     partition = cluster.store.partition("orders", 0)

@@ -4,6 +4,7 @@ What stands here is the driver, as small as it can be: it carries messages, lets
 watches: `Committed` knows what was ever below a high watermark, and every replica is held against it after every event.
 """
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
@@ -49,6 +50,7 @@ PRODUCE_TIMEOUT_MS = 1500
 REGISTER_RETRY_MS = 300
 NEWS_EVERY_MS = 500
 TICK_MS = 250
+SETTLED_AFTER = 1000  # turns of trying what waits: one that wakes another ends after a few
 
 
 # What nodes say to each other -----------------------------------------------------------------------------------------
@@ -676,7 +678,7 @@ class Node:
                 reply(Start(replica.log_start_offset))
             return
 
-        def attempt(*, is_last: bool = False) -> bool:
+        def attempt(*, is_last: bool = False, is_again: bool = True) -> bool:
             fetched = answer_fetch(
                 replica,
                 request.position,
@@ -684,6 +686,7 @@ class Node:
                 replica_epoch=request.broker_epoch,
                 now_ms=now_ms,
                 bytes_max=request.bytes_max,
+                is_again=is_again,
             )
             if fetched.code is ErrorCode.STALE_BROKER_EPOCH:
                 self.world.states.reach("stale incarnation refused")
@@ -692,7 +695,7 @@ class Node:
                 return True
             return False
 
-        if not attempt():
+        if not attempt(is_again=False):
             self._wait(attempt, FETCH_WAIT_MS, lambda: attempt(is_last=True))
 
     def serve(self, request: Produce | Consume | AskEpoch, reply: Reply) -> None:
@@ -767,7 +770,11 @@ class Node:
 
     def _settle(self) -> None:
         """Try what waits, as long as that wakes something."""
-        while self._is_woken:
+        for turn in itertools.count():
+            if not self._is_woken:
+                return
+            if turn > SETTLED_AFTER:
+                raise Violation(0, f"{self.name} tries {len(self._waiting)} waiting requests again and again")
             self._is_woken = False
             waiting, self._waiting = self._waiting, []
             for it in waiting:

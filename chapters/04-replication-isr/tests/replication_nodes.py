@@ -128,10 +128,18 @@ class ReplicaNode:
 
 
 def answer_fetch(
-    leader: Replica, position: Position, *, replica_id: int, replica_epoch: int, now_ms: int, bytes_max: int = 1 << 20
+    leader: Replica,
+    position: Position,
+    *,
+    replica_id: int,
+    replica_epoch: int,
+    now_ms: int,
+    bytes_max: int = 1 << 20,
+    is_again: bool = False,
 ) -> Fetched:
     """Check, find where the logs part, read: in the order of chapter 03's handler."""
-    reader = Reader(replica_id, replica_epoch, log_start_offset=position.log_start_offset, now_ms=now_ms)
+    start = position.log_start_offset
+    reader = Reader(replica_id, replica_epoch, log_start_offset=start, now_ms=now_ms, is_again=is_again)
     try:
         leader.check_leader(position.leader_epoch)
         if position.last_fetched_epoch != NO_EPOCH:

@@ -541,8 +541,8 @@ class Woken:
         self.keys.clear()
         return woken
 
-    def fetch(self, offset: int, start: int = 0) -> None:
-        reader = Reader(2, 2, log_start_offset=start, now_ms=0)
+    def fetch(self, offset: int, start: int = 0, *, is_again: bool = False) -> None:
+        reader = Reader(2, 2, log_start_offset=start, now_ms=0, is_again=is_again)
         self.node.replica.read(offset, bytes_max=100, reader=reader)
 
 
@@ -556,6 +556,22 @@ def test_those_who_wait_are_woken_when_the_watermark_moves() -> None:
     assert woken.take()
     woken.fetch(1)
     assert not woken.take()
+
+
+def test_a_fetch_that_waits_says_nothing_new_of_its_follower() -> None:
+    """Two of them, the first left on a dead connection, would wake each other for ever: the logs start elsewhere."""
+    woken = Woken()
+    append(woken.node.replica)
+    woken.fetch(1, start=0)
+    woken.fetch(1, start=1)
+    woken.take()
+    woken.fetch(1, start=0, is_again=True)
+    woken.fetch(1, start=1, is_again=True)
+    assert not woken.take()
+    # Nor is the follower taken to be where it was when it asked.
+    woken.fetch(0, start=0, is_again=True)
+    assert woken.node.replica.leading is not None
+    assert woken.node.replica.leading.followers[2].log_end_offset == 1
 
 
 def test_those_who_wait_are_woken_when_the_last_follower_has_deleted_records() -> None:

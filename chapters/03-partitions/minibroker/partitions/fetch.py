@@ -72,6 +72,7 @@ class Fetch:
         response = fetch.gather()
         if request.max_wait_ms <= 0 or fetch.is_enough(response):
             return response
+        fetch.has_asked()
         return Wait(
             keys=fetch.names,
             timeout_ms=request.max_wait_ms,
@@ -116,6 +117,7 @@ class _Fetch:
                 for wanted in topic.partitions
             }.values()
         )
+        self._is_replica = reader.is_replica
         if reader.is_replica:
             self._wanted = [_of_replica(it) for it in self._wanted]
         self.names: list[TopicPartition] = [
@@ -129,6 +131,11 @@ class _Fetch:
             return self._routes.topic_name(topic_id)
         except Refused:
             return None
+
+    def has_asked(self) -> None:
+        """From here on it only waits. A replica may ask anew on another connection, and what that says is news."""
+        if self._is_replica:
+            self._wanted = [it._replace(reader=it.reader._replace(is_again=True)) for it in self._wanted]
 
     def attempt(self) -> Response | None:
         """The answer, if it need not wait any longer."""

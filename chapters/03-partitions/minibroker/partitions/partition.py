@@ -46,6 +46,8 @@ class Reader(NamedTuple):
     """Where a replica's own log starts."""
     now_ms: int = 0
     """When a replica asked."""
+    is_again: bool = False
+    """Whether it has asked before and waits: what it said of itself may be over by now."""
 
     @property
     def is_replica(self) -> bool:

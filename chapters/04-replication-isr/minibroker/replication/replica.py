@@ -232,12 +232,21 @@ class Replica(LocalPartition):
         if not reader.is_replica:
             return super().read(offset, bytes_max=bytes_max, reader=reader)
         leading = self._check_follower(reader)
-        is_start_news = reader.log_start_offset != leading.followers[reader.replica_id].log_start_offset
         try:
             found = self.log.read(offset, bytes_max=bytes_max)
         except LogError as error:
             raise refusal(error) from error
-        # What it asks for tells how far it is: that may move the watermark, or bring it back into the in-sync set.
+        # What it asks for tells how far it is: that may move the watermark, or bring it back into the in-sync set. It
+        # tells so once. Two that wait, the earlier one on a connection that is long gone, would contradict each other.
+        if not reader.is_again:
+            self._on_follower(leading, reader, offset)
+        self._advance()
+        if leading.may_join(reader.replica_id, high_watermark=self._high_watermark):
+            self._propose({*leading.isr, reader.replica_id}, reader.now_ms)
+        return found
+
+    def _on_follower(self, leading: Leadership, reader: Reader, offset: int) -> None:
+        is_start_news = reader.log_start_offset != leading.followers[reader.replica_id].log_start_offset
         leading.on_fetch(
             reader.replica_id,
             broker_epoch=reader.replica_epoch,
@@ -246,13 +255,9 @@ class Replica(LocalPartition):
             leader_end_offset=self.log.log_end_offset,
             now_ms=reader.now_ms,
         )
-        self._advance()
         if is_start_news:
             # Somebody may wait until deleted records are nowhere any more.
             self._wake(self.name)
-        if leading.may_join(reader.replica_id, high_watermark=self._high_watermark):
-            self._propose({*leading.isr, reader.replica_id}, reader.now_ms)
-        return found
 
     def _check_follower(self, reader: Reader) -> Leadership:
         leading = self.leading
