@@ -7,19 +7,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from brokers import eventually, unique
 from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
 from clients_stock import READ_S_MAX, Message, admin, confluent_write, forgiving_leaks
-from clusters import QuorumCluster, Sender
+from clusters import QuorumCluster, Sender, sender
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as PythonTopicPartition
+from proxy import Exchange, Verdict
 
 from minibroker.client.blocking import Client
+from minibroker.client.errors import ClientError
+from minibroker.partitions.registry import Call
+from minibroker.quorum.envelope import wrap
+from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.headers import RequestHeader
 from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest, VoterListener
+from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest
+from minibroker.wire.uuids import NO_UUID
 
 pytest_plugins = ["clusters_fixtures"]
 
@@ -71,6 +80,38 @@ def test_any_node_takes_administrative_requests_of_stock_clients(quorum: QuorumC
             found = theirs.describe_metadata_quorum()["topics"][0]["partitions"][0]
         voting = sorted(it["replica_id"] for it in found["current_voters"])
         assert (found["leader_id"], voting) == (decides, list(EVERYBODY))
+
+
+@contextmanager
+def asked_between_nodes(quorum: QuorumCluster, of: int) -> Iterator[list[int]]:
+    """What nodes ask of one of them meanwhile: a list that grows."""
+    keys: list[int] = []
+    judge = quorum.proxies[of].on_request
+
+    def note(exchange: Exchange) -> Verdict:
+        if sender(exchange.request):
+            keys.append(exchange.api_key)
+        return judge(exchange)
+
+    quorum.proxies[of].on_request = note
+    yield keys
+    quorum.proxies[of].on_request = judge
+
+
+def test_what_is_passed_on_goes_in_an_envelope_and_no_client_may_send_one(quorum: QuorumCluster) -> None:
+    decides = quorum.controller()
+    through = decides % 3 + 1
+    with asked_between_nodes(quorum, decides) as asked:
+        topic = quorum.create(unique("envelope"), [[1, 2, 3]], through=through)
+    assert ApiKey.ENVELOPE in asked
+    assert ApiKey.CREATE_TOPICS not in asked
+    delete = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic, topic_id=NO_UUID)], timeout_ms=5000)
+    header = RequestHeader(ApiKey.DELETE_TOPICS, 6, 1, "node-1")
+    envelope = wrap(Call(delete, header.api_version, header, 0, "127.0.0.1:1"))
+    for number in EVERYBODY:
+        with Client(quorum[number].address, timeout_ms=1000) as client, pytest.raises(ClientError):
+            client.send(envelope)
+    assert quorum.state(topic, at=decides) is not None
 
 
 def test_partitions_move_and_leaders_are_elected_at_the_word_of_stock_clients(quorum: QuorumCluster) -> None:

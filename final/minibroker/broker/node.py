@@ -41,6 +41,8 @@ from minibroker.partitions.store import METADATA
 from minibroker.partitions.upkeep import Upkeep
 from minibroker.partitions.waiting import Wait
 from minibroker.quorum.changing import VoterChanges
+from minibroker.quorum.envelope import Envelopes
+from minibroker.quorum.forwarding import ForwardInEnvelope
 from minibroker.quorum.running import Quorum
 from minibroker.raft.election import NOBODY, Ballot
 from minibroker.raft.node import Raft, RaftSettings
@@ -48,7 +50,6 @@ from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replicas.fetching import Self
-from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.node import FORWARDED, ReplicatedNode
 from minibroker.replicas.peers import PeerAddress
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
@@ -101,9 +102,12 @@ FOR_NODES_ALONE = (
     ApiKey.BEGIN_QUORUM_EPOCH,
     ApiKey.END_QUORUM_EPOCH,
     ApiKey.FETCH_SNAPSHOT,
+    ApiKey.ENVELOPE,
 )
 # What only who decides can answer, besides chapter 04's.
 DECIDED = (*FORWARDED, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS)
+# What may be in an Envelope.
+FORWARDABLE = frozenset({*DECIDED, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.DESCRIBE_QUORUM})
 
 
 class ClusterNode(ReplicatedNode):
@@ -437,7 +441,7 @@ class ClusterNode(ReplicatedNode):
         add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
         add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
         add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
-        self._forward = Forward(self._peers, self.waiting, authority_id=lambda: self._authority_id)
+        self._forward = ForwardInEnvelope(self._peers, self.waiting, authority_id=lambda: self._authority_id)
         self.registry.wrap(ApiKey.PRODUCE, self._send_away_if_not_heard)
         for key in (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER):
             self.registry.wrap(key, self._name_ourselves)
@@ -452,13 +456,14 @@ class ClusterNode(ReplicatedNode):
         for key in (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER):
             self.registry.wrap(key, self._here_or_there)
         self.registry.wrap(ApiKey.DESCRIBE_QUORUM, self._here_or_there_now)
+        add(ApiKey.ENVELOPE, Envelopes(self.registry, FORWARDABLE))
         for key in FOR_NODES_ALONE:
             self.registry.wrap(key, self._refuse_clients)
 
     def _here_or_there(self, call: Call[Any], inner: Handler) -> Answer:
         # What another node has passed on is not passed on again: who takes the wrong one for the leader would do so for
         # ever. It is refused here, with the code that lets the other node ask again.
-        is_here = self.authority.is_active or _is_of_a_node(call)
+        is_here = self.authority.is_active or call.via is not None or _is_of_a_node(call)
         return inner(call) if is_here else self._forward(call)
 
     def _here_or_there_now(self, call: Call[Any], inner: Handler) -> Answer:
