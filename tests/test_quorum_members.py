@@ -13,7 +13,14 @@ from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, 
 from clients_stock import READ_S_MAX, Message, admin, confluent_write, forgiving_leaks
 from clusters import QuorumCluster, Sender, sender
 from confluent_kafka import ElectionType, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as PythonTopicPartition
 from proxy import Exchange, Verdict
@@ -138,12 +145,32 @@ def test_the_wrong_node_says_so_and_any_node_leads_to_the_right_one(quorum: Quor
     assert offsets == [0, 1, 2]
 
 
+def check_that_racks_count(quorum: QuorumCluster, far: int) -> None:
+    """One broker stands in another rack than the rest: all are told, and it has a replica of everything new."""
+    client = admin(quorum.address_of(2))
+    nodes = client.describe_cluster().result(READ_S_MAX).nodes
+    assert {node.id: node.rack for node in nodes} == {**dict.fromkeys(EVERYBODY), far: "far"}
+    topic = unique("racks")
+    client.create_topics([NewTopic(topic, num_partitions=4, replication_factor=2)])[topic].result(READ_S_MAX)
+    with Client(quorum[far].address) as ours:
+        eventually(lambda: len(ours.metadata([topic]).topics[0].partitions) == 4, f"{topic} is known")
+        metadata = ours.metadata([topic])
+    assert {node.node_id: node.rack for node in metadata.brokers} == {**dict.fromkeys(EVERYBODY), far: "far"}
+    partitions = metadata.topics[0].partitions
+    assert all(far in it.replica_nodes for it in partitions)
+    assert sorted(it.replica_nodes[0] for it in partitions) == [*EVERYBODY, far]
+    client.delete_topics([topic])[topic].result(READ_S_MAX)
+
+
 def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> None:
     topic = quorum.create(unique("joins"), [[1, 2, 3]], min_insync_replicas=2)
     try:
         with Sender(quorum, topic) as sender:
             sender.await_acks()
-            quorum.add(4).restart()
+            node = quorum.add(4)
+            node.settings += ("broker.rack=far",)
+            node.restart()
+            check_that_racks_count(quorum, node.number)
             state = quorum.quorum(at=4)
             assert state is not None
             assert [it.replica_id for it in state.observers] == [4]

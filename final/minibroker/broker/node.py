@@ -26,11 +26,13 @@ from minibroker.client.errors import ClientError, known_code
 from minibroker.controller.answering import ControllerDecisions
 from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import FenceBroker
+from minibroker.controller.placement import place_on_racks
 from minibroker.controller.sessions import Sessions
 from minibroker.metadata.authority import METADATA_LOG_CONFIG
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Endpoint, Image
 from minibroker.metadata.listeners import QuorumVoter
+from minibroker.metadata.placement import Placing
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.identity import META_PROPERTIES, Identity, identify, lock, new_id_bytes
@@ -512,6 +514,10 @@ class ClusterNode(ReplicatedNode):
 
     def _gate_for_clients(self, call: Call[Any], inner: Handler) -> Answer:
         return inner(call) if _is_of_a_node(call) else self._gate(call, inner)
+
+    def placing(self) -> Placing:
+        """With regard to racks."""
+        return place_on_racks
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Create topics here if this node decides, or ask who does."""
