@@ -5,6 +5,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -190,6 +191,22 @@ def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> No
         quorum[4].stop()
     finally:
         quorum.remove(4)
+
+
+class Pair(QuorumCluster):
+    """Two nodes of which one decides."""
+
+    voters = 1
+
+
+def test_who_was_away_leads_again_without_a_word_from_anybody(tmp_path: Path) -> None:
+    with Pair(tmp_path, "leader.imbalance.check.interval.seconds=1", size=2) as pair:
+        topic = pair.create(unique("balance"), [[2, 1]])
+        pair[2].stop()
+        assert pair.leader(topic, among=[1]) == 1
+        pair[2].restart()
+        eventually(lambda: (state := pair.state(topic, at=1)) and state.leader == 2, "node 2 leads again")
+        assert not any(node.complaints() for node in pair.nodes.values())
 
 
 def voters(quorum: QuorumCluster, *, at: int) -> dict[int, bytes]:

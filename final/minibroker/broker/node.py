@@ -24,6 +24,7 @@ from minibroker.broker.authority import ClusterAuthority
 from minibroker.broker.slicing import slices
 from minibroker.client.errors import ClientError, known_code
 from minibroker.controller.answering import ControllerDecisions
+from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import FenceBroker
 from minibroker.controller.placement import place_on_racks
@@ -121,6 +122,8 @@ class ClusterNode(ReplicatedNode):
         super().__init__(config, tracer=tracer)
         self.me = Self(config.node_id, -1)
         self._sessions = Sessions(config.broker_session_timeout_ms)
+        interval_ms = config.leader_imbalance_check_interval_seconds * 1000
+        self._balance = LeaderBalance(interval_ms if config.auto_leader_rebalance_enable else None)
         self._is_serving = False
         self._is_broker = "broker" in config.process_roles
         self._leaving = asyncio.Event()
@@ -307,6 +310,7 @@ class ClusterNode(ReplicatedNode):
         log.info("node %d decides from now on, in epoch %d", self._node_id, self.raft.epoch)
         before, before_ms = self.quorum.heard
         self._sessions.begin(self.authority.image.brokers, monotonic_ms(), before=before, before_ms=before_ms)
+        self._balance.begin(monotonic_ms())
 
     async def _register(self, identity: Identity, endpoint: Endpoint) -> None:
         request = BrokerRegistrationRequest(
@@ -406,7 +410,7 @@ class ClusterNode(ReplicatedNode):
                 await asyncio.wait_for(self._leaving.wait(), interval_s)
 
     async def _keep_sessions(self) -> None:
-        """While this node decides: fence who has fallen silent."""
+        """While this node decides: fence who has fallen silent, and let who is back lead again."""
         checked_ms = monotonic_ms()
         while True:
             await asyncio.sleep(_SESSION_CHECK_S)
@@ -419,6 +423,10 @@ class ClusterNode(ReplicatedNode):
                 for broker_id in self._sessions.silent(self.authority.image.live_brokers(), now_ms):
                     log.warning("node %d has been silent for %d ms: fenced", broker_id, self._sessions.session_ms)
                     self.authority.propose(FenceBroker(broker_id))
+                balance = self._balance.tick(self.authority.image, now_ms)
+                if balance is not None:
+                    log.info("partitions go back to their preferred leaders")
+                    self.authority.propose(balance)
                 self.quorum.step()
 
     def _live(self) -> Collection[int]:

@@ -230,6 +230,7 @@ def _led_elsewhere(facts: Facts) -> Iterable[Finding]:
         yield Finding(
             f"{_names(found)} {_is(found)} not led by {_its(found)} preferred leader, which {_is(found)} in sync: some "
             "nodes have more to do than they should",
+            "wait: the controller looks for it every leader.imbalance.check.interval.seconds. Or do it now: "
             "`minibroker topics elect-leaders`",
         )
 
