@@ -3,6 +3,8 @@
 """
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,6 +124,19 @@ def test_what_is_passed_on_goes_in_an_envelope_and_no_client_may_send_one(quorum
     assert quorum.state(topic, at=decides) is not None
 
 
+def test_a_client_that_waits_for_the_controller_does_not_silence_the_node_that_passed_it_on(
+    quorum: QuorumCluster,
+) -> None:
+    decides = quorum.controller()
+    through = decides % 3 + 1
+    words = len(quorum[decides].log())
+    # A voter that will never have caught up, and longer than a session.
+    listener = VoterListener(name="CONTROLLER", host="127.0.0.1", port=1)
+    add = AddRaftVoterRequest(timeout_ms=3000, voter_id=99, voter_directory_id=bytes(15) + b"9", listeners=[listener])
+    assert ask(quorum, add, at=through)[0] == ErrorCode.REQUEST_TIMED_OUT
+    assert "silent" not in quorum[decides].log()[words:]
+
+
 def test_partitions_move_and_leaders_are_elected_at_the_word_of_stock_clients(quorum: QuorumCluster) -> None:
     topic = quorum.create(unique("moves"), [[1, 2]])
     away, where = PythonTopicPartition(topic, 0), TopicPartition(topic, 0)
@@ -215,6 +230,11 @@ def voters(quorum: QuorumCluster, *, at: int) -> dict[int, bytes]:
     return {} if state is None else {it.replica_id: bytes(it.replica_directory_id) for it in state.current_voters}
 
 
+def cluster_command(quorum: QuorumCluster, *words: str, at: int) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "minibroker.cli", "cluster", *words, "--bootstrap-server", quorum.address_of(at)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 def ask(quorum: QuorumCluster, request: Any, *, at: int) -> tuple[int, str | None]:
     with Client(quorum[at].address) as client:
         response = client.send(request)
@@ -247,10 +267,25 @@ def test_a_voter_that_lost_its_disk_follows_until_it_is_taken_in_again(quorum: Q
     assert ask(quorum, add, at=other)[0] == ErrorCode.DUPLICATE_VOTER
     unknown = RemoveRaftVoterRequest(voter_id=lost, voter_directory_id=now)
     assert ask(quorum, unknown, at=other)[0] == ErrorCode.VOTER_NOT_FOUND
-    remove = RemoveRaftVoterRequest(voter_id=lost, voter_directory_id=before[lost])
-    assert ask(quorum, remove, at=other) == (ErrorCode.NONE, None)
-    assert ask(quorum, add, at=lost) == (ErrorCode.NONE, None)
+    # An operator is told by the cluster itself what to do about it.
+    commands = [f"minibroker cluster {verb}-voter {lost}" for verb in ("remove", "add")]
+    said = cluster_command(quorum, "status", at=other)
+    assert all(f"`{command}`" in said.stdout for command in commands)
+    refused = cluster_command(quorum, "add-voter", str(lost), at=other)
+    assert refused.returncode == 1
+    assert f"votes with the disk that it had before: if that is lost, first `{commands[0]}`" in refused.stderr
+    removed = cluster_command(quorum, "remove-voter", str(lost), at=other)
+    assert removed.stdout == f"node {lost} votes no more; 2 voters, of which 2 must be there\n"
+    again = cluster_command(quorum, "remove-voter", str(lost), at=other)
+    assert (again.returncode, "does not vote: the voters are" in again.stderr) == (1, True)
+    added = cluster_command(quorum, "add-voter", str(lost), at=lost)
+    assert added.stdout == f"node {lost} at {quorum.address_of(lost)} votes; 3 voters, of which 2 must be there\n"
     assert voters(quorum, at=lost) == {**before, lost: now}
+    assert "another disk" not in cluster_command(quorum, "status", at=decides).stdout
+    again = cluster_command(quorum, "add-voter", str(lost), at=lost)
+    assert (again.returncode, "votes already" in again.stderr) == (1, True)
+    absent = cluster_command(quorum, "add-voter", "9", at=lost)
+    assert (absent.returncode, "does not follow the metadata: start it first" in absent.stderr) == (1, True)
     # It counts: without one of the others there is a majority with it.
     quorum[decides].kill()
     assert quorum.controller(among=[lost, other])

@@ -91,6 +91,7 @@ def test_a_voter_that_came_back_with_another_disk_does_not_count() -> None:
     facts = replace(WELL, nodes=[node(1), node(2), replace(node(3), has_another_disk=True)])
     disk, voters = findings(facts)
     assert disk.what.startswith("node 3 at host3:9092 has come back with another disk than it had as a voter")
+    assert disk.to_do.endswith("`minibroker cluster remove-voter 3`, then `minibroker cluster add-voter 3`")
     assert voters.what.startswith("2 of 3 voters are there")
 
 

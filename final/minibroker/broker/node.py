@@ -154,7 +154,10 @@ class ClusterNode(ReplicatedNode):
         if voter is not None:
             return PeerAddress(voter.host, voter.port)
         broker = self.authority.image.brokers.get(node_id)
-        return None if broker is None else PeerAddress(broker.host, broker.port)
+        # One that was added as a voter, and is no broker, has said there where it is.
+        added = self.raft.voters.voters.get(node_id)
+        place = broker or added
+        return None if place is None else PeerAddress(place.host, place.port)
 
     # Starting ---------------------------------------------------------------------------------------------------------
 

@@ -100,7 +100,11 @@ class Forward:
         while True:
             try:
                 response = await self._peers.send(
-                    self._authority_id(), passed.request, timeout_ms=_TIMEOUT_MS, version_max=passed.version_max
+                    self._authority_id(),
+                    passed.request,
+                    line="clients",
+                    timeout_ms=_TIMEOUT_MS,
+                    version_max=passed.version_max,
                 )
                 return passed.open(response)
             except BrokerUnavailable:
