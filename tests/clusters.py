@@ -223,7 +223,7 @@ class Cluster:
         return proxy
 
     def _judge(self, exchange: Exchange, to: int) -> Verdict:
-        return self.cuts.get((_sender(exchange.request), to), Verdict.PASS)
+        return self.cuts.get((sender(exchange.request), to), Verdict.PASS)
 
     def cut(self, sender: int, to: int, verdict: Verdict = Verdict.CUT) -> None:
         """Whatever node `sender` asks of node `to` from now on ends the connection, or vanishes."""
@@ -317,7 +317,7 @@ class QuorumCluster(Cluster):
         return eventually(found, f"{topic}-{partition} is led by one of {among or self.living()}")
 
 
-def _sender(request: bytes) -> int:
+def sender(request: bytes) -> int:
     """Which node sends a request; 0 if a client does."""
     length = int.from_bytes(request[_CLIENT_ID_AT : _CLIENT_ID_AT + 2], "big", signed=True)
     name = request[_CLIENT_ID_AT + 2 : _CLIENT_ID_AT + 2 + max(length, 0)].decode(errors="replace")

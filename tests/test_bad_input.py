@@ -244,7 +244,7 @@ def test_an_unknown_version_of_api_versions_is_told_what_there_is(connection: Co
     assert known[METADATA][0] == 0
 
 
-@pytest.mark.parametrize("api_key", [4, 5, 6, 7, 52, 53, 54, 56, 59, 62, 63, 67])
+@pytest.mark.parametrize("api_key", [4, 5, 6, 7, 52, 53, 54, 56, 58, 59, 62, 63, 67])
 def test_an_rpc_between_nodes_is_not_for_clients(connection: Connection, api_key: int) -> None:
     """Not known here yet, or refused with CLUSTER_AUTHORIZATION_FAILED; never obeyed."""
     connection.send(header(api_key, 0) + NO_TAGS + bytes(60))

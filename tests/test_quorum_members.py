@@ -3,23 +3,42 @@
 """
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
 from brokers import eventually, unique
 from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
 from clients_stock import READ_S_MAX, Message, admin, confluent_write, forgiving_leaks
-from clusters import QuorumCluster, Sender
+from clusters import QuorumCluster, Sender, sender
 from confluent_kafka import ElectionType, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as PythonTopicPartition
+from proxy import Exchange, Verdict
 
 from minibroker.client.blocking import Client
+from minibroker.client.errors import ClientError
+from minibroker.partitions.registry import Call
+from minibroker.quorum.envelope import wrap
+from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.headers import RequestHeader
 from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest, VoterListener
+from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest
+from minibroker.wire.uuids import NO_UUID
 
 pytest_plugins = ["clusters_fixtures"]
 
@@ -73,6 +92,51 @@ def test_any_node_takes_administrative_requests_of_stock_clients(quorum: QuorumC
         assert (found["leader_id"], voting) == (decides, list(EVERYBODY))
 
 
+@contextmanager
+def asked_between_nodes(quorum: QuorumCluster, of: int) -> Iterator[list[int]]:
+    """What nodes ask of one of them meanwhile: a list that grows."""
+    keys: list[int] = []
+    judge = quorum.proxies[of].on_request
+
+    def note(exchange: Exchange) -> Verdict:
+        if sender(exchange.request):
+            keys.append(exchange.api_key)
+        return judge(exchange)
+
+    quorum.proxies[of].on_request = note
+    yield keys
+    quorum.proxies[of].on_request = judge
+
+
+def test_what_is_passed_on_goes_in_an_envelope_and_no_client_may_send_one(quorum: QuorumCluster) -> None:
+    decides = quorum.controller()
+    through = decides % 3 + 1
+    with asked_between_nodes(quorum, decides) as asked:
+        topic = quorum.create(unique("envelope"), [[1, 2, 3]], through=through)
+    assert ApiKey.ENVELOPE in asked
+    assert ApiKey.CREATE_TOPICS not in asked
+    delete = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic, topic_id=NO_UUID)], timeout_ms=5000)
+    header = RequestHeader(ApiKey.DELETE_TOPICS, 6, 1, "node-1")
+    envelope = wrap(Call(delete, header.api_version, header, 0, "127.0.0.1:1"))
+    for number in EVERYBODY:
+        with Client(quorum[number].address, timeout_ms=1000) as client, pytest.raises(ClientError):
+            client.send(envelope)
+    assert quorum.state(topic, at=decides) is not None
+
+
+def test_a_client_that_waits_for_the_controller_does_not_silence_the_node_that_passed_it_on(
+    quorum: QuorumCluster,
+) -> None:
+    decides = quorum.controller()
+    through = decides % 3 + 1
+    words = len(quorum[decides].log())
+    # A voter that will never have caught up, and longer than a session.
+    listener = VoterListener(name="CONTROLLER", host="127.0.0.1", port=1)
+    add = AddRaftVoterRequest(timeout_ms=3000, voter_id=99, voter_directory_id=bytes(15) + b"9", listeners=[listener])
+    assert ask(quorum, add, at=through)[0] == ErrorCode.REQUEST_TIMED_OUT
+    assert "silent" not in quorum[decides].log()[words:]
+
+
 def test_partitions_move_and_leaders_are_elected_at_the_word_of_stock_clients(quorum: QuorumCluster) -> None:
     topic = quorum.create(unique("moves"), [[1, 2]])
     away, where = PythonTopicPartition(topic, 0), TopicPartition(topic, 0)
@@ -97,12 +161,32 @@ def test_the_wrong_node_says_so_and_any_node_leads_to_the_right_one(quorum: Quor
     assert offsets == [0, 1, 2]
 
 
+def check_that_racks_count(quorum: QuorumCluster, far: int) -> None:
+    """One broker stands in another rack than the rest: all are told, and it has a replica of everything new."""
+    client = admin(quorum.address_of(2))
+    nodes = client.describe_cluster().result(READ_S_MAX).nodes
+    assert {node.id: node.rack for node in nodes} == {**dict.fromkeys(EVERYBODY), far: "far"}
+    topic = unique("racks")
+    client.create_topics([NewTopic(topic, num_partitions=4, replication_factor=2)])[topic].result(READ_S_MAX)
+    with Client(quorum[far].address) as ours:
+        eventually(lambda: len(ours.metadata([topic]).topics[0].partitions) == 4, f"{topic} is known")
+        metadata = ours.metadata([topic])
+    assert {node.node_id: node.rack for node in metadata.brokers} == {**dict.fromkeys(EVERYBODY), far: "far"}
+    partitions = metadata.topics[0].partitions
+    assert all(far in it.replica_nodes for it in partitions)
+    assert sorted(it.replica_nodes[0] for it in partitions) == [*EVERYBODY, far]
+    client.delete_topics([topic])[topic].result(READ_S_MAX)
+
+
 def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> None:
     topic = quorum.create(unique("joins"), [[1, 2, 3]], min_insync_replicas=2)
     try:
         with Sender(quorum, topic) as sender:
             sender.await_acks()
-            quorum.add(4).restart()
+            node = quorum.add(4)
+            node.settings += ("broker.rack=far",)
+            node.restart()
+            check_that_racks_count(quorum, node.number)
             state = quorum.quorum(at=4)
             assert state is not None
             assert [it.replica_id for it in state.observers] == [4]
@@ -124,10 +208,31 @@ def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> No
         quorum.remove(4)
 
 
+class Pair(QuorumCluster):
+    """Two nodes of which one decides."""
+
+    voters = 1
+
+
+def test_who_was_away_leads_again_without_a_word_from_anybody(tmp_path: Path) -> None:
+    with Pair(tmp_path, "leader.imbalance.check.interval.seconds=1", size=2) as pair:
+        topic = pair.create(unique("balance"), [[2, 1]])
+        pair[2].stop()
+        assert pair.leader(topic, among=[1]) == 1
+        pair[2].restart()
+        eventually(lambda: (state := pair.state(topic, at=1)) and state.leader == 2, "node 2 leads again")
+        assert not any(node.complaints() for node in pair.nodes.values())
+
+
 def voters(quorum: QuorumCluster, *, at: int) -> dict[int, bytes]:
     """Who votes, and with which directory."""
     state = quorum.quorum(at=at)
     return {} if state is None else {it.replica_id: bytes(it.replica_directory_id) for it in state.current_voters}
+
+
+def cluster_command(quorum: QuorumCluster, *words: str, at: int) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "minibroker.cli", "cluster", *words, "--bootstrap-server", quorum.address_of(at)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def ask(quorum: QuorumCluster, request: Any, *, at: int) -> tuple[int, str | None]:
@@ -162,10 +267,25 @@ def test_a_voter_that_lost_its_disk_follows_until_it_is_taken_in_again(quorum: Q
     assert ask(quorum, add, at=other)[0] == ErrorCode.DUPLICATE_VOTER
     unknown = RemoveRaftVoterRequest(voter_id=lost, voter_directory_id=now)
     assert ask(quorum, unknown, at=other)[0] == ErrorCode.VOTER_NOT_FOUND
-    remove = RemoveRaftVoterRequest(voter_id=lost, voter_directory_id=before[lost])
-    assert ask(quorum, remove, at=other) == (ErrorCode.NONE, None)
-    assert ask(quorum, add, at=lost) == (ErrorCode.NONE, None)
+    # An operator is told by the cluster itself what to do about it.
+    commands = [f"minibroker cluster {verb}-voter {lost}" for verb in ("remove", "add")]
+    said = cluster_command(quorum, "status", at=other)
+    assert all(f"`{command}`" in said.stdout for command in commands)
+    refused = cluster_command(quorum, "add-voter", str(lost), at=other)
+    assert refused.returncode == 1
+    assert f"votes with the disk that it had before: if that is lost, first `{commands[0]}`" in refused.stderr
+    removed = cluster_command(quorum, "remove-voter", str(lost), at=other)
+    assert removed.stdout == f"node {lost} votes no more; 2 voters, of which 2 must be there\n"
+    again = cluster_command(quorum, "remove-voter", str(lost), at=other)
+    assert (again.returncode, "does not vote: the voters are" in again.stderr) == (1, True)
+    added = cluster_command(quorum, "add-voter", str(lost), at=lost)
+    assert added.stdout == f"node {lost} at {quorum.address_of(lost)} votes; 3 voters, of which 2 must be there\n"
     assert voters(quorum, at=lost) == {**before, lost: now}
+    assert "another disk" not in cluster_command(quorum, "status", at=decides).stdout
+    again = cluster_command(quorum, "add-voter", str(lost), at=lost)
+    assert (again.returncode, "votes already" in again.stderr) == (1, True)
+    absent = cluster_command(quorum, "add-voter", "9", at=lost)
+    assert (absent.returncode, "does not follow the metadata: start it first" in absent.stderr) == (1, True)
     # It counts: without one of the others there is a majority with it.
     quorum[decides].kill()
     assert quorum.controller(among=[lost, other])

@@ -91,6 +91,7 @@ def test_a_voter_that_came_back_with_another_disk_does_not_count() -> None:
     facts = replace(WELL, nodes=[node(1), node(2), replace(node(3), has_another_disk=True)])
     disk, voters = findings(facts)
     assert disk.what.startswith("node 3 at host3:9092 has come back with another disk than it had as a voter")
+    assert disk.to_do.endswith("`minibroker cluster remove-voter 3`, then `minibroker cluster add-voter 3`")
     assert voters.what.startswith("2 of 3 voters are there")
 
 
@@ -130,7 +131,7 @@ def test_a_partition_whose_last_replica_may_have_lost_something_needs_a_decision
 def test_leaders_that_are_not_the_preferred_ones_can_be_put_back() -> None:
     finding = only(replace(WELL, partitions=[partition(leader=2)]))
     assert finding.what.startswith("orders-0 is not led by its preferred leader")
-    assert finding.to_do == "`minibroker topics elect-leaders`"
+    assert finding.to_do.endswith("Or do it now: `minibroker topics elect-leaders`")
     # Nothing can be done where it is not in sync.
     behind = replace(WELL, partitions=[partition(leader=2, isr=(2, 3))])
     assert not any("preferred" in it for it in whats(behind))

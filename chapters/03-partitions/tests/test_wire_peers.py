@@ -40,6 +40,7 @@ BETWEEN_BROKERS = {
     "BrokerHeartbeat",
     "BrokerRegistration",
     "EndQuorumEpoch",
+    "Envelope",
     "FetchSnapshot",
     "RemoveRaftVoter",
     "Vote",

@@ -156,6 +156,31 @@ def test_a_partition_is_moved_listed_and_taken_back(version: int) -> None:
     assert "orders-0" in it.error_message
 
 
+def test_a_move_that_must_not_change_the_number_of_replicas_does_not() -> None:
+    """KIP-860."""
+    house = House()
+    house.topic((1, 2, 3))
+
+    def moved(replicas: list[int] | None) -> tuple[int, str]:
+        request = reassignment(replicas)
+        request.allow_replication_factor_change = False
+        answer = house.ask(request)
+        assert answer.allow_replication_factor_change is False
+        (it,) = answer.responses[0].partitions
+        return it.error_code, it.error_message or ""
+
+    for replicas in ([1], [1, 2, 3]):
+        code, message = moved(replicas)
+        assert code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert f"has 2 replicas, the move has {len(replicas)}" in message
+    assert house.ask(ListPartitionReassignmentsRequest(topics=None)).topics == []
+    assert moved([2, 3]) == (ErrorCode.NONE, "")
+    # While a move is under way it is the target that counts; and to take it back is no move.
+    assert moved([1, 2, 3])[0] == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert moved([3, 1]) == (ErrorCode.NONE, "")
+    assert moved(None) == (ErrorCode.NONE, "")
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.LIST_PARTITION_REASSIGNMENTS))
 def test_where_nothing_moves_nothing_is_listed(version: int) -> None:
     answer = House().ask(ListPartitionReassignmentsRequest(topics=None), version)

@@ -24,13 +24,16 @@ from minibroker.broker.authority import ClusterAuthority
 from minibroker.broker.slicing import slices
 from minibroker.client.errors import ClientError, known_code
 from minibroker.controller.answering import ControllerDecisions
+from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import FenceBroker
+from minibroker.controller.placement import place_on_racks
 from minibroker.controller.sessions import Sessions
 from minibroker.metadata.authority import METADATA_LOG_CONFIG
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Endpoint, Image
 from minibroker.metadata.listeners import QuorumVoter
+from minibroker.metadata.placement import Placing
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.identity import META_PROPERTIES, Identity, identify, lock, new_id_bytes
@@ -41,6 +44,8 @@ from minibroker.partitions.store import METADATA
 from minibroker.partitions.upkeep import Upkeep
 from minibroker.partitions.waiting import Wait
 from minibroker.quorum.changing import VoterChanges
+from minibroker.quorum.envelope import Envelopes
+from minibroker.quorum.forwarding import ForwardInEnvelope
 from minibroker.quorum.running import Quorum
 from minibroker.raft.election import NOBODY, Ballot
 from minibroker.raft.node import Raft, RaftSettings
@@ -48,7 +53,6 @@ from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replicas.fetching import Self
-from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.node import FORWARDED, ReplicatedNode
 from minibroker.replicas.peers import PeerAddress
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
@@ -101,9 +105,12 @@ FOR_NODES_ALONE = (
     ApiKey.BEGIN_QUORUM_EPOCH,
     ApiKey.END_QUORUM_EPOCH,
     ApiKey.FETCH_SNAPSHOT,
+    ApiKey.ENVELOPE,
 )
 # What only who decides can answer, besides chapter 04's.
 DECIDED = (*FORWARDED, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS)
+# What may be in an Envelope.
+FORWARDABLE = frozenset({*DECIDED, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.DESCRIBE_QUORUM})
 
 
 class ClusterNode(ReplicatedNode):
@@ -115,6 +122,8 @@ class ClusterNode(ReplicatedNode):
         super().__init__(config, tracer=tracer)
         self.me = Self(config.node_id, -1)
         self._sessions = Sessions(config.broker_session_timeout_ms)
+        interval_ms = config.leader_imbalance_check_interval_seconds * 1000
+        self._balance = LeaderBalance(interval_ms if config.auto_leader_rebalance_enable else None)
         self._is_serving = False
         self._is_broker = "broker" in config.process_roles
         self._leaving = asyncio.Event()
@@ -145,7 +154,10 @@ class ClusterNode(ReplicatedNode):
         if voter is not None:
             return PeerAddress(voter.host, voter.port)
         broker = self.authority.image.brokers.get(node_id)
-        return None if broker is None else PeerAddress(broker.host, broker.port)
+        # One that was added as a voter, and is no broker, has said there where it is.
+        added = self.raft.voters.voters.get(node_id)
+        place = broker or added
+        return None if place is None else PeerAddress(place.host, place.port)
 
     # Starting ---------------------------------------------------------------------------------------------------------
 
@@ -301,6 +313,7 @@ class ClusterNode(ReplicatedNode):
         log.info("node %d decides from now on, in epoch %d", self._node_id, self.raft.epoch)
         before, before_ms = self.quorum.heard
         self._sessions.begin(self.authority.image.brokers, monotonic_ms(), before=before, before_ms=before_ms)
+        self._balance.begin(monotonic_ms())
 
     async def _register(self, identity: Identity, endpoint: Endpoint) -> None:
         request = BrokerRegistrationRequest(
@@ -400,7 +413,7 @@ class ClusterNode(ReplicatedNode):
                 await asyncio.wait_for(self._leaving.wait(), interval_s)
 
     async def _keep_sessions(self) -> None:
-        """While this node decides: fence who has fallen silent."""
+        """While this node decides: fence who has fallen silent, and let who is back lead again."""
         checked_ms = monotonic_ms()
         while True:
             await asyncio.sleep(_SESSION_CHECK_S)
@@ -413,6 +426,10 @@ class ClusterNode(ReplicatedNode):
                 for broker_id in self._sessions.silent(self.authority.image.live_brokers(), now_ms):
                     log.warning("node %d has been silent for %d ms: fenced", broker_id, self._sessions.session_ms)
                     self.authority.propose(FenceBroker(broker_id))
+                balance = self._balance.tick(self.authority.image, now_ms)
+                if balance is not None:
+                    log.info("partitions go back to their preferred leaders")
+                    self.authority.propose(balance)
                 self.quorum.step()
 
     def _live(self) -> Collection[int]:
@@ -437,7 +454,7 @@ class ClusterNode(ReplicatedNode):
         add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
         add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
         add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
-        self._forward = Forward(self._peers, self.waiting, authority_id=lambda: self._authority_id)
+        self._forward = ForwardInEnvelope(self._peers, self.waiting, authority_id=lambda: self._authority_id)
         self.registry.wrap(ApiKey.PRODUCE, self._send_away_if_not_heard)
         for key in (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER):
             self.registry.wrap(key, self._name_ourselves)
@@ -452,13 +469,14 @@ class ClusterNode(ReplicatedNode):
         for key in (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER):
             self.registry.wrap(key, self._here_or_there)
         self.registry.wrap(ApiKey.DESCRIBE_QUORUM, self._here_or_there_now)
+        add(ApiKey.ENVELOPE, Envelopes(self.registry, FORWARDABLE))
         for key in FOR_NODES_ALONE:
             self.registry.wrap(key, self._refuse_clients)
 
     def _here_or_there(self, call: Call[Any], inner: Handler) -> Answer:
         # What another node has passed on is not passed on again: who takes the wrong one for the leader would do so for
         # ever. It is refused here, with the code that lets the other node ask again.
-        is_here = self.authority.is_active or _is_of_a_node(call)
+        is_here = self.authority.is_active or call.via is not None or _is_of_a_node(call)
         return inner(call) if is_here else self._forward(call)
 
     def _here_or_there_now(self, call: Call[Any], inner: Handler) -> Answer:
@@ -507,6 +525,10 @@ class ClusterNode(ReplicatedNode):
 
     def _gate_for_clients(self, call: Call[Any], inner: Handler) -> Answer:
         return inner(call) if _is_of_a_node(call) else self._gate(call, inner)
+
+    def placing(self) -> Placing:
+        """With regard to racks."""
+        return place_on_racks
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Create topics here if this node decides, or ask who does."""

@@ -53,9 +53,10 @@ def _nodes(cluster: ClusterDescription, quorum: QuorumDescription | None) -> lis
     places = {it.node_id: it for it in (*(quorum.nodes if quorum else ()), *cluster.nodes, *cluster.fenced)}
     brokers = {it.node_id for it in (*cluster.nodes, *cluster.fenced)}
     fenced = {it.node_id for it in cluster.fenced}
-    # A voter that came back with another disk is there twice: as it was, and as an observer. It is the latter.
-    states = {it.node_id: it for it in (*quorum.voters, *quorum.observers)} if quorum else {}
-    other_disks = {it.node_id for it in quorum.voters} & {it.node_id for it in quorum.observers} if quorum else set()
+    known = {it.node_id for it in (*quorum.voters, *quorum.observers)} if quorum else set()
+    states = {it: state for it in known if quorum and (state := quorum.present(it)) is not None}
+    # A voter that came back with another disk is there twice: as it was, and as an observer, which is what it is now.
+    other_disks = {it.node_id for it in quorum.voters if states[it.node_id] is not it} if quorum else set()
     return [
         Node(
             node_id=node_id,

@@ -188,7 +188,8 @@ def _other_disks(facts: Facts) -> Iterable[Finding]:
             yield Finding(
                 f"{node} has come back with another disk than it had as a voter: it has its partitions again, but it "
                 "does not vote, because it cannot know what it has promised",
-                "bring the old disk back if you can; until then, lose no other voter",
+                "bring the old disk back if you can. If it is lost, let the node vote with the new one: "
+                f"`minibroker cluster remove-voter {node.node_id}`, then `minibroker cluster add-voter {node.node_id}`",
             )
 
 
@@ -230,6 +231,7 @@ def _led_elsewhere(facts: Facts) -> Iterable[Finding]:
         yield Finding(
             f"{_names(found)} {_is(found)} not led by {_its(found)} preferred leader, which {_is(found)} in sync: some "
             "nodes have more to do than they should",
+            "wait: the controller looks for it every leader.imbalance.check.interval.seconds. Or do it now: "
             "`minibroker topics elect-leaders`",
         )
 

@@ -12,11 +12,12 @@ from minibroker.client.blocking import Client
 from minibroker.client.core import Ask, Core, Dialogue, FoundOffset, raise_errors
 from minibroker.client.errors import BrokerError
 from minibroker.client.fetched import TopicPartition
-from minibroker.client.routing import Node
+from minibroker.client.routing import Address, Node
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables import alter_configs as replacing
 from minibroker.wire.tables import incremental_alter_configs as incremental
+from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest, VoterListener
 from minibroker.wire.tables.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -52,6 +53,8 @@ from minibroker.wire.tables.elect_leaders import (
 )
 from minibroker.wire.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 from minibroker.wire.tables.metadata import MetadataResponseTopic
+from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest
+from minibroker.wire.uuids import NO_UUID
 
 TO_THE_END = -1  # in place of an offset: delete every record
 
@@ -167,6 +170,8 @@ class QuorumReplica:
     node_id: int
     log_end_offset: int
     last_fetch_ms: int
+    directory_id: bytes = NO_UUID
+    """Which disk it has; an old broker does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +185,11 @@ class QuorumDescription:
     observers: Sequence[QuorumReplica]
     nodes: Sequence[Node] = ()
     """Where the voters are, as far as the broker tells."""
+
+    def present(self, node_id: int) -> QuorumReplica | None:
+        """A node as it was heard last. One that has got another disk is known with both for a while."""
+        known = [it for it in (*self.voters, *self.observers) if it.node_id == node_id]
+        return max(known, key=lambda it: it.last_fetch_ms, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,8 +603,29 @@ def describe_quorum(client: Client) -> QuorumDescription:
 
 
 def _quorum_replicas(states: Iterable[ReplicaState]) -> list[QuorumReplica]:
-    found = [QuorumReplica(it.replica_id, it.log_end_offset, it.last_fetch_timestamp) for it in states]
+    found = [
+        QuorumReplica(it.replica_id, it.log_end_offset, it.last_fetch_timestamp, bytes(it.replica_directory_id))
+        for it in states
+    ]
     return sorted(found, key=lambda it: it.node_id)
+
+
+def add_voter(client: Client, node_id: int, directory_id: bytes, address: Address) -> None:
+    """Let a node vote that follows the metadata with this directory (KIP-853); returns when it is decided."""
+    request = AddRaftVoterRequest(
+        timeout_ms=int(client.config.timeout_ms),
+        voter_id=node_id,
+        voter_directory_id=directory_id,
+        listeners=[VoterListener(name="CONTROLLER", host=address.host, port=address.port)],
+    )
+    response = client.send(request)
+    raise_errors({f"adding the voter {node_id}": (response.error_code, response.error_message)})
+
+
+def remove_voter(client: Client, node_id: int, directory_id: bytes) -> None:
+    """Let a node that votes with this directory vote no more; returns when it is decided."""
+    response = client.send(RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=directory_id))
+    raise_errors({f"removing the voter {node_id}": (response.error_code, response.error_message)})
 
 
 def describe_log_dirs(client: Client, nodes: Iterable[int] | None = None) -> dict[int, list[LogDirectory]]:

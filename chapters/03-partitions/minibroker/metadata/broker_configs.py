@@ -93,7 +93,13 @@ _KEYS = [
     # Who and where
     ConfigKey("node.id", INT, None, at_least(0), "The number of this node in the cluster."),
     ConfigKey("broker.id", INT, "-1", None, "The older name of node.id; -1 is node.id."),
-    ConfigKey("broker.rack", STRING, None, None, "Where the node stands, such as a rack; clients are told."),
+    ConfigKey(
+        "broker.rack",
+        STRING,
+        None,
+        None,
+        "Where the node stands. The replicas of a partition are spread over racks, and clients are told.",
+    ),
     ConfigKey(
         "listeners", STRING, None, _LISTENERS, "Where the broker listens, as NAME://HOST:PORT; port 0 is any free one."
     ),
@@ -156,6 +162,20 @@ _KEYS = [
         "broker.session.timeout.ms", INT, "9000", at_least(1), "How long a silent broker is believed to be alive."
     ),
     ConfigKey("broker.heartbeat.interval.ms", INT, "2000", at_least(1), "How often a broker says that it is alive."),
+    ConfigKey(
+        "auto.leader.rebalance.enable",
+        BOOLEAN,
+        "true",
+        None,
+        "Whether the controller gives partitions back to their preferred leaders once those are in sync again.",
+    ),
+    ConfigKey(
+        "leader.imbalance.check.interval.seconds",
+        LONG,
+        "300",
+        at_least(1),
+        "How often the controller looks for partitions whose preferred leader could lead, and does not.",
+    ),
     ConfigKey(
         "replica.lag.time.max.ms",
         LONG,

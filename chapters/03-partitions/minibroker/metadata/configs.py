@@ -149,6 +149,8 @@ class NodeConfig:
     metadata_snapshot_bytes = _Setting[int]("metadata.log.max.record.bytes.between.snapshots")
     broker_session_timeout_ms = _Setting[int]("broker.session.timeout.ms")
     broker_heartbeat_interval_ms = _Setting[int]("broker.heartbeat.interval.ms")
+    auto_leader_rebalance_enable = _Setting[bool]("auto.leader.rebalance.enable")
+    leader_imbalance_check_interval_seconds = _Setting[int]("leader.imbalance.check.interval.seconds")
     replica_lag_time_max_ms = _Setting[int]("replica.lag.time.max.ms")
     replica_fetch_wait_max_ms = _Setting[int]("replica.fetch.wait.max.ms")
     replica_fetch_min_bytes = _Setting[int]("replica.fetch.min.bytes")

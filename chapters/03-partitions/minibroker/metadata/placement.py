@@ -2,10 +2,12 @@
 
 The replicas of a partition stand on different brokers, and the partitions of a topic begin with one broker after the
 other, so that each leads about as many as the next. Where to begin comes from the topic's id, which is as good as
-chance, and the same for everybody who asks. Chapter 05 adds racks here.
+chance, and the same for everybody who asks. The commands take this as an argument, a `Placing`: chapter 05 gives them
+one that knows racks.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from minibroker.metadata.decision import duplicates
 from minibroker.metadata.errors import Refused
@@ -16,11 +18,30 @@ from minibroker.wire.codes import ErrorCode
 REPLICATION_FACTOR_MAX = 2**15 - 1
 
 
+class Placing(Protocol):
+    """A way to choose brokers."""
+
+    def __call__(
+        self, image: Image, *, topic_id: bytes, first_partition: int, partition_count: int, replication_factor: int
+    ) -> list[tuple[int, ...]]:
+        """The replicas of each new partition, the preferred leader first."""
+
+
 def place(
     image: Image, *, topic_id: bytes, first_partition: int, partition_count: int, replication_factor: int
 ) -> list[tuple[int, ...]]:
     """The replicas of each new partition, the preferred leader first."""
     # Live brokers lead. Fenced ones take a replica only where there are not enough others.
+    live, fenced = usable_brokers(image, replication_factor)
+    start = first_stripe(topic_id, first_partition)
+    return [
+        (stripe(live, start + number) + stripe(fenced, start + number))[:replication_factor]
+        for number in range(partition_count)
+    ]
+
+
+def usable_brokers(image: Image, replication_factor: int) -> tuple[list[int], list[int]]:
+    """The live brokers and the fenced ones; refused if they are too few."""
     live = image.live_brokers()
     fenced = sorted(set(image.brokers) - set(live))
     if replication_factor > len(live) + len(fenced) or not live:
@@ -29,14 +50,15 @@ def place(
             f"{replication_factor} replicas need {replication_factor} brokers, {len(live)} are live and "
             f"{len(fenced)} fenced: ask for fewer replicas or start more brokers",
         )
-    start = int.from_bytes(topic_id, "big") + first_partition
-    return [
-        (_stripe(live, start + number) + _stripe(fenced, start + number))[:replication_factor]
-        for number in range(partition_count)
-    ]
+    return live, fenced
 
 
-def _stripe(brokers: Sequence[int], start: int) -> tuple[int, ...]:
+def first_stripe(topic_id: bytes, first_partition: int) -> int:
+    """Where the first of the new partitions begins: new ones of an old topic go on behind its last."""
+    return int.from_bytes(topic_id, "big") + first_partition
+
+
+def stripe(brokers: Sequence[int], start: int) -> tuple[int, ...]:
     """All of them in their order, beginning at another one for each partition."""
     if not brokers:
         return ()

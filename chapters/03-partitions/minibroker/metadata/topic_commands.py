@@ -13,7 +13,7 @@ from minibroker.metadata.decision import Command, Records, duplicates
 from minibroker.metadata.errors import InvalidConfig, InvalidTopicName, Refused
 from minibroker.metadata.image import Image, TopicImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC, can_collide, check_topic_name, collision_key
-from minibroker.metadata.placement import check_assignment, new_partition, place
+from minibroker.metadata.placement import Placing, check_assignment, new_partition, place
 from minibroker.metadata.records import ConfigRecord, MetadataRecord, RemoveTopicRecord, TopicRecord
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import NO_UUID, uuid_text
@@ -56,6 +56,7 @@ class CreateTopics(Command[list[CreatedTopic]]):
     topics: Sequence[NewTopic]
     node: NodeConfig
     validate_only: bool = False
+    placing: Placing = place
 
     def run(self, image: Image, records: Records) -> list[CreatedTopic]:
         """Decide about each name once."""
@@ -110,7 +111,7 @@ class CreateTopics(Command[list[CreatedTopic]]):
         if replication_factor == DEFAULT:
             replication_factor = self.node.default_replication_factor
         records.reserve(1 + len(topic.configs) + partition_count)
-        placed = place(
+        placed = self.placing(
             image,
             topic_id=topic.topic_id,
             first_partition=0,
@@ -288,6 +289,7 @@ class CreatePartitions(Command[list[GrownTopic]]):
 
     topics: Sequence[MorePartitions]
     validate_only: bool = False
+    placing: Placing = place
 
     def run(self, image: Image, records: Records) -> list[GrownTopic]:
         """Decide about each name once."""
@@ -300,7 +302,7 @@ class CreatePartitions(Command[list[GrownTopic]]):
         for topic in self.topics:
             if topic.name not in twice:
                 try:
-                    _grow(image, topic, records)
+                    _grow(image, topic, records, self.placing)
                     results.append(GrownTopic(topic.name))
                 except Refused as refused:
                     results.append(GrownTopic(topic.name, refused.code, str(refused)))
@@ -311,7 +313,7 @@ class CreatePartitions(Command[list[GrownTopic]]):
         return [GrownTopic(name, code, message) for name in dict.fromkeys(topic.name for topic in self.topics)]
 
 
-def _grow(image: Image, topic: MorePartitions, records: Records) -> None:
+def _grow(image: Image, topic: MorePartitions, records: Records, placing: Placing) -> None:
     known = image.topics.get(topic.name)
     if known is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {_quoted(topic.name)}")
@@ -320,16 +322,16 @@ def _grow(image: Image, topic: MorePartitions, records: Records) -> None:
         message = f"{topic.name} has {count} partitions: {topic.count} would be no increase, and it never gets fewer"
         raise Refused(ErrorCode.INVALID_PARTITIONS, message)
     records.reserve(topic.count - count)
-    placed = enumerate(_new_replicas(image, known, topic), start=count)
+    placed = enumerate(_new_replicas(image, known, topic, placing), start=count)
     records.add(new_partition(image, known.topic_id, number, replicas) for number, replicas in placed)
 
 
-def _new_replicas(image: Image, known: TopicImage, topic: MorePartitions) -> Sequence[Sequence[int]]:
+def _new_replicas(image: Image, known: TopicImage, topic: MorePartitions, placing: Placing) -> Sequence[Sequence[int]]:
     """The replicas of each new partition; there are as many as the topic's first partition has."""
     count = len(known.partitions)
     replication_factor = len(known.partitions[0].replicas)
     if topic.assignments is None:
-        return place(
+        return placing(
             image,
             topic_id=known.topic_id,
             first_partition=count,

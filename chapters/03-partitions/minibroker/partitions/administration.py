@@ -22,6 +22,7 @@ from minibroker.metadata.commands import (
 )
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.described import describe_topic
+from minibroker.metadata.placement import Placing, place
 from minibroker.partitions.registry import Answer, Call, proposed
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
@@ -45,12 +46,20 @@ _DISABLED_FROM = 3  # before this version of DeleteTopics clients do not know th
 
 
 class Administration:
-    """The handlers that change topics. `new_topic_id` draws an id that no topic ever had."""
+    """The handlers that change topics. `new_topic_id` draws an id that no topic ever had; `placing` chooses brokers."""
 
-    def __init__(self, authority: Authority, node: NodeConfig, *, new_topic_id: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        authority: Authority,
+        node: NodeConfig,
+        *,
+        new_topic_id: Callable[[], bytes],
+        placing: Placing = place,
+    ) -> None:
         self._authority = authority
         self._started_with = node
         self._new_topic_id = new_topic_id
+        self._placing = placing
 
     @property
     def _node(self) -> NodeConfig:
@@ -62,7 +71,7 @@ class Administration:
     def create_topics(self, call: Call[CreateTopicsRequest]) -> Answer:
         """The handler of CreateTopics."""
         topics = [self._new_topic(topic) for topic in call.request.topics]
-        command = CreateTopics(topics, self._node, call.request.validate_only)
+        command = CreateTopics(topics, self._node, call.request.validate_only, self._placing)
         return _answer(self._authority, command, self._created, call.request.timeout_ms)
 
     def _new_topic(self, topic: CreatableTopic) -> NewTopic:
@@ -85,7 +94,7 @@ class Administration:
         Returns why some were refused. A quorum may take longer than this call.
         """
         topics = [NewTopic(name, self._new_topic_id()) for name in names]
-        proposal = self._authority.propose(CreateTopics(topics, self._node))
+        proposal = self._authority.propose(CreateTopics(topics, self._node, placing=self._placing))
         return {it.name: it.code for it in proposal.result if it.code is not ErrorCode.NONE} if proposal.is_done else {}
 
     # Delete and grow --------------------------------------------------------------------------------------------------
@@ -110,7 +119,7 @@ class Administration:
             )
             for topic in call.request.topics
         ]
-        command = CreatePartitions(topics, call.request.validate_only)
+        command = CreatePartitions(topics, call.request.validate_only, self._placing)
         return _answer(self._authority, command, _grown, call.request.timeout_ms)
 
 

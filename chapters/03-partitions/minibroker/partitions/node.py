@@ -23,6 +23,7 @@ from minibroker.metadata.commands import RegisterBroker
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Endpoint, Image
 from minibroker.metadata.listeners import Listener
+from minibroker.metadata.placement import Placing, place
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.configs import Configurations
 from minibroker.partitions.describe import Describe, api_versions
@@ -159,6 +160,10 @@ class Node:
             wake=self.waiting.wake,
         )
 
+    def placing(self) -> Placing:
+        """How the brokers of a new partition are chosen."""
+        return place
+
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Create topics because somebody asked for them; return why some are not there yet."""
         return administration.create_on_demand(names)
@@ -204,7 +209,7 @@ class Node:
         add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, self._config.node_id))
         add(ApiKey.DELETE_RECORDS, DeleteRecords(store))
         add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: _disk(path)))
-        administration = Administration(authority, self._config, new_topic_id=new_id_bytes)
+        administration = Administration(authority, self._config, new_topic_id=new_id_bytes, placing=self.placing())
         add(ApiKey.CREATE_TOPICS, administration.create_topics)
         add(ApiKey.DELETE_TOPICS, administration.delete_topics)
         add(ApiKey.CREATE_PARTITIONS, administration.create_partitions)

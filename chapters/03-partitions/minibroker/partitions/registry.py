@@ -40,6 +40,8 @@ class Call(Generic[M]):
     header: RequestHeader
     now_ms: int
     peer: str
+    via: str | None = None
+    """The node that has passed it on, if the client asked another one; `peer` is the client's address then."""
 
 
 Handler = Callable[[Call[Any]], Answer]
@@ -112,6 +114,15 @@ class Registry:
             ApiVersion(api_key=key, min_version=entry.advertised_from, max_version=entry.max_version)
             for key, entry in sorted(self._entries.items())
         ]
+
+    def serves(self, key: int, version: int) -> bool:
+        """Whether a version of an API has a handler."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.min_version <= version <= entry.max_version
+
+    def answer(self, call: Call[Any]) -> Answer:
+        """What the handler says to a request that did not come in a frame of its own; it must be one that is served."""
+        return self._entries[call.header.api_key].handler(call)
 
     def dispatch(self, frame: memoryview, *, now_ms: int, peer: str) -> Reply | Deferred:
         """Answer one request, now or later. What cannot be understood is an error, and ends the connection."""

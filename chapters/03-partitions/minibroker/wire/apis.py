@@ -34,6 +34,7 @@ from minibroker.wire.tables.describe_topic_partitions import (
 )
 from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from minibroker.wire.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
+from minibroker.wire.tables.envelope import EnvelopeRequest, EnvelopeResponse
 from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
 from minibroker.wire.tables.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from minibroker.wire.tables.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -201,6 +202,7 @@ APIS: dict[int, Api] = {
         _api(DescribeQuorumRequest, DescribeQuorumResponse),
         _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
         _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
+        _api(EnvelopeRequest, EnvelopeResponse),
         _api(FetchSnapshotRequest, FetchSnapshotResponse),
         _api(AddRaftVoterRequest, AddRaftVoterResponse),
         _api(RemoveRaftVoterRequest, RemoveRaftVoterResponse),

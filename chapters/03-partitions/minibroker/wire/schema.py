@@ -18,7 +18,7 @@ ends with tagged fields, so that old readers can skip what they do not know (KIP
 take over its versions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, Self, TypedDict, TypeVar, Unpack, cast, dataclass_transform
 
 from minibroker.log.interfaces import FileSlice
@@ -250,6 +250,17 @@ def decode_whole(cls: "type[S]", buffer: memoryview, position: int, version: int
     if end != len(buffer):
         raise MalformedMessage(f"{cls.__name__} v{version} ends at {end}, {len(buffer) - end} bytes before the end")
     return message
+
+
+def codes_in(answer: Struct) -> Iterator[int]:
+    """All error codes of an answer, wherever they are in it."""
+    for field in answer.schema.fields:
+        value = getattr(answer, field.name)
+        if field.name == "error_code":
+            yield value
+        for it in value if isinstance(value, list) else ():
+            if isinstance(it, Struct):
+                yield from codes_in(it)
 
 
 def _hand_down(cls: "type[Struct]", versions: str, flexible: str) -> None:

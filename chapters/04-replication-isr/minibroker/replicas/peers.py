@@ -1,7 +1,8 @@
 """Connections to the other nodes, by their number.
 
 A node answers the requests of a connection in order, and a fetch may wait there for half a second. So what must not
-wait behind a fetch takes another line: each peer has one for every purpose.
+wait behind a fetch takes another line: each peer has one for every purpose. What clients ask, and is passed on, may
+take as long as they like; it must not hold up what a node says to be alive.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from minibroker.client.errors import BrokerUnavailable, ClientClosed
 from minibroker.client.retries import RetryPolicy
 from minibroker.wire.schema import Request
 
-Line = Literal["fetch", "metadata", "quorum", "control"]
+Line = Literal["fetch", "metadata", "quorum", "control", "clients"]
 
 CONNECT_MS_MAX = 2000
 

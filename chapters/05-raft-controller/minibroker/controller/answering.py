@@ -74,12 +74,17 @@ class ControllerDecisions(Decisions):
             for topic in call.request.topics
             for it in topic.partitions
         ]
-        command = ReassignPartitions(moves)
+        may_resize = call.request.allow_replication_factor_change
+        command = ReassignPartitions(moves, may_resize)
+
+        def respond(moved: list[Moved]) -> Response:
+            return _moved(moved, may_resize=may_resize)
+
         return proposed(
             self._authority.propose(command),
-            _moved,
+            respond,
             timeout_ms=max(call.request.timeout_ms, 0),
-            expire=lambda: _moved(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),
+            expire=lambda: respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),
         )
 
     def list_reassignments(self, call: Call[ListPartitionReassignmentsRequest]) -> Answer:
@@ -98,7 +103,7 @@ def _state(state: BrokerState) -> Response:
     )
 
 
-def _moved(moves: list[Moved]) -> Response:
+def _moved(moves: list[Moved], *, may_resize: bool) -> Response:
     topics: dict[str, list[ReassignablePartitionResponse]] = {}
     for it in moves:
         topics.setdefault(it.name.topic, []).append(
@@ -107,7 +112,8 @@ def _moved(moves: list[Moved]) -> Response:
             )
         )
     return AlterPartitionReassignmentsResponse(
-        responses=[ReassignableTopicResponse(name=name, partitions=found) for name, found in topics.items()]
+        allow_replication_factor_change=may_resize,
+        responses=[ReassignableTopicResponse(name=name, partitions=found) for name, found in topics.items()],
     )
 
 

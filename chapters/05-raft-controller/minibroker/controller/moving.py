@@ -44,6 +44,8 @@ class ReassignPartitions(Command[list[Moved]]):
     """Move partitions to other brokers, or take moves back."""
 
     moves: Sequence[Move]
+    may_resize: bool = True
+    """Whether a move may change how many replicas there are (KIP-860)."""
 
     def run(self, image: Image, records: Records) -> list[Moved]:
         """Decide about each partition by itself."""
@@ -53,7 +55,7 @@ class ReassignPartitions(Command[list[Moved]]):
             try:
                 if move.name in twice:
                     raise Refused(ErrorCode.INVALID_REQUEST, f"{move.name.directory} is in the request more than once")
-                change = _begun(image, move)
+                change = _begun(image, move, may_resize=self.may_resize)
                 records.add([] if change is None else [change])
                 results.append(Moved(move.name))
             except Refused as refused:
@@ -65,7 +67,7 @@ class ReassignPartitions(Command[list[Moved]]):
         return [Moved(move.name, code, message) for move in self.moves]
 
 
-def _begun(image: Image, move: Move) -> PartitionChangeRecord | None:
+def _begun(image: Image, move: Move, *, may_resize: bool) -> PartitionChangeRecord | None:
     topic = image.topics.get(move.name.topic)
     partition = topic.partitions.get(move.name.partition) if topic is not None else None
     if topic is None or partition is None:
@@ -73,6 +75,8 @@ def _begun(image: Image, move: Move) -> PartitionChangeRecord | None:
     if move.replicas is None:
         return _taken_back(topic, move.name.partition, partition)
     check_assignment(image, move.replicas, replication_factor=None)
+    if not may_resize:
+        _check_count(partition, move)
     # Who is there and not in the target is to go at its end: also who has only come with a move that is under way, for
     # it may be in sync or lead by now.
     before = [it for it in partition.replicas if it not in partition.adding_replicas]
@@ -88,6 +92,17 @@ def _begun(image: Image, move: Move) -> PartitionChangeRecord | None:
         removing_replicas=removing,
     )
     return _completed(change, partition) or change
+
+
+def _check_count(partition: PartitionImage, move: Move) -> None:
+    """Demand as many replicas as the partition has; as it will have, if a move is under way."""
+    count = len(set(partition.replicas) - set(partition.removing_replicas))
+    if len(move.replicas or ()) != count:
+        message = (
+            f"{move.name.directory} has {count} replicas, the move has {len(move.replicas or ())}, and the request "
+            "forbids that the number changes"
+        )
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
 
 def _taken_back(topic: TopicImage, number: int, partition: PartitionImage) -> PartitionChangeRecord:

@@ -131,7 +131,7 @@ class Quorum:
         """Whoever waits for an answer of a leader that is none any more would wait in vain: it may be paused."""
         old, self._leader_id = self._leader_id, self.raft.leader_id
         if self._leader_id != old and old not in (NOBODY, self.raft.me.node_id):
-            self._peers.hang_up(old, "control")
+            self._peers.hang_up(old, "control", "clients")
         for task, (node_id, line) in self._asked.items():
             if node_id != (self.raft.target() if line == "metadata" else self._leader_id):
                 task.cancel()

@@ -1,0 +1,28 @@
+"""Chapter 04's forwarding with an envelope around each request: the controller learns which client asks."""
+
+from typing import Any
+
+from minibroker.partitions.registry import Call
+from minibroker.quorum.envelope import unwrap, wrap
+from minibroker.replicas.forwarding import Forward, Passed
+from minibroker.wire.schema import Request, Response
+
+
+class ForwardInEnvelope(Forward):
+    """A handler for any request that only the controller can answer.
+
+    What a node asks on its own behalf, a topic that a client has only mentioned, goes without an envelope.
+    """
+
+    def wrap(self, call: Call[Request]) -> Passed:
+        """The request with its header, and whose it is."""
+        return _Enveloped(call)
+
+
+class _Enveloped(Passed):
+    def __init__(self, call: Call[Request]) -> None:
+        super().__init__(wrap(call))
+        self._header = call.header
+
+    def open(self, response: Any) -> Response:
+        return unwrap(self._header, response)

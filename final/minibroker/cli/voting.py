@@ -1,0 +1,71 @@
+"""Changes who votes in the quorum, for `minibroker cluster add-voter` and `remove-voter`.
+
+A voter is a node together with its disk (KIP-853). Which disk is meant, and where the node listens, the cluster knows:
+people name the node alone.
+"""
+
+import click
+
+from minibroker.cli.connecting import connected
+from minibroker.cli.tables import counted
+from minibroker.client import admin
+from minibroker.client.admin import QuorumDescription, QuorumReplica
+from minibroker.client.blocking import Client
+from minibroker.client.routing import Address, parse_addresses
+
+
+def add(bootstrap: str, node_id: int, address: str | None) -> None:
+    """Let a node vote that follows the metadata."""
+    with connected(bootstrap) as client:
+        quorum = admin.describe_quorum(client)
+        present = quorum.present(node_id)
+        if present is None:
+            raise click.ClickException(
+                f"node {node_id} does not follow the metadata: start it first, with the controller.quorum.voters of "
+                "this cluster"
+            )
+        _demand_no_voter(quorum, present)
+        place = _address(client, node_id) if address is None else parse_addresses(address)[0]
+        admin.add_voter(client, node_id, present.directory_id, place)
+        after = admin.describe_quorum(client)
+    click.echo(f"node {node_id} at {place} votes; {_majority(after)}")
+
+
+def remove(bootstrap: str, node_id: int) -> None:
+    """Let a node vote no more."""
+    with connected(bootstrap) as client:
+        quorum = admin.describe_quorum(client)
+        voter = next((it for it in quorum.voters if it.node_id == node_id), None)
+        if voter is None:
+            voters = ", ".join(str(it.node_id) for it in quorum.voters)
+            raise click.ClickException(f"node {node_id} does not vote: the voters are {voters}")
+        if len(quorum.voters) == 1:
+            raise click.ClickException(f"node {node_id} is the only voter: add another one first")
+        admin.remove_voter(client, node_id, voter.directory_id)
+        after = admin.describe_quorum(client)
+    click.echo(f"node {node_id} votes no more; {_majority(after)}")
+
+
+def _demand_no_voter(quorum: QuorumDescription, present: QuorumReplica) -> None:
+    if present in quorum.voters:
+        raise click.ClickException(f"node {present.node_id} votes already")
+    if any(it.node_id == present.node_id for it in quorum.voters):
+        raise click.ClickException(
+            f"node {present.node_id} votes with the disk that it had before: if that is lost, first "
+            f"`minibroker cluster remove-voter {present.node_id}`"
+        )
+
+
+def _address(client: Client, node_id: int) -> Address:
+    cluster = admin.describe_cluster(client)
+    for node in (*cluster.nodes, *cluster.fenced):
+        if node.node_id == node_id:
+            return node.address
+    raise click.ClickException(
+        f"node {node_id} is no broker, so nobody knows where it listens: say it with --address HOST:PORT"
+    )
+
+
+def _majority(quorum: QuorumDescription) -> str:
+    count = len(quorum.voters)
+    return f"{counted(count, 'voter')}, of which {count // 2 + 1} must be there"
