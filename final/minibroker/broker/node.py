@@ -278,6 +278,7 @@ class ClusterNode(ReplicatedNode):
                 fetch_timeout_ms=self._config.quorum_fetch_timeout_ms,
             ),
             snapshots=snapshots,
+            clock=wall_clock_ms,
         )
         controller = Controller(
             self.raft, Image(cluster_id=identity.cluster_id), clock=wall_clock_ms, done=self._on_done

@@ -17,6 +17,8 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from minibroker.client.errors import ClientError, known_code
+from minibroker.log.errors import LogError, StorageError
+from minibroker.log.interfaces import Files
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.errors import InvalidTopicName
@@ -31,6 +33,7 @@ from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.server import Tracer, monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import METADATA, Store
 from minibroker.replicas import life
+from minibroker.replicas.disk import WatchedFiles
 from minibroker.replicas.fetching import Fetchers, FetchSettings, Self
 from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.observer import MetadataPartition, Observer
@@ -277,7 +280,12 @@ class ReplicatedNode(Node):
             # This node is about to end.
             return
         replica = self._replicas[name]
-        replica.on_partition(new, self._broker_epochs(self.authority.image), monotonic_ms())
+        try:
+            replica.on_partition(new, self._broker_epochs(self.authority.image), monotonic_ms())
+        except (LogError, OSError) as error:
+            # It is neither what it was nor what it was to be. Others lead; this node ends, if its disk is to blame.
+            log.error("%s is offline: %s", name.directory, error)
+            replica.retire()
         self.fetchers.follow(replica)
 
     def _on_image(self, old: Image, new: Image) -> None:
@@ -378,8 +386,9 @@ class ReplicatedNode(Node):
 
     async def start(self) -> None:
         """Start as chapter 03's broker does, then lead and follow."""
+        self._loop = asyncio.get_running_loop()
         try:
-            await super().start()
+            await self._unless_failed(super().start())
         except BaseException:
             await self._end()
             raise
@@ -396,6 +405,34 @@ class ReplicatedNode(Node):
         self._begin(self._tick())
         self._begin(self._checkpoint())
 
+    async def _unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that may wait for others; but not for ever, if this node cannot go on."""
+        working, failed = asyncio.create_task(work), asyncio.create_task(self._failed.wait())
+        try:
+            await asyncio.wait((working, failed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (working, failed):
+                if not task.done():
+                    task.cancel()
+                    await asyncio.wait((task,))
+        if not working.cancelled():
+            working.result()
+        elif self._failure is not None:
+            raise self._failure
+
+    def make_files(self) -> Files:
+        """The disk, and word of its first error: there is no other directory to go on with."""
+        return WatchedFiles(self._on_disk_failed)
+
+    def _on_disk_failed(self, what: str, error: OSError) -> None:
+        failure = BrokerFailure(
+            f"node {self._node_id} ends, because its disk refused to {what} ({error.strerror}). Nothing more is written"
+            " here: free some room or replace the disk, then start it again"
+        )
+        life.forget_broker_epoch(self._config.log_dirs[0])
+        # On whatever thread, and in the midst of whatever: what was begun is left in order first.
+        self._loop.call_soon_threadsafe(self._fail, failure)
+
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.append(task)
@@ -406,6 +443,8 @@ class ReplicatedNode(Node):
         error = None if task.cancelled() else task.exception()
         if isinstance(error, BrokerFailure):
             self._fail(error)
+        elif isinstance(error, StorageError | OSError):
+            self._fail(BrokerFailure(f"node {self._node_id} ends, because its disk failed: {error}"))
         elif error is not None:
             log.error("something that this node needs has ended, because of a bug", exc_info=error)
             self._fail(BrokerFailure(f"node {self._node_id} ends because of a bug: {error!r}"))
@@ -441,6 +480,16 @@ class ReplicatedNode(Node):
     def _remember_watermarks(self) -> None:
         for replica in self.replicas():
             self.data.remember(HIGH_WATERMARKS, replica.name, replica.high_watermark, is_urgent=False)
+
+    async def stop(self) -> None:
+        """Stop in order. A node whose disk has failed has said why it ends, and cannot close its logs."""
+        try:
+            await super().stop()
+        except (LogError, OSError):
+            if self._failure is None:
+                raise
+        finally:
+            self._cleanup.close()
 
     async def leave(self) -> None:
         """Follow no more, and write down how far everything was."""
