@@ -22,7 +22,7 @@ from minibroker.log.interfaces import Files
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.errors import InvalidTopicName
-from minibroker.metadata.image import Endpoint, Image, PartitionImage
+from minibroker.metadata.image import BrokerImage, Endpoint, Image, PartitionImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID, check_topic_name
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure
@@ -95,6 +95,8 @@ class ReplicatedNode(Node):
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: BrokerFailure | None = None
         self._failed = asyncio.Event()
+        self._registration: BrokerRegistrationRequest | None = None
+        self._is_registering = False
 
     @property
     def is_authority(self) -> bool:
@@ -113,7 +115,7 @@ class ReplicatedNode(Node):
         """Whose directory this is. A new one becomes part of the cluster of the node that decides."""
         if self.is_authority:
             return identify(path, self._node_id)
-        response: MetadataResponse = await self._ask_until_answered(MetadataRequest(topics=[]))
+        response: MetadataResponse = await self._ask_who_decides(MetadataRequest(topics=[]))
         found = sorted(it.node_id for it in response.brokers)
         if self._authority_id not in found:
             raise BrokerFailure(
@@ -122,7 +124,7 @@ class ReplicatedNode(Node):
             )
         return identify(path, self._node_id, cluster_id=response.cluster_id)
 
-    async def _ask_until_answered(self, request: Any) -> Any:
+    async def _ask_who_decides(self, request: Any) -> Any:
         """Ask the node that decides; nodes of a cluster may be started in any order."""
         is_told = False
         while True:
@@ -137,10 +139,9 @@ class ReplicatedNode(Node):
     async def join(self, identity: Identity, endpoint: Endpoint) -> None:
         """Register, and know the metadata at least up to there."""
         if self.is_authority:
-            broker_epoch = self._decide(identity, endpoint)
+            self.me = Self(self._node_id, self._decide(identity, endpoint))
         else:
-            broker_epoch = await self._observe(identity, endpoint)
-        self.me = Self(self._node_id, broker_epoch)
+            await self._observe(identity, endpoint)
 
     def _previous_broker_epoch(self, image: Image) -> int:
         """The epoch that our logs are certain to be of."""
@@ -183,7 +184,7 @@ class ReplicatedNode(Node):
         self._remember(result.epoch)
         return result.epoch
 
-    async def _observe(self, identity: Identity, endpoint: Endpoint) -> int:
+    async def _observe(self, identity: Identity, endpoint: Endpoint) -> None:
         metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG)
         self.authority = observer = Observer(
             metadata_log,
@@ -193,23 +194,44 @@ class ReplicatedNode(Node):
             cluster_id=identity.cluster_id,
         )
         observer.on_done = self._on_done
-        request = BrokerRegistrationRequest(
+        broker_epoch = await self._register_as(identity, endpoint, self._previous_broker_epoch(observer.image))
+        observer.me = self.me = Self(self._node_id, broker_epoch)
+        self._begin(observer.run())
+        await observer.reach(broker_epoch)
+
+    async def _register_as(self, identity: Identity, endpoint: Endpoint, previous_broker_epoch: int) -> int:
+        """Be registered in this life, and return its epoch."""
+        self._registration = BrokerRegistrationRequest(
             broker_id=self._node_id,
             cluster_id=identity.cluster_id,
             incarnation_id=new_id_bytes(),
             listeners=[RegisteredListener(**endpoint._asdict())],
             rack=self._config.broker_rack,
-            previous_broker_epoch=self._previous_broker_epoch(observer.image),
         )
-        response: BrokerRegistrationResponse = await self._ask_until_answered(request)
+        return await self._register(previous_broker_epoch)
+
+    async def _register(self, previous_broker_epoch: int) -> int:
+        assert self._registration is not None
+        self._registration.previous_broker_epoch = previous_broker_epoch
+        response: BrokerRegistrationResponse = await self._ask_who_decides(self._registration)
         if response.error_code:
             code = known_code(response.error_code)
             raise BrokerFailure(f"node {self._node_id} could not be registered: {code.name}: {code.message}")
         self._remember(response.broker_epoch)
-        observer.me = Self(self._node_id, response.broker_epoch)
-        self._begin(observer.run())
-        await observer.reach(response.broker_epoch)
         return response.broker_epoch
+
+    async def _register_again(self, late_epoch: int) -> None:
+        """What an earlier life of this node had sent was heard after our own word, so ours does not count any more.
+
+        Nothing was counted in the name of that registration but what we have: our logs are of it.
+        """
+        self._is_registering = True
+        try:
+            self.me.broker_epoch = await self._register(late_epoch)
+        finally:
+            self._is_registering = False
+        # Another one may have come in between.
+        self._check_that_we_are_we(self.authority.image)
 
     def _on_done(self, proposal: object) -> None:
         self.waiting.wake(proposal)
@@ -305,15 +327,27 @@ class ReplicatedNode(Node):
         asyncio.get_running_loop().call_soon(self.waiting.settle)
 
     def _check_that_we_are_we(self, image: Image) -> None:
-        """Two nodes of one number would both lead what the metadata give to that number: the older one ends."""
+        """Two nodes of one number would both lead what the metadata give to that number: the older one ends.
+
+        Nobody else can be where this node listens: who is registered there is an earlier life of it.
+        """
         known = image.brokers.get(self._node_id)
-        if known is not None and known.epoch > self.me.broker_epoch:
+        if known is None or known.epoch <= self.me.broker_epoch or self._is_registering:
+            return
+        if self._is_our_address(known):
+            log.warning("an earlier life of node %d was heard late: it registers again", self._node_id)
+            self._begin(self._register_again(known.epoch))
+        else:
             self._fail(
                 BrokerFailure(
                     f"another process was registered as node {self._node_id}, at {known.host}:{known.port}: this one"
                     " ends. Give one of them another node.id"
                 )
             )
+
+    def _is_our_address(self, known: BrokerImage) -> bool:
+        ours = self._registration.listeners if self._registration is not None else []
+        return any((it.host, it.port) == (known.host, known.port) for it in ours)
 
     def _broker_epochs(self, image: Image) -> dict[int, int]:
         return {node_id: broker.epoch for node_id, broker in image.brokers.items()}
