@@ -238,7 +238,7 @@ def test_a_node_registers_again_when_an_earlier_life_of_it_was_heard_after_it(tm
             assert late.broker_epoch > before
             await until(lambda: len(epochs(both)) == 1, "all know the node by one epoch")
             assert both[1].me.broker_epoch > late.broker_epoch
-            # What it led, another one leads: the late word did not vouch for anything. It follows, and is in sync again.
+            # What it led, another one leads: the late word vouched for nothing. It follows, and is in sync again.
             await until(lambda: replica(both[0], A).leading is not None, "the other one leads")
             append(both[0], A, b"value")
             await until(lambda: values(both[1], A) == [b"value"], "it follows")
