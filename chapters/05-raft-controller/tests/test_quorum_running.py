@@ -48,7 +48,7 @@ def registration() -> RegisterFenced:
     return RegisterFenced(broker_id=7, endpoints=ENDPOINTS, incarnation_id=bytes(16))
 
 
-def nothing(_call: Call[object]) -> Answer:
+def nothing(_call: Call[Any]) -> Answer:
     raise AssertionError("the metadata log is asked for")
 
 
