@@ -1,5 +1,9 @@
 """Three nodes, and every few seconds something happens to one of them: `python tests/chaos.py --cycles 20 [--seed N]`.
 
+Links between nodes are cut in two ways. A proxy before each node knows who asks, and closes connections or lets single
+requests vanish. Where the machine allows it, the second half of the cycles has nodes behind links that the kernel cuts:
+then nothing is closed, packets vanish one way or both, and only timeouts tell. `--links` chooses one of them.
+
 An idempotent producer writes to every partition without a pause, and a consumer reads along. In each cycle one fault,
 drawn by the seed, befalls the leader of a partition, the controller, or a node that does not decide; it lasts until
 writes go on, or for some seconds; then it is healed, and all replicas have to be in sync again. At the end everything
@@ -21,6 +25,7 @@ from brokers import unique
 from clients_stock import confluent_consumer
 from clusters import QuorumCluster, Sender, Tally
 from confluent_kafka import TopicPartition
+from namespaces import RemoteCluster, enter, why_not
 from proxy import Verdict
 
 from minibroker.bench.outages import PROMISES, Outages, longest_gap_ms
@@ -168,21 +173,44 @@ class Chaos:
                 self.report.complaints.append(f"node {number}: {node.complaints()}")
 
 
-def run(path: Path, *, cycles: int, seed: int, say: Callable[[str], None]) -> Report:
+def run(path: Path, *, cycles: int, seed: int, say: Callable[[str], None], is_remote: bool = False) -> Report:
     """A cluster of its own, so many cycles, and the verdict."""
-    with QuorumCluster(path, *SETTINGS, is_proxied=True) as cluster:
+    with RemoteCluster(path, *SETTINGS) if is_remote else QuorumCluster(path, *SETTINGS, is_proxied=True) as cluster:
         return Chaos(cluster, seed=seed, say=say).run(cycles)
+
+
+def shares(cycles: int, links: str) -> dict[str, int]:
+    """How many cycles are run with which links. What is not allowed here is left out, and said."""
+    if links == "proxy":
+        return {"proxy": cycles}
+    reason = why_not()
+    if reason is not None:
+        print(f"chaos: links are not cut in the kernel: {reason}", flush=True)
+        return {"proxy": cycles} if links == "both" else {}
+    return {"kernel": cycles} if links == "kernel" else {"proxy": cycles - cycles // 2, "kernel": cycles // 2}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Nodes die, pause and lose links under load.")
     parser.add_argument("--cycles", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--links", choices=("both", "proxy", "kernel"), default="both", help="what cuts them")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as path:
-        report = run(Path(path), cycles=options.cycles, seed=options.seed, say=lambda line: print(line, flush=True))
-    print(report.text())
-    sys.exit(not report.is_well)
+    is_well = True
+    for links, cycles in shares(options.cycles, options.links).items():
+        is_remote = links == "kernel"
+        if is_remote:
+            enter()
+        print(f"chaos: {cycles} cycles, links are cut by the {links}", flush=True)
+        with tempfile.TemporaryDirectory() as path:
+            report = run(Path(path), cycles=cycles, seed=options.seed, say=_say, is_remote=is_remote)
+        print(report.text(), flush=True)
+        is_well = is_well and report.is_well
+    sys.exit(not is_well)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

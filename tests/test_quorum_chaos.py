@@ -1,12 +1,17 @@
 """The program behind `make chaos`: a short run, and the proof that it would notice."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import chaos
+import namespaces
 import pytest
 from brokers import IS_OURS
 from clusters import Tally
 
+# A seed whose first fault is a link that is cut.
+CUTS_FIRST = 9
 GOOD = [b"0", b"1", b"2"]
 ACKED: dict[bytes, int | None] = {b"0": 0, b"1": None, b"2": 2}
 
@@ -37,3 +42,19 @@ def test_a_few_faults_cost_time_and_nothing_else(tmp_path: Path) -> None:
     assert len(said) == 2
     assert "2 cycles" in report.text()
     assert " 0 lost, 0 twice, 0 out of order" in report.text()
+
+
+def test_links_that_the_kernel_cuts_are_left_to_timeouts_and_the_machine_to_itself() -> None:
+    if not IS_OURS:
+        pytest.skip("needs nodes of its own")
+    reason = namespaces.why_not()
+    if reason is not None:
+        pytest.skip(f"links cannot be cut in the kernel: {reason}")
+    command = [sys.executable, chaos.__file__, "--links", "kernel", "--cycles", "1", "--seed", str(CUTS_FIRST)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "1/1: cut o" in ended.stdout
+    assert " 0 lost, 0 twice, 0 out of order" in ended.stdout
+    # It had a network of its own: nothing of it is, or ever was, in this one.
+    found = subprocess.run(["ip", "rule"], capture_output=True, text=True, check=True)
+    assert "10.77." not in found.stdout

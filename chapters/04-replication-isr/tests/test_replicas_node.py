@@ -20,6 +20,7 @@ from minibroker.replication.leader import IsrProposal
 from minibroker.replication.replica import AlterIsr, Replica
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, Listener
 from minibroker.wire.tables.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
@@ -206,3 +207,46 @@ def test_the_last_order_of_a_partition_counts_and_those_of_one_that_is_gone_do_n
     assert outbox.take() == [orders[2]]
     assert not outbox.is_filled.is_set()
     assert outbox.take() == []
+
+
+def late_registration(node: ReplicatedNode, *, port: int) -> BrokerRegistrationRequest:
+    """What another life of a node has sent, and who decides hears only now."""
+    return BrokerRegistrationRequest(
+        broker_id=2,
+        cluster_id=node.authority.image.cluster_id,
+        incarnation_id=b"an earlier life.",
+        listeners=[Listener(name="PLAINTEXT", host="127.0.0.1", port=port, security_protocol=0)],
+    )
+
+
+def test_a_node_registers_again_when_an_earlier_life_of_it_was_heard_after_it(tmp_path: Path) -> None:
+    """Its own word does not count any more, and it would stay stale for ever."""
+
+    def epochs(both: list[ReplicatedNode]) -> set[int]:
+        return {both[1].me.broker_epoch, *(it.authority.image.brokers[2].epoch for it in both)}
+
+    def isr(node: ReplicatedNode) -> set[int]:
+        return set(node.authority.image.topics["a"].partitions[0].isr)
+
+    async def run() -> None:
+        async with nodes(tmp_path) as both:
+            await create(both, "a", leader=2)
+            before = both[1].me.broker_epoch
+            request = late_registration(both[1], port=int(both[1].address.rpartition(":")[2]))
+            async with AsyncClient(both[0].address) as client:
+                late = await client.send(request)
+            assert late.broker_epoch > before
+            await until(lambda: len(epochs(both)) == 1, "all know the node by one epoch")
+            assert both[1].me.broker_epoch > late.broker_epoch
+            # What it led, another one leads: the late word vouched for nothing. It follows, and is in sync again.
+            await until(lambda: replica(both[0], A).leading is not None, "the other one leads")
+            append(both[0], A, b"value")
+            await until(lambda: values(both[1], A) == [b"value"], "it follows")
+            await until(lambda: isr(both[0]) == {1, 2}, "it is in sync again")
+            # Somebody elsewhere is another process.
+            async with AsyncClient(both[0].address) as client:
+                await client.send(late_registration(both[1], port=1))
+            with pytest.raises(BrokerFailure, match="another process was registered as node 2"):
+                await asyncio.wait_for(both[1].watch(), SECONDS_MAX)
+
+    asyncio.run(run())

@@ -346,6 +346,7 @@ class QuorumNode:
             now_ms=self.process.now_ms,
             settings=world.settings,
             snapshots=self.snapshots,
+            clock=lambda: self.process.now_ms,
         )
         self._hw_seen = self.raft.high_watermark
         self.on_opened()

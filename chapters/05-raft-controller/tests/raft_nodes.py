@@ -36,6 +36,7 @@ class QuorumNode:
         files: MemoryFiles | None = None,
         settings: RaftSettings | None = None,
         config: LogConfig | None = None,
+        clock: Callable[[], int] = lambda: 0,
     ) -> None:
         self.key = VoterKey(node_id, directory_id(node_id))
         self.bootstrap = bootstrap
@@ -43,6 +44,7 @@ class QuorumNode:
         self.files = files or MemoryFiles()
         self.settings = settings
         self.config = config
+        self.clock = clock
 
     def open(self, now_ms: int) -> Raft:
         """Start the process: read what the disk holds."""
@@ -58,6 +60,7 @@ class QuorumNode:
             chance=self.chance,
             now_ms=now_ms,
             settings=self.settings,
+            clock=self.clock,
         )
         return self.raft
 

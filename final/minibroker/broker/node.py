@@ -36,7 +36,7 @@ from minibroker.metadata.listeners import QuorumVoter
 from minibroker.metadata.placement import Placing
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure, Disconnect
-from minibroker.partitions.identity import META_PROPERTIES, Identity, identify, lock, new_id_bytes
+from minibroker.partitions.identity import META_PROPERTIES, Identity, identify, lock
 from minibroker.partitions.node import Node, bind, limits_of, only_listener, schedule_of
 from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.server import Server, Tracer, monotonic_ms, wall_clock_ms
@@ -62,8 +62,6 @@ from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from minibroker.wire.tables.broker_registration import Listener as RegisteredListener
 from minibroker.wire.tables.describe_cluster import DescribeClusterResponse
 from minibroker.wire.tables.describe_quorum import (
     DescribeQuorumRequest,
@@ -182,7 +180,7 @@ class ClusterNode(ReplicatedNode):
         self.quorum.start()
         self._begin(self._keep_sessions())
         if self._is_broker:
-            await self._register(identity, endpoint)
+            await self._join(identity, endpoint)
         else:
             await self._await_leader()
         # Nothing may come between reading the image and following it.
@@ -290,6 +288,7 @@ class ClusterNode(ReplicatedNode):
                 fetch_timeout_ms=self._config.quorum_fetch_timeout_ms,
             ),
             snapshots=snapshots,
+            clock=wall_clock_ms,
         )
         controller = Controller(
             self.raft, Image(cluster_id=identity.cluster_id), clock=wall_clock_ms, done=self._on_done
@@ -315,22 +314,10 @@ class ClusterNode(ReplicatedNode):
         self._sessions.begin(self.authority.image.brokers, monotonic_ms(), before=before, before_ms=before_ms)
         self._balance.begin(monotonic_ms())
 
-    async def _register(self, identity: Identity, endpoint: Endpoint) -> None:
-        request = BrokerRegistrationRequest(
-            broker_id=self._node_id,
-            cluster_id=identity.cluster_id,
-            incarnation_id=new_id_bytes(),
-            listeners=[RegisteredListener(**endpoint._asdict())],
-            rack=self._config.broker_rack,
-            previous_broker_epoch=self._previous_broker_epoch(self.authority.image),
-        )
-        response: BrokerRegistrationResponse = await self._ask_who_decides(request)
-        if response.error_code:
-            code = known_code(response.error_code)
-            raise BrokerFailure(f"node {self._node_id} could not be registered: {code.name}: {code.message}")
-        self._remember(response.broker_epoch)
-        self.me.broker_epoch = response.broker_epoch
-        while self.authority.image.offset < response.broker_epoch:
+    async def _join(self, identity: Identity, endpoint: Endpoint) -> None:
+        previous_broker_epoch = self._previous_broker_epoch(self.authority.image)
+        self.me.broker_epoch = await self._register_as(identity, endpoint, previous_broker_epoch)
+        while self.authority.image.offset < self.me.broker_epoch:
             await self.quorum.changed()
 
     async def _await_leader(self) -> None:

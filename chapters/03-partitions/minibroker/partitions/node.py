@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 from minibroker.log.disk import OSFiles
+from minibroker.log.interfaces import Files
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Authority, Voter
 from minibroker.metadata.commands import RegisterBroker
 from minibroker.metadata.configs import NodeConfig, TopicConfig
@@ -105,7 +106,7 @@ class Node:
         self._threads = [
             concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("flush", "upkeep")
         ]
-        self.files = BoundedFiles(OSFiles(), handles_max=_handles_max(self._config))
+        self.files = BoundedFiles(self.make_files(), handles_max=_handles_max(self._config))
         self.data = DataDirectory(
             self.files,
             path,
@@ -116,6 +117,10 @@ class Node:
     # What a node of a cluster does in another way ---------------------------------------------------------------------
 
     more_checkpoints: Sequence[str] = ()
+
+    def make_files(self) -> Files:
+        """The disk."""
+        return OSFiles()
 
     async def identify(self, path: str) -> Identity:
         """Whose directory this is; one that is nobody's becomes this node's."""

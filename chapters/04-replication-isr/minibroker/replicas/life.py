@@ -3,12 +3,14 @@
 A process that is killed leaves its page cache to the kernel: whatever it had written is there when it starts again.
 Only a machine that stops takes with it what was not flushed. So a node remembers with its broker epoch on which start
 of the machine it was running. If that is the same one still, or if it was shut down in order, it has all that was
-counted in its name; otherwise it may not, and must say so.
+counted in its name; otherwise it may not, and must say so. A disk that fails may have lost what it was said to hold,
+too: then the note is removed, if the disk still lets that happen.
 
     <data>/broker-epoch    {"version": 0, "brokerEpoch": 17, "bootId": "0a4f…"}
 """
 
 import json
+import os
 import subprocess
 from contextlib import suppress
 
@@ -51,3 +53,9 @@ def remember_broker_epoch(files: Files, path: str, broker_epoch: int, boot: str 
     """Write down the epoch of this life, durably: from now on logs are of it."""
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch, "bootId": boot})
     checkpoint.write(files, f"{path}/{BROKER_EPOCH}", text.encode())
+
+
+def forget_broker_epoch(path: str) -> None:
+    """The disk has failed: the next life cannot be certain of anything. Around `Files`, which takes no more."""
+    with suppress(OSError):
+        os.unlink(f"{path}/{BROKER_EPOCH}")

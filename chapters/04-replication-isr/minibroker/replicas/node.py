@@ -17,10 +17,12 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from minibroker.client.errors import ClientError, known_code
+from minibroker.log.errors import LogError, StorageError
+from minibroker.log.interfaces import Files
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.errors import InvalidTopicName
-from minibroker.metadata.image import Endpoint, Image, PartitionImage
+from minibroker.metadata.image import BrokerImage, Endpoint, Image, PartitionImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID, check_topic_name
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure
@@ -31,6 +33,7 @@ from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.server import Tracer, monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import METADATA, Store
 from minibroker.replicas import life
+from minibroker.replicas.disk import WatchedFiles
 from minibroker.replicas.fetching import Fetchers, FetchSettings, Self
 from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.observer import MetadataPartition, Observer
@@ -92,6 +95,8 @@ class ReplicatedNode(Node):
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: BrokerFailure | None = None
         self._failed = asyncio.Event()
+        self._registration: BrokerRegistrationRequest | None = None
+        self._is_registering = False
 
     @property
     def is_authority(self) -> bool:
@@ -110,7 +115,7 @@ class ReplicatedNode(Node):
         """Whose directory this is. A new one becomes part of the cluster of the node that decides."""
         if self.is_authority:
             return identify(path, self._node_id)
-        response: MetadataResponse = await self._ask_until_answered(MetadataRequest(topics=[]))
+        response: MetadataResponse = await self._ask_who_decides(MetadataRequest(topics=[]))
         found = sorted(it.node_id for it in response.brokers)
         if self._authority_id not in found:
             raise BrokerFailure(
@@ -119,7 +124,7 @@ class ReplicatedNode(Node):
             )
         return identify(path, self._node_id, cluster_id=response.cluster_id)
 
-    async def _ask_until_answered(self, request: Any) -> Any:
+    async def _ask_who_decides(self, request: Any) -> Any:
         """Ask the node that decides; nodes of a cluster may be started in any order."""
         is_told = False
         while True:
@@ -134,10 +139,9 @@ class ReplicatedNode(Node):
     async def join(self, identity: Identity, endpoint: Endpoint) -> None:
         """Register, and know the metadata at least up to there."""
         if self.is_authority:
-            broker_epoch = self._decide(identity, endpoint)
+            self.me = Self(self._node_id, self._decide(identity, endpoint))
         else:
-            broker_epoch = await self._observe(identity, endpoint)
-        self.me = Self(self._node_id, broker_epoch)
+            await self._observe(identity, endpoint)
 
     def _previous_broker_epoch(self, image: Image) -> int:
         """The epoch that our logs are certain to be of."""
@@ -180,7 +184,7 @@ class ReplicatedNode(Node):
         self._remember(result.epoch)
         return result.epoch
 
-    async def _observe(self, identity: Identity, endpoint: Endpoint) -> int:
+    async def _observe(self, identity: Identity, endpoint: Endpoint) -> None:
         metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG)
         self.authority = observer = Observer(
             metadata_log,
@@ -190,23 +194,44 @@ class ReplicatedNode(Node):
             cluster_id=identity.cluster_id,
         )
         observer.on_done = self._on_done
-        request = BrokerRegistrationRequest(
+        broker_epoch = await self._register_as(identity, endpoint, self._previous_broker_epoch(observer.image))
+        observer.me = self.me = Self(self._node_id, broker_epoch)
+        self._begin(observer.run())
+        await observer.reach(broker_epoch)
+
+    async def _register_as(self, identity: Identity, endpoint: Endpoint, previous_broker_epoch: int) -> int:
+        """Be registered in this life, and return its epoch."""
+        self._registration = BrokerRegistrationRequest(
             broker_id=self._node_id,
             cluster_id=identity.cluster_id,
             incarnation_id=new_id_bytes(),
             listeners=[RegisteredListener(**endpoint._asdict())],
             rack=self._config.broker_rack,
-            previous_broker_epoch=self._previous_broker_epoch(observer.image),
         )
-        response: BrokerRegistrationResponse = await self._ask_until_answered(request)
+        return await self._register(previous_broker_epoch)
+
+    async def _register(self, previous_broker_epoch: int) -> int:
+        assert self._registration is not None
+        self._registration.previous_broker_epoch = previous_broker_epoch
+        response: BrokerRegistrationResponse = await self._ask_who_decides(self._registration)
         if response.error_code:
             code = known_code(response.error_code)
             raise BrokerFailure(f"node {self._node_id} could not be registered: {code.name}: {code.message}")
         self._remember(response.broker_epoch)
-        observer.me = Self(self._node_id, response.broker_epoch)
-        self._begin(observer.run())
-        await observer.reach(response.broker_epoch)
         return response.broker_epoch
+
+    async def _register_again(self, late_epoch: int) -> None:
+        """What an earlier life of this node had sent was heard after our own word, so ours does not count any more.
+
+        Nothing was counted in the name of that registration but what we have: our logs are of it.
+        """
+        self._is_registering = True
+        try:
+            self.me.broker_epoch = await self._register(late_epoch)
+        finally:
+            self._is_registering = False
+        # Another one may have come in between.
+        self._check_that_we_are_we(self.authority.image)
 
     def _on_done(self, proposal: object) -> None:
         self.waiting.wake(proposal)
@@ -277,7 +302,12 @@ class ReplicatedNode(Node):
             # This node is about to end.
             return
         replica = self._replicas[name]
-        replica.on_partition(new, self._broker_epochs(self.authority.image), monotonic_ms())
+        try:
+            replica.on_partition(new, self._broker_epochs(self.authority.image), monotonic_ms())
+        except (LogError, OSError) as error:
+            # It is neither what it was nor what it was to be. Others lead; this node ends, if its disk is to blame.
+            log.error("%s is offline: %s", name.directory, error)
+            replica.retire()
         self.fetchers.follow(replica)
 
     def _on_image(self, old: Image, new: Image) -> None:
@@ -297,15 +327,27 @@ class ReplicatedNode(Node):
         asyncio.get_running_loop().call_soon(self.waiting.settle)
 
     def _check_that_we_are_we(self, image: Image) -> None:
-        """Two nodes of one number would both lead what the metadata give to that number: the older one ends."""
+        """Two nodes of one number would both lead what the metadata give to that number: the older one ends.
+
+        Nobody else can be where this node listens: who is registered there is an earlier life of it.
+        """
         known = image.brokers.get(self._node_id)
-        if known is not None and known.epoch > self.me.broker_epoch:
+        if known is None or known.epoch <= self.me.broker_epoch or self._is_registering:
+            return
+        if self._is_our_address(known):
+            log.warning("an earlier life of node %d was heard late: it registers again", self._node_id)
+            self._begin(self._register_again(known.epoch))
+        else:
             self._fail(
                 BrokerFailure(
                     f"another process was registered as node {self._node_id}, at {known.host}:{known.port}: this one"
                     " ends. Give one of them another node.id"
                 )
             )
+
+    def _is_our_address(self, known: BrokerImage) -> bool:
+        ours = self._registration.listeners if self._registration is not None else []
+        return any((it.host, it.port) == (known.host, known.port) for it in ours)
 
     def _broker_epochs(self, image: Image) -> dict[int, int]:
         return {node_id: broker.epoch for node_id, broker in image.brokers.items()}
@@ -378,8 +420,9 @@ class ReplicatedNode(Node):
 
     async def start(self) -> None:
         """Start as chapter 03's broker does, then lead and follow."""
+        self._loop = asyncio.get_running_loop()
         try:
-            await super().start()
+            await self._unless_failed(super().start())
         except BaseException:
             await self._end()
             raise
@@ -396,6 +439,34 @@ class ReplicatedNode(Node):
         self._begin(self._tick())
         self._begin(self._checkpoint())
 
+    async def _unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that may wait for others; but not for ever, if this node cannot go on."""
+        working, failed = asyncio.create_task(work), asyncio.create_task(self._failed.wait())
+        try:
+            await asyncio.wait((working, failed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (working, failed):
+                if not task.done():
+                    task.cancel()
+                    await asyncio.wait((task,))
+        if not working.cancelled():
+            working.result()
+        elif self._failure is not None:
+            raise self._failure
+
+    def make_files(self) -> Files:
+        """The disk, and word of its first error: there is no other directory to go on with."""
+        return WatchedFiles(self._on_disk_failed)
+
+    def _on_disk_failed(self, what: str, error: OSError) -> None:
+        failure = BrokerFailure(
+            f"node {self._node_id} ends, because its disk refused to {what} ({error.strerror}). Nothing more is written"
+            " here: free some room or replace the disk, then start it again"
+        )
+        life.forget_broker_epoch(self._config.log_dirs[0])
+        # On whatever thread, and in the midst of whatever: what was begun is left in order first.
+        self._loop.call_soon_threadsafe(self._fail, failure)
+
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.append(task)
@@ -406,6 +477,8 @@ class ReplicatedNode(Node):
         error = None if task.cancelled() else task.exception()
         if isinstance(error, BrokerFailure):
             self._fail(error)
+        elif isinstance(error, StorageError | OSError):
+            self._fail(BrokerFailure(f"node {self._node_id} ends, because its disk failed: {error}"))
         elif error is not None:
             log.error("something that this node needs has ended, because of a bug", exc_info=error)
             self._fail(BrokerFailure(f"node {self._node_id} ends because of a bug: {error!r}"))
@@ -441,6 +514,16 @@ class ReplicatedNode(Node):
     def _remember_watermarks(self) -> None:
         for replica in self.replicas():
             self.data.remember(HIGH_WATERMARKS, replica.name, replica.high_watermark, is_urgent=False)
+
+    async def stop(self) -> None:
+        """Stop in order. A node whose disk has failed has said why it ends, and cannot close its logs."""
+        try:
+            await super().stop()
+        except (LogError, OSError):
+            if self._failure is None:
+                raise
+        finally:
+            self._cleanup.close()
 
     async def leave(self) -> None:
         """Follow no more, and write down how far everything was."""

@@ -128,7 +128,13 @@ class Controller:
         self._listeners.append(listener)
 
     def is_removed(self, topic_id: bytes) -> bool:
-        """Whether the log says that a topic was deleted. It is read for that, so ask only at the start."""
+        """Whether the log says that a topic was deleted. It is read for that, so ask only at the start.
+
+        What was deleted before the last snapshot it does not say any more. That loses nothing and brings nothing back:
+        a directory whose topic is in no image, and of which nobody says that it was deleted, is set aside under another
+        name; and a new topic of the same name has another id, so that it never takes such a directory for its own. All
+        it costs is room, until an operator removes what was set aside.
+        """
         log = self.raft.log
         records = read_records(log, log.log_start_offset)
         return any(isinstance(it, RemoveTopicRecord) and it.topic_id == topic_id for _offset, it in records)

@@ -6,6 +6,7 @@ takes the new one in: two changes, one after the other, each of which the voters
 
 from collections.abc import Callable
 
+from minibroker.log.errors import StorageError
 from minibroker.partitions.registry import Answer, Call, Registry
 from minibroker.partitions.server import wall_clock_ms
 from minibroker.partitions.waiting import Wait
@@ -83,7 +84,10 @@ class _Change:
         """Make it, if that is not done; then look whether it is decided."""
         raft = self._quorum.raft
         if self._made is None:
-            code = self._make()
+            try:
+                code = self._make()
+            except StorageError as error:
+                return self.respond(ErrorCode.KAFKA_STORAGE_ERROR, f"the change could not be written: {error}")
             if code is ErrorCode.REQUEST_TIMED_OUT:
                 # Another change is not decided yet, or the new voter has not caught up.
                 return None

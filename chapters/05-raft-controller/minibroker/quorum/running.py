@@ -2,9 +2,13 @@
 
 Whatever happens to the state machine happens on the event loop, one thing after the other. After each, the controller
 is told to catch up: it folds what is decided, and completes what was waited for.
+
+When the disk fails, the others are told that this node leads no more, and the task that brings the time ends with a
+`BrokerFailure`: the process must end with it.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -12,10 +16,11 @@ from typing import Any
 
 from minibroker.client.errors import BrokerUnavailable, ClientError
 from minibroker.controller.deciding import Controller
+from minibroker.log.errors import StorageError
 from minibroker.metadata.image import Builder, Image
 from minibroker.metadata.records import decode_record, encode_record
 from minibroker.metadata.snapshot import records_of
-from minibroker.partitions.errors import BrokerFailure
+from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.registry import Answer, Call, Handler, Registry
 from minibroker.partitions.server import monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import METADATA
@@ -104,6 +109,7 @@ class Quorum:
         self._changed = asyncio.Event()
         self._seen = (0, 0)
         self._leader_id = raft.leader_id
+        self._failure: str | None = None
         self.heard: tuple[int, int] = (NOBODY, 0)
         """The leader that has answered last, and when."""
 
@@ -115,7 +121,11 @@ class Quorum:
             task = asyncio.create_task(self._send(send))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
-        self.controller.catch_up()
+        try:
+            self.controller.catch_up()
+        except (StorageError, OSError) as error:
+            # It could not write that it decides, or do what is decided. The tick comes soon, and ends it.
+            self._failure = self._failure or str(error)
         now = (self.raft.log.log_end_offset, self.raft.high_watermark)
         if now != self._seen:
             # There is more to fetch, or more is decided.
@@ -176,7 +186,11 @@ class Quorum:
         except ClientError:
             # It is said again, if it still matters.
             return
-        now_ms = monotonic_ms()
+        # A disk that fails here is noticed by the tick.
+        with contextlib.suppress(StorageError):
+            self._hear(send, response, monotonic_ms())
+
+    def _hear(self, send: Send, response: object, now_ms: int) -> None:
         if isinstance(response, VoteResponse):
             voted = voted_of(response)
             assert isinstance(send.message, Vote)
@@ -192,8 +206,20 @@ class Quorum:
 
     def start(self) -> None:
         """Begin to take part."""
-        self._begin(self._tick())
-        self._begin(self._fetch())
+        self._begin(self._unless_the_disk_fails(self._tick()))
+        self._begin(self._unless_the_disk_fails(self._fetch()))
+
+    async def _unless_the_disk_fails(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (StorageError, OSError) as error:
+            raise self._broken(str(error)) from error
+
+    def _broken(self, why: str) -> BrokerFailure:
+        return BrokerFailure(
+            f"node {self.raft.me.node_id} ends, because its metadata cannot be written: {why}. Other voters go on; free"
+            " some room or replace the disk, then start it again"
+        )
 
     async def _tick(self) -> None:
         due_ms = monotonic_ms()
@@ -204,8 +230,13 @@ class Quorum:
                 self.raft.on_stuck(now_ms - due_ms)
             self.step(self.raft.tick(now_ms))
             if self.raft.is_leader:
-                self.raft.bind_voters(timestamp=now_ms)
+                self.raft.bind_voters(timestamp=wall_clock_ms())
                 self.step()
+            failure = self.raft.failure or self._failure
+            if failure is not None:
+                # The next one would change nothing; but whoever waits for us must hear that we lead no more.
+                self.step(self.raft.tick(now_ms))
+                raise self._broken(failure)
             self.maybe_snapshot()
             pause_s = min(max(self.raft.next_deadline_ms - now_ms, 1) / 1000, _TICK_S_MAX)
             # What was done here takes time, too, and others have to wait for that.
@@ -309,9 +340,9 @@ class Quorum:
 
     def add_handlers(self, registry: Registry) -> None:
         """Answer what nodes of the quorum ask."""
-        registry.add(ApiKey.VOTE, self.on_vote)
-        registry.add(ApiKey.BEGIN_QUORUM_EPOCH, self.on_begin)
-        registry.add(ApiKey.END_QUORUM_EPOCH, self.on_end)
+        registry.add(ApiKey.VOTE, _or_hang_up(self.on_vote))
+        registry.add(ApiKey.BEGIN_QUORUM_EPOCH, _or_hang_up(self.on_begin))
+        registry.add(ApiKey.END_QUORUM_EPOCH, _or_hang_up(self.on_end))
         registry.add(ApiKey.DESCRIBE_QUORUM, self.on_describe)
         registry.add(ApiKey.FETCH_SNAPSHOT, self.on_fetch_snapshot)
         registry.wrap(ApiKey.FETCH, self.on_fetch)
@@ -424,6 +455,18 @@ class Quorum:
             for node_id, voter in raft.voters.voters.items()
         ]
         return DescribeQuorumResponse(topics=[topic], nodes=nodes)
+
+
+def _or_hang_up(handler: Handler) -> Handler:
+    """What this node could not write down it does not answer: who asked must not count on it."""
+
+    def answer(call: Call[Any]) -> Answer:
+        try:
+            return handler(call)
+        except StorageError as error:
+            raise Disconnect(str(error)) from error
+
+    return answer
 
 
 def _replica(it: tuple[VoterKey, int, int]) -> dict[str, Any]:

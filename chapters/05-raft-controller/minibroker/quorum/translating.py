@@ -3,6 +3,7 @@
 Each table has room for many topics with many partitions. The quorum has one log, so everything is wrapped twice.
 """
 
+from minibroker.client.errors import known_code
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 from minibroker.partitions.partition import NO_EPOCH, EpochEnd
 from minibroker.raft.messages import (
@@ -20,7 +21,6 @@ from minibroker.raft.messages import (
     Voted,
 )
 from minibroker.raft.voters import VoterKey
-from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, Response
 from minibroker.wire.tables.begin_quorum_epoch import (
     BeginQuorumEpochRequest,
@@ -171,7 +171,7 @@ def voted_of(response: VoteResponse) -> Voted | None:
     """The answer in a response, if there is one."""
     for topic in response.topics:
         for it in topic.partitions:
-            return Voted(ErrorCode(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
+            return Voted(known_code(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
     return None
 
 
@@ -194,7 +194,7 @@ def heard_of(response: BeginQuorumEpochResponse | EndQuorumEpochResponse) -> Hea
     """The answer in a response, if there is one."""
     for topic in response.topics:
         for it in topic.partitions:
-            return Heard(ErrorCode(it.error_code), it.leader_epoch, it.leader_id)
+            return Heard(known_code(it.error_code), it.leader_epoch, it.leader_id)
     return None
 
 
@@ -299,7 +299,7 @@ def snapshot_fetched_of(response: FetchSnapshotResponse) -> SnapshotFetched | No
         for it in topic.partitions:
             data = bytes(it.unaligned_records) if isinstance(it.unaligned_records, memoryview) else b""
             leader = it.current_leader
-            code = ErrorCode(it.error_code)
+            code = known_code(it.error_code)
             return SnapshotFetched(code, leader.leader_epoch, leader.leader_id, it.size, it.position, data)
     return None
 
@@ -310,7 +310,7 @@ def fetched_of(response: FetchResponse) -> Fetched | None:
         for it in topic.partitions:
             diverging = it.diverging_epoch
             return Fetched(
-                ErrorCode(it.error_code),
+                known_code(it.error_code),
                 it.current_leader.leader_epoch,
                 it.current_leader.leader_id,
                 it.records if isinstance(it.records, memoryview) else NO_RECORDS,

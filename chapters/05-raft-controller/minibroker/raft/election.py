@@ -9,7 +9,7 @@ that forgets its vote in a crash could vote again, and one epoch would have two 
 import json
 from dataclasses import dataclass
 
-from minibroker.log.errors import LogError
+from minibroker.log.errors import LogError, LogOffline
 from minibroker.log.interfaces import Files, directory_of
 from minibroker.raft.voters import VoterKey
 from minibroker.segments import checkpoint
@@ -36,6 +36,8 @@ class Ballot:
         self._files = files
         self._path = f"{directory}/{QUORUM_STATE}"
         self.election = self._read()
+        self.failure: str | None = None
+        """Why nothing is written any more: after a write that failed nobody knows what a restart will find."""
 
     def write(self, election: Election) -> None:
         """Remember, durably. An epoch never goes back, and within one nothing is taken back."""
@@ -45,8 +47,17 @@ class Ballot:
             assert old.voted in (None, election.voted), f"voted for {old.voted} in epoch {old.epoch} already"
             assert old.leader_id in (NOBODY, election.leader_id), f"{old.leader_id} leads epoch {old.epoch} already"
         if election != old:
-            checkpoint.write(self._files, self._path, encode(election))
+            self._write(election)
             self.election = election
+
+    def _write(self, election: Election) -> None:
+        if self.failure is None:
+            try:
+                checkpoint.write(self._files, self._path, encode(election))
+            except OSError as error:
+                self.failure = f"{self._path} could not be written ({error.strerror})"
+        if self.failure is not None:
+            raise LogOffline(f"{self.failure}: this node gives no vote until a restart has read what it gave")
 
     def _read(self) -> Election:
         try:

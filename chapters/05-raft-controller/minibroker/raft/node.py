@@ -8,6 +8,9 @@ The contract, for whoever drives it:
 3. Keep one fetch under way, to `target()`, with what `position()` says. After an answer, or after a while without one,
    say so and ask again.
 4. What is before `high_watermark` is decided. It never changes, on any node.
+5. Look at `failure` after each of these, also after one that has raised a `StorageError`. A disk that has refused a
+   write or a flush is not asked again: this node leads no more, gives no vote, and counts for nobody. `tick` says so to
+   the others; then the process is to end, and only another one may read what is on the disk.
 
 How it differs from the paper: followers pull. A leader does not push entries but waits to be asked for them, and
 learns from each question how far its follower is. So a log is copied by the same code as in chapter 04, and where two
@@ -17,11 +20,13 @@ set.
 It answers only after its disk has what the answer promises: a vote, or a record.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from minibroker.log.batch import BatchBuilder
+from minibroker.log.errors import StorageError
 from minibroker.partitions.partition import NO_EPOCH, NO_OFFSET
 from minibroker.raft.control import add_voters, leader_change, voter_sets
 from minibroker.raft.election import NOBODY, Ballot, Election
@@ -95,7 +100,10 @@ class NotLeader(Exception):
 
 
 class Raft:
-    """The state machine. `me` is this node with its directory; `bootstrap` are the voters before the log names any."""
+    """The state machine. `me` is this node with its directory; `bootstrap` are the voters before the log names any.
+
+    `clock` is for the timestamps of what it writes, and for nothing else; `now_ms` is any steady clock.
+    """
 
     def __init__(
         self,
@@ -109,6 +117,7 @@ class Raft:
         now_ms: int,
         settings: RaftSettings | None = None,
         snapshots: Snapshots | None = None,
+        clock: Callable[[], int] = lambda: 0,
     ) -> None:
         self.me = me
         self.log = log
@@ -117,6 +126,8 @@ class Raft:
         self.snapshots: Snapshots = snapshots or NoSnapshots()
         self._ballot = ballot
         self._chance = chance
+        self._clock = clock
+        self._failure: str | None = None
         self._begin_where_the_snapshot_ends()
         self._sets: list[tuple[int, VoterSet]] = [(NO_OFFSET, self.snapshots.voters or bootstrap)]
         self._sets += voter_sets(log, log.log_start_offset)
@@ -172,9 +183,14 @@ class Raft:
         return self._ballot.election.voted
 
     @property
+    def failure(self) -> str | None:
+        """Why this node takes no part any more, if it does not: its disk has failed."""
+        return self._failure or self._ballot.failure or self.log.failure
+
+    @property
     def is_leader(self) -> bool:
-        """Whether this node leads."""
-        return self.role is Role.LEADER
+        """Whether this node leads. One that cannot write down what it decides does not."""
+        return self.role is Role.LEADER and self.failure is None
 
     @property
     def voters(self) -> VoterSet:
@@ -238,6 +254,8 @@ class Raft:
 
     def _on_word_of(self, epoch: int, leader_id: int, now_ms: int) -> bool:
         """Learn from what another node says of the epoch; return whether it is of ours."""
+        if self.failure is not None:
+            return False
         if epoch > self.epoch:
             self._on_newer_epoch(epoch, leader_id, now_ms)
             return False
@@ -250,6 +268,9 @@ class Raft:
 
     def tick(self, now_ms: int) -> list[Send]:
         """Time has passed."""
+        if self.failure is not None:
+            # Others must not wait until they miss it.
+            return self.resign(now_ms)
         if self.is_leader:
             return self._lead_on(now_ms)
         if now_ms < self._deadline_ms:
@@ -345,6 +366,8 @@ class Raft:
 
     def on_vote(self, request: Vote, now_ms: int) -> Voted:
         """Somebody asks for our vote, or whether it would get it."""
+        if self.failure is not None:
+            return Voted(ErrorCode.KAFKA_STORAGE_ERROR, self.epoch, self.leader_id)
         if not self._is_meant(request.voter):
             return Voted(ErrorCode.INVALID_VOTER_KEY, self.epoch, self.leader_id)
         if request.epoch < self.epoch:
@@ -388,9 +411,10 @@ class Raft:
         self.epochs.assign(self.epoch, self.epoch_start_offset)
         # What earlier leaders have left is committed with the first record of this epoch, and not before (5.4.2). A log
         # that does not say yet who votes says so from here on.
-        builder = leader_change(self.me.node_id, self.voters, granting, timestamp=now_ms)
+        timestamp = self._clock()
+        builder = leader_change(self.me.node_id, self.voters, granting, timestamp=timestamp)
         if self._sets[-1][0] == NO_OFFSET and self.snapshots.voters is None:
-            add_voters(builder, self.voters, timestamp=now_ms)
+            add_voters(builder, self.voters, timestamp=timestamp)
         self._followers = {self.voters.key_of(it): _Progress(0, now_ms) for it in self._others()}
         self._unaware = set(self._others())
         self._announce_ms = now_ms
@@ -406,9 +430,19 @@ class Raft:
         return base_offset
 
     def _write(self, batch: bytearray) -> int:
-        base_offset = self.log.append(batch, leader_epoch=self.epoch)
-        self.log.flush()
+        with self._at_the_disk():
+            base_offset = self.log.append(batch, leader_epoch=self.epoch)
+            self.log.flush()
         return base_offset
+
+    @contextmanager
+    def _at_the_disk(self) -> Iterator[None]:
+        """A log that refused a batch is as it was before. But a node that cannot write must not stay in the way."""
+        try:
+            yield
+        except StorageError as error:
+            self._failure = str(error)
+            raise
 
     def _append(self, builder: BatchBuilder) -> None:
         # A set of voters counts as soon as it is written: it is the new one that decides about itself.
@@ -495,7 +529,7 @@ class Raft:
 
     def resign(self, now_ms: int) -> list[Send]:
         """Lead no more, because this node goes: tell the others, those first that have most of the log."""
-        if not self.is_leader:
+        if self.role is not Role.LEADER:
             return []
         known = sorted(self._others(), key=lambda it: -self._progress(self.voters.key_of(it)).end_offset)
         successors = tuple(self.voters.key_of(it) for it in known)
@@ -506,6 +540,8 @@ class Raft:
 
     def on_begin(self, request: BeginQuorumEpoch, now_ms: int) -> Heard:
         """Somebody says that it leads."""
+        if self.failure is not None:
+            return Heard(ErrorCode.KAFKA_STORAGE_ERROR, self.epoch, self.leader_id)
         if not self._is_meant(request.voter):
             return Heard(ErrorCode.INVALID_VOTER_KEY, self.epoch, self.leader_id)
         if request.epoch < self.epoch:
@@ -518,6 +554,8 @@ class Raft:
 
     def on_end(self, request: EndQuorumEpoch, now_ms: int) -> Heard:
         """The leader goes: stand in its place, after those who have more of the log."""
+        if self.failure is not None:
+            return Heard(ErrorCode.KAFKA_STORAGE_ERROR, self.epoch, self.leader_id)
         if request.epoch < self.epoch:
             return Heard(ErrorCode.FENCED_LEADER_EPOCH, self.epoch, self.leader_id)
         if request.epoch > self.epoch:
@@ -547,8 +585,8 @@ class Raft:
         return others[self._asked % len(others)] if others else NOBODY
 
     def position(self) -> Fetch | None:
-        """What to fetch next; nothing while this node leads, or must have a snapshot first."""
-        if self.is_leader or self.snapshot_wanted is not None or self.target() == NOBODY:
+        """What to fetch next; nothing while this node leads, or must have a snapshot first, or cannot write."""
+        if self.failure is not None or self.is_leader or self.snapshot_wanted is not None or self.target() == NOBODY:
             return None
         return Fetch(self.epoch, self.me, self.log.log_end_offset, self.last_epoch)
 
@@ -583,8 +621,9 @@ class Raft:
         else:
             first = self.log.log_end_offset
             if len(fetched.records):
-                self.log.append_as_follower(fetched.records)
-                self.log.flush()
+                with self._at_the_disk():
+                    self.log.append_as_follower(fetched.records)
+                    self.log.flush()
                 self._sets += voter_sets(self.log, first)
             self.high_watermark = max(self.high_watermark, min(fetched.high_watermark, self.log.log_end_offset))
 
@@ -600,7 +639,7 @@ class Raft:
 
     def snapshot_position(self, received: int) -> FetchSnapshot | None:
         """The piece of a snapshot to fetch next, of whom we follow."""
-        if self.snapshot_wanted is None or self.role is not Role.FOLLOWER:
+        if self.snapshot_wanted is None or self.role is not Role.FOLLOWER or self.failure is not None:
             return None
         return FetchSnapshot(self.epoch, self.me, self.snapshot_wanted, received)
 

@@ -1,0 +1,137 @@
+"""The disk of a node that others can do without: after its first error it takes nothing more, and the node ends.
+
+A node has one data directory. If that cannot be written any more, neither can its logs, nor its vote, nor the note that
+it was there: it can keep no promise. While it lived on, it would lead what it cannot write, and nobody else would. So
+it ends with one line, as Kafka's broker does when its last directory has failed (KIP-112), and the others take over.
+
+Every error of the disk is seen here, whoever was about to live with it. From that moment on all writes and flushes fail
+with the same error, on every thread: a flush is never tried again, for after a failed one the next could succeed and
+have written nothing. Reads go on, for as long as the node still answers.
+"""
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from minibroker.log.compression import Bytes
+from minibroker.log.disk import OSFile, OSFiles
+
+# What a disk says that is broken, full, or gone. Other errors are of a name or of a limit of the process.
+DISK_ERRORS = frozenset(
+    {
+        errno.EIO,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EFBIG,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.ESTALE,
+    }
+)
+
+
+class Watch:
+    """What is known of a disk. `on_failed` is told once what it refused, on the thread that asked."""
+
+    def __init__(self, on_failed: Callable[[str, OSError], None]) -> None:
+        self.failure: OSError | None = None
+        self._on_failed = on_failed
+
+    def check(self) -> None:
+        """Refuse if the disk has failed before."""
+        if self.failure is not None:
+            raise OSError(self.failure.errno, f"the disk has failed before: {self.failure.strerror}")
+
+    def note(self, what: str, path: str, error: OSError) -> None:
+        """An operation has failed; whoever ordered it hears of it, too."""
+        if error.errno in DISK_ERRORS and self.failure is None:
+            self.failure = error
+            self._on_failed(f"{what} {path}", error)
+
+    @contextmanager
+    def over(self, what: str, path: str) -> Iterator[None]:
+        """Do something that changes the disk."""
+        self.check()
+        try:
+            yield
+        except OSError as error:
+            self.note(what, path, error)
+            raise
+
+
+class WatchedFile(OSFile):
+    """An open file of a `WatchedFiles`."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, watch: Watch, path: str, *, create: bool, writable: bool) -> None:
+        super().__init__(path, create=create, writable=writable)
+        self._watch = watch
+
+    def pread(self, count: int, position: int) -> bytes:
+        """Read up to `count` bytes."""
+        try:
+            return super().pread(count, position)
+        except OSError as error:
+            self._watch.note("read", self.path, error)
+            raise
+
+    def pwrite(self, data: Bytes, position: int) -> int:
+        """Write into the page cache, unless the disk has failed."""
+        self._watch.check()
+        try:
+            return super().pwrite(data, position)
+        except OSError as error:
+            self._watch.note("write", self.path, error)
+            raise
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, unless the disk has failed."""
+        with self._watch.over("cut", self.path):
+            super().truncate(size)
+
+    def fsync(self) -> None:
+        """Wait until the data has reached the disk, unless it has failed: it is not asked a second time."""
+        with self._watch.over("flush", self.path):
+            super().fsync()
+
+
+class WatchedFiles(OSFiles):
+    """The machine's file systems, up to the first error."""
+
+    def __init__(self, on_failed: Callable[[str, OSError], None]) -> None:
+        self.watch = Watch(on_failed)
+
+    def open(self, path: str, *, create: bool = True, writable: bool = True) -> OSFile:
+        """Open a file. One that is there can be opened also after a failure, and read."""
+        try:
+            return WatchedFile(self.watch, path, create=create, writable=writable)
+        except OSError as error:
+            self.watch.note("open", path, error)
+            raise
+
+    def mkdir(self, directory: str) -> None:
+        """Make a directory, and those above it."""
+        with self.watch.over("make", directory):
+            super().mkdir(directory)
+
+    def rmdir(self, directory: str) -> None:
+        """Remove a directory that is empty."""
+        with self.watch.over("remove", directory):
+            super().rmdir(directory)
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace `target` by `source` in one step."""
+        with self.watch.over("rename", source):
+            super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        with self.watch.over("remove", path):
+            super().unlink(path)
+
+    def fsync_directory(self, directory: str) -> None:
+        """Wait until the names in a directory have reached the disk."""
+        with self.watch.over("flush", directory):
+            super().fsync_directory(directory)

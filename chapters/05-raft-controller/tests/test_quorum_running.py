@@ -1,0 +1,251 @@
+"""Claims about the driver of the quorum: whom it refuses, how long it waits, how often it asks, and when it ends."""
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from quorum_driver import CLUSTER, Driven, call, door, driven, until
+from raft_nodes import directory_id
+from replication_nodes import ENDPOINTS
+
+from minibroker.client.errors import BrokerUnavailable
+from minibroker.controller.lifecycle import RegisterFenced
+from minibroker.partitions.errors import BrokerFailure, Disconnect
+from minibroker.partitions.registry import Answer, Call, Registry
+from minibroker.partitions.store import METADATA
+from minibroker.quorum import running
+from minibroker.quorum.translating import fetch_request, request_of, snapshot_request
+from minibroker.raft.messages import (
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    Fetch,
+    FetchSnapshot,
+    Heard,
+    Message,
+    SnapshotId,
+    Vote,
+)
+from minibroker.raft.voters import VoterKey
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
+from minibroker.wire.tables.vote import VoteRequest, VoteResponse
+
+ONE, TWO = (VoterKey(it, directory_id(it)) for it in (1, 2))
+VOTE = Vote(5, TWO, ONE, 9, 900)
+
+
+def said(message: Message, cluster_id: str = CLUSTER) -> Call[Any]:
+    """What another node says, as it comes."""
+    return call(request_of(message, cluster_id))
+
+
+def registration() -> RegisterFenced:
+    """Something to decide."""
+    return RegisterFenced(broker_id=7, endpoints=ENDPOINTS, incarnation_id=bytes(16))
+
+
+def nothing(_call: Call[Any]) -> Answer:
+    raise AssertionError("the metadata log is asked for")
+
+
+def fetch(it: Driven, offset: int, *, wait_ms: int = 500, cluster_id: str = CLUSTER) -> Call[FetchRequest]:
+    last_epoch = it.raft.epochs.epoch_of(offset - 1) if offset else -1
+    position = Fetch(it.raft.epoch, TWO, offset, last_epoch)
+    return call(fetch_request(position, cluster_id, wait_ms=wait_ms, bytes_max=1 << 20))
+
+
+def fetched(answer: object) -> tuple[ErrorCode, int, int]:
+    """The code, how many bytes came, and the high watermark."""
+    assert isinstance(answer, FetchResponse)
+    (data,) = answer.responses[0].partitions
+    assert isinstance(data.records, bytes)
+    return ErrorCode(data.error_code), len(data.records), data.high_watermark
+
+
+# Handlers -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_for_another_cluster_is_refused_and_changes_nothing() -> None:
+    async def run() -> None:
+        async with driven(1, 2, 3) as it:
+            registry = Registry()
+            registry.add(ApiKey.FETCH, nothing)
+            it.quorum.add_handlers(registry)
+            wanted = snapshot_request(FetchSnapshot(0, TWO, SnapshotId(1, 1), 0), "elsewhere", bytes_max=1)
+            answers: list[Answer] = [
+                it.quorum.on_vote(said(VOTE, "elsewhere")),
+                it.quorum.on_begin(said(BeginQuorumEpoch(5, 2, ONE), "elsewhere")),
+                it.quorum.on_end(said(EndQuorumEpoch(5, 2, (ONE,)), "elsewhere")),
+                it.quorum.on_fetch_snapshot(call(wanted)),
+                it.quorum.on_fetch(fetch(it, 0, cluster_id="elsewhere"), nothing),
+            ]
+            codes = {getattr(answer, "error_code", None) for answer in answers}
+            assert codes == {ErrorCode.INCONSISTENT_CLUSTER_ID}
+            empty = it.quorum.on_vote(call(VoteRequest(cluster_id=CLUSTER, topics=[])))
+            assert isinstance(empty, VoteResponse)
+            assert empty.error_code == ErrorCode.INVALID_REQUEST
+            assert it.raft.epoch == 0
+
+    asyncio.run(run())
+
+
+def test_a_fetch_waits_for_news_and_is_answered_with_nothing_in_the_end() -> None:
+    async def run() -> None:
+        async with driven(1) as it:
+            end_offset = it.raft.log.log_end_offset
+            # How much is decided is news as well, once.
+            assert fetched(it.quorum.on_fetch(fetch(it, end_offset), nothing)) == (ErrorCode.NONE, 0, end_offset)
+            waits = it.park(it.quorum.on_fetch(fetch(it, end_offset), nothing))
+            it.quorum.controller.propose(registration())
+            it.quorum.step()
+            code, count, high_watermark = fetched(waits[0])
+            assert (code, high_watermark) == (ErrorCode.NONE, end_offset + 1)
+            assert count > 0
+            in_vain = it.park(it.quorum.on_fetch(fetch(it, end_offset + 1, wait_ms=30), nothing))
+            it.waiting.expire(29)
+            assert in_vain == []
+            it.waiting.expire(30)
+            assert fetched(in_vain[0]) == (ErrorCode.NONE, 0, end_offset + 1)
+
+    asyncio.run(run())
+
+
+def test_a_fetch_of_something_else_is_for_somebody_else() -> None:
+    async def run() -> None:
+        async with driven(1) as it:
+            answer = VoteResponse()
+            consumer = call(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[]))
+            assert it.quorum.on_fetch(consumer, lambda _call: answer) is answer
+
+    asyncio.run(run())
+
+
+def test_who_leads_tells_how_far_all_are_and_others_tell_that_they_do_not_know() -> None:
+    async def run() -> None:
+        for node_ids, code, known in (((1,), ErrorCode.NONE, [1]), ((1, 2, 3), ErrorCode.NOT_LEADER_OR_FOLLOWER, [])):
+            async with driven(*node_ids) as it:
+                answer = it.quorum.on_describe(call(DescribeQuorumRequest(topics=[])))
+                assert isinstance(answer, DescribeQuorumResponse)
+                (result,) = answer.topics[0].partitions
+                assert (result.error_code, [one.replica_id for one in result.current_voters]) == (code, known)
+                assert [one.node_id for one in answer.nodes] == list(node_ids)
+
+    asyncio.run(run())
+
+
+# Asking ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_does_not_answer_is_asked_again_after_a_pause_and_others_are_asked_too() -> None:
+    async def run() -> None:
+        async with door(is_slammed=True) as two, door(is_slammed=True) as three:
+            async with driven(1, 2, 3, addresses={2: two.address, 3: three.address}) as it:
+                it.quorum.start()
+                await until(lambda: min(len(two.came_s), len(three.came_s)) >= 4, "both are asked again and again")
+            came_s = sorted(two.came_s + three.came_s)
+        # A clock may be a little coarse.
+        assert min(after - before for before, after in pairwise(came_s)) > running._RETRY_S / 2
+
+    asyncio.run(run())
+
+
+def test_who_says_nothing_is_given_up_in_time_and_another_one_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_PATIENCE_MS", 50)
+    monkeypatch.setattr(running, "_FETCH_WAIT_MS", 10)
+
+    async def run() -> None:
+        async with (
+            door(is_slammed=False) as two,
+            door(is_slammed=False) as three,
+            driven(1, 2, 3, addresses={2: two.address, 3: three.address}) as it,
+        ):
+            it.quorum.start()
+            await until(lambda: two.came_s and three.came_s, "both are asked")
+            assert not any(task.done() for task in it.tasks)
+
+    asyncio.run(run())
+
+
+def test_nobody_waits_for_a_leader_that_is_none_any_more() -> None:
+    async def run() -> None:
+        async with door(is_slammed=False) as two, driven(1, 2, 3, addresses={2: two.address}) as it:
+            it.raft.on_heard(Heard(ErrorCode.NONE, 1, 2), 0)
+            it.quorum.step()
+            asked = asyncio.create_task(it.quorum.ask(2, VoteRequest(topics=[]), timeout_ms=10**6))
+            await until(lambda: two.came_s, "it is asked")
+            it.raft.on_heard(Heard(ErrorCode.NONE, 2, 3), 0)
+            it.quorum.step()
+            with pytest.raises(BrokerUnavailable, match="node 2 was asked, and is not whom to ask any more"):
+                await asyncio.wait_for(asked, 20)
+
+    asyncio.run(run())
+
+
+def test_one_stranger_may_be_in_the_wrong_place_but_if_most_are_this_node_is() -> None:
+    async def run() -> None:
+        async with driven(1, 2, 3) as it:
+            it.quorum._note_stranger(2, ErrorCode.INCONSISTENT_CLUSTER_ID)
+            it.quorum._note_stranger(3, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            with pytest.raises(BrokerFailure, match=r"of cluster here, and the nodes \[2, 3\] .* are of another one"):
+                it.quorum._note_stranger(3, ErrorCode.INCONSISTENT_CLUSTER_ID)
+
+    asyncio.run(run())
+
+
+# Ending ---------------------------------------------------------------------------------------------------------------
+
+
+def refused_by_the_disk(it: Driven) -> None:
+    it.node.files.fsync_error = OSError(5, "input/output error")
+
+
+def test_a_leader_whose_disk_fails_ends_and_says_why() -> None:
+    async def run() -> None:
+        async with driven(1) as it:
+            it.quorum.start()
+            refused_by_the_disk(it)
+            proposal = it.quorum.controller.propose(registration())
+            assert proposal.result.code is ErrorCode.KAFKA_STORAGE_ERROR
+            ended, _ = await asyncio.wait(it.tasks, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+            (task,) = ended
+            with pytest.raises(BrokerFailure, match=r"node 1 ends, because its metadata cannot be written: .*output"):
+                task.result()
+
+    asyncio.run(run())
+
+
+def test_a_vote_that_cannot_be_written_down_is_not_answered_and_the_node_ends() -> None:
+    async def run() -> None:
+        async with driven(1, 2, 3) as it:
+            registry = Registry()
+            registry.add(ApiKey.FETCH, nothing)
+            it.quorum.add_handlers(registry)
+            refused_by_the_disk(it)
+            handler = running._or_hang_up(it.quorum.on_vote)
+            with pytest.raises(Disconnect, match="could not be written"):
+                handler(said(VOTE))
+            it.quorum.start()
+            ended, _ = await asyncio.wait(it.tasks, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+            assert isinstance(ended.pop().exception(), BrokerFailure)
+
+    asyncio.run(run())
+
+
+def test_whoever_waits_is_answered_by_a_driver_that_resigns() -> None:
+    async def run() -> None:
+        async with driven(1) as it:
+            was_active = it.quorum.controller.is_active
+            end_offset = it.raft.log.log_end_offset
+            it.quorum.on_fetch(fetch(it, end_offset), nothing)
+            waits: list[Response] = it.park(it.quorum.on_fetch(fetch(it, end_offset), nothing))
+            await it.quorum.resign()
+            assert (was_active, it.quorum.controller.is_active) == (True, False)
+            it.waiting.wake(METADATA)
+            it.waiting.settle()
+            assert fetched(waits[0])[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    asyncio.run(run())

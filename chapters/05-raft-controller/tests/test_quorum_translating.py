@@ -1,0 +1,118 @@
+"""Claims about what nodes of the quorum say to each other on the wire: whatever is said arrives, and nothing else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from raft_nodes import batch_of, directory_id
+
+from minibroker.partitions.partition import EpochEnd
+from minibroker.quorum import translating as to
+from minibroker.raft.messages import (
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    Fetch,
+    Fetched,
+    FetchSnapshot,
+    Heard,
+    Message,
+    SnapshotFetched,
+    SnapshotId,
+    Vote,
+    Voted,
+)
+from minibroker.raft.voters import VoterKey
+from minibroker.wire.apis import APIS
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Message as WireMessage
+from minibroker.wire.schema import decode_whole
+from minibroker.wire.tables.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
+from minibroker.wire.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
+from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
+from minibroker.wire.tables.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from minibroker.wire.tables.vote import VoteRequest, VoteResponse
+
+ONE, TWO = VoterKey(1, directory_id(1)), VoterKey(2, directory_id(2))
+SNAPSHOT = SnapshotId(300, 4)
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def carried(message: Any) -> Any:
+    """What arrives at the other end."""
+    schema = type(message).schema
+    key = next(it.key for it in APIS.values() if isinstance(message, it.request | it.response))
+    version = schema.versions.last if schema.versions is not None else APIS[key].max_version
+    kind: type[WireMessage] = type(message)
+    return decode_whole(kind, memoryview(message.encode(version)), 0, version)
+
+
+@pytest.mark.parametrize(
+    ("message", "read"),
+    [
+        (Vote(7, ONE, TWO, 5, 400), to.vote_of),
+        (Vote(7, ONE, VoterKey(2), -1, 0, is_pre_vote=True), to.vote_of),
+        (BeginQuorumEpoch(7, 1, TWO), to.begin_of),
+        (EndQuorumEpoch(7, 1, (TWO, VoterKey(3))), to.end_of),
+        (EndQuorumEpoch(7, 1, ()), to.end_of),
+    ],
+)
+def test_a_message_arrives_as_it_was_said(message: Message, read: Callable[[Any], Message | None]) -> None:
+    request = to.request_of(message, "here")
+    arrived = carried(request)
+    assert arrived.cluster_id == "here"
+    assert read(arrived) == message
+
+
+@pytest.mark.parametrize(
+    ("answer", "write", "read"),
+    [
+        (Voted(ErrorCode.NONE, 7, -1, is_granted=True), to.vote_response, to.voted_of),
+        (Voted(ErrorCode.KAFKA_STORAGE_ERROR, 7, 3), to.vote_response, to.voted_of),
+        (Heard(ErrorCode.NONE, 7, 1), to.begin_response, to.heard_of),
+        (Heard(ErrorCode.FENCED_LEADER_EPOCH, 9, -1), to.end_response, to.heard_of),
+        (Fetched(ErrorCode.NONE, 7, 1, memoryview(batch_of(b"a")), 12), to.fetch_response, to.fetched_of),
+        (Fetched(ErrorCode.NONE, 7, 1, high_watermark=0), to.fetch_response, to.fetched_of),
+        (Fetched(ErrorCode.NONE, 7, 1, high_watermark=3, diverging=EpochEnd(5, 40)), to.fetch_response, to.fetched_of),
+        (Fetched(ErrorCode.NONE, 7, 1, high_watermark=3, snapshot=SNAPSHOT), to.fetch_response, to.fetched_of),
+        (Fetched(NOT_LEADER, 9, 3), to.fetch_response, to.fetched_of),
+    ],
+)
+def test_an_answer_arrives_as_it_was_given(
+    answer: Any, write: Callable[[Any], Any], read: Callable[[Any], object]
+) -> None:
+    assert read(carried(write(answer))) == answer
+
+
+@pytest.mark.parametrize("bytes_max", [1, 8 << 20])
+def test_a_fetch_arrives_with_who_asks_and_how_much_it_takes(bytes_max: int) -> None:
+    fetch = Fetch(7, TWO, 40, 5)
+    request = carried(to.fetch_request(fetch, "here", wait_ms=300, bytes_max=bytes_max))
+    assert (request.cluster_id, request.max_wait_ms) == ("here", 300)
+    assert to.fetch_of(request) == (fetch, bytes_max)
+
+
+def test_a_piece_of_a_snapshot_is_asked_for_and_comes() -> None:
+    wanted = FetchSnapshot(7, TWO, SNAPSHOT, 1024)
+    request = carried(to.snapshot_request(wanted, "here", bytes_max=100))
+    assert (request.cluster_id, request.max_bytes) == ("here", 100)
+    assert to.snapshot_fetch_of(request) == wanted
+    for found in (
+        SnapshotFetched(ErrorCode.NONE, 7, 1, 5000, 1024, b"a piece"),
+        SnapshotFetched(ErrorCode.SNAPSHOT_NOT_FOUND, 7, 1, 0, 1024),
+    ):
+        assert to.snapshot_fetched_of(carried(to.snapshot_response(SNAPSHOT, found))) == found
+
+
+def test_what_says_nothing_is_nothing() -> None:
+    """A node that is of another cluster, or that is none, answers with an error and no topic."""
+    assert to.vote_of(VoteRequest(cluster_id="here", topics=[])) is None
+    assert to.begin_of(BeginQuorumEpochRequest(cluster_id="here", topics=[])) is None
+    assert to.end_of(EndQuorumEpochRequest(cluster_id="here", topics=[])) is None
+    assert to.fetch_of(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[])) is None
+    assert to.snapshot_fetch_of(FetchSnapshotRequest(topics=[])) is None
+    code = ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert to.voted_of(carried(VoteResponse(error_code=code))) is None
+    assert to.heard_of(carried(BeginQuorumEpochResponse(error_code=code))) is None
+    assert to.heard_of(carried(EndQuorumEpochResponse(error_code=code))) is None
+    assert to.fetched_of(carried(FetchResponse(error_code=code, responses=[]))) is None
+    assert to.snapshot_fetched_of(carried(FetchSnapshotResponse(error_code=code))) is None

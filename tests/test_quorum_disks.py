@@ -1,0 +1,141 @@
+"""A node whose disk fails ends with one line, and the others go on: 0 lost, 0 twice, 0 out of order.
+
+The failures are of a real process: flushes that return EIO, and a file that may grow no more, which takes a part of a
+write first and then refuses, as a full disk does. The producer is librdkafka, idempotent, acks=all.
+"""
+
+import contextlib
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from brokers import IS_OURS, eventually, unique
+from clients_stock import admin
+from clusters import LAG_MS_MAX, QuorumCluster, QuorumNode, Sender
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewTopic
+
+EVERYBODY = (1, 2, 3)
+SETTINGS = (f"replica.lag.time.max.ms={LAG_MS_MAX}", "replica.fetch.backoff.ms=100", "default.replication.factor=3")
+
+
+class FailingNode(QuorumNode):
+    """A node whose flushes fail when they are told to."""
+
+    @property
+    def mark(self) -> Path:
+        return self.data.with_suffix(".fails")
+
+    @property
+    def asked(self) -> list[str]:
+        """The files that could not be flushed, as often as that was tried."""
+        found = Path(f"{self.mark}.asked")
+        return found.read_text().splitlines() if found.exists() else []
+
+    def _command(self) -> list[str]:
+        program = str(Path(__file__).with_name("failing_disk.py"))
+        command = super()._command()
+        return [sys.executable, program, str(self.mark), *command[command.index("serve") :]]
+
+    def last_words(self) -> list[str]:
+        return self.logs[-1].read_text().splitlines()
+
+    def restart(self) -> None:
+        for path in (self.mark, Path(f"{self.mark}.asked")):
+            path.unlink(missing_ok=True)
+        super().restart()
+
+
+class FailingCluster(QuorumCluster):
+    kind = FailingNode
+    nodes: dict[int, FailingNode]  # type: ignore[assignment]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FailingCluster]:
+    if not IS_OURS or sys.platform != "linux":
+        pytest.skip("needs nodes of its own, and Linux")
+    with FailingCluster(tmp_path_factory.mktemp("disks"), *SETTINGS) as cluster:
+        yield cluster
+
+
+def others(number: int) -> list[int]:
+    return [it for it in EVERYBODY if it != number]
+
+
+def check_end(node: FailingNode, *words: str) -> None:
+    """It ended by itself, and said why, in one line and without a traceback."""
+    assert node.await_end() == 1
+    line = node.last_words()[-1]
+    assert line.startswith(f"minibroker serve: node {node.number} ends, because its ")
+    for word in words:
+        assert word in line
+    assert line.endswith("then start it again")
+    assert not node.complaints(), node.complaints()
+    # Its next life is not certain to have what this one has promised.
+    assert not (node.data / "broker-epoch").exists()
+
+
+def come_back(cluster: FailingCluster, number: int, topic: str, sender: Sender) -> None:
+    cluster.nodes[number].restart()
+    cluster.await_isr(topic, *EVERYBODY)
+    sender.await_acks()
+    sender.finish()
+    sender.check()
+
+
+def test_a_controller_whose_metadata_cannot_be_flushed_ends_and_another_decides(cluster: FailingCluster) -> None:
+    old = cluster.controller()
+    topic = cluster.create(unique("flush"), [[old, *others(old)]], min_insync_replicas=2)
+    with Sender(cluster, topic) as sender:
+        sender.await_acks()
+        node = cluster.nodes[old]
+        node.mark.write_text("__cluster_metadata-0/")
+        # What it was asked may be refused, or may be done by another one: in both cases it is over.
+        with contextlib.suppress(KafkaException):
+            client = admin(cluster.address_of(others(old)[0]))
+            (future,) = client.create_topics([NewTopic(unique("asked"), 1, 1)]).values()
+            future.result(20)
+        check_end(node, "Input/output error")
+        assert len(node.asked) == 1, "a flush that failed is never tried again"
+        assert cluster.controller(among=others(old)) != old
+        cluster.create(unique("decided"), [others(old)], through=others(old)[0])
+        cluster.leader(topic, among=others(old))
+        sender.await_acks()
+        come_back(cluster, old, topic, sender)
+
+
+def test_a_leader_whose_log_cannot_be_flushed_ends_and_another_leads(cluster: FailingCluster) -> None:
+    old = others(cluster.controller())[0]
+    topic = cluster.create(unique("log"), [[old, *others(old)]], min_insync_replicas=2, flush_messages=1)
+    with Sender(cluster, topic) as sender:
+        sender.await_acks()
+        node = cluster.nodes[old]
+        node.mark.write_text(f"{topic}-0/")
+        check_end(node, "flush", f"{topic}-0/00000000000000000000.log", "Input/output error")
+        assert len(node.asked) == 1
+        cluster.leader(topic, among=others(old))
+        sender.await_acks()
+        come_back(cluster, old, topic, sender)
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_node_whose_log_has_no_room_ends_and_the_others_go_on(cluster: FailingCluster, role: str) -> None:
+    old = others(cluster.controller())[0]
+    replicas = [old, *others(old)] if role == "leader" else [*others(old), old]
+    topic = cluster.create(unique("room"), [replicas], min_insync_replicas=2)
+    with Sender(cluster, topic, pause_s=0.0005) as sender:
+        node = cluster.nodes[old]
+        file = node.data / f"{topic}-0" / "00000000000000000000.log"
+        # Until nothing else that the node writes is as large.
+        eventually(lambda: os.path.getsize(file) > 60_000, "the log has grown", seconds=40)
+        # The first write that reaches the limit is taken in part, the next one refused.
+        limit = os.path.getsize(file) + 4000
+        resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        check_end(node, "write", f"{topic}-0/00000000000000000000.log", "File too large")
+        cluster.leader(topic, among=others(old))
+        sender.await_acks()
+        come_back(cluster, old, topic, sender)
