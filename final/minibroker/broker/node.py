@@ -18,6 +18,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 from minibroker.broker.authority import ClusterAuthority
@@ -25,9 +26,9 @@ from minibroker.broker.slicing import slices
 from minibroker.client.errors import ClientError, known_code
 from minibroker.controller.answering import ControllerDecisions
 from minibroker.controller.deciding import Controller
-from minibroker.controller.lifecycle import FenceBroker
+from minibroker.controller.lifecycle import FenceBroker, LeadUncleanly
 from minibroker.controller.sessions import Sessions
-from minibroker.metadata.authority import METADATA_LOG_CONFIG
+from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Endpoint, Image
 from minibroker.metadata.listeners import QuorumVoter
@@ -52,6 +53,7 @@ from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.node import FORWARDED, ReplicatedNode
 from minibroker.replicas.peers import PeerAddress
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
+from minibroker.replication.authority import Elected
 from minibroker.replication.epochs import EpochCache
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.apis import ApiKey
@@ -104,6 +106,33 @@ FOR_NODES_ALONE = (
 )
 # What only who decides can answer, besides chapter 04's.
 DECIDED = (*FORWARDED, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS)
+
+
+class _Unclean:
+    """Sees that somebody leads where a topic says that any leader is better than none, while this node decides."""
+
+    def __init__(self, authority: ClusterAuthority, config: NodeConfig) -> None:
+        self._authority = authority
+        self._config = config
+        self._seen: tuple[object, ...] = ()
+        self._proposal: Proposal[list[Elected]] | None = None
+
+    def look(self) -> None:
+        """Elect, if anything has changed that could make a difference; say what came of the last time."""
+        if self._proposal is not None and self._proposal.is_done:
+            for it in self._proposal.result:
+                log.warning("node %d leads %s, and was not in sync: records are lost", it.leader, it.name.directory)
+            self._proposal = None
+        # To look at every partition costs time, and only who lives and what is configured makes a difference.
+        image = self._authority.image
+        now = (image.brokers, image.configs)
+        if self._proposal is None and not all(map(is_, now, self._seen or (None, None))):
+            self._seen = now
+            self._proposal = self._authority.propose(LeadUncleanly(self._config))
+
+    def forget(self) -> None:
+        """Another node decides: whatever it has seen, this one has not."""
+        self._seen = ()
 
 
 class ClusterNode(ReplicatedNode):
@@ -400,8 +429,9 @@ class ClusterNode(ReplicatedNode):
                 await asyncio.wait_for(self._leaving.wait(), interval_s)
 
     async def _keep_sessions(self) -> None:
-        """While this node decides: fence who has fallen silent."""
+        """While this node decides: fence who has fallen silent, and see that somebody leads where anybody may."""
         checked_ms = monotonic_ms()
+        unclean = _Unclean(self.authority, self._config)
         while True:
             await asyncio.sleep(_SESSION_CHECK_S)
             now_ms = monotonic_ms()
@@ -413,7 +443,10 @@ class ClusterNode(ReplicatedNode):
                 for broker_id in self._sessions.silent(self.authority.image.live_brokers(), now_ms):
                     log.warning("node %d has been silent for %d ms: fenced", broker_id, self._sessions.session_ms)
                     self.authority.propose(FenceBroker(broker_id))
+                unclean.look()
                 self.quorum.step()
+            else:
+                unclean.forget()
 
     def _live(self) -> Collection[int]:
         return self.authority.image.live_brokers()
