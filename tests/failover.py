@@ -1,7 +1,7 @@
 """How long writes stop when a node goes, and that nothing else is lost: `python tests/failover.py --rounds 20`.
 
 The rounds are those of `minibroker bench failover`, with the settings that people get. Here all that the stock client
-wrote is read back after each kind of fault: nothing lost, nothing twice, nothing out of order. Options: `--only NAME`
+wrote is read back at the end: nothing lost, nothing twice, nothing out of order. Options: `--only NAME`
 of a fault, `--out FILE` for the figures as JSON, `--set NAME=VALUE` for the nodes.
 """
 
@@ -12,8 +12,7 @@ from pathlib import Path
 
 from clusters import Sender
 
-from minibroker.bench.outages import Outages
-from minibroker.quorum.failover import CLIENT_TIMEOUT_MS, FAULTS, REPLICAS, SETTINGS, measure
+from minibroker.quorum.failover import CLIENT_TIMEOUT_MS, FAULTS, REPLICAS, SETTINGS, Fault, Round, measure
 from minibroker.quorum.local import LocalCluster
 
 
@@ -35,24 +34,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a file for the figures, as JSON")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the nodes")
     options = parser.parse_args()
-    found: list[Outages] = []
+    faults = [it for it in FAULTS if options.only in (None, it.name)]
     with tempfile.TemporaryDirectory() as path, LocalCluster(Path(path), *SETTINGS, *options.set) as cluster:
-        for fault in FAULTS:
-            if options.only in (None, fault.name):
-                print(fault.name, flush=True)
-                outages = measure(
-                    cluster,
-                    fault,
-                    options.rounds,
-                    say=lambda number, it: print(f"{number}/{options.rounds}: {it.text()}", flush=True),
-                    make_sender=CheckedSender,
-                )
-                found += outages
-                verdict = "within" if outages[0].at(99) <= fault.target_ms else "BEYOND"
-                print("\n".join(it.text() for it in outages), f"  {verdict} {fault.target_ms} ms", flush=True)
-    print("\n".join(it.text() for it in found))
+        found = measure(cluster, faults, options.rounds, say=say, make_sender=CheckedSender)
+    for fault, outages in zip(faults, found, strict=True):
+        verdict = "within" if outages[0].at(99) <= fault.target_ms else "BEYOND"
+        print("\n".join(it.text() for it in outages), f"  {verdict} {fault.target_ms} ms", flush=True)
     if options.out:
-        options.out.write_text(json.dumps([it.document() for it in found], indent=1))
+        options.out.write_text(json.dumps([it.document() for outages in found for it in outages], indent=1))
+
+
+def say(fault: Fault, number: int, it: Round) -> None:
+    print(f"{number}: {fault.name}: {it.text()}", flush=True)
 
 
 if __name__ == "__main__":

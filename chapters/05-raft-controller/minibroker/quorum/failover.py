@@ -9,7 +9,7 @@ own. Where the node decides as well, there is also the time until something is d
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -149,6 +149,11 @@ def stock_sender(cluster: LocalCluster, topic: str) -> StockSender:
     return StockSender(cluster.bootstrap, topic, partitions=len(REPLICAS), timeout_ms=CLIENT_TIMEOUT_MS)
 
 
+def sender_at_hand() -> MakeSender | None:
+    """A stock client, where one is installed."""
+    return stock_sender if is_there() else None
+
+
 # Rounds ---------------------------------------------------------------------------------------------------------------
 
 
@@ -221,24 +226,34 @@ def nothing() -> AbstractContextManager[None]:
     return nullcontext()
 
 
+Say = Callable[[Fault, int, Round], None]
+"""Told after each round: which fault, the number of the round, what it has cost."""
+
+
 def measure(
     cluster: LocalCluster,
-    fault: Fault,
+    faults: Sequence[Fault],
     rounds: int,
     *,
-    say: Callable[[int, Round], None] = lambda _number, _round: None,
+    say: Say = lambda _fault, _number, _round: None,
     make_sender: MakeSender | None = None,
-) -> list[Outages]:
-    """All rounds of one fault, with one stock client, if it is to be had."""
-    stage = Stage(cluster, make_sender or (stock_sender if is_there() else None))
-    found: list[Round] = []
+) -> list[list[Outages]]:
+    """Let each fault happen in turn, so many times; of each, what the prober saw, and then what others did."""
+    stage = Stage(cluster, make_sender)
+    found: list[list[Round]] = [[] for _ in faults]
     with stage.sending():
-        for number in range(rounds):
-            found.append(stage.play(fault))
-            say(number + 1, found[-1])
-    outages = [Outages(fault.name, tuple(it.cluster_ms for it in found))]
-    if stage.sender:
-        outages.append(Outages(f"{fault.name}, librdkafka", tuple(it.client_ms for it in found)))
-    if fault.decides:
-        outages.append(Outages(f"{fault.name}, decided", tuple(it.decided_ms for it in found)))
-    return outages
+        for number in range(1, rounds + 1):
+            for fault, costs in zip(faults, found, strict=True):
+                costs.append(stage.play(fault))
+                say(fault, number, costs[-1])
+    return [outages_of(fault, costs) for fault, costs in zip(faults, found, strict=True)]
+
+
+def outages_of(fault: Fault, costs: Sequence[Round]) -> list[Outages]:
+    """The rounds of one fault, by who has watched."""
+    seen = {
+        fault.name: [it.cluster_ms for it in costs],
+        f"{fault.name}, librdkafka": [it.client_ms for it in costs],
+        f"{fault.name}, decided": [it.decided_ms for it in costs],
+    }
+    return [Outages(name, tuple(lasted_ms)) for name, lasted_ms in seen.items() if min(lasted_ms) >= 0]

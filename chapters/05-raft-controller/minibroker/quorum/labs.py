@@ -11,7 +11,7 @@ from minibroker.bench import Context, Findings, Lab, LineChart, Table, children,
 from minibroker.bench.context import QUICK_NOTE, is_quick
 from minibroker.bench.outages import PROMISES, Outages, distribution
 from minibroker.quorum.acknowledging import run_acks
-from minibroker.quorum.failover import LEADER_FAULTS, SETTINGS, Fault, measure, quick_settings
+from minibroker.quorum.failover import LEADER_FAULTS, SETTINGS, measure, quick_settings, sender_at_hand
 from minibroker.quorum.local import LocalCluster
 from minibroker.quorum.unclean import run_unclean
 
@@ -25,13 +25,15 @@ def run_failover(context: Context) -> Findings:
 
 def failover(context: Context, cluster: LocalCluster, *, rounds: int) -> Findings:
     """The experiment itself, on a cluster that runs."""
-    return findings([rounds_of(context, cluster, fault, rounds) for fault in LEADER_FAULTS])
-
-
-def rounds_of(context: Context, cluster: LocalCluster, fault: Fault, rounds: int) -> list[Outages]:
-    """One fault, again and again."""
-    context.progress(0, rounds, fault.name)
-    return measure(cluster, fault, rounds, say=lambda number, _: context.progress(number, rounds, fault.name))
+    # A stock client has pauses of its own, for which a quick run has no time.
+    found = measure(
+        cluster,
+        LEADER_FAULTS,
+        rounds,
+        say=lambda fault, number, _: context.progress(number, rounds, fault.name),
+        make_sender=scaled(full=sender_at_hand(), quick=None),
+    )
+    return findings(found)
 
 
 def findings(found: Sequence[Sequence[Outages]]) -> Findings:

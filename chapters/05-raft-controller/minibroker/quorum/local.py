@@ -59,6 +59,8 @@ class LocalNode:
     def begin(self) -> None:
         """Starts the process, and does not wait for it."""
         assert not self.is_alive(), "stop it or kill it first"
+        # One that ended by itself has left its pipe.
+        self.kill()
         program = [sys.executable, "-m", "minibroker.cli", "serve", "--child", "--data", str(self._data)]
         command = [*program, "--listen", self.address, *(it for pair in self._settings for it in ("--set", pair))]
         with self._out.open("wb") as stdout, self._log.open("ab") as stderr:

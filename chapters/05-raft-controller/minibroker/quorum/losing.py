@@ -15,7 +15,6 @@ from minibroker.client.producer import Producer
 from minibroker.client.retries import RetryPolicy
 from minibroker.quorum.watching import until
 
-PER_SECOND = 1000
 ACKED_S_MAX = 40.0
 _ANSWERED_MS_MAX = 2000
 _READ_S_MAX = 30.0
@@ -26,10 +25,11 @@ _SOON = RetryPolicy(backoff_ms=20, backoff_ms_max=200)
 class Stream:
     """A producer that sends at a steady rate, on a thread of its own, and notes what it was told is written."""
 
-    def __init__(self, bootstrap: str, topic: str, *, acks: int = ACKS_ALL) -> None:
+    def __init__(self, bootstrap: str, topic: str, *, per_second: int, acks: int = ACKS_ALL) -> None:
         self.acked: set[bytes] = set()
         """With acks=0 it is told nothing: then it is what has left."""
         self._topic = topic
+        self._pause_s = 1 / per_second
         self._client = Client(bootstrap, timeout_ms=_ANSWERED_MS_MAX, retry=_SOON)
         self._producer = Producer(self._client, acks=acks, linger_ms=0)
         self._sent = 0
@@ -50,7 +50,7 @@ class Stream:
         self._client.close()
 
     def _run(self) -> None:
-        while not self._is_over.wait(1 / PER_SECOND):
+        while not self._is_over.wait(self._pause_s):
             self.send()
 
     def send(self) -> None:
