@@ -26,12 +26,14 @@ from minibroker.partitions.lingering import (
 )
 from minibroker.quorum.failover import quick_settings
 from minibroker.quorum.local import LocalCluster
-from minibroker.quorum.losing import Stream, read
+from minibroker.quorum.losing import Stream, read, write
 
 PACED_PER_SECOND = 200
 STREAM_PER_SECOND = 250
 BLIND_S = 0.4
 """How long the leader is alone, at least. Less than anybody's patience: nobody is taken for dead before the leader."""
+CAUGHT_UP = -1
+"""The number of a record that all followers have, and with it all before it; no stream sends it."""
 _SETTLED_ACKS = 10
 
 
@@ -144,6 +146,8 @@ def cost_of(bootstrap: str, promise: Promise, effort: Effort) -> Cost:
         started = time.perf_counter()
         sent_bytes = send_rushed(sender, topic, values, effort.rushed_records)
         mb_per_s = sent_bytes / 1e6 / (time.perf_counter() - started)
+    # Followers may be behind: they are to catch up now, and not on the next one's time.
+    write(bootstrap, topic, CAUGHT_UP, 1)
     return Cost(mb_per_s, percentile(latencies, 50), percentile(latencies, 99))
 
 
