@@ -67,7 +67,7 @@ def facts_of(fault: Fault, number: int, found: Find) -> list[Fact]:
 
 
 def benchmark(context: Context) -> Benchmark:
-    rounds = scaled(full=12, quick=1)
+    rounds = scaled(full=10, quick=1)
     settings = (*SETTINGS, *quick_settings())
     cluster = LocalCluster(context.directory, *settings, environment=children.environment(context))
     context.cleanup.enter_context(cluster)
