@@ -81,7 +81,7 @@ class Worth:
     """What became of the records when the leader was killed."""
 
     acked: int
-    acked_alone: int  # while the leader was the only one to have them
+    acked_hung: int  # while the followers hung; with acks=all, what they had already and had not been told yet
     lost: int
 
 
@@ -174,7 +174,7 @@ def kill_the_leader(cluster: LocalCluster, leader: int) -> dict[Promise, Worth]:
         before = {promise: len(stream.acked) for promise, stream in streams.items()}
         await_all(stream for promise, stream in streams.items() if promise.acks != "all")
         time.sleep(BLIND_S)
-        alone = {promise: len(stream.acked) - before[promise] for promise, stream in streams.items()}
+        hung = {promise: len(stream.acked) - before[promise] for promise, stream in streams.items()}
         cluster[leader].kill()
         for node in followers:
             node.resume()
@@ -182,7 +182,7 @@ def kill_the_leader(cluster: LocalCluster, leader: int) -> dict[Promise, Worth]:
     worths = {}
     for promise, stream in streams.items():
         lost = stream.acked - read(cluster.bootstrap, promise.topic)
-        worths[promise] = Worth(len(stream.acked), alone[promise], len(lost))
+        worths[promise] = Worth(len(stream.acked), hung[promise], len(lost))
     return worths
 
 
@@ -202,7 +202,7 @@ def await_all(streams: Iterable[Stream]) -> None:
 
 def table(found: Sequence[Kept]) -> Table:
     """Set out cost and worth."""
-    columns = ["promise", "MB/s", "p50, ms", "p99, ms", "acknowledged", "by the leader alone", "lost"]
+    columns = ["promise", "MB/s", "p50, ms", "p99, ms", "acknowledged", "while the followers hung", "lost"]
     rows = [
         [
             each.promise.name,
@@ -210,7 +210,7 @@ def table(found: Sequence[Kept]) -> Table:
             number_text(each.cost.p50_ms),
             number_text(each.cost.p99_ms),
             f"{each.worth.acked:,}",
-            f"{each.worth.acked_alone:,}",
+            f"{each.worth.acked_hung:,}",
             f"{each.worth.lost:,}",
         ]
         for each in found
@@ -240,7 +240,7 @@ def reading(found: Sequence[Kept]) -> list[str]:
         f"{number_text(safe.cost.mb_per_s)} with all: batches are under way while others are waited for. With acks=0 "
         f"nothing is acknowledged: its latency ends when the record has left.",
         f"Worth: the followers hung for about {BLIND_S:g} s, and then the leader was killed. With acks=1 it went on "
-        f"saying yes, to {one.worth.acked_alone:,} records that nobody else had, and {one.worth.lost:,} acknowledged "
+        f"saying yes, to {one.worth.acked_hung:,} records in that time, and {one.worth.lost:,} acknowledged "
         f"records are gone: another node leads, chosen from the in-sync set by the rules, and never saw them. With "
         f"acks=0 {none.worth.lost:,} are gone, and nobody was told. With acks=all the producers had to wait, and lost "
         f"{every.worth.lost + safe.worth.lost:,}.",
