@@ -14,46 +14,28 @@ and the other nodes come through it. A node says in every request who it is, so 
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Self
 
 from brokers import READY_S_MAX, Broker, eventually
-from clients_stock import READ_S_MAX, admin, bounds, confluent_producer, confluent_read
+from clients_stock import READ_S_MAX, admin, bounds, confluent_read
 from confluent_kafka.admin import NewTopic
 from proxy import Exchange, Proxy, Verdict
 
-from minibroker.client.blocking import Client
-from minibroker.client.errors import ClientError
-from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.describe_quorum import (
-    DescribeQuorumRequest,
-    QuorumPartition,
-    QuorumPartitionResult,
-    QuorumTopic,
-)
+from minibroker.quorum.local import HOST, LocalCluster, reserve_port
+from minibroker.quorum.sending import StockSender
+from minibroker.quorum.watching import Watched
 
-HOST = "127.0.0.1"
 # Long enough for a busy machine, short enough to wait for.
 LAG_MS_MAX = 1500
 _CLIENT_ID_AT = 2 + 2 + 4  # behind API key, API version and correlation id
 _VOTERS = "controller.quorum.voters="
-
-
-class State(NamedTuple):
-    """What a node says of a partition."""
-
-    leader: int
-    leader_epoch: int
-    isr: frozenset[int]
 
 
 class Node(Broker):
@@ -62,11 +44,8 @@ class Node(Broker):
     def __init__(self, number: int, data: Path, settings: Sequence[str]) -> None:
         super().__init__("", None, data, tuple(settings))
         self.number = number
-        self._reserved = socket.socket()
-        # Bound and never listening: the node may bind it as well, and nobody else gets it.
-        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._reserved.bind((HOST, 0))
-        self.address = f"{HOST}:{self._reserved.getsockname()[1]}"
+        self._reserved = contextlib.ExitStack()
+        self.address = f"{HOST}:{reserve_port(self._reserved)}"
         self._out = Path()
 
     def begin(self) -> None:
@@ -122,7 +101,7 @@ class QuorumNode(Node):
         return [*program, "--set", f"node.id={self.number}", *self._options()]
 
 
-class Cluster:
+class Cluster(Watched):
     """Several nodes, of which the first one decides."""
 
     kind: type[Node] = Node
@@ -264,23 +243,9 @@ class Cluster:
     def living(self) -> list[int]:
         return [number for number, node in self.nodes.items() if node.process is not None and node.is_alive()]
 
-    def state(self, topic: str, partition: int = 0, *, at: int) -> State | None:
-        """What one node says of a partition; nothing if it does not answer, or knows no such partition."""
-        with contextlib.suppress(ClientError), Client(self.nodes[at].address, timeout_ms=2000) as client:
-            (found,) = client.metadata([topic]).topics
-            for it in found.partitions:
-                if found.error_code == ErrorCode.NONE and it.partition_index == partition:
-                    return State(it.leader_id, it.leader_epoch, frozenset(it.isr_nodes))
-        return None
-
-    def await_isr(self, topic: str, *members: int, partition: int = 0, at: Sequence[int] = ()) -> None:
-        """Waits until nodes say so: those that are named, or all that are in the set."""
-
-        def found() -> bool:
-            states = [self.state(topic, partition, at=number) for number in at or members]
-            return all(it is not None and it.isr == frozenset(members) for it in states)
-
-        eventually(found, f"the ISR of {topic}-{partition} is {sorted(members)}")
+    def asked_at(self, number: int) -> str:
+        """Behind its proxy: a link that is cut is no reason not to hear from it."""
+        return self.nodes[number].address
 
 
 class QuorumCluster(Cluster):
@@ -288,33 +253,6 @@ class QuorumCluster(Cluster):
 
     kind = QuorumNode
     voters = 3
-
-    def quorum(self, *, at: int) -> QuorumPartitionResult | None:
-        """What a node says of the quorum, or whoever it asks for that; nothing if it does not answer."""
-        topic = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
-        with contextlib.suppress(ClientError), Client(self.nodes[at].address, timeout_ms=2000) as client:
-            found: QuorumPartitionResult = client.send(DescribeQuorumRequest(topics=[topic])).topics[0].partitions[0]
-            return found if found.error_code == ErrorCode.NONE else None
-        return None
-
-    def controller(self, *, among: Sequence[int] = ()) -> int:
-        """Who decides, as soon as one of the nodes knows; one of those that are named, if any are."""
-
-        def found() -> int:
-            states = [it for number in among or self.living() if (it := self.quorum(at=number)) is not None]
-            return max((it.leader_id for it in states if not among or it.leader_id in among), default=0)
-
-        return eventually(found, f"somebody of {among or self.living()} decides")
-
-    def leader(self, topic: str, partition: int = 0, *, among: Sequence[int] = ()) -> int:
-        """Who leads a partition; one of those that are named, if any are, and in the eyes of one of them."""
-
-        def found() -> int:
-            states = [self.state(topic, partition, at=number) for number in among or self.living()]
-            leaders = [it.leader for it in states if it is not None and it.leader > 0]
-            return next((it for it in leaders if not among or it in among), 0)
-
-        return eventually(found, f"{topic}-{partition} is led by one of {among or self.living()}")
 
 
 def sender(request: bytes) -> int:
@@ -355,65 +293,20 @@ class Tally:
         self.elsewhere += sum(it is not None and places.get(value, it) != it for value, it in acked.items())
 
 
-class Sender:
-    """An idempotent producer that sends numbered values to every partition of a topic until it is told to finish."""
+class Sender(StockSender):
+    """The same, and at the end all is read back."""
 
     def __init__(
-        self, cluster: Cluster, topic: str, *, partitions: int = 1, pause_s: float = 0.002, timeout_ms: int = 4000
+        self,
+        cluster: Cluster | LocalCluster,
+        topic: str,
+        *,
+        partitions: int = 1,
+        pause_s: float = 0.002,
+        timeout_ms: int = 4000,
     ) -> None:
+        super().__init__(cluster.bootstrap, topic, partitions=partitions, pause_s=pause_s, timeout_ms=timeout_ms)
         self.cluster = cluster
-        self.topic = topic
-        self.partitions = partitions
-        self.sent = 0
-        self.acked: dict[tuple[int, bytes], int | None] = {}
-        self.failed: list[str] = []
-        self.acked_s: list[list[float]] = [[] for _ in range(partitions)]
-        """When acknowledgements came, of each partition."""
-        self._pause_s = pause_s
-        settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 5, "delivery.timeout.ms": 120_000}
-        settings |= {"retry.backoff.ms": 50, "retry.backoff.max.ms": 200}
-        settings |= {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
-        quiet = {"socket.timeout.ms": timeout_ms + 1000, "request.timeout.ms": timeout_ms, "log_level": 0}
-        self._producer = confluent_producer(cluster.bootstrap, **settings | quiet)
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> "Sender":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._is_over.is_set():
-            for partition in range(self.partitions):
-                self._producer.produce(
-                    self.topic, b"%d" % self.sent, partition=partition, on_delivery=self._on_delivery
-                )
-            self.sent += 1
-            self._producer.poll(self._pause_s)
-            self._is_over.wait(self._pause_s)
-
-    def _on_delivery(self, error: Any, message: Any) -> None:
-        if error is not None:
-            self.failed.append(str(error))
-        else:
-            self.acked[message.partition(), message.value()] = message.offset()
-            self.acked_s[message.partition()].append(time.monotonic())
-
-    def await_acks(self, count: int = 50) -> None:
-        """Waits for so many acknowledgements more, of every partition."""
-        goals = [len(times) + count for times in self.acked_s]
-        what = f"{count} more acknowledgements of {self.topic}"
-        eventually(lambda: all(len(self.acked_s[it]) >= goal for it, goal in enumerate(goals)), what, seconds=40)
-
-    def finish(self) -> None:
-        """Sends no more, and waits for what is under way."""
-        self.__exit__()
-        assert self._producer.flush(60) == 0, "not all was acknowledged"
-        assert self.failed == []
 
     def tally(self) -> tuple[Tally, list[list[bytes]]]:
         """Reads all back, and holds it against what was acknowledged."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.cli.main import COMMANDS
-from minibroker.cli.pending import PENDING, PRESENT
+from minibroker.cli.pending import BENCH_PENDING, PENDING, PRESENT
 
 PROGRAM = (sys.executable, "-m", "minibroker.cli")
 
@@ -70,6 +70,14 @@ def test_a_command_to_come_says_so_in_one_line(name: str) -> None:
     assert result.stderr == expected
 
 
+@pytest.mark.parametrize("name", BENCH_PENDING)
+def test_a_benchmark_to_come_says_so_in_one_line(name: str) -> None:
+    result = minibroker("bench", name, "--records", "1", "--help")
+    assert (result.returncode, result.stdout) == (1, "")
+    expected = f"minibroker bench: {name} arrives {BENCH_PENDING[name].arrives.phrase}; this version has {PRESENT}\n"
+    assert result.stderr == expected
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -85,6 +93,8 @@ def test_a_command_to_come_says_so_in_one_line(name: str) -> None:
         ["plan"],
         ["completion"],
         ["dump"],
+        ["bench"],
+        ["bench", "failover"],
         ["lab"],
         *(["lab", verb] for verb in ("list", "run")),
     ],

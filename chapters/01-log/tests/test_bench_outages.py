@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.bench.outages import Outages, longest_gap_ms
+from minibroker.bench.outages import Outages, distribution, longest_gap_ms
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,12 @@ def test_outages_are_told_by_percentiles_and_by_what_a_year_can_bear() -> None:
     assert " ".join(outages.text().split()) == "killed 4 times p50 200 ms p99 2000 ms max 2000 ms"
     assert outages.document()["lasted_ms"] == [100, 300, 200, 2000]
     assert outages.budget_text(0.9999) == "99.990% of a year leaves 3,154 s: 15,768 such at p50, 1,577 at the max"
+
+
+def test_a_distribution_rises_to_one_in_the_order_of_the_pauses() -> None:
+    found = [Outages("killed", (300, 100)), Outages("stopped", (20,))]
+    chart = distribution(found, title="Pauses", x_label="ms", y_label="share")
+    assert [(line.name, [point[:2] for point in line.points]) for line in chart.lines] == [
+        ("killed", [(100, 0.5), (300, 1)]),
+        ("stopped", [(20, 1)]),
+    ]

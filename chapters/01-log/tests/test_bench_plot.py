@@ -7,6 +7,7 @@ import pytest
 
 from minibroker.bench.plot import (
     LIMIT,
+    WIDTH,
     BarChart,
     BarRow,
     Figure,
@@ -17,7 +18,7 @@ from minibroker.bench.plot import (
     series_colours,
 )
 from minibroker.bench.scales import linear_scale, log_scale, nice_step
-from minibroker.bench.svg import PALETTE
+from minibroker.bench.svg import PALETTE, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -194,3 +195,16 @@ def test_ours_has_the_same_colour_in_every_figure() -> None:
 def test_more_series_than_colours_begin_again() -> None:
     names = [str(number) for number in range(len(PALETTE) + 1)]
     assert series_colours(names)[names[-1]] == "0"
+
+
+def test_names_that_do_not_fit_go_on_in_another_row() -> None:
+    names = [f"a series with a rather long name, number {number}" for number in range(6)]
+    figure = LineChart("Title", "x", "y", [Line(name, [Point(1, 1)]) for name in names])
+    places = {
+        each.text: (float(each.attrib["x"]), float(each.attrib["y"]))
+        for each in ElementTree.fromstring(figure.svg()).iter(f"{SVG}text")
+    }
+    assert all(places[name][0] + text_width(name) <= WIDTH for name in names)
+    assert len({places[name][1] for name in names}) > 1
+    # The axes begin below the last of them.
+    assert max(places[name][1] for name in names) < places["y"][1]

@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from minibroker.bench import Bar, Benchmark, Case, Context, Fact, Line, LineChart, Point, Results, limits, scaled
+from minibroker.bench import Bar, Benchmark, Case, Context, Fact, LineChart, Results, limits, scaled
+from minibroker.bench.outages import Outages, distribution
 from minibroker.controller.deciding import Controller
 from minibroker.log.disk import OSFiles
 from minibroker.log.interfaces import Files
@@ -200,17 +201,15 @@ def benchmark_elections(context: Context) -> Benchmark:
     count = scaled(full=10, quick=1)
 
     @cache
-    def outages() -> list[int]:
-        return sorted(outage_ms(seed) for seed in range(seeds))
+    def outages() -> Outages:
+        return Outages("simulated time", tuple(outage_ms(seed) for seed in range(seeds)))
 
     def figure(_results: Results) -> LineChart:
-        found = outages()
-        points = [Point(float(it), (n + 1) / len(found)) for n, it in enumerate(found)]
-        return LineChart(
-            "The leader of three voters is killed",
-            "milliseconds until another one has decided something",
-            "share of the elections",
-            [Line("simulated time", points)],
+        return distribution(
+            [outages()],
+            title="The leader of three voters is killed",
+            x_label="milliseconds until another one has decided something",
+            y_label="share of the elections",
         )
 
     return Benchmark(
@@ -220,10 +219,10 @@ def benchmark_elections(context: Context) -> Benchmark:
         columns=["ms_per_op"],
         figure=figure,
         facts=[
-            Fact("nobody decides, median", "ms", lambda: float(outages()[len(outages()) // 2])),
-            Fact("nobody decides, 99 of 100", "ms", lambda: float(outages()[len(outages()) * 99 // 100])),
+            Fact("nobody decides, median", "ms", lambda: float(outages().at(50))),
+            Fact("nobody decides, 99 of 100", "ms", lambda: float(outages().at(99))),
             # A fetch timeout, patience that is used up, and as much again where two stand at the same time.
-            Fact("nobody decides, longest", "ms", lambda: float(outages()[-1]), at_most=10_000),
+            Fact("nobody decides, longest", "ms", lambda: float(outages().at(100)), at_most=10_000),
         ],
         note=f"Outages are in the nodes' own time, of {seeds} runs; a message takes {HOP_MS} ms.",
     )

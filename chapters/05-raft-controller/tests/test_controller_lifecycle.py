@@ -3,8 +3,9 @@
 import pytest
 from controller_nodes import ORDERS, Metadata
 
-from minibroker.controller.lifecycle import FenceBroker, Heartbeat, UnregisterBroker
+from minibroker.controller.lifecycle import FenceBroker, Heartbeat, LeadUncleanly, UnregisterBroker
 from minibroker.controller.sessions import Sessions
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import NO_LEADER, Image, fold_all
 from minibroker.metadata.snapshot import records_of
 from minibroker.wire.codes import ErrorCode
@@ -116,6 +117,29 @@ def test_who_is_fenced_is_not_elected() -> None:
     assert metadata.partition().leader == NO_LEADER
     metadata.heartbeat(3)
     assert metadata.partition().leader == 3
+
+
+def unclean(metadata: Metadata, *elected: int, **settings: str) -> None:
+    node = NodeConfig({name.replace("_", "."): value for name, value in settings.items()})
+    assert [it.leader for it in metadata.do(LeadUncleanly(node))] == list(elected)
+
+
+def test_who_was_not_in_sync_leads_only_where_any_leader_is_better_than_none() -> None:
+    """KIP-106: it is off if nobody says anything else."""
+    metadata = Metadata(1, 2, 3)
+    metadata.create([1, 2], [3, 1])
+    metadata.do(FenceBroker(2))
+    metadata.do(FenceBroker(1))
+    metadata.heartbeat(2)
+    unclean(metadata)
+    assert (metadata.partition().leader, metadata.partition().isr) == (NO_LEADER, (1,))
+    unclean(metadata, 2, unclean_leader_election_enable="true")
+    # It alone is in sync now. The one that has everything follows when it is back, and cuts off what the new one lacks.
+    assert (metadata.partition().leader, metadata.partition().isr) == (2, (2,))
+    assert metadata.partition(1).leader == 3
+    metadata.heartbeat(1)
+    assert metadata.partition().leader == 2
+    unclean(metadata, unclean_leader_election_enable="true")
 
 
 # Going ----------------------------------------------------------------------------------------------------------------

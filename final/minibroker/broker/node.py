@@ -18,6 +18,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 from minibroker.broker.authority import ClusterAuthority
@@ -26,10 +27,10 @@ from minibroker.client.errors import ClientError, known_code
 from minibroker.controller.answering import ControllerDecisions
 from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
-from minibroker.controller.lifecycle import FenceBroker
+from minibroker.controller.lifecycle import FenceBroker, LeadUncleanly
 from minibroker.controller.placement import place_on_racks
 from minibroker.controller.sessions import Sessions
-from minibroker.metadata.authority import METADATA_LOG_CONFIG
+from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Endpoint, Image
 from minibroker.metadata.listeners import QuorumVoter
@@ -56,6 +57,7 @@ from minibroker.replicas.fetching import Self
 from minibroker.replicas.node import FORWARDED, ReplicatedNode
 from minibroker.replicas.peers import PeerAddress
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
+from minibroker.replication.authority import Elected
 from minibroker.replication.epochs import EpochCache
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.apis import ApiKey
@@ -109,6 +111,33 @@ FOR_NODES_ALONE = (
 DECIDED = (*FORWARDED, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS)
 # What may be in an Envelope.
 FORWARDABLE = frozenset({*DECIDED, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.DESCRIBE_QUORUM})
+
+
+class _Unclean:
+    """Sees that somebody leads where a topic says that any leader is better than none, while this node decides."""
+
+    def __init__(self, authority: ClusterAuthority, config: NodeConfig) -> None:
+        self._authority = authority
+        self._config = config
+        self._seen: tuple[object, ...] = ()
+        self._proposal: Proposal[list[Elected]] | None = None
+
+    def look(self) -> None:
+        """Elect, if anything has changed that could make a difference; say what came of the last time."""
+        if self._proposal is not None and self._proposal.is_done:
+            for it in self._proposal.result:
+                log.warning("node %d leads %s, and was not in sync: records are lost", it.leader, it.name.directory)
+            self._proposal = None
+        # To look at every partition costs time, and only who lives and what is configured makes a difference.
+        image = self._authority.image
+        now = (image.brokers, image.configs)
+        if self._proposal is None and not all(map(is_, now, self._seen or (None, None))):
+            self._seen = now
+            self._proposal = self._authority.propose(LeadUncleanly(self._config))
+
+    def forget(self) -> None:
+        """Another node decides: whatever it has seen, this one has not."""
+        self._seen = ()
 
 
 class ClusterNode(ReplicatedNode):
@@ -400,8 +429,9 @@ class ClusterNode(ReplicatedNode):
                 await asyncio.wait_for(self._leaving.wait(), interval_s)
 
     async def _keep_sessions(self) -> None:
-        """While this node decides: fence who has fallen silent, and let who is back lead again."""
+        """While this node decides: fence who is silent, let who is back lead again, and where anybody may, somebody."""
         checked_ms = monotonic_ms()
+        unclean = _Unclean(self.authority, self._config)
         while True:
             await asyncio.sleep(_SESSION_CHECK_S)
             now_ms = monotonic_ms()
@@ -417,7 +447,10 @@ class ClusterNode(ReplicatedNode):
                 if balance is not None:
                     log.info("partitions go back to their preferred leaders")
                     self.authority.propose(balance)
+                unclean.look()
                 self.quorum.step()
+            else:
+                unclean.forget()
 
     def _live(self) -> Collection[int]:
         return self.authority.image.live_brokers()

@@ -25,6 +25,7 @@ COMMANDS = {
     "consume": ("minibroker.cli.consume:consume", "Read a topic."),
     "cluster": ("minibroker.cli.cluster:cluster", "Nodes, leaders, replicas, and what is wrong."),
     "dump": ("minibroker.cli.dump:dump", "Show a log file: batches, records, annotated bytes."),
+    "bench": ("minibroker.cli.bench:bench", "What a cluster can do, in percentiles."),
     "course": ("minibroker.cli.course:course", "The learner's workspace: list, start, check, diff."),
     "lab": ("minibroker.cli.lab:lab", "Experiments that draw one figure each: list, run."),
     "pipeline": ("minibroker.cli.pipeline:pipeline", "Data pipelines on Spark: list, run."),

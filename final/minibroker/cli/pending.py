@@ -33,21 +33,36 @@ PENDING = {
     "groups": Pending(GROUPS, "List, describe, reset and delete consumer groups."),
     "transactions": Pending(GROUPS, "List and abort transactions."),
     "sql": Pending(GROUPS, "Query metadata as tables."),
-    "bench": Pending(PERFORMANCE, "Load a broker and print percentiles."),
 }
+
+BENCH_PENDING = {
+    "produce": Pending(PERFORMANCE, "Write as fast as it goes, or at a rate."),
+    "consume": Pending(PERFORMANCE, "Read as fast as it goes."),
+    "latency": Pending(PERFORMANCE, "From the producer to the consumer, record by record."),
+}
+"""What `minibroker bench` does not have yet."""
 
 
 def pending_command(name: str) -> click.Command:
     """A command that takes any arguments and says when the real one arrives."""
+    return _saying(name, PENDING[name].summary, f"arrives {PENDING[name].arrives.phrase}")
 
+
+def pending_bench(name: str) -> click.Command:
+    """The same for a command of `minibroker bench`, which is there otherwise."""
+    arrives = BENCH_PENDING[name].arrives
+    return _saying(name, f"{BENCH_PENDING[name].summary} ({arrives.label})", f"{name} arrives {arrives.phrase}")
+
+
+def _saying(name: str, summary: str, arrives: str) -> click.Command:
     def answer() -> None:
-        raise click.ClickException(f"arrives {PENDING[name].arrives.phrase}; this version has {PRESENT}")
+        raise click.ClickException(f"{arrives}; this version has {PRESENT}")
 
     # `--help` is an argument like any other here: there is nothing to explain yet.
     return click.Command(
         name,
         callback=answer,
-        short_help=PENDING[name].summary,
+        short_help=summary,
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )

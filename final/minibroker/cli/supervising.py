@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from minibroker.cli.options import settings_of
 from minibroker.metadata.configs import BROKER_CONFIGS, NodeConfig
 from minibroker.metadata.errors import InvalidConfig
 from minibroker.partitions.identity import META_PROPERTIES
+from minibroker.quorum.local import HOST, reserve_port
 
-HOST = "127.0.0.1"
 VOTERS = 3
 """More nodes than this only follow: a majority of many is slower, and no node more may be lost at a time than now."""
 GRACE_S = 15.0
@@ -122,16 +121,7 @@ def ports_of(count: int, port: int, reserved: contextlib.ExitStack) -> list[int]
         if port + count - 1 > PORT_MAX:
             raise click.UsageError(f"{count} ports from {port} on end behind {PORT_MAX}.")
         return list(range(port, port + count))
-    sockets = [reserved.enter_context(socket.socket()) for _ in range(count)]
-    for it in sockets:
-        # Bound and never listening: a node may bind it as well, and nobody else gets it.
-        it.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        it.bind((HOST, 0))
-    found = [it.getsockname()[1] for it in sockets]
-    if sys.platform != "linux":
-        # Elsewhere two sockets cannot have one port, even so.
-        reserved.close()
-    return found
+    return [reserve_port(reserved) for _ in range(count)]
 
 
 # The nodes at work ----------------------------------------------------------------------------------------------------

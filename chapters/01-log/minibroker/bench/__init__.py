@@ -12,6 +12,7 @@ The lowest room of the house: it imports no other room, and no third-party packa
 | `bars`      | what a benchmark promises, and whether the promise was kept                      |
 | `benchmark` | the declaration of a benchmark, and how its files are found                      |
 | `lab`       | the declaration of a lab, and how labs are found in the other rooms              |
+| `outages`   | how long something did not answer, and how that is distributed                   |
 | `context`   | the folder under test, the number of repeats, quick mode, cleaning up            |
 | `report`    | the plain-text tables and the JSON documents                                     |
 | `plot`      | the figures, as SVG; `scales` holds their arithmetic and `svg` their spelling    |

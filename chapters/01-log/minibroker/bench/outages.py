@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from minibroker.bench.exchange import percentile
+from minibroker.bench.plot import Line, LineChart, Point
 
 YEAR_S = 365 * 24 * 3600
 PROMISES = (0.9999, 0.99999)
@@ -54,3 +55,15 @@ class Outages:
         budget_s = YEAR_S * (1 - promise)
         often = [round(budget_s * 1000 / max(it, 1)) for it in (self.at(50), max(self.lasted_ms))]
         return f"{promise:.3%} of a year leaves {budget_s:,.0f} s: {often[0]:,} such at p50, {often[1]:,} at the max"
+
+
+def distribution(found: Sequence[Outages], *, title: str, x_label: str, y_label: str, note: str = "") -> LineChart:
+    """Draw which share of each kind lasted no longer than so many milliseconds."""
+    lines = [
+        Line(
+            each.name,
+            [Point(float(it), (n + 1) / len(each.lasted_ms)) for n, it in enumerate(sorted(each.lasted_ms))],
+        )
+        for each in found
+    ]
+    return LineChart(title, x_label, y_label, lines, note=note)

@@ -234,20 +234,23 @@ def heading(title: str, note: str, colours: dict[str, str]) -> Heading:
         bottom += NOTE_HEIGHT
     named = {name: colour for name, colour in colours.items() if name}
     if len(named) > 1:
-        parts += legend(named, bottom)
-        bottom += LEGEND_HEIGHT
+        named_parts, rows = legend(named, bottom)
+        parts += named_parts
+        bottom += rows * LEGEND_HEIGHT
     return Heading(parts, bottom + 8)
 
 
-def legend(colours: dict[str, str], top: float) -> list[str]:
-    """Draw a swatch and a name for each series, in one row."""
+def legend(colours: dict[str, str], top: float) -> tuple[list[str], int]:
+    """Draw a swatch and a name for each series; return how many rows they take."""
     parts: list[str] = []
-    left = float(MARGIN)
+    left, rows = float(MARGIN), 1
     for name, colour in colours.items():
+        if left > MARGIN and left + 18 + text_width(name) > WIDTH - MARGIN:
+            left, top, rows = float(MARGIN), top + LEGEND_HEIGHT, rows + 1
         parts.append(element("rect", x=left, y=top + 4, width=12, height=12, rx=3, class_=f"fill-{colour}"))
         parts.append(text(name, x=left + 18, y=top + 14.5, class_="label"))
         left += 18 + text_width(name) + 22
-    return parts
+    return parts, rows
 
 
 def bar(frame: Frame, scale: Scale, row: BarRow, top: float, colour: str) -> list[str]:

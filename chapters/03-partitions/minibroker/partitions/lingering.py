@@ -31,6 +31,7 @@ LINGERS_MS = (0, 5, 100)
 CODECS = ("none", "lz4", "zstd", "gzip")
 PACED_PER_SECOND = 2_000
 DEADLINE_S = 60
+ACKS = {"0": 0, "1": 1, "all": -1}
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Setting:
 
     linger_ms: int
     codec: str
+    acks: str = "all"
 
     @property
     def topic(self) -> str:
@@ -142,11 +144,13 @@ def linger(address: str, data: Path, setting: Setting, effort: Effort) -> Linger
     return Lingered(setting, mb_per_s, percentile(latencies, 50), percentile(latencies, 99), stored)
 
 
-def send_paced(sender: Sender, topic: str, values: Sequence[bytes], records: int) -> None:
+def send_paced(
+    sender: Sender, topic: str, values: Sequence[bytes], records: int, *, per_second: int = PACED_PER_SECOND
+) -> None:
     """One record after the other, at a steady rate."""
     started = time.perf_counter()
     for number in range(records):
-        while (early_s := started + number / PACED_PER_SECOND - time.perf_counter()) > 0:
+        while (early_s := started + number / per_second - time.perf_counter()) > 0:
             sender.serve(early_s)
         sender.send(topic, values[number % len(values)])
     sender.flush()
@@ -221,6 +225,7 @@ class StockSender:
                 "bootstrap.servers": address,
                 "linger.ms": setting.linger_ms,
                 "compression.type": setting.codec,
+                "acks": setting.acks,
                 "queue.buffering.max.messages": 1_000_000,
             }
         )
@@ -263,7 +268,10 @@ class OwnSender:
         self._errors: list[ClientError] = []
         self._client = Client(address)
         self._producer = Producer(
-            self._client, linger_ms=setting.linger_ms, compression=Compression[setting.codec.upper()]
+            self._client,
+            linger_ms=setting.linger_ms,
+            compression=Compression[setting.codec.upper()],
+            acks=ACKS[setting.acks],
         )
 
     def send(self, topic: str, value: bytes) -> None:

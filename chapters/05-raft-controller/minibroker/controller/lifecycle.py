@@ -9,12 +9,14 @@
 Every step that changes who is alive changes, in the same batch of records, every partition that it concerns: there is
 no moment in which the metadata say that a dead broker leads. The new leader is the first replica, in the partition's
 own order, that is in sync and live. A broker that is fenced leaves the in-sync sets, except where it is the last: to
-forget the last one that has everything would be to lose it.
+forget the last one that has everything would be to lose it. Only where a topic says that any leader is better than none
+is somebody elected who was not in sync.
 """
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
 from minibroker.metadata.records import (
@@ -22,7 +24,8 @@ from minibroker.metadata.records import (
     PartitionChangeRecord,
     UnregisterBrokerRecord,
 )
-from minibroker.replication.authority import RegisterReplicas
+from minibroker.replication.authority import Elected, ElectLeaders, RegisterReplicas
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
 FENCE, UNFENCE = 1, -1
@@ -187,6 +190,32 @@ class FenceBroker(Command[bool]):
     def refuse(self, code: ErrorCode, message: str) -> bool:  # noqa: ARG002
         """It is not fenced."""
         return False
+
+
+@dataclass(frozen=True)
+class LeadUncleanly(Command[list[Elected]]):
+    """Give what nobody leads to a live replica that is not in sync, where `unclean.leader.election.enable` allows it.
+
+    It has no partitions of its own to name: whoever is fenced or heard again may have changed many. Elected are those
+    that have a leader now; what only the others had is lost.
+    """
+
+    node: NodeConfig
+
+    def run(self, image: Image, records: Records) -> list[Elected]:
+        """Look at all that nobody leads. Chapter 04's election knows who may, and refuses the rest."""
+        leaderless = [
+            TopicPartition(topic.name, number)
+            for topic in image.topics.values()
+            for number, partition in topic.partitions.items()
+            if partition.leader == NO_LEADER
+        ]
+        tried = ElectLeaders(leaderless, image.live_brokers(), self.node).run(image, records)
+        return [it for it in tried if it.code is ErrorCode.NONE]
+
+    def refuse(self, code: ErrorCode, message: str) -> list[Elected]:  # noqa: ARG002
+        """Nobody is elected."""
+        return []
 
 
 @dataclass(frozen=True)

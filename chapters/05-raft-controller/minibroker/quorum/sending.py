@@ -1,0 +1,89 @@
+"""A stock client that writes without a pause, and notes when each record was acknowledged.
+
+It is librdkafka's, in the package confluent-kafka, which not everybody has: `is_there` says so, and nothing is imported
+before somebody asks for a sender.
+"""
+
+import importlib.util
+import threading
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from minibroker.quorum.watching import until
+
+ACKED_S_MAX = 40.0
+
+
+def is_there() -> bool:
+    """Whether confluent-kafka is installed."""
+    return importlib.util.find_spec("confluent_kafka") is not None
+
+
+class StockSender:
+    """An idempotent producer that sends numbered values to every partition of a topic until it is told to finish."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, *, partitions: int = 1, pause_s: float = 0.002, timeout_ms: int = 4000
+    ) -> None:
+        # It is not there for everybody, and slow to import.
+        from confluent_kafka import Producer  # noqa: PLC0415
+
+        self.topic = topic
+        self.partitions = partitions
+        self.sent = 0
+        self.acked: dict[tuple[int, bytes], int | None] = {}
+        self.failed: list[str] = []
+        self.acked_s: list[list[float]] = [[] for _ in range(partitions)]
+        """When acknowledgements came, of each partition."""
+        self._pause_s = pause_s
+        settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 5, "delivery.timeout.ms": 120_000}
+        settings |= {"retry.backoff.ms": 50, "retry.backoff.max.ms": 200}
+        settings |= {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+        quiet = {"socket.timeout.ms": timeout_ms + 1000, "request.timeout.ms": timeout_ms, "log_level": 0}
+        self._producer = Producer({"bootstrap.servers": bootstrap, **settings, **quiet})
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            for partition in range(self.partitions):
+                self._producer.produce(
+                    self.topic, b"%d" % self.sent, partition=partition, on_delivery=self._on_delivery
+                )
+            self.sent += 1
+            self._producer.poll(self._pause_s)
+            self._is_over.wait(self._pause_s)
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+        else:
+            self.acked[message.partition(), message.value()] = message.offset()
+            self.acked_s[message.partition()].append(time.monotonic())
+
+    def await_acks(self, count: int = 50) -> None:
+        """Waits for so many acknowledgements more, of every partition."""
+        goals = [len(times) + count for times in self.acked_s]
+        what = f"{count} more acknowledgements of {self.topic}"
+        until(lambda: all(len(self.acked_s[it]) >= goal for it, goal in enumerate(goals)), what, seconds=ACKED_S_MAX)
+
+    def finish(self) -> None:
+        """Sends no more, and waits for what is under way."""
+        self._end()
+        left = self._producer.flush(60)
+        if left or self.failed:
+            raise OSError(f"{left} records of {self.topic} are not acknowledged, {len(self.failed)} were refused")

@@ -1,0 +1,62 @@
+"""Measures for `minibroker bench`, with the code of the labs, and prints what was found."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from minibroker.bench import children
+from minibroker.bench.context import QUICK_NOTE, is_quick, open_context
+from minibroker.bench.outages import Outages
+from minibroker.bench.progress import ProgressLine
+from minibroker.bench.report import document_text, environment, machine_text
+from minibroker.cli.options import settings_of
+from minibroker.metadata.configs import NodeConfig
+from minibroker.quorum.failover import (
+    KILLED,
+    PAUSED,
+    SETTINGS,
+    STOPPED,
+    measure,
+    of_the_controller,
+    quick_settings,
+    sender_at_hand,
+)
+from minibroker.quorum.labs import table
+from minibroker.quorum.local import LocalCluster
+
+FAULTS = {"killed": KILLED, "paused": PAUSED, "stopped": STOPPED}
+
+
+def failover(
+    *, rounds: int, kinds: Sequence[str], decides: bool, pairs: Sequence[str], directory: Path | None, format_: str
+) -> None:
+    """Run the rounds, and print the pauses."""
+    # What is wrong with a setting is said before any process is started.
+    NodeConfig(settings_of(pairs, "--set"))
+    faults = [of_the_controller(FAULTS[it]) if decides else FAULTS[it] for it in dict.fromkeys(kinds)]
+    progress = ProgressLine("bench failover")
+    try:
+        with open_context(directory=directory, progress=progress) as context:
+            settings = (*SETTINGS, *quick_settings(), *pairs)
+            with LocalCluster(context.directory, *settings, environment=children.environment(context)) as cluster:
+                found = measure(
+                    cluster,
+                    faults,
+                    rounds,
+                    say=lambda fault, number, _: progress(number, rounds, fault.name),
+                    make_sender=sender_at_hand(),
+                )
+    finally:
+        progress.close()
+    show(found, format_)
+
+
+def show(found: Sequence[Sequence[Outages]], format_: str) -> None:
+    """Print what was found, for people or for programs."""
+    note = QUICK_NOTE if is_quick() else ""
+    if format_ == "json":
+        outages = [each.document() for fault in found for each in fault]
+        click.echo(document_text({"note": note, "environment": environment(), "outages": outages}), nl=False)
+    else:
+        click.echo("\n\n".join(filter(None, (table(found).text(), machine_text(), note))))
