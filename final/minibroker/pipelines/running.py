@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from minibroker.client import admin
 from minibroker.client.blocking import Client
 from minibroker.client.errors import BrokerError
-from minibroker.pipelines.errors import PipelineError, PipelineFailed, SparkMissing
+from minibroker.pipelines.errors import PipelineError, PipelineFailed
+from minibroker.spark.java import session
 from minibroker.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ STARTS_MAX = 4
 INITIALIZING = "Initializing sources"
 TOO_SLOW = "Python worker failed to connect back"
 REASON_CHARS_MAX = 400
+MASTER_S_MAX = 5
 
 QUIET = {
     "spark.log.level": "OFF",
@@ -49,10 +52,8 @@ QUICK = {
 
 def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSession":
     """A session that is quiet and counts time in UTC, unless its settings say otherwise."""
-    try:
-        from minibroker.spark.java import session  # noqa: PLC0415 (the extra may not be there)
-    except ModuleNotFoundError as error:
-        raise SparkMissing(f"{error.name} is not installed: pip install 'minibroker[spark]'") from error
+    print(f"{name}: starting Spark on {master}; that and the first batch take seconds", file=sys.stderr, flush=True)
+    demand_master(master)
     if master.startswith("local"):
         # Nobody else needs to find the driver, and Spark would warn about the address that it chose.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -63,6 +64,22 @@ def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSess
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise
         raise PipelineFailed(f"{name}: Spark does not start on {master}: {reason(error)}") from error
+
+
+def demand_master(master: str) -> None:
+    """Fail now if none of the masters `spark://HOST:PORT,HOST:PORT` is there: Spark would try for a minute."""
+    if not master.startswith("spark://"):
+        return
+    refused = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host or address, int(port)), MASTER_S_MAX).close()
+        except (OSError, ValueError) as error:
+            refused.append(f"{address} ({error})")
+        else:
+            return
+    raise PipelineFailed(f"no Spark master answers at {', '.join(refused)}: is it running? --master names another")
 
 
 def prepare_topics(bootstrap: str, *, read: Iterable[str] = (), written: Mapping[str, int] | None = None) -> None:
@@ -92,11 +109,15 @@ def _no_topic(name: str, others: Iterable[str]) -> PipelineError:
     return PipelineError(f"there is no topic {name!r}: {hint}")
 
 
-def stream(spark: "SparkSession", bootstrap: str, topic: str, **options: object) -> "DataFrame":
-    """A topic as a stream, from its beginning; options as in the reference of the connector."""
-    chosen = {"startingOffsets": "earliest", **options}
+def stream(
+    spark: "SparkSession", bootstrap: str, topic: str, *, max_per_trigger: int | None = None, skips_lost: bool = False
+) -> "DataFrame":
+    """A topic as a stream, from its beginning, with headers."""
     reader = spark.readStream.format(FORMAT).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-    return reader.options(**{name: str(value) for name, value in chosen.items() if value is not None}).load()
+    reader = reader.options(startingOffsets="earliest", includeHeaders="true")
+    if max_per_trigger is not None:
+        reader = reader.option("maxOffsetsPerTrigger", str(max_per_trigger))
+    return reader.option("failOnDataLoss", str(not skips_lost).lower()).load()
 
 
 def triggered(writer: "DataStreamWriter", *, once: bool, interval: str) -> "DataStreamWriter":
@@ -196,11 +217,20 @@ _RAISED = re.compile(r"^(?:[\w]+\.)*(?P<kind>[A-Z]\w*): (?P<what>.+)$", re.MULTI
 _OURS = re.compile(r"^minibroker\.[\w.]+: (?P<what>.+)$", re.MULTILINE)
 
 
+# What py4j says first, before the line that says what happened.
+_CALLED = "An error occurred while calling"
+# The connector names its option, which whoever runs a pipeline sets by a flag.
+_FLAGS = {"set failOnDataLoss=false": "run it with --skip-lost"}
+
+
 def reason(error: BaseException) -> str:
     """The one line of a Spark error that a person can act on: what our code raised in a worker, else its first line."""
     text = str(error)
     found = _OURS.findall(text)
     if not found and "Traceback (most recent call last)" in text:
         found = [f"{kind}: {what}" for kind, what in _RAISED.findall(text.partition("Traceback")[2])][-1:]
-    line = found[-1] if found else next((it for it in text.splitlines() if it.strip()), type(error).__name__)
+    lines = [it for it in text.splitlines() if it.strip() and not it.startswith(_CALLED)]
+    line = found[-1] if found else next((it.lstrip(": ") for it in lines), type(error).__name__)
+    for option, flag in _FLAGS.items():
+        line = line.replace(option, flag)
     return line.strip()[:REASON_CHARS_MAX]
