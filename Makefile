@@ -8,7 +8,7 @@ ARGS ?=
 # How many seeds `make simulate` runs, of which worlds.
 SEEDS ?= 1000
 # What `make test-kafka` runs.
-TESTS ?= $(patsubst $(ROOT)/%,%,$(wildcard $(ROOT)/final/tests/test_spark_*.py $(ROOT)/final/tests/test_pipelines_*.py))
+TESTS ?= $(patsubst $(ROOT)/%,%,$(wildcard $(ROOT)/final/tests/test_spark_*.py $(ROOT)/final/tests/test_pipelines_*.py)) tests/java/check_spark.py
 # How many faults `make chaos` lets happen.
 CYCLES ?= 20
 WORLDS ?= replication_world raft_world controller_world
