@@ -75,6 +75,12 @@ def test_what_spark_would_refuse_late_is_wrong_usage_in_one_line(
     assert f"Invalid value for '{option}': '{value}' {told}" in line
 
 
+def test_a_replay_of_a_folder_that_is_not_there_is_wrong_usage_in_one_line(minibroker: Run) -> None:
+    result = minibroker("pipeline", "run", "replay", "nowhere-at-all", "--topic", "t")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert "Directory 'nowhere-at-all' does not exist." in result.stderr
+
+
 def test_what_spark_takes_is_taken() -> None:
     masters = "local", "local[2]", "local[*,4]", "local-cluster[2, 1, 512]", "spark://a:1,b:2", "k8s://x", "yarn"
     assert [it for it in masters if not MASTER.fullmatch(it)] == []

@@ -215,7 +215,7 @@ def archive(bootstrap: str, master: str, confs: Sequence[str], directory: Path, 
 
 
 @run.command()
-@directory_argument
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--topic", required=True, help="The topic to write, made if it is not there.")
 @click.option("--since", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="The first date.")
 @click.option("--until", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="The last date.")
