@@ -1,12 +1,16 @@
 """The pipeline archive: each record once in Parquet, through kills at every step, and back into a topic."""
 
 import json
+import logging
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from minibroker.pipelines import archive
+from minibroker.pipelines import archive, running
 from minibroker.pipelines.errors import ArchiveInvalid
 
 if TYPE_CHECKING:
@@ -23,6 +27,22 @@ def test_a_batch_that_is_published_again_takes_its_first_attempt_away(spark: "Sp
         archive.publish(rows, tmp_path, name=name)
     assert spark.read.parquet(str(tmp_path)).count() == 20
     assert not any((tmp_path / "_staging").iterdir())
+
+
+def test_ctrl_c_ends_what_is_asked_of_spark_without_a_traceback(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, root = signal.getsignal(signal.SIGINT), logging.getLogger()
+    monkeypatch.setattr(root, "filters", [])
+    running.end_quietly_on_interrupt()
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            spark.sparkContext._jvm.java.lang.Thread.sleep(60_000)  # type: ignore[union-attr]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert caplog.text == ""
+    assert spark.range(3).count() == 3, "the session can still be asked, and so be stopped"
 
 
 # Files alone --------------------------------------------------------------------------------------------------------

@@ -39,6 +39,12 @@ def test_a_spark_master_that_is_not_there_is_one_line_before_spark_starts() -> N
         running.demand_master(f"spark://127.0.0.1:1,127.0.0.1:{there.getsockname()[1]}")
 
 
+def test_a_pipeline_fails_on_lost_records_unless_it_may_skip_them() -> None:
+    always = {"startingOffsets": "earliest", "includeHeaders": "true"}
+    assert running.read_options(None, skips_lost=False) == always
+    assert running.read_options(7, skips_lost=True) == always | {"maxOffsetsPerTrigger": "7", "failOnDataLoss": "false"}
+
+
 def test_what_is_behind_is_told_from_the_offsets_of_a_progress_report() -> None:
     assert running.behind_of('{"t":{"0":5,"1":7},"$start":{"t":{"0":0}}}', '{"t":{"0":9,"1":7}}') == 4
     assert running.behind_of({"t": {"0": 5}}, None) is None

@@ -1,8 +1,10 @@
 """What every pipeline needs around its query: a session, topics, progress on stderr, errors in one line."""
 
 import json
+import logging
 import os
 import re
+import signal
 import socket
 import sys
 import time
@@ -59,11 +61,27 @@ def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSess
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
         quick = QUICK if os.environ.get("MINIBROKER_QUICK") else {}
-        return session(f"minibroker-{name}", master, **{**QUIET, **quick, **conf})
+        spark = session(f"minibroker-{name}", master, **{**QUIET, **quick, **conf})
+        end_quietly_on_interrupt()
+        return spark
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise
         raise PipelineFailed(f"{name}: Spark does not start on {master}: {reason(error)}") from error
+
+
+def end_quietly_on_interrupt() -> None:
+    """Ctrl-C is how a pipeline is ended, and no reason to show where in py4j it came.
+
+    Spark's own handler asks the JVM to cancel all jobs, in the midst of whatever was being asked of it, and fails at
+    that; here the session is stopped behind it, which cancels them, too.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    logging.getLogger().addFilter(_is_not_py4js)
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    return record.module not in ("java_gateway", "clientserver")
 
 
 def demand_master(master: str) -> None:
@@ -114,10 +132,14 @@ def stream(
 ) -> "DataFrame":
     """A topic as a stream, from its beginning, with headers."""
     reader = spark.readStream.format(FORMAT).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-    reader = reader.options(startingOffsets="earliest", includeHeaders="true")
-    if max_per_trigger is not None:
-        reader = reader.option("maxOffsetsPerTrigger", str(max_per_trigger))
-    return reader.option("failOnDataLoss", str(not skips_lost).lower()).load()
+    return reader.options(**read_options(max_per_trigger, skips_lost=skips_lost)).load()
+
+
+def read_options(max_per_trigger: int | None, *, skips_lost: bool) -> dict[str, str]:
+    """The flags of a pipeline as options of the connector."""
+    limit = {} if max_per_trigger is None else {"maxOffsetsPerTrigger": str(max_per_trigger)}
+    loss = {"failOnDataLoss": "false"} if skips_lost else {}
+    return {"startingOffsets": "earliest", "includeHeaders": "true", **limit, **loss}
 
 
 def triggered(writer: "DataStreamWriter", *, once: bool, interval: str) -> "DataStreamWriter":
