@@ -117,11 +117,11 @@ def test_kafka_takes_what_the_sink_writes_and_other_clients_read_it(
     assert set(found) == expected
 
 
-def consumed(broker: Broker, topic: str, count: int) -> list[tuple[bytes | None, bytes | None, bytes]]:
+def consumed(broker: Broker, topic: str, count: int) -> list[tuple[object, ...]]:
     """Key, value and first header of so many records, as librdkafka reads them, with their checksums."""
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": topic, "check.crcs": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
+    found: list[tuple[object, ...]] = []
     deadline_s = time.monotonic() + SECONDS_MAX
     while len(found) < count and time.monotonic() < deadline_s:
         for message in consumer.consume(count, timeout=1):
