@@ -1,7 +1,7 @@
 """The pipeline archive: each record once in Parquet, through kills at every step, and back into a topic."""
 
+import io
 import json
-import logging
 import os
 import signal
 import threading
@@ -29,20 +29,28 @@ def test_a_batch_that_is_published_again_takes_its_first_attempt_away(spark: "Sp
     assert not any((tmp_path / "_staging").iterdir())
 
 
-def test_ctrl_c_ends_what_is_asked_of_spark_without_a_traceback(
-    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_ctrl_c_stops_the_queries_of_a_pipeline_and_leaves_the_session_whole(
+    spark: "SparkSession", tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before, root = signal.getsignal(signal.SIGINT), logging.getLogger()
-    monkeypatch.setattr(root, "filters", [])
-    running.end_quietly_on_interrupt()
-    try:
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            spark.sparkContext._jvm.java.lang.Thread.sleep(60_000)  # type: ignore[union-attr]
-    finally:
-        signal.signal(signal.SIGINT, before)
+    writer = spark.readStream.format("rate").load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="0 seconds").start()
+    before, told = signal.getsignal(signal.SIGINT), Told()
+    with pytest.raises(KeyboardInterrupt):
+        running.follow({"rate": query}, out=told)
+    assert not query.isActive
+    assert told.getvalue().startswith("rate: batch 0: ")
     assert caplog.text == ""
-    assert spark.range(3).count() == 3, "the session can still be asked, and so be stopped"
+    assert spark.range(3).count() == 3
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+class Told(io.StringIO):
+    """Progress lines; whoever reads the first presses Ctrl-C a moment later, while Spark is being asked."""
+
+    def write(self, text: str) -> int:
+        if not self.getvalue():
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return super().write(text)
 
 
 # Files alone --------------------------------------------------------------------------------------------------------

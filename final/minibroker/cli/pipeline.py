@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,9 @@ def with_session(
             raise
         raise click.ClickException(f"{name}: {running.reason(error)}") from error
     finally:
-        spark.stop()
+        # After Ctrl-C py4j may have been cut off in mid-word; then the JVM ends by itself, when this process does.
+        with suppress(Exception):
+            spark.stop()
 
 
 # The pipelines ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,7 +17,7 @@ from minibroker.client import admin
 from minibroker.client.blocking import Client
 from minibroker.client.errors import BrokerError
 from minibroker.pipelines.errors import PipelineError, PipelineFailed
-from minibroker.spark.java import session
+from minibroker.spark.java import demand_packages, session
 from minibroker.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -54,15 +55,16 @@ QUICK = {
 
 def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSession":
     """A session that is quiet and counts time in UTC, unless its settings say otherwise."""
-    print(f"{name}: starting Spark on {master}; that and the first batch take seconds", file=sys.stderr, flush=True)
+    demand_packages()
     demand_master(master)
+    print(f"{name}: starting Spark on {master}; that and the first batch take seconds", file=sys.stderr, flush=True)
     if master.startswith("local"):
         # Nobody else needs to find the driver, and Spark would warn about the address that it chose.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
         quick = QUICK if os.environ.get("MINIBROKER_QUICK") else {}
         spark = session(f"minibroker-{name}", master, **{**QUIET, **quick, **conf})
-        end_quietly_on_interrupt()
+        hush_interrupts()
         return spark
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
@@ -70,11 +72,11 @@ def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSess
         raise PipelineFailed(f"{name}: Spark does not start on {master}: {reason(error)}") from error
 
 
-def end_quietly_on_interrupt() -> None:
+def hush_interrupts() -> None:
     """Ctrl-C is how a pipeline is ended, and no reason to show where in py4j it came.
 
     Spark's own handler asks the JVM to cancel all jobs, in the midst of whatever was being asked of it, and fails at
-    that; here the session is stopped behind it, which cancels them, too.
+    that. The jobs end anyway, with the session.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.getLogger().addFilter(_is_not_py4js)
@@ -82,6 +84,24 @@ def end_quietly_on_interrupt() -> None:
 
 def _is_not_py4js(record: logging.LogRecord) -> bool:
     return record.module not in ("java_gateway", "clientserver")
+
+
+@contextmanager
+def noted_interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C has come, to be asked between two questions to Spark; a second one does not wait for that."""
+    noted: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        noted.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(noted)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if noted:
+        raise KeyboardInterrupt
 
 
 def demand_master(master: str) -> None:
@@ -169,16 +189,17 @@ def follow(queries: Mapping[str, "StreamingQuery"], *, out: TextIO | None = None
     """Show progress until all queries have ended; if one fails, or the reader presses Ctrl-C, all are stopped."""
     shown = dict.fromkeys(queries, -1)
     is_active = True
-    try:
-        while is_active:
-            # Each is looked at, for any of them may have failed.
-            states = [_wait(name, query) for name, query in queries.items()]
-            is_active = any(states)
-            _show(queries, shown, out or sys.stderr)
-    finally:
-        for query in queries.values():
-            if query.isActive:
-                query.stop()
+    with noted_interrupts() as is_interrupted:
+        try:
+            while is_active and not is_interrupted():
+                # Each is looked at, for any of them may have failed.
+                states = [_wait(name, query) for name, query in queries.items()]
+                is_active = any(states)
+                _show(queries, shown, out or sys.stderr)
+        finally:
+            for query in queries.values():
+                if query.isActive:
+                    query.stop()
 
 
 def _wait(name: str, query: "StreamingQuery") -> bool:
