@@ -7,6 +7,8 @@ EXTRAS ?= dev,docs,spark
 ARGS ?=
 # How many seeds `make simulate` runs, of which worlds.
 SEEDS ?= 1000
+# What `make test-kafka` runs.
+TESTS ?= $(patsubst $(ROOT)/%,%,$(wildcard $(ROOT)/final/tests/test_spark_*.py $(ROOT)/final/tests/test_pipelines_*.py)) tests/java/check_spark.py
 # How many faults `make chaos` lets happen.
 CYCLES ?= 20
 WORLDS ?= replication_world raft_world controller_world
@@ -29,7 +31,7 @@ later = @echo "make $@: arrives with chapter $(1) ($(call topic,$(1))); this ver
 at_last = @echo "make $@: arrives after chapter 07, with $(1); this version has $(has)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev run test test-java lint demo bench docs site clean
+.PHONY: help setup setup-spark setup-dev run test test-java test-kafka lint demo bench docs site clean
 .PHONY: $(NUMBERS:%=chapter-%) $(NUMBERS:%=bench-%)
 .PHONY: simulate chaos chaos-transactions chaos-spark bench-spark bench-peers
 
@@ -39,6 +41,9 @@ help: ## this list
 
 setup: ## .venv with the broker and its command line: seconds
 	@sh "$(ROOT)/final/setup.sh"
+
+setup-spark: ## the same .venv with Spark, for format("minibroker") and `minibroker pipeline`
+	@sh "$(ROOT)/final/setup.sh" spark
 
 setup-dev: ## the same .venv with all that tests, benchmarks and the site need
 	@sh "$(ROOT)/final/setup.sh" "$(EXTRAS)"
@@ -56,6 +61,9 @@ lint: setup-dev ## ruff, mypy --strict, import-linter
 
 test-java: setup-dev ## Kafka's own log and tools against our files, where Maven and Java 17 are
 	@$(IN) sh tests/java/run.sh $(ARGS)
+
+test-kafka: setup-dev ## the Spark tests on Apache Kafka instead of our broker, where Maven and Java 17 are; TESTS=… others
+	@$(IN) sh tests/java/run_kafka.sh $(TESTS) $(ARGS)
 
 ## chapter-01 to 07: that chapter's tests; ARGS=--mine tests your own code
 $(PRESENT:%=chapter-%): chapter-%: setup-dev

@@ -14,11 +14,13 @@ PRESENT = [number for number in NUMBERS if list(ROOT.glob(f"chapters/{number}-*/
 ABSENT = [number for number in NUMBERS if number not in PRESENT]
 WORKING = [
     "setup",
+    "setup-spark",
     "setup-dev",
     "run",
     "bench-spark",
     "test",
     "test-java",
+    "test-kafka",
     "lint",
     "bench",
     "simulate",

@@ -11,7 +11,7 @@ PAGES = [page for page in pages(ROOT) if commands(page)]
 # How many fences of each page are not run. Each carries its reason; a new one is a decision, so it is counted here.
 NOT_RUN = {
     "CONTRIBUTING.md": 1,
-    "README.md": 5,
+    "README.md": 6,
     "chapters/01-log/README.md": 1,
     "chapters/02-segments-index/README.md": 1,
     "chapters/03-partitions/README.md": 1,
@@ -19,7 +19,7 @@ NOT_RUN = {
     "chapters/05-raft-controller/README.md": 2,
     "docs/index.md": 1,
     "docs/operations/three-machines.md": 3,
-    "docs/reference/spark.md": 1,
+    "docs/reference/spark.md": 2,
 }
 
 

@@ -1,12 +1,16 @@
 """The pipeline archive: each record once in Parquet, through kills at every step, and back into a topic."""
 
+import io
 import json
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from minibroker.pipelines import archive
+from minibroker.pipelines import archive, running
 from minibroker.pipelines.errors import ArchiveInvalid
 
 if TYPE_CHECKING:
@@ -23,6 +27,30 @@ def test_a_batch_that_is_published_again_takes_its_first_attempt_away(spark: "Sp
         archive.publish(rows, tmp_path, name=name)
     assert spark.read.parquet(str(tmp_path)).count() == 20
     assert not any((tmp_path / "_staging").iterdir())
+
+
+def test_ctrl_c_stops_the_queries_of_a_pipeline_and_leaves_the_session_whole(
+    spark: "SparkSession", tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = spark.readStream.format("rate").load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="0 seconds").start()
+    before, told = signal.getsignal(signal.SIGINT), Told()
+    with pytest.raises(KeyboardInterrupt):
+        running.follow({"rate": query}, out=told)
+    assert not query.isActive
+    assert told.getvalue().startswith("rate: batch 0: ")
+    assert caplog.text == ""
+    assert spark.range(3).count() == 3
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+class Told(io.StringIO):
+    """Progress lines; whoever reads the first presses Ctrl-C a moment later, while Spark is being asked."""
+
+    def write(self, text: str) -> int:
+        if not self.getvalue():
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return super().write(text)
 
 
 # Files alone --------------------------------------------------------------------------------------------------------

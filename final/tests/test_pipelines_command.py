@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from brokers import unique
 
-from minibroker.cli.pipeline import PIPELINES, run
+from minibroker.cli.pipeline import DURATION, MASTER, PIPELINES, run
 
 pytest_plugins = ["clients_fixtures"]
 
@@ -39,6 +39,7 @@ def test_no_broker_is_one_line_before_spark_starts(minibroker: Run, tmp_path: Pa
     result = minibroker("pipeline", "run", "archive", str(tmp_path), "--bootstrap-server", "127.0.0.1:1")
     assert result.returncode == 1
     assert result.stderr.startswith("minibroker pipeline: no broker answers at 127.0.0.1:1")
+    assert result.stderr.endswith("or name another with --bootstrap-server\n")
     assert len(result.stderr.splitlines()) == 1
 
 
@@ -53,3 +54,35 @@ def test_an_unknown_pipeline_is_wrong_usage_in_one_line(minibroker: Run) -> None
     result = minibroker("pipeline", "run", "ordres")
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
+
+
+WRONG = [
+    ("--master", "lokal", "is not local[N], local[*], spark://HOST:PORT, k8s://URL or yarn."),
+    ("--master", "local[many]", "is not local[N], local[*], spark://HOST:PORT, k8s://URL or yarn."),
+    ("--interval", "soon", "is no duration such as"),
+    ("--window", "5", "is no duration such as"),
+    ("--watermark", "2 moons", "is no duration such as"),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "told"), WRONG)
+def test_what_spark_would_refuse_late_is_wrong_usage_in_one_line(
+    minibroker: Run, option: str, value: str, told: str
+) -> None:
+    result = minibroker("pipeline", "run", "orders", option, value)
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert f"Invalid value for '{option}': '{value}' {told}" in line
+
+
+def test_a_replay_of_a_folder_that_is_not_there_is_wrong_usage_in_one_line(minibroker: Run) -> None:
+    result = minibroker("pipeline", "run", "replay", "nowhere-at-all", "--topic", "t")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert "Directory 'nowhere-at-all' does not exist." in result.stderr
+
+
+def test_what_spark_takes_is_taken() -> None:
+    masters = "local", "local[2]", "local[*,4]", "local-cluster[2, 1, 512]", "spark://a:1,b:2", "k8s://x", "yarn"
+    assert [it for it in masters if not MASTER.fullmatch(it)] == []
+    durations = "500 milliseconds", "1 second", "0 seconds", "1 minute 30 seconds", "2 hours", "1 day"
+    assert [it for it in durations if not DURATION.fullmatch(it)] == []

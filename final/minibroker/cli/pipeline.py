@@ -1,11 +1,14 @@
 """Owns `minibroker pipeline`: list the data pipelines, run one. The pipelines are `minibroker.pipelines`."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from minibroker.cli.connecting import connected
 from minibroker.cli.options import bootstrap_option, settings_of
 from minibroker.cli.tables import echo_json, format_option, table_text
 
@@ -46,10 +49,30 @@ def run() -> None:
 Command = Callable[..., None]
 
 
+MASTER = re.compile(r"yarn|(spark|k8s)://.+|local(-cluster)?(\[(\*|\d+)(, *\d+)*\])?")
+
+
+def _master(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """Refused here, for Spark would start a JVM first and then show where in it the refusal came up."""
+    if not MASTER.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is not local[N], local[*], spark://HOST:PORT, k8s://URL or yarn.")
+    return value
+
+
+DURATION = re.compile(r"(\d+ *(milli|micro)?(second|minute|hour|day|week)s? *)+")
+
+
+def _duration(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """Refused here, and not by Spark half a minute later."""
+    if not DURATION.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no duration such as '500 milliseconds', '10 seconds' or '2 hours'.")
+    return value
+
+
 def spark_options(command: Command) -> Command:
     """Which broker, which Spark."""
     options = [
-        click.option("--master", default="local[*]", show_default=True, help="Where Spark runs."),
+        click.option("--master", default="local[*]", show_default=True, callback=_master, help="Where Spark runs."),
         click.option("--conf", "confs", multiple=True, metavar="K=V", help="A setting of Spark; may stand many times."),
     ]
     for option in [bootstrap_option, *options]:
@@ -63,9 +86,14 @@ def stream_options(interval: str) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         options = [
             click.option("--once", is_flag=True, help="Up to the end that the topic has now, then stop."),
-            click.option("--interval", default=interval, show_default=True, help="Between two batches."),
+            click.option(
+                "--interval", default=interval, show_default=True, callback=_duration, help="Between two batches."
+            ),
             click.option(
                 "--max-per-trigger", type=click.IntRange(min=1), metavar="N", help="Records in a batch, at most."
+            ),
+            click.option(
+                "--skip-lost", "skips_lost", is_flag=True, help="Go on without records that were deleted unread."
             ),
         ]
         for option in options:
@@ -93,7 +121,8 @@ def with_session(
 
     settings: Mapping[str, str] = settings_of(confs, "--conf")
     # Whether a broker is there, and has the topics, is known at once; a session takes seconds.
-    running.prepare_topics(bootstrap, read=read)
+    with connected(bootstrap):
+        running.prepare_topics(bootstrap, read=read)
     spark = running.start_session(name, master, settings)
     try:
         return body(spark)
@@ -104,7 +133,9 @@ def with_session(
             raise
         raise click.ClickException(f"{name}: {running.reason(error)}") from error
     finally:
-        spark.stop()
+        # After Ctrl-C py4j may have been cut off in mid-word; then the JVM ends by itself, when this process does.
+        with suppress(Exception):
+            spark.stop()
 
 
 # The pipelines ------------------------------------------------------------------------------------------------------
@@ -138,7 +169,8 @@ def generate(
     from minibroker.pipelines.generator import Shape  # noqa: PLC0415
 
     shape = Shape(seed=seed, skew=skew, bad_fraction=bad, late_fraction=late, per_second=rate or 1000.0)
-    tally = generating.generate(bootstrap, topic, shape, count=count, partitions=partitions, rate=rate)
+    with connected(bootstrap):
+        tally = generating.generate(bootstrap, topic, shape, count=count, partitions=partitions, rate=rate)
     broken = tally.made - tally.kinds["good"]
     click.echo(f"{tally.made} orders are in topic {topic}, {broken} of them broken")
 
@@ -147,8 +179,10 @@ def generate(
 @topic_option
 @click.option("--results", default="revenue", show_default=True, help="The topic for the sums.")
 @click.option("--dead-letters", default="orders-dead", show_default=True, help="The topic for what is no order.")
-@click.option("--window", default="1 minute", show_default=True, help="How long a window is.")
-@click.option("--watermark", default="2 minutes", show_default=True, help="How late an order may come.")
+@click.option("--window", default="1 minute", show_default=True, callback=_duration, help="How long a window is.")
+@click.option(
+    "--watermark", default="2 minutes", show_default=True, callback=_duration, help="How late an order may come."
+)
 @click.option(
     "--checkpoint", default="checkpoints/orders", show_default=True, metavar="DIR", help="How far it is, and its state."
 )
@@ -184,7 +218,7 @@ def archive(bootstrap: str, master: str, confs: Sequence[str], directory: Path, 
 
 
 @run.command()
-@directory_argument
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--topic", required=True, help="The topic to write, made if it is not there.")
 @click.option("--since", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="The first date.")
 @click.option("--until", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="The last date.")

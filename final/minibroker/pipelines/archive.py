@@ -50,6 +50,7 @@ class Archive:
     once: bool = False
     interval: str = "10 seconds"
     max_per_trigger: int | None = None
+    skips_lost: bool = False
     compact_every: int = 10
     small_bytes: int = 32 * 1024 * 1024
     target_bytes: int = 128 * 1024 * 1024
@@ -73,7 +74,11 @@ def run(spark: "SparkSession", settings: Archive) -> None:
 def start(spark: "SparkSession", settings: Archive) -> "StreamingQuery":
     """Start the query that publishes batch after batch."""
     records = stream(
-        spark, settings.bootstrap, settings.topic, includeHeaders="true", maxOffsetsPerTrigger=settings.max_per_trigger
+        spark,
+        settings.bootstrap,
+        settings.topic,
+        max_per_trigger=settings.max_per_trigger,
+        skips_lost=settings.skips_lost,
     )
     started, names = threading.Event(), [""]
 

@@ -43,6 +43,7 @@ class Orders:
     once: bool = False
     interval: str = "1 second"
     max_per_trigger: int | None = None
+    skips_lost: bool = False
 
 
 def parsed(records: "DataFrame") -> "DataFrame":
@@ -85,7 +86,11 @@ def dead_letters(records: "DataFrame") -> "DataFrame":
 def start(spark: "SparkSession", settings: Orders) -> dict[str, "StreamingQuery"]:
     """Start both queries."""
     records = stream(
-        spark, settings.bootstrap, settings.topic, includeHeaders="true", maxOffsetsPerTrigger=settings.max_per_trigger
+        spark,
+        settings.bootstrap,
+        settings.topic,
+        max_per_trigger=settings.max_per_trigger,
+        skips_lost=settings.skips_lost,
     )
     sums = revenue(records, window=settings.window, watermark=settings.watermark)
     return {

@@ -1,18 +1,23 @@
 """What every pipeline needs around its query: a session, topics, progress on stderr, errors in one line."""
 
 import json
+import logging
 import os
 import re
+import signal
+import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TextIO
 
 from minibroker.client import admin
 from minibroker.client.blocking import Client
 from minibroker.client.errors import BrokerError
-from minibroker.pipelines.errors import PipelineError, PipelineFailed, SparkMissing
+from minibroker.pipelines.errors import PipelineError, PipelineFailed
+from minibroker.spark.java import demand_packages, session
 from minibroker.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ STARTS_MAX = 4
 INITIALIZING = "Initializing sources"
 TOO_SLOW = "Python worker failed to connect back"
 REASON_CHARS_MAX = 400
+MASTER_S_MAX = 5
 
 QUIET = {
     "spark.log.level": "OFF",
@@ -49,20 +55,69 @@ QUICK = {
 
 def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSession":
     """A session that is quiet and counts time in UTC, unless its settings say otherwise."""
-    try:
-        from minibroker.spark.java import session  # noqa: PLC0415 (the extra may not be there)
-    except ModuleNotFoundError as error:
-        raise SparkMissing(f"{error.name} is not installed: pip install 'minibroker[spark]'") from error
+    demand_packages()
+    demand_master(master)
+    print(f"{name}: starting Spark on {master}; that and the first batch take seconds", file=sys.stderr, flush=True)
     if master.startswith("local"):
         # Nobody else needs to find the driver, and Spark would warn about the address that it chose.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
         quick = QUICK if os.environ.get("MINIBROKER_QUICK") else {}
-        return session(f"minibroker-{name}", master, **{**QUIET, **quick, **conf})
+        spark = session(f"minibroker-{name}", master, **{**QUIET, **quick, **conf})
+        hush_interrupts()
+        return spark
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise
         raise PipelineFailed(f"{name}: Spark does not start on {master}: {reason(error)}") from error
+
+
+def hush_interrupts() -> None:
+    """Ctrl-C is how a pipeline is ended, and no reason to show where in py4j it came.
+
+    Spark's own handler asks the JVM to cancel all jobs, in the midst of whatever was being asked of it, and fails at
+    that. The jobs end anyway, with the session.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    logging.getLogger().addFilter(_is_not_py4js)
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    return record.module not in ("java_gateway", "clientserver")
+
+
+@contextmanager
+def noted_interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C has come, to be asked between two questions to Spark; a second one does not wait for that."""
+    noted: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        noted.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(noted)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if noted:
+        raise KeyboardInterrupt
+
+
+def demand_master(master: str) -> None:
+    """Fail now if none of the masters `spark://HOST:PORT,HOST:PORT` is there: Spark would try for a minute."""
+    if not master.startswith("spark://"):
+        return
+    refused = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host or address, int(port)), MASTER_S_MAX).close()
+        except (OSError, ValueError) as error:
+            refused.append(f"{address} ({error})")
+        else:
+            return
+    raise PipelineFailed(f"no Spark master answers at {', '.join(refused)}: is it running? --master names another")
 
 
 def prepare_topics(bootstrap: str, *, read: Iterable[str] = (), written: Mapping[str, int] | None = None) -> None:
@@ -92,11 +147,19 @@ def _no_topic(name: str, others: Iterable[str]) -> PipelineError:
     return PipelineError(f"there is no topic {name!r}: {hint}")
 
 
-def stream(spark: "SparkSession", bootstrap: str, topic: str, **options: object) -> "DataFrame":
-    """A topic as a stream, from its beginning; options as in the reference of the connector."""
-    chosen = {"startingOffsets": "earliest", **options}
+def stream(
+    spark: "SparkSession", bootstrap: str, topic: str, *, max_per_trigger: int | None = None, skips_lost: bool = False
+) -> "DataFrame":
+    """A topic as a stream, from its beginning, with headers."""
     reader = spark.readStream.format(FORMAT).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-    return reader.options(**{name: str(value) for name, value in chosen.items() if value is not None}).load()
+    return reader.options(**read_options(max_per_trigger, skips_lost=skips_lost)).load()
+
+
+def read_options(max_per_trigger: int | None, *, skips_lost: bool) -> dict[str, str]:
+    """The flags of a pipeline as options of the connector."""
+    limit = {} if max_per_trigger is None else {"maxOffsetsPerTrigger": str(max_per_trigger)}
+    loss = {"failOnDataLoss": "false"} if skips_lost else {}
+    return {"startingOffsets": "earliest", "includeHeaders": "true", **limit, **loss}
 
 
 def triggered(writer: "DataStreamWriter", *, once: bool, interval: str) -> "DataStreamWriter":
@@ -126,16 +189,17 @@ def follow(queries: Mapping[str, "StreamingQuery"], *, out: TextIO | None = None
     """Show progress until all queries have ended; if one fails, or the reader presses Ctrl-C, all are stopped."""
     shown = dict.fromkeys(queries, -1)
     is_active = True
-    try:
-        while is_active:
-            # Each is looked at, for any of them may have failed.
-            states = [_wait(name, query) for name, query in queries.items()]
-            is_active = any(states)
-            _show(queries, shown, out or sys.stderr)
-    finally:
-        for query in queries.values():
-            if query.isActive:
-                query.stop()
+    with noted_interrupts() as is_interrupted:
+        try:
+            while is_active and not is_interrupted():
+                # Each is looked at, for any of them may have failed.
+                states = [_wait(name, query) for name, query in queries.items()]
+                is_active = any(states)
+                _show(queries, shown, out or sys.stderr)
+        finally:
+            for query in queries.values():
+                if query.isActive:
+                    query.stop()
 
 
 def _wait(name: str, query: "StreamingQuery") -> bool:
@@ -196,11 +260,20 @@ _RAISED = re.compile(r"^(?:[\w]+\.)*(?P<kind>[A-Z]\w*): (?P<what>.+)$", re.MULTI
 _OURS = re.compile(r"^minibroker\.[\w.]+: (?P<what>.+)$", re.MULTILINE)
 
 
+# What py4j says first, before the line that says what happened.
+_CALLED = "An error occurred while calling"
+# The connector names its option, which whoever runs a pipeline sets by a flag.
+_FLAGS = {"set failOnDataLoss=false": "run it with --skip-lost"}
+
+
 def reason(error: BaseException) -> str:
     """The one line of a Spark error that a person can act on: what our code raised in a worker, else its first line."""
     text = str(error)
     found = _OURS.findall(text)
     if not found and "Traceback (most recent call last)" in text:
         found = [f"{kind}: {what}" for kind, what in _RAISED.findall(text.partition("Traceback")[2])][-1:]
-    line = found[-1] if found else next((it for it in text.splitlines() if it.strip()), type(error).__name__)
+    lines = [it for it in text.splitlines() if it.strip() and not it.startswith(_CALLED)]
+    line = found[-1] if found else next((it.lstrip(": ") for it in lines), type(error).__name__)
+    for option, flag in _FLAGS.items():
+        line = line.replace(option, flag)
     return line.strip()[:REASON_CHARS_MAX]

@@ -21,5 +21,9 @@ class ReadTimedOut(ConnectorError):
     """The broker has not given the records of a split for too long."""
 
 
+class SparkMissing(ConnectorError):
+    """The extra `spark` is not installed, or not all of it."""
+
+
 class JavaMissing(ConnectorError):
     """Neither the machine nor the extra `spark` has a Java that Spark runs on."""

@@ -16,12 +16,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minibroker.spark.errors import JavaMissing
+from minibroker.spark.errors import JavaMissing, SparkMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
+# What the connector imports, here and in the workers, of the extra `spark`.
+PACKAGES = ("pyspark", "pyarrow", "numpy")
+INSTALL = 'in a clone `make setup-spark`, elsewhere pip install "minibroker[spark]"'
 _VERSION_S_MAX = 30
 _TASK_FAILURES_MAX = 4
 
@@ -80,7 +83,7 @@ def _bundled() -> Path:
     if java is None or not java.is_file():
         raise JavaMissing(
             f"Spark needs Java {JAVA_MIN} or newer, and none is on the PATH or in JAVA_HOME: install one, or the extra"
-            ' that brings it: pip install "minibroker[spark]"'
+            f" that brings it: {INSTALL}"
         )
     return java
 
@@ -97,6 +100,7 @@ def _shim(java: Path) -> Path:
 
 def session(app: str, master: str = "local[*]", **conf: str) -> "SparkSession":
     """A Spark session with a Java that was found or brought; `conf` are Spark's settings: `**{"spark.x.y": "1"}`."""
+    demand_packages()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - Java is looked for first, and only here
 
     prepare_java()
@@ -106,6 +110,13 @@ def session(app: str, master: str = "local[*]", **conf: str) -> "SparkSession":
     for name, value in (DEFAULTS | conf).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def demand_packages() -> None:
+    """Spark and what the connector needs beside it, or one line that says how to get them."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SparkMissing(f"not installed: {', '.join(missing)}. The extra `spark` brings what is missing: {INSTALL}")
 
 
 def retrying(master: str) -> str:

@@ -211,6 +211,13 @@ class Cluster:
             self._found_ms = now_ms()
         return self._found
 
+    def is_named(self, partition: TopicPartition) -> bool:
+        """Whether the query asks for a partition, be it there or not."""
+        subscription = self._options.subscription
+        if subscription.kind is SubscriptionKind.PATTERN:
+            return re.search(subscription.pattern, partition.topic) is not None
+        return partition.topic in subscription.topics or partition in subscription.partitions
+
     def demand(self) -> list[TopicPartition]:
         """The same for a query that begins: everything it names must be there."""
         found = self.find()
@@ -375,8 +382,14 @@ def progress(cluster: Cluster, begun: Offsets, found: Found, latest: Offsets) ->
     """Compare where a stream stands with the cluster: new partitions, those that are gone, logs that were cut off."""
     # A topic that was deleted, or that is named and was never there.
     gone = sorted(set(begun) - set(found.partitions))
-    if gone:
-        cluster.lose(f"{names(gone)}: the partitions are gone, and with them what was not read yet")
+    unnamed = [it for it in gone if not cluster.is_named(it)]
+    if unnamed:
+        cluster.lose(
+            f"{names(unnamed)}: the checkpoint has them, but this query does not name them: if it is another query than"
+            " the one that wrote the checkpoint, give it a checkpoint of its own"
+        )
+    if len(gone) > len(unnamed):
+        cluster.lose(f"{names(set(gone) - set(unnamed))}: the partitions are gone, and with them what was not read yet")
     missing = sorted(set(found.missing) - {it.topic for it in gone} - {str(it) for it in gone})
     if missing:
         cluster.lose(f"{', '.join(missing)}: it is not in the cluster")
