@@ -82,6 +82,8 @@ def hush_interrupts() -> None:
     that. The jobs end anyway, with the session.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # It logs under its own name, and in some places under none.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_py4js)
 
 
