@@ -1,6 +1,7 @@
 """Owns `minibroker pipeline`: list the data pipelines, run one. The pipelines are `minibroker.pipelines`."""
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -134,7 +135,8 @@ def with_session(
         raise click.ClickException(f"{name}: {running.reason(error)}") from error
     finally:
         # After Ctrl-C py4j may have been cut off in mid-word; then the JVM ends by itself, when this process does.
-        with suppress(Exception):
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             spark.stop()
 
 

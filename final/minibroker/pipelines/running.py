@@ -32,6 +32,7 @@ INITIALIZING = "Initializing sources"
 TOO_SLOW = "Python worker failed to connect back"
 REASON_CHARS_MAX = 400
 MASTER_S_MAX = 5
+BATCH_S_MAX = 10  # that Ctrl-C waits for a batch that is under way
 
 QUIET = {
     "spark.log.level": "OFF",
@@ -63,7 +64,9 @@ def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSess
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
         quick = QUICK if os.environ.get("MINIBROKER_QUICK") else {}
-        spark = session(f"minibroker-{name}", master, **{**QUIET, **quick, **conf})
+        # A JVM that loses us while it starts would stay for ever.
+        with noted_interrupts():
+            spark = session(f"minibroker-{name}", master, **{**QUIET, **quick, **conf})
         hush_interrupts()
         return spark
     except Exception as error:
@@ -79,6 +82,8 @@ def hush_interrupts() -> None:
     that. The jobs end anyway, with the session.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # It logs under its own name, and in some places under none.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_py4js)
 
 
@@ -198,8 +203,16 @@ def follow(queries: Mapping[str, "StreamingQuery"], *, out: TextIO | None = None
                 _show(queries, shown, out or sys.stderr)
         finally:
             for query in queries.values():
-                if query.isActive:
-                    query.stop()
+                _stop(query)
+
+
+def _stop(query: "StreamingQuery") -> None:
+    """Stop a query, if it can be between two batches: one that is cut off is run again by the next run."""
+    deadline_s = time.monotonic() + BATCH_S_MAX
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline_s:
+        time.sleep(POLL_S / 10)
+    if query.isActive:
+        query.stop()
 
 
 def _wait(name: str, query: "StreamingQuery") -> bool:
