@@ -52,6 +52,8 @@ def test_after_its_first_error_a_disk_is_read_from_and_nothing_else(tmp_path: Pa
         lambda: files.unlink(f"{tmp_path}/sound"),
         lambda: files.mkdir(f"{tmp_path}/new"),
     ]
+    with pytest.raises(FileNotFoundError):
+        files.open(f"{tmp_path}/new")
     for work in refused:
         with pytest.raises(OSError, match="failed before: No space left on device"):
             work()

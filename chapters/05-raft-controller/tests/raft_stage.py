@@ -9,6 +9,7 @@
     > fetch 2 / fetch 2 3        these nodes fetch once, each from whom it would ask
     > kill 1 / start 1           the process dies; it starts again on its disk
     > lose-disk 1                it is down, and its disk is replaced by an empty one
+    > fail-disk 1                from now on every flush fails
     > cut 1 / heal 1             nobody hears node 1, and it hears nobody
     > alone 1                    node 1 has heard of no majority for too long
     > resign 1                   node 1 is shut down in order
@@ -22,6 +23,7 @@ from collections.abc import Callable, Sequence
 
 from raft_nodes import QuorumNode, batch_of, contents, voters
 
+from minibroker.log.errors import StorageError
 from minibroker.raft.messages import BeginQuorumEpoch, EndQuorumEpoch, Send, Vote
 from minibroker.raft.node import NotLeader, Raft
 from minibroker.raft.roles import Role
@@ -117,7 +119,7 @@ class Stage:
     def on_append(self, word: str, *values: str) -> list[str]:
         try:
             offset = self._raft(word).append(batch_of(*(it.encode() for it in values)))
-        except NotLeader as error:
+        except (NotLeader, StorageError) as error:
             return [str(error)]
         return [f"appended at {offset}", self._state(int(word))]
 
@@ -155,6 +157,10 @@ class Stage:
 
     def on_lose_disk(self, word: str) -> list[str]:
         self.nodes[int(word)].lose_disk()
+        return []
+
+    def on_fail_disk(self, word: str) -> list[str]:
+        self.nodes[int(word)].files.fsync_error = OSError(5, "input/output error")
         return []
 
     def on_cut(self, word: str) -> list[str]:

@@ -104,7 +104,8 @@ class WatchedFiles(OSFiles):
         self.watch = Watch(on_failed)
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> OSFile:
-        """Open a file. One that is there can be opened also after a failure, and read."""
+        """Open a file. After a failure one that is there can still be opened, and read; none is made."""
+        create = create and self.watch.failure is None
         try:
             return WatchedFile(self.watch, path, create=create, writable=writable)
         except OSError as error:

@@ -304,10 +304,10 @@ class ReplicatedNode(Node):
         replica = self._replicas[name]
         try:
             replica.on_partition(new, self._broker_epochs(self.authority.image), monotonic_ms())
-        except (LogError, OSError) as error:
-            # It is neither what it was nor what it was to be. Others lead; this node ends, if its disk is to blame.
-            log.error("%s is offline: %s", name.directory, error)
-            replica.retire()
+        except (StorageError, OSError) as error:
+            # It is neither what it was nor what it was to be, and others count on it.
+            what = f"node {self._node_id} ends, because {name.directory} could not take the role that it was given"
+            self._fail(BrokerFailure(f"{what}: {error}"))
         self.fetchers.follow(replica)
 
     def _on_image(self, old: Image, new: Image) -> None:
