@@ -28,9 +28,9 @@ from clients_stock import READ_S_MAX, admin, bounds, confluent_read
 from confluent_kafka.admin import NewTopic
 from proxy import Exchange, Proxy, Verdict
 
-from minibroker.quorum.local import HOST, LocalCluster, reserve_port
-from minibroker.quorum.sending import StockSender
-from minibroker.quorum.watching import Watched
+from minibroker.trials.local import HOST, LocalCluster, reserve_port
+from minibroker.trials.sending import StockSender
+from minibroker.trials.watching import Watched
 
 # Long enough for a busy machine, short enough to wait for.
 LAG_MS_MAX = 1500

@@ -11,7 +11,7 @@ from functools import cache
 from minibroker.bench import Benchmark, Case, Context, Fact, LineChart, Results, children, scaled
 from minibroker.bench.outages import Outages, distribution
 from minibroker.client.blocking import Client
-from minibroker.quorum.failover import (
+from minibroker.trials.failover import (
     LEADER_FAULTS,
     REPLICAS,
     SETTINGS,
@@ -22,7 +22,7 @@ from minibroker.quorum.failover import (
     quick_settings,
     sender_at_hand,
 )
-from minibroker.quorum.local import LocalCluster
+from minibroker.trials.local import LocalCluster
 
 Find = Callable[[], list[list[Outages]]]
 """Measures when it is called for the first time."""

@@ -12,7 +12,7 @@ from minibroker.bench.progress import ProgressLine
 from minibroker.bench.report import document_text, environment, machine_text
 from minibroker.cli.options import settings_of
 from minibroker.metadata.configs import NodeConfig
-from minibroker.quorum.failover import (
+from minibroker.trials.failover import (
     KILLED,
     PAUSED,
     SETTINGS,
@@ -22,8 +22,8 @@ from minibroker.quorum.failover import (
     quick_settings,
     sender_at_hand,
 )
-from minibroker.quorum.labs import table
-from minibroker.quorum.local import LocalCluster
+from minibroker.trials.labs import table
+from minibroker.trials.local import LocalCluster
 
 FAULTS = {"killed": KILLED, "paused": PAUSED, "stopped": STOPPED}
 

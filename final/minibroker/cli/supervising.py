@@ -18,7 +18,7 @@ from minibroker.cli.options import settings_of
 from minibroker.metadata.configs import BROKER_CONFIGS, NodeConfig
 from minibroker.metadata.errors import InvalidConfig
 from minibroker.partitions.identity import META_PROPERTIES
-from minibroker.quorum.local import HOST, reserve_port
+from minibroker.trials.local import HOST, reserve_port
 
 VOTERS = 3
 """More nodes than this only follow: a majority of many is slower, and no node more may be lost at a time than now."""

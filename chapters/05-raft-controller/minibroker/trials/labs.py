@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from minibroker.bench import Context, Findings, Lab, LineChart, Table, children, scaled
 from minibroker.bench.context import QUICK_NOTE, is_quick
 from minibroker.bench.outages import PROMISES, Outages, distribution
-from minibroker.quorum.acknowledging import run_acks
-from minibroker.quorum.failover import LEADER_FAULTS, SETTINGS, measure, quick_settings, sender_at_hand
-from minibroker.quorum.local import LocalCluster
-from minibroker.quorum.unclean import run_unclean
+from minibroker.trials.acknowledging import run_acks
+from minibroker.trials.failover import LEADER_FAULTS, SETTINGS, measure, quick_settings, sender_at_hand
+from minibroker.trials.local import LocalCluster
+from minibroker.trials.unclean import run_unclean
 
 
 def run_failover(context: Context) -> Findings:

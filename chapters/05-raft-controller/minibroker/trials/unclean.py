@@ -21,10 +21,10 @@ from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
 from minibroker.client.fetched import TopicPartition
 from minibroker.client.fetching import LATEST
-from minibroker.quorum.failover import quick_settings
-from minibroker.quorum.local import LocalCluster
-from minibroker.quorum.losing import read, write
-from minibroker.quorum.watching import until
+from minibroker.trials.failover import quick_settings
+from minibroker.trials.local import LocalCluster
+from minibroker.trials.losing import read, write
+from minibroker.trials.watching import until
 
 WAITS, GOES_ON = "false", "true"
 TOPICS = {WAITS: "waits", GOES_ON: "goes-on"}

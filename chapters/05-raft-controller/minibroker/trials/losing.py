@@ -13,7 +13,7 @@ from minibroker.client.blocking import Client
 from minibroker.client.consumer import Consumer, OffsetReset, TopicPartition
 from minibroker.client.producer import Producer
 from minibroker.client.retries import RetryPolicy
-from minibroker.quorum.watching import until
+from minibroker.trials.watching import until
 
 ACKED_S_MAX = 40.0
 _ANSWERED_MS_MAX = 2000

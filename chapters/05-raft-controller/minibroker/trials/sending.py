@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-from minibroker.quorum.watching import until
+from minibroker.trials.watching import until
 
 ACKED_S_MAX = 40.0
 

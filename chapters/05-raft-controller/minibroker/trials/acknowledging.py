@@ -24,9 +24,9 @@ from minibroker.partitions.lingering import (
     send_rushed,
     sender_of,
 )
-from minibroker.quorum.failover import quick_settings
-from minibroker.quorum.local import LocalCluster
-from minibroker.quorum.losing import Stream, read, write
+from minibroker.trials.failover import quick_settings
+from minibroker.trials.local import LocalCluster
+from minibroker.trials.losing import Stream, read, write
 
 PACED_PER_SECOND = 200
 STREAM_PER_SECOND = 250

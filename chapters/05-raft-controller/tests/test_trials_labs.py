@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from minibroker.bench.lab import find_labs
 from minibroker.bench.outages import Outages
 from minibroker.cli.lab import lab
-from minibroker.quorum import acknowledging, labs, unclean
-from minibroker.quorum.local import HOST, LocalNode, reserve_port
-from minibroker.quorum.unclean import Seen
-from minibroker.quorum.watching import until
+from minibroker.trials import acknowledging, labs, unclean
+from minibroker.trials.local import HOST, LocalNode, reserve_port
+from minibroker.trials.unclean import Seen
+from minibroker.trials.watching import until
 
 MADE = [
     [Outages("leader killed", (2100, 1900)), Outages("leader killed, librdkafka", (2500, 2600))],

@@ -20,9 +20,9 @@ from minibroker.client.admin import NewTopic, create_topics
 from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
 from minibroker.log.batch import BatchBuilder
-from minibroker.quorum.local import LocalCluster, LocalNode
-from minibroker.quorum.sending import StockSender, is_there
-from minibroker.quorum.watching import until
+from minibroker.trials.local import LocalCluster, LocalNode
+from minibroker.trials.sending import StockSender, is_there
+from minibroker.trials.watching import until
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 

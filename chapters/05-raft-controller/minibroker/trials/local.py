@@ -20,7 +20,7 @@ from minibroker.client.admin import NewTopic, create_topics, elect_leaders
 from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
 from minibroker.client.fetched import TopicPartition
-from minibroker.quorum.watching import Watched, until
+from minibroker.trials.watching import Watched, until
 
 HOST = "127.0.0.1"
 SIZE = 3
