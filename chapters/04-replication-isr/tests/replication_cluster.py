@@ -864,7 +864,7 @@ class Node:
         for node_id in counted - {self.node_id}:
             progress = leading.followers.get(node_id)
             if progress is None or progress.log_end_offset < watermark:
-                facts = f"{node_id} is in sync and has told {'nothing' if progress is None else progress.log_end_offset}"
+                facts = f"{node_id} counts and has told {'nothing' if progress is None else progress.log_end_offset}"
                 raise Violation(12, f"{self.name} moves its watermark to {watermark}, {facts}")
         world.committed.extend(self, batches)
         # Whoever may be elected next has it, unless its power was cut since; whatever the leader believes of it.
