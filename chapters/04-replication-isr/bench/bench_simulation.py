@@ -37,7 +37,7 @@ def benchmark(context: Context) -> Benchmark:
             Case(SEEDS, run, operations_count=events, limit=HEAP),
         ],
         # An event is a message or a timer: a request is handled, bytes are written, and the invariants are checked.
-        bars=[Bar(SEEDS, "ratio", at_least=0.005)],
+        bars=[Bar(SEEDS, "ratio", at_least=0.015)],
         log=True,
         facts=[
             Fact("speed", "seeds/s", lambda: per_s(summaries, float(len(seeds)))),

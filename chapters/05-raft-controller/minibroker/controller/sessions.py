@@ -20,8 +20,8 @@ class Sessions:
         """This node begins to decide: everybody has been heard just now, and who decided before, at `before_ms`."""
         self._heard_ms = dict.fromkeys(brokers, now_ms)
         if before in self._heard_ms:
-            # It may be there and only lead no more: then it needs time to say so.
-            self._heard_ms[before] = min(max(before_ms, now_ms - self.session_ms // 2), now_ms)
+            # It may be there and only lead no more: then it needs time to say so, which is more than one heartbeat.
+            self._heard_ms[before] = min(max(before_ms, now_ms - self.session_ms * 2 // 3), now_ms)
 
     def touch(self, broker_id: int, now_ms: int) -> None:
         """A broker was heard."""
