@@ -19,7 +19,7 @@ NOT_RUN = {
     "chapters/05-raft-controller/README.md": 2,
     "docs/index.md": 1,
     "docs/operations/three-machines.md": 3,
-    "docs/reference/spark.md": 2,
+    "docs/spark.md": 2,
 }
 
 
