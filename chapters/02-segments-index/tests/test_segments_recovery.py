@@ -622,6 +622,21 @@ def test_a_partition_of_the_same_name_inherits_nothing() -> None:
     assert again.log_end_offset <= 1
 
 
+def test_a_partition_of_the_same_name_inherits_nothing_after_two_deaths_either() -> None:
+    """Killed after the deletion, before a checkpoint knew; and again, when the new one had begun."""
+    files = MemoryFiles()
+    data = DataDirectory(files, "data")
+    log = data.open_log(PARTITION, SMALL)
+    for n in range(20):
+        log.append(values_batch(b"%d" % n))
+    log.flush()
+    data.write(RECOVERY_POINTS)
+    data.delete_log(PARTITION)
+    DataDirectory(files, "data").open_log(PARTITION, SMALL).append(values_batch(b"new"))
+    again = DataDirectory(files, "data").open_log(PARTITION, SMALL)
+    assert (again.log_start_offset, again.log_end_offset) == (0, 1)
+
+
 def test_a_crash_while_a_partition_is_deleted_leaves_all_of_it_or_nothing() -> None:
     class DyingFiles(MemoryFiles):
         """Loses power before an unlink, a rename or a flush of a directory of that number."""

@@ -292,7 +292,8 @@ class _Watched(DataDirectory):
     """Opens logs with a mirror beside them."""
 
     def __init__(self, disk: Disk, mirror: Mirror) -> None:
-        super().__init__(disk, "data", more_checkpoints=[HIGH_WATERMARKS])
+        tokens = itertools.count()
+        super().__init__(disk, "data", more_checkpoints=[HIGH_WATERMARKS], token=lambda: f"{next(tokens):032x}")
         self._mirror = mirror
 
     def open_log(

@@ -40,7 +40,7 @@ from minibroker.metadata.snapshot import records_of
 from minibroker.raft.messages import SnapshotId
 from minibroker.replication.authority import AlteredPartition, IsrChange
 from minibroker.replication.leader import Altered, IsrProposal
-from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
+from minibroker.replication.opening import open_replica
 from minibroker.replication.replica import ReplicaSettings
 from minibroker.simulation.checker import Violation
 from minibroker.simulation.links import Reply
@@ -351,12 +351,8 @@ class Broker(Node):
         self._settle()
         self.world.states.reach("replica dropped")
         self.world.trace.happened(self.name, NOTE, "drops its replica")
-        self.replica.log.let_go()
         self.replica = None
-        directory = self.data.directory_of(NAME)
-        for name in self.disk.list(directory):
-            self.disk.unlink(f"{directory}/{name}")
-        self.data.remember(HIGH_WATERMARKS, NAME, 0, is_urgent=True)
+        self.data.delete_log(NAME)
         self.mirror = Mirror()
         self.outbox.clear()
 

@@ -269,6 +269,9 @@ class QuorumWatch(world.World):
     def may_lose_disk(self, node_id: int) -> bool:
         """Whether what is decided must survive this: in every set that may count, a majority keeps its disks."""
         for other in self.quorum.values():
+            # One that died in the middle of a write may have a set on its disk that it never knew of.
+            if other.has_died_writing and other.node_id != node_id:
+                return False
             for _offset, voters in other.raft._sets[-3:]:
                 if any(voters.key_of(it).directory_id == bytes(16) for it in voters):
                     return False
@@ -305,6 +308,7 @@ class QuorumNode:
         self.process.after_run = self._after_run
         self.chance = world.chance(self.name)
         self.how_it_dies = "kill"
+        self.has_died_writing = False
         self.restart_ms = 500
         self._new_disk()
 
@@ -321,6 +325,7 @@ class QuorumNode:
             self.process.run(self._open)
 
     def _open(self) -> None:
+        self.has_died_writing = False
         self._waiting: list[_Waiting] = []
         self._fetch_number = 0
         self._is_fetching = False
@@ -402,6 +407,7 @@ class QuorumNode:
 
     def _on_died(self) -> None:
         self.world.states.reach("death in mid-write")
+        self.has_died_writing = True
         if self.how_it_dies == "power":
             self.cut_power()
         else:

@@ -44,11 +44,16 @@ class DataDirectory:
         *,
         background: Callable[[Callable[[], None]], None] = run_now,
         more_checkpoints: Sequence[str] = (),
+        token: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """Read what is remembered. A later chapter names what it wants remembered besides."""
+        """Read what is remembered. A later chapter names what it wants remembered besides.
+
+        What is deleted gets a name with a `token` in it, which no other has.
+        """
         self._files = files
         self._path = path
         self._background = background
+        self._token = token
         self._lock = threading.Lock()
         self._logs: dict[TopicPartition, SegmentedLog] = {}
         self._deleted: set[TopicPartition] = set()  # and perhaps still in a checkpoint
@@ -70,6 +75,7 @@ class DataDirectory:
         for offsets in self._checkpoints.values():
             for partition in offsets.keys() - present:
                 del offsets[partition]
+                self._deleted.add(partition)
         self.is_clean = CLEAN_SHUTDOWN in names
         self._unopened = set(present) if self.is_clean else set()
         if self.is_clean:
@@ -145,7 +151,7 @@ class DataDirectory:
 
     def _rename(self, partition: TopicPartition, reason: str) -> str:
         """Take a partition's name away, in the directory and in everything that is remembered of it."""
-        suffix = f"-{partition.partition}.{uuid.uuid4().hex}-{reason}"
+        suffix = f"-{partition.partition}.{self._token()}-{reason}"
         target = f"{self._path}/{partition.topic[: NAME_BYTES_MAX - len(suffix)]}{suffix}"
         self._files.rename(self.directory_of(partition), target)
         log = self._logs.pop(partition, None)
