@@ -108,11 +108,13 @@ class Decided:
 
     def __init__(self) -> None:
         self.batches: dict[int, Held] = {}
+        self._epochs: dict[int, int] = {}
         self.end = 0
 
-    def extend(self, name: str, found: list[Held]) -> None:
+    def extend(self, name: str, found: list[Held], epoch: int) -> None:
         for batch in found:
             known = self.batches.setdefault(batch.base_offset, batch)
+            self._epochs.setdefault(batch.base_offset, epoch)
             if known != batch:
                 raise Violation(11, f"for {name} {batch} is decided, {known} was before")
             self.end = max(self.end, batch.next_offset)
@@ -121,11 +123,15 @@ class Decided:
         return self.batches.get(batch.base_offset) == batch
 
     def missing(self, node: "QuorumNode") -> Held | None:
-        """The first decided batch that a log should have and has not."""
-        start = node.raft.log.log_start_offset
+        """The first decided batch that a log should have and has not.
+
+        One who was voted for long ago, and hears of it only now, leads an epoch that is over: it need not have more.
+        """
+        start, epoch = node.raft.log.log_start_offset, node.raft.epoch
         for base_offset in sorted(self.batches):
             batch = self.batches[base_offset]
-            if batch.next_offset > start and not node.mirror.has(batch):
+            is_due = batch.next_offset > start and self._epochs[base_offset] <= epoch
+            if is_due and not node.mirror.has(batch):
                 return batch
         return None
 
@@ -653,7 +659,7 @@ class QuorumNode:
             found = self.mirror.between(self._hw_seen, watermark)
             if raft.is_leader:
                 self._check_majority(found)
-            world.decided.extend(self.name, found)
+            world.decided.extend(self.name, found, self.raft.epoch)
             self._hw_seen = watermark
             world.trace.happened(self.name, MARK, f"high watermark {watermark}")
         self.catch_up()

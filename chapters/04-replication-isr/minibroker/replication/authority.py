@@ -210,7 +210,9 @@ class ElectLeaders(Command[list[Elected]]):
 
     def _choose(self, image: Image, topic: TopicImage, partition: PartitionImage) -> tuple[int, bool]:
         """The new leader, and whether it has all that was promised."""
-        live = [it for it in partition.replicas if it in self.live and it in image.brokers]
+        # Who has answered a moment ago may have been fenced since: the image that is decided against has the last word.
+        known = image.live_brokers()
+        live = [it for it in partition.replicas if it in self.live and it in known]
         in_sync = [it for it in live if it in partition.isr]
         if partition.leader in in_sync:
             return self._preferred(partition, in_sync), True

@@ -276,9 +276,11 @@ class Raft:
         if now_ms < self._deadline_ms:
             return []
         if not self.is_voter:
-            # An observer stands for nothing; it looks for the leader elsewhere.
+            # An observer stands for nothing; it looks for the leader elsewhere. Others may take it for a voter, and
+            # whoever stands there instead of a leader that is gone must not be told that there is one.
             self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
             self._asked += 1
+            self._has_fetched = False
             return []
         return self._canvass(now_ms)
 
