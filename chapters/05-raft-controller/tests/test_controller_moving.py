@@ -6,8 +6,9 @@ from controller_nodes import ORDERS, ORDERS_ID, Metadata
 
 from minibroker.controller.lifecycle import FenceBroker
 from minibroker.controller.moving import AlterMovingPartitions, Move, Moved, ReassignPartitions
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import NO_LEADER
-from minibroker.replication.authority import AlteredPartition, IsrChange
+from minibroker.replication.authority import AlteredPartition, ElectLeaders, IsrChange
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
@@ -154,6 +155,28 @@ def test_who_is_leaving_does_not_come_into_the_in_sync_set_again() -> None:
     assert metadata.partition().isr == (1, 3)
     assert alter(metadata, [1, 2, 3]).code is ErrorCode.INELIGIBLE_REPLICA
     assert metadata.heartbeat(2, wants_shut_down=True).may_shut_down
+
+
+def test_what_was_refused_because_of_who_is_fenced_is_refused_for_good() -> None:
+    """A copy of the request may arrive when the broker is live again. By then the leader does not count it any more."""
+    metadata = moving(1, 2, 3)
+    metadata.do(FenceBroker(2))
+    asked = AlterMovingPartitions(1, metadata.epochs[1], [change(metadata, [1, 2, 3])])
+    assert [it.code for it in metadata.do(asked)] == [ErrorCode.INELIGIBLE_REPLICA]
+    metadata.heartbeat(2)
+    assert 2 in metadata.image.live_brokers()
+    assert [it.code for it in metadata.do(asked)] == [ErrorCode.INVALID_UPDATE_VERSION]
+    assert set(metadata.partition().isr) == {1, 3}
+    assert alter(metadata, [1, 2, 3]).code is ErrorCode.NONE
+
+
+def test_who_was_live_when_it_was_asked_for_and_is_fenced_by_now_is_not_elected() -> None:
+    metadata = moving(1, 2, 3, assignments=([2, 1, 3],))
+    live = metadata.image.live_brokers()
+    metadata.do(FenceBroker(2))
+    (elected,) = metadata.do(ElectLeaders([ORDERS], live, NodeConfig({})))
+    assert elected.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert metadata.partition().leader == 1
 
 
 def test_moves_that_cannot_be_are_refused_one_by_one() -> None:

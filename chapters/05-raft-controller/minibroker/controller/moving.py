@@ -17,7 +17,7 @@ from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from minibroker.metadata.placement import check_assignment
 from minibroker.metadata.records import NO_LEADER_CHANGE, PartitionChangeRecord
-from minibroker.replication.authority import AlteredPartition, AlterPartitions, IsrChange
+from minibroker.replication.authority import NO_BROKER_EPOCH, AlteredPartition, AlterPartitions, IsrChange
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
@@ -167,6 +167,15 @@ def _isr_of(image: Image, name: str | None, change: IsrChange) -> Sequence[int]:
     return () if partition is None else partition.isr
 
 
+def _may_be_eligible_yet(image: Image, change: IsrChange) -> bool:
+    """Whether a member is only fenced: in the same life, and with the same epoch, it may be live again."""
+    brokers = ((image.brokers.get(node_id), epoch) for node_id, epoch in change.isr)
+    return any(
+        broker is not None and broker.is_fenced and epoch in (NO_BROKER_EPOCH, broker.epoch)
+        for broker, epoch in brokers
+    )
+
+
 @dataclass(frozen=True)
 class AlterMovingPartitions(AlterPartitions):
     """Chapter 04's command: and where the new in-sync set has all replicas of a move, the move is over."""
@@ -179,6 +188,11 @@ class AlterMovingPartitions(AlterPartitions):
             message = f"brokers {leaving} are being shut down, and do not come into the in-sync set"
             return AlteredPartition(change.topic_id, change.partition, ErrorCode.INELIGIBLE_REPLICA, message)
         altered = super()._alter(image, change, records)
+        if altered.code is ErrorCode.INELIGIBLE_REPLICA and name is not None and _may_be_eligible_yet(image, change):
+            # The leader takes this for final. A copy of what it asks, still under way, must not be accepted when the
+            # broker is heard again: so the partition epoch that it names is over.
+            isr = list(image.topics[name].partitions[change.partition].isr)
+            records.add([PartitionChangeRecord(partition_id=change.partition, topic_id=change.topic_id, isr=isr)])
         if altered.code is not ErrorCode.NONE or name is None or not records.list:
             return altered
         record, partition = records.list[-1], image.topics[name].partitions[change.partition]
