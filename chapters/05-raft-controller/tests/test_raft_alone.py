@@ -1,9 +1,12 @@
-"""Claims about a quorum of one: it waits for nobody, and takes up a log that was written before there was a quorum."""
+"""Claims about beginning: a quorum of one waits for nobody, and takes up a log that was there before; others ask all."""
 
 from raft_nodes import DIRECTORY, QuorumNode, batch_of, contents, voters
 
+from minibroker.raft.messages import Vote, Voted
 from minibroker.raft.roles import Role
+from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.segments.segmented import SegmentedLog
+from minibroker.wire.codes import ErrorCode
 
 
 def patient(upto: int) -> int:
@@ -47,3 +50,16 @@ def test_epochs_go_on_above_those_of_a_log_that_was_written_without_a_quorum() -
     assert raft.epoch == 2
     assert [(epoch, value) for _offset, epoch, value in contents(raft)][:3] == [(1, b"a"), (1, b"b"), (2, b"*")]
     assert raft.high_watermark == raft.log.log_end_offset
+
+
+def test_who_has_nothing_but_a_configuration_needs_every_vote() -> None:
+    """Two of three that have lost their disks would be a majority that knows of nothing; the third one does."""
+    configured = VoterSet.of(Voter(VoterKey(it), "127.0.0.1", 9000 + it) for it in (1, 2, 3))
+    raft = QuorumNode(1, configured, chance=lambda _below: 0).open(0)
+    asked = [it for it in raft.tick(raft.next_deadline_ms) if isinstance(it.message, Vote)]
+    assert [it.node_id for it in asked] == [2, 3]
+    for node_id, is_last in ((2, False), (3, True)):
+        request = next(it.message for it in asked if it.node_id == node_id)
+        assert isinstance(request, Vote)
+        raft.on_voted(node_id, request, Voted(ErrorCode.NONE, 0, -1, is_granted=True), raft.next_deadline_ms - 1)
+        assert (raft.role is Role.CANDIDATE) == is_last

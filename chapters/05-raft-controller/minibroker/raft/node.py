@@ -335,12 +335,20 @@ class Raft:
             for it in self._others()
         ]
 
+    def _votes_needed(self) -> int:
+        # Who has nothing knows the voters from its configuration, but not with which disks. It cannot tell a cluster
+        # that begins from one that has lost disks, or has other voters by now. If any of those who are named has
+        # something, it says no: so all of them are asked.
+        keys = [self.voters.key_of(it) for it in self.voters]
+        has_nothing = self.log.log_end_offset == 0 and any(key.directory_id == NO_UUID for key in keys)
+        return len(keys) if has_nothing else self.voters.majority
+
     def _has_majority(self) -> bool:
-        return sum(self._votes.get(it, False) for it in self.voters) >= self.voters.majority
+        return sum(self._votes.get(it, False) for it in self.voters) >= self._votes_needed()
 
     def _has_lost(self) -> bool:
         refused = sum(not self._votes.get(it, True) for it in self.voters)
-        return len(self.voters) - refused < self.voters.majority
+        return len(self.voters) - refused < self._votes_needed()
 
     def on_voted(self, node_id: int, request: Vote, voted: Voted, now_ms: int) -> list[Send]:
         """A voter has answered. What it says of an older question is worth only the news in it."""
