@@ -1,4 +1,4 @@
-"""Claims about beginning: a quorum of one waits for nobody, and takes up a log that was there before; others ask all."""
+"""Claims about beginning: a quorum of one waits for nobody, and takes up a log that was there before; others ask."""
 
 from raft_nodes import DIRECTORY, QuorumNode, batch_of, contents, voters
 
