@@ -293,7 +293,7 @@ BARE = "bare server"
 ONE, STEADY = "one at a time", "steady rate"
 PERCENTILES = (50, 99, 99.9)
 PROMISES = {"1 replica, acks=1": (ALONE, 1), "3 replicas, acks=1": (ALL, 1), "3 replicas, acks=all": (ALL, -1)}
-RATE_PER_S = 500
+RATE_PER_S = 250
 PRODUCE_VERSION = 9  # the last that names topics, and not their ids
 
 
