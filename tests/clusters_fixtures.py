@@ -5,11 +5,14 @@ pytest wants to be the first that does.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from brokers import IS_OURS
 from clusters import LAG_MS_MAX, Cluster, QuorumCluster
 
+C = TypeVar("C", Cluster, QuorumCluster)
 SETTINGS = (
     f"replica.lag.time.max.ms={LAG_MS_MAX}",
     "replica.fetch.backoff.ms=100",
@@ -19,33 +22,35 @@ SETTINGS = (
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if not IS_OURS:
-        pytest.skip("needs nodes of its own")
-    with Cluster(tmp_path_factory.mktemp("cluster"), *SETTINGS, is_proxied=True) as cluster:
-        yield cluster
+    yield from started(Cluster, tmp_path_factory.mktemp("cluster"))
 
 
 @pytest.fixture
 def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
     """Three nodes that tests share; each finds them alive, and with all links open, and takes topics of its own."""
-    shared_cluster.repair()
-    yield shared_cluster
-    for number, node in shared_cluster.nodes.items():
-        assert not node.complaints(), f"node {number}: {node.complaints()}"
+    yield from repaired(shared_cluster)
 
 
 @pytest.fixture(scope="session")
 def shared_quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorumCluster]:
-    if not IS_OURS:
-        pytest.skip("needs nodes of its own")
-    with QuorumCluster(tmp_path_factory.mktemp("quorum"), *SETTINGS, is_proxied=True) as cluster:
-        yield cluster
+    yield from started(QuorumCluster, tmp_path_factory.mktemp("quorum"))
 
 
 @pytest.fixture
 def quorum(shared_quorum: QuorumCluster) -> Iterator[QuorumCluster]:
     """Three nodes that vote; tests share them as they share `cluster`."""
-    shared_quorum.repair()
-    yield shared_quorum
-    for number, node in shared_quorum.nodes.items():
+    yield from repaired(shared_quorum)
+
+
+def started(kind: type[C], folder: Path) -> Iterator[C]:
+    if not IS_OURS:
+        pytest.skip("needs nodes of its own")
+    with kind(folder, *SETTINGS, is_proxied=True) as cluster:
+        yield cluster
+
+
+def repaired(cluster: C) -> Iterator[C]:
+    cluster.repair()
+    yield cluster
+    for number, node in cluster.nodes.items():
         assert not node.complaints(), f"node {number}: {node.complaints()}"

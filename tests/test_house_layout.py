@@ -70,7 +70,7 @@ def test_the_build_names_every_root() -> None:
     build = pyproject()["tool"]["hatch"]["build"]
     assert build["dev-mode-dirs"] == NAMES
     # Spark finds a data source by the name of a module beside the namespace.
-    packages = [f"{name}/minibroker" for name in NAMES] + ["final/pyspark_minibroker"]
+    packages = [f"{name}/minibroker" for name in NAMES] + ["final/pyspark_minibroker.py"]
     assert build["targets"]["wheel"]["packages"] == packages
 
 
@@ -80,7 +80,7 @@ def test_mypy_checks_every_root_with_its_tests_and_benchmarks() -> None:
     parts = [
         f"{name}/{part}" for name in NAMES for part in ("minibroker", "tests", "bench") if (ROOT / name / part).is_dir()
     ]
-    assert sorted(mypy["files"]) == sorted([*parts, "final/pyspark_minibroker", "tests", "conftest.py"])
+    assert sorted(mypy["files"]) == sorted([*parts, "final/pyspark_minibroker.py", "tests", "conftest.py"])
 
 
 def test_the_site_reads_every_root() -> None:

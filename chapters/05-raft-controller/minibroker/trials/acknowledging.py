@@ -17,6 +17,7 @@ from minibroker.bench.context import QUICK_NOTE, is_quick
 from minibroker.bench.units import number_text
 from minibroker.partitions.lingering import (
     ACKS,
+    Effort,
     Setting,
     order_values,
     percentile,
@@ -56,15 +57,6 @@ class Promise:
 
 
 PROMISES = (Promise("0", 1), Promise("1", 1), Promise("all", 1), Promise("all", 2))
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much is sent."""
-
-    rounds: int
-    paced_records: int  # at a steady rate, for the latency
-    rushed_records: int  # as fast as it goes, for the throughput
 
 
 @dataclass(frozen=True)
