@@ -43,6 +43,7 @@ BETWEEN_BROKERS = {
     "Envelope",
     "FetchSnapshot",
     "RemoveRaftVoter",
+    "UnregisterBroker",
     "Vote",
 }
 CLIENTS_MESSAGES = [(cls, version) for cls, version in EVERY_MESSAGE if api_of(cls).name not in BETWEEN_BROKERS]

@@ -27,6 +27,7 @@ from minibroker.wire.tables.list_partition_reassignments import (
     ListedTopic,
     ListPartitionReassignmentsRequest,
 )
+from minibroker.wire.tables.unregister_broker import UnregisterBrokerRequest
 
 
 class House:
@@ -50,6 +51,7 @@ class House:
         registry.add(ApiKey.BROKER_HEARTBEAT, decisions.heartbeat)
         registry.add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
         registry.add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
+        registry.add(ApiKey.UNREGISTER_BROKER, decisions.unregister)
         return registry
 
     def ask(self, request: Request, version: int | None = None, *, of: int = 1) -> Any:
@@ -127,6 +129,22 @@ def test_a_node_that_does_not_decide_says_so() -> None:
     house = House()
     epoch = house.register(1)
     assert house.ask(heartbeat(1, epoch, offset=epoch), of=2).error_code == ErrorCode.NOT_CONTROLLER
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.UNREGISTER_BROKER))
+def test_a_broker_that_has_gone_is_forgotten(version: int) -> None:
+    house = House()
+    epoch = house.register(4)
+    house.ask(heartbeat(4, epoch, offset=10**6))
+    request = UnregisterBrokerRequest(broker_id=4)
+    refused = house.ask(request, version)
+    assert (refused.error_code, "is live" in refused.error_message) == (ErrorCode.INVALID_REQUEST, True)
+    house.ask(heartbeat(4, epoch, offset=10**6, leaves=True))
+    answer = house.ask(request, version)
+    assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+    assert 4 not in house.trio.controllers[3].image.brokers
+    assert house.ask(request, version).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert house.ask(request, version, of=2).error_code == ErrorCode.NOT_CONTROLLER
 
 
 def reassignment(replicas: list[int] | None, index: int = 0) -> AlterPartitionReassignmentsRequest:

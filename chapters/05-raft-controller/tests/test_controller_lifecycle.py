@@ -4,10 +4,12 @@ import pytest
 from controller_nodes import ORDERS, Metadata
 
 from minibroker.controller.lifecycle import FenceBroker, Heartbeat, LeadUncleanly, UnregisterBroker
+from minibroker.controller.moving import Move, ReassignPartitions
 from minibroker.controller.sessions import Sessions
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import NO_LEADER, Image, fold_all
 from minibroker.metadata.snapshot import records_of
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
 # Sessions -------------------------------------------------------------------------------------------------------------
@@ -178,13 +180,30 @@ def test_what_a_leaving_broker_led_is_not_given_to_another_that_leaves() -> None
     assert metadata.partition().leader == 3
 
 
-def test_a_broker_is_forgotten_with_what_it_leads_given_away() -> None:
+def test_a_broker_is_forgotten_once_it_is_stopped_and_has_nothing() -> None:
     metadata = Metadata(1, 2)
-    metadata.create([1, 2])
+    metadata.create([1, 2], [2], [2, 1], [1, 2], [1, 2])
+    live = metadata.do(UnregisterBroker(1))
+    assert (live.code, live.message) == (
+        ErrorCode.INVALID_REQUEST,
+        "broker 1 is live: stop it first, and wait until it is fenced",
+    )
+    metadata.do(FenceBroker(1))
+    holds = metadata.do(UnregisterBroker(1))
+    assert (holds.code, holds.message) == (
+        ErrorCode.INVALID_REQUEST,
+        "broker 1 has replicas of orders-0, orders2-0, orders3-0 and 1 more: move them to others first, with "
+        "`minibroker topics reassign --from 1`",
+    )
+    assert 1 in metadata.image.brokers
+    metadata.do(ReassignPartitions([Move(TopicPartition(it, 0), [2]) for it in metadata.image.topics]))
     assert metadata.do(UnregisterBroker(1)).code is ErrorCode.NONE
-    assert 1 not in metadata.image.brokers
-    assert metadata.partition().leader == 2
-    assert metadata.do(UnregisterBroker(1)).code is ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert list(metadata.image.brokers) == [2]
+    again = metadata.do(UnregisterBroker(1))
+    assert (again.code, again.message) == (
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        "broker 1 is not registered, [2] are",
+    )
 
 
 @pytest.mark.parametrize("steps", range(1, 7))

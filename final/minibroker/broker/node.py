@@ -108,7 +108,12 @@ FOR_NODES_ALONE = (
     ApiKey.ENVELOPE,
 )
 # What only who decides can answer, besides chapter 04's.
-DECIDED = (*FORWARDED, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS)
+DECIDED = (
+    *FORWARDED,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ApiKey.UNREGISTER_BROKER,
+)
 # What may be in an Envelope.
 FORWARDABLE = frozenset({*DECIDED, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.DESCRIBE_QUORUM})
 
@@ -474,6 +479,7 @@ class ClusterNode(ReplicatedNode):
         add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
         add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
         add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
+        add(ApiKey.UNREGISTER_BROKER, decisions.unregister)
         self._forward = ForwardInEnvelope(self._peers, self.waiting, authority_id=lambda: self._authority_id)
         self.registry.wrap(ApiKey.PRODUCE, self._send_away_if_not_heard)
         for key in (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER):

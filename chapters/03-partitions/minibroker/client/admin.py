@@ -54,6 +54,7 @@ from minibroker.wire.tables.elect_leaders import (
 from minibroker.wire.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest
+from minibroker.wire.tables.unregister_broker import UnregisterBrokerRequest
 from minibroker.wire.uuids import NO_UUID
 
 TO_THE_END = -1  # in place of an offset: delete every record
@@ -626,6 +627,12 @@ def remove_voter(client: Client, node_id: int, directory_id: bytes) -> None:
     """Let a node that votes with this directory vote no more; returns when it is decided."""
     response = client.send(RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=directory_id))
     raise_errors({f"removing the voter {node_id}": (response.error_code, response.error_message)})
+
+
+def unregister_broker(client: Client, broker_id: int) -> None:
+    """Let the cluster forget a broker that will not come back (KIP-631); returns when it is decided."""
+    response = client.send(UnregisterBrokerRequest(broker_id=broker_id))
+    raise_errors({f"removing the broker {broker_id}": (response.error_code, response.error_message)})
 
 
 def describe_log_dirs(client: Client, nodes: Iterable[int] | None = None) -> dict[int, list[LogDirectory]]:

@@ -52,6 +52,7 @@ from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
 from minibroker.wire.tables.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from minibroker.wire.tables.produce import ProduceRequest, ProduceResponse
 from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from minibroker.wire.tables.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from minibroker.wire.tables.vote import VoteRequest, VoteResponse
 
 
@@ -206,6 +207,7 @@ APIS: dict[int, Api] = {
         _api(FetchSnapshotRequest, FetchSnapshotResponse),
         _api(AddRaftVoterRequest, AddRaftVoterResponse),
         _api(RemoveRaftVoterRequest, RemoveRaftVoterResponse),
+        _api(UnregisterBrokerRequest, UnregisterBrokerResponse),
     )
 }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced
+from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced, UnregisterBroker, Unregistered
 from minibroker.controller.moving import AlterMovingPartitions, Move, Moved, ReassignPartitions
 from minibroker.controller.sessions import Sessions
 from minibroker.metadata.authority import Authority
@@ -26,6 +26,7 @@ from minibroker.wire.tables.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
+from minibroker.wire.tables.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
 class ControllerDecisions(Decisions):
@@ -67,6 +68,16 @@ class ControllerDecisions(Decisions):
             expire=lambda: BrokerHeartbeatResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
         )
 
+    def unregister(self, call: Call[UnregisterBrokerRequest]) -> Answer:
+        """The handler of UnregisterBroker."""
+        command = UnregisterBroker(call.request.broker_id)
+        return proposed(
+            self._authority.propose(command),
+            _unregistered,
+            timeout_ms=DECISION_MS_MAX,
+            expire=lambda: _unregistered(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),
+        )
+
     def reassign(self, call: Call[AlterPartitionReassignmentsRequest]) -> Answer:
         """The handler of AlterPartitionReassignments."""
         moves = [
@@ -101,6 +112,10 @@ def _state(state: BrokerState) -> Response:
         is_fenced=state.is_fenced,
         should_shut_down=state.may_shut_down,
     )
+
+
+def _unregistered(it: Unregistered) -> Response:
+    return UnregisterBrokerResponse(error_code=it.code, error_message=it.message)
 
 
 def _moved(moves: list[Moved], *, may_resize: bool) -> Response:

@@ -30,6 +30,7 @@ from minibroker.wire.codes import ErrorCode
 
 FENCE, UNFENCE = 1, -1
 IN_CONTROLLED_SHUTDOWN = 1
+_NAMED_MAX = 3
 
 
 def partitions_of(image: Image, broker_id: int) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
@@ -228,16 +229,29 @@ class Unregistered:
 
 @dataclass(frozen=True)
 class UnregisterBroker(Command[Unregistered]):
-    """Forget a broker that will not come back. It must lead nothing any more: stop it first."""
+    """Forget a broker that will not come back.
+
+    A live one would go on as if nothing had happened, and nobody would hear it; a replica on a broker that nobody knows
+    would be missed for ever. So it must be stopped, and its replicas must be elsewhere.
+    """
 
     broker_id: int
 
     def run(self, image: Image, records: Records) -> Unregistered:
-        """Remove it, with what it leads given away."""
+        """Remove it, if nothing is lost with it."""
         broker = image.brokers.get(self.broker_id)
         if broker is None:
-            return self.refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {self.broker_id} is not registered")
-        records.add(fencing(image, broker) if not broker.is_fenced else [])
+            message = f"broker {self.broker_id} is not registered, {sorted(image.brokers)} are"
+            return self.refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
+        if not broker.is_fenced:
+            message = f"broker {self.broker_id} is live: stop it first, and wait until it is fenced"
+            return self.refuse(ErrorCode.INVALID_REQUEST, message)
+        held = sorted(f"{topic.name}-{number}" for topic, number, _ in partitions_of(image, self.broker_id))
+        if held:
+            names = ", ".join(held[:_NAMED_MAX]) + (f" and {len(held) - _NAMED_MAX} more" if held[_NAMED_MAX:] else "")
+            command = f"`minibroker topics reassign --from {self.broker_id}`"
+            message = f"broker {self.broker_id} has replicas of {names}: move them to others first, with {command}"
+            return self.refuse(ErrorCode.INVALID_REQUEST, message)
         records.add([UnregisterBrokerRecord(broker_id=self.broker_id, broker_epoch=broker.epoch)])
         return Unregistered()
 
