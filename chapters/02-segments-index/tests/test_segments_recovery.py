@@ -1,5 +1,6 @@
 """Opening a directory of segments after a clean shutdown, after a crash, and after worse."""
 
+import errno
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -294,7 +295,7 @@ class Witness:
         self.kept_offset = kept_offset
         self.heard: list[tuple[str, int]] = []
 
-    def restore(self, *, log_start_offset: int, log_end_offset: int) -> int:
+    def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
         self.heard.append(("restore", log_end_offset))
         return self.kept_offset
 
@@ -303,6 +304,9 @@ class Witness:
 
     def on_append(self, header: BatchHeader, position: int) -> None:
         self.heard.append(("append", header.base_offset))
+
+    def on_flush(self, offset: int) -> None:
+        self.heard.append(("flush", offset))
 
     def on_roll(self, base_offset: int) -> None:
         self.heard.append(("roll", base_offset))
@@ -333,6 +337,7 @@ def test_a_companion_hears_of_everything_in_order() -> None:
         ("restore", 0),
         *(("append", n) for n in range(5)),
         ("roll", 5),
+        ("flush", 5),
         ("append", 5),
         ("truncate", 4),
         ("restore", 4),
@@ -732,15 +737,106 @@ def test_a_flush_is_one_flush_and_none_if_nothing_was_appended() -> None:
     files = FlushCountingFiles()
     log = SegmentedLog.open(files, DIRECTORY, SMALL)
     log.append(values_batch(b"0"))
+    log.flush()
+    log.append(values_batch(b"1"))
     files.flushes = 0
     log.flush()
     assert files.flushes == 1
     log.flush()
     assert files.flushes == 1
+
+
+def test_what_was_closed_and_is_closed_again_is_not_flushed_again() -> None:
+    files = FlushCountingFiles()
+    log = SegmentedLog.open(files, DIRECTORY, SMALL)
+    log.append(values_batch(b"0"))
     log.close()
     files.flushes = 0
     SegmentedLog.open(files, DIRECTORY, SMALL, is_clean=True).close()
     assert files.flushes == 0
+
+
+def test_the_first_batch_of_a_log_is_flushed_when_somebody_asks_for_it_and_then_its_name_as_well() -> None:
+    """A thousand partitions get their first record at once: that must not be thousands of flushes."""
+    files = FlushCountingFiles()
+    log = SegmentedLog.open(files, f"data/{DIRECTORY}", LogConfig())
+    log.append(values_batch(b"0"))
+    assert files.flushes == 0
+    log.flush()
+    files.crash()
+    assert SegmentedLog.open(files, f"data/{DIRECTORY}", LogConfig()).log_end_offset == 1
+
+
+@pytest.mark.parametrize("config", [LogConfig(flush_messages=1), LogConfig(segment_bytes=100)])
+def test_a_new_log_that_flushes_by_itself_or_rolls_is_found_after_a_power_cut(config: LogConfig) -> None:
+    files = MemoryFiles()
+    log = SegmentedLog.open(files, f"data/{DIRECTORY}", config)
+    for n in range(3):
+        log.append(values_batch(b"%d" % n))
+    promised = log.flushed_offset
+    files.crash()
+    assert promised > 0
+    assert SegmentedLog.open(files, f"data/{DIRECTORY}", config).log_end_offset >= promised
+
+
+def test_a_log_that_is_told_to_flush_later_is_found_after_a_power_cut() -> None:
+    files = MemoryFiles()
+    log = SegmentedLog.open(files, f"data/{DIRECTORY}", LogConfig())
+    log.append(values_batch(b"0"))
+    log.configure(LogConfig(flush_ms=1))
+    log.tick(0)
+    log.tick(1)
+    assert log.flushed_offset == 1
+    files.crash()
+    assert SegmentedLog.open(files, f"data/{DIRECTORY}", LogConfig()).log_end_offset == 1
+
+
+def test_what_is_whole_after_a_kill_is_opened_without_a_flush_and_claims_no_more_than_was_flushed() -> None:
+    files = FlushCountingFiles()
+    log = SegmentedLog.open(files, DIRECTORY, LogConfig())
+    log.append(values_batch(b"0"))
+    log.flush()
+    log.append(values_batch(b"1"))
+    files.flushes = 0
+    again = SegmentedLog.open(files, DIRECTORY, LogConfig(), recovery_point=1)
+    assert (files.flushes, again.log_end_offset, again.flushed_offset) == (0, 2, 1)
+    again.flush()
+    files.crash()
+    assert SegmentedLog.open(files, DIRECTORY, LogConfig(), recovery_point=2).log_end_offset == 2
+
+
+def test_a_torn_end_is_cut_off_durably() -> None:
+    files = FlushCountingFiles()
+    log = SegmentedLog.open(files, DIRECTORY, LogConfig())
+    log.append(values_batch(b"0"))
+    size = log.size
+    log.append(values_batch(b"1"))
+    files.open(f"{DIRECTORY}/{0:020}.log").truncate(log.size - 1)
+    again = SegmentedLog.open(files, DIRECTORY, LogConfig())
+    assert (again.log_end_offset, again.flushed_offset) == (1, 1)
+    files.crash()
+    assert files.open(f"{DIRECTORY}/{0:020}.log").size() == size
+
+
+def test_the_recovery_point_waits_for_a_companion_that_could_not_write() -> None:
+    class Refused(Witness):
+        is_refused = True
+
+        def on_flush(self, offset: int) -> None:
+            super().on_flush(offset)
+            if self.is_refused:
+                raise OSError(errno.ENOSPC, "no space left on device")
+
+    files, companion = MemoryFiles(), Refused()
+    data = DataDirectory(files, "data")
+    log = data.open_log(PARTITION, companions=[companion])
+    log.append(values_batch(b"0"))
+    log.flush()
+    assert data.remembered(RECOVERY_POINTS, PARTITION) == 0
+    companion.is_refused = False
+    log.flush()
+    assert data.remembered(RECOVERY_POINTS, PARTITION) == 1
+    assert [it for it in companion.heard if it[0] == "flush"] == [("flush", 1), ("flush", 1)]
 
 
 # What a disk that refuses has taught

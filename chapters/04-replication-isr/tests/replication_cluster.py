@@ -207,7 +207,7 @@ class Mirror:
         """What was truncated since somebody looked."""
         self._is_complete = False
 
-    def restore(self, *, log_start_offset: int, log_end_offset: int) -> int:
+    def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
         if not self._is_complete:
             self._is_complete = True
             return log_start_offset
@@ -229,6 +229,9 @@ class Mirror:
         if first and self.held[first - 1].next_offset > offset:
             first -= 1
         del self.held[:first], self._bases[:first]
+
+    def on_flush(self, offset: int) -> None:
+        pass
 
     def on_roll(self, base_offset: int) -> None:
         self.rolls += 1

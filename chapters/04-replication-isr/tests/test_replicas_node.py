@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -248,24 +247,6 @@ def test_a_node_registers_again_when_an_earlier_life_of_it_was_heard_after_it(tm
             async with AsyncClient(both[0].address) as client:
                 await client.send(late_registration(both[1], port=1))
             with pytest.raises(BrokerFailure, match="another process was registered as node 2"):
-                await asyncio.wait_for(both[1].watch(), SECONDS_MAX)
-
-    asyncio.run(run())
-
-
-def test_a_node_whose_replica_cannot_take_its_role_ends_and_leads_nothing(tmp_path: Path) -> None:
-    """Who decides would believe that it follows, and it would believe that it leads."""
-
-    async def run() -> None:
-        async with nodes(tmp_path) as both:
-            await create(both, "a", leader=2)
-            # It led and wrote nothing: to follow, it has to forget that epoch, on its disk.
-            (tmp_path / "2" / "a-0" / "leader-epoch-checkpoint.tmp").mkdir()
-            old = both[1].authority.image.topics["a"].partitions[0]
-            new = replace(old, leader=1, leader_epoch=old.leader_epoch + 1, partition_epoch=old.partition_epoch + 1)
-            both[1]._on_changed(A, old, new)
-            assert replica(both[1], A).leading is None
-            with pytest.raises(BrokerFailure, match="node 2 ends, because a-0 could not take the role"):
                 await asyncio.wait_for(both[1].watch(), SECONDS_MAX)
 
     asyncio.run(run())

@@ -1,5 +1,6 @@
 """The history of a log: what the cache of epochs answers is what the log itself says, whatever happens to both."""
 
+import errno
 from random import Random
 from unittest.mock import patch
 
@@ -10,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from replication_nodes import batch_of
 
 from minibroker.log.batch import batches
-from minibroker.log.errors import LogError, LogOffline
+from minibroker.log.errors import LogError
 from minibroker.log.memory import MemoryFiles
 from minibroker.partitions.partition import EpochEnd
 from minibroker.replication.epochs import LEADER_EPOCH_CHECKPOINT, UNKNOWN, EpochCache, EpochEntry, decode, encode
@@ -184,16 +185,67 @@ def test_what_is_written_comes_back() -> None:
     assert decode(encode([])) == []
 
 
-def test_an_epoch_is_on_the_disk_with_its_first_record_and_not_before() -> None:
-    """To begin to lead costs no write: a node that leads a thousand partitions anew would flush a thousand files."""
+def test_an_epoch_is_written_down_with_its_first_record_and_not_before() -> None:
+    """To begin to lead costs no write: a node that leads a thousand partitions anew would write a thousand files."""
     files = MemoryFiles()
     log, cache = open_log(files)
     append(log, 1)
-    log.flush()
     cache.assign(4, 1)
     assert content(files) == b"0\n1\n1 0\n"
     append(log, 4)
+    assert content(files) == b"0\n2\n1 0\n4 1\n"
+
+
+def test_an_epoch_is_on_the_disk_before_the_recovery_point_passes_its_first_record() -> None:
+    """Nor does a first record cost a flush: a thousand partitions get theirs at once."""
+    files = MemoryFiles()
+    log, _cache = open_log(files)
+    append(log, 1)
+    append(log, 4)
+    log.flush()
     files.crash()
+    assert content(files) == b"0\n2\n1 0\n4 1\n"
+
+
+def test_of_what_lies_behind_the_recovery_point_the_log_tells_and_not_the_file() -> None:
+    """Epoch 5 was cut off, 3 went on in its place and 4 followed; then the power was cut, and the old file is back."""
+    files = MemoryFiles()
+    log, _cache = open_log(files)
+    append(log, 3, 2)
+    log.flush()
+    append(log, 5, 2)
+    old = content(files)
+    log.truncate(2)
+    append(log, 3, 1)
+    append(log, 4, 2)
+    append(log, 6, 1)
+    files.open(PATH).truncate(0)
+    files.open(PATH).pwrite(old, 0)
+    _log, cache = open_log(files)
+    assert cache.entries == [(3, 0), (4, 3), (6, 5)]
+
+
+@pytest.mark.parametrize("size", range(14))
+def test_a_file_that_a_power_cut_has_torn_is_not_believed(size: int) -> None:
+    files = MemoryFiles()
+    log, cache = open_log(files)
+    append(log, 1, 30)
+    append(log, 4)
+    whole = content(files)
+    assert len(whole) == 13
+    files.open(PATH).truncate(size)
+    _log, again = open_log(files)
+    assert again.entries == cache.entries == [(1, 0), (4, 30)]
+
+
+def test_a_full_disk_takes_no_log_offline_for_its_epochs() -> None:
+    files = MemoryFiles()
+    log, cache = open_log(files)
+    append(log, 1)
+    with patch.object(cache, "_write", side_effect=OSError(errno.ENOSPC, "no space left on device")):
+        append(log, 4)
+    assert (log.failure, cache.entries) == (None, [(1, 0), (4, 1)])
+    append(log, 4)
     assert content(files) == b"0\n2\n1 0\n4 1\n"
 
 
@@ -260,13 +312,17 @@ class CacheBesideTheLog(RuleBasedStateMachine):
         self.led = None
 
     @rule()
+    def flush(self) -> None:
+        self.log.flush()
+
+    @rule()
     def reopen(self) -> None:
         self.kill()
 
     @rule(count=st.integers(1, 3))
     def die_between_the_batch_and_the_checkpoint(self, count: int) -> None:
         self.epoch += 1
-        with patch.object(self.cache, "_replace", side_effect=OSError("dead")), pytest.raises(LogOffline):
+        with patch.object(self.cache, "_write", side_effect=OSError("dead")):
             append(self.log, self.epoch, count)
         self.kill()
         assert self.cache.latest_epoch == self.epoch

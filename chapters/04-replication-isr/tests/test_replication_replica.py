@@ -424,8 +424,9 @@ def test_who_has_no_leader_or_no_disk_has_nobody_to_fetch_from() -> None:
     node.replica.on_partition(PartitionImage((1, 2), (1,), 1, 2, 2), {}, 0)
     assert node.replica.position() == Position(1, 2, 0, -1, 0)
     node.files.fsync_error = OSError(5, "input/output error")
+    node.replica.log.append(batch_of(b"v"))
     with pytest.raises(LogOffline, match="input/output error"):
-        node.replica.log.append(batch_of(b"v"))
+        node.replica.log.flush()
     assert node.replica.position() is None
 
 

@@ -74,22 +74,16 @@ class Child:
 
     def cpu_s(self) -> float:
         """CPU time of all its threads since it began."""
-        if _PROCESSES.is_dir():
-            return time.clock_gettime(~self.process.pid << 3 | _CPU_CLOCK)
-        return cpu_text_s(self._ask("time"))
+        return cpu_s(self.process.pid)
 
     def resident_mb(self) -> float:
         """The memory that it holds now."""
-        return int(self._ask("rss")) * KIB / MB
+        return resident_mb(self.process.pid)
 
     def open_files(self) -> int:
         """How many file handles it has open, sockets included; 0 where the system does not tell."""
         handles = _PROCESSES / str(self.process.pid) / "fd"
         return len(os.listdir(handles)) if handles.is_dir() else 0
-
-    def _ask(self, column: str) -> str:
-        command = ["ps", "-o", f"{column}=", "-p", str(self.process.pid)]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     # Its end --------------------------------------------------------------------------------------------------------
 
@@ -112,6 +106,23 @@ class Child:
     def _close(self) -> None:
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of all threads of a process since it began."""
+    if _PROCESSES.is_dir():
+        return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
+    return cpu_text_s(_ask(pid, "time"))
+
+
+def resident_mb(pid: int) -> float:
+    """The memory that a process holds now."""
+    return int(_ask(pid, "rss")) * KIB / MB
+
+
+def _ask(pid: int, column: str) -> str:
+    command = ["ps", "-o", f"{column}=", "-p", str(pid)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def cpu_text_s(text: str) -> float:

@@ -80,17 +80,19 @@ def read(files: Files, path: str) -> dict[TopicPartition, int]:
         file.close()
 
 
-def write(files: Files, path: str, data: bytes) -> None:
-    """Replace a small file as a whole, durably."""
+def write(files: Files, path: str, data: bytes, *, durably: bool = True) -> None:
+    """Replace a small file as a whole. If not durably, a power cut leaves the old one, the new one, or a torn one."""
     file = files.open(path + TEMPORARY)
     try:
         file.truncate(0)
         write_all(file, data, 0)
-        file.fsync()
+        if durably:
+            file.fsync()
     except OSError:
         files.unlink(path + TEMPORARY)
         raise
     finally:
         file.close()
     files.rename(path + TEMPORARY, path)
-    files.fsync_directory(directory_of(path))
+    if durably:
+        files.fsync_directory(directory_of(path))

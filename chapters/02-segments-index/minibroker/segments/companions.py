@@ -21,10 +21,11 @@ class Companion(Protocol):
     as a snapshot that a full disk refuses, does not raise for that.
     """
 
-    def restore(self, *, log_start_offset: int, log_end_offset: int) -> int:
+    def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
         """The log was opened, or truncated. Take up what was kept; return the first offset that is not in it.
 
-        From there on the log is replayed. What was kept of a time when the log was longer has to go, durably.
+        From there on the log is replayed. What was kept of a time when the log was longer has to go, durably. What was
+        kept of offsets from `recovery_point` on may be older than the log, or younger, unless it was flushed.
         """
 
     def replay(self, header: BatchHeader, position: int) -> None:
@@ -32,6 +33,9 @@ class Companion(Protocol):
 
     def on_append(self, header: BatchHeader, position: int) -> None:
         """A batch was written at `position` of the active segment."""
+
+    def on_flush(self, offset: int) -> None:
+        """Everything before `offset` is on the disk: soon that will be `recovery_point`. An OSError puts it off."""
 
     def on_roll(self, base_offset: int) -> None:
         """A new active segment begins with `base_offset`."""

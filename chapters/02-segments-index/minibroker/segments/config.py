@@ -39,6 +39,11 @@ class LogConfig:
         return DELETE in self.cleanup_policy
 
     @property
+    def flushes_by_itself(self) -> bool:
+        """Whether records are forced to the disk as they come, and not by the operating system or whoever asks."""
+        return self.flush_messages is not None or self.flush_ms is not None
+
+    @property
     def compacts(self) -> bool:
         """Whether older records of a key are removed, so that offsets have gaps."""
         return COMPACT in self.cleanup_policy

@@ -118,7 +118,7 @@ class DataDirectory:
             memory=_Remembered(self, partition),
         )
         self._logs[partition] = log
-        # Opening has flushed what it believed; the next write of the checkpoint tells.
+        # Opening may have mended and flushed; the next write of the checkpoint tells.
         self._checkpoints[RECOVERY_POINTS][partition] = log.flushed_offset
         return log
 

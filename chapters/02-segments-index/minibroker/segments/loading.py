@@ -1,7 +1,9 @@
 """Opening a directory of segments: what a crash left is put in order. A pure module.
 
 After a clean shutdown nothing is read but the names, and the last few kilobytes. After anything else every batch from
-the recovery point on is checked; below it everything was flushed, and is believed until somebody reads it.
+the recovery point on is checked; below it everything was flushed, and is believed until somebody reads it. Where the
+check finds nothing to mend, it changes nothing and flushes nothing: thousands of logs are soon open again, and after
+the next crash the same is checked once more.
 """
 
 from bisect import bisect_right
@@ -39,14 +41,14 @@ def load(
     if not is_clean:
         bases = _without_empty_ones(files, directory, bases)
     segments = [Segment(files, directory, base, config) for base in bases or [log_start_offset]]
-    is_as_it_was = is_clean and bool(bases)
+    is_as_it_was, is_flushed = is_clean and bool(bases), True
     if not bases:
         # A new log: there is nothing to check, and nothing that must be found again before its first batch.
         end = Recovered(size=0, log_end_offset=log_start_offset)
     elif is_clean:
         end = segments[-1].end()
     else:
-        end = _recover(files, directory, config, segments, recovery_point)
+        end, is_flushed = _recover(files, directory, config, segments, recovery_point)
     if end.log_end_offset < recovery_point:
         raise CorruptBatch(_damaged_below(directory, end, recovery_point))
     if end.leader_epoch == NO_LEADER_EPOCH and len(segments) > 1:
@@ -54,13 +56,16 @@ def load(
         end = end._replace(leader_epoch=segments[-2].end().leader_epoch)
     if end.log_end_offset < log_start_offset:
         # What was not deleted had not reached the disk. Begin anew where the log starts: offsets are not given twice.
-        is_as_it_was = False
+        is_as_it_was, is_flushed = False, True
         for segment in reversed(segments):
             segment.delete()
         segments = [Segment(files, directory, log_start_offset, config)]
         end = Recovered(size=0, log_end_offset=log_start_offset, leader_epoch=end.leader_epoch)
-    segments[-1].open_tail(end, FlushPolicy(interval_messages=config.flush_messages, interval_ms=config.flush_ms))
-    if bases and not is_as_it_was:
+    policy = FlushPolicy(interval_messages=config.flush_messages, interval_ms=config.flush_ms)
+    tail = segments[-1].open_tail(end, policy)
+    if not is_flushed:
+        tail.flushed_offset = max(recovery_point, tail.log_start_offset)
+    elif bases and not is_as_it_was:
         # Whatever was made here: records that are promised to be in a file are promised to be found.
         files.fsync_directory(directory)
     return segments
@@ -139,8 +144,11 @@ def _recover(
     config: LogConfig,
     segments: list[Segment],
     recovery_point: int,
-) -> Recovered:
-    """Check everything from the recovery point on, and cut the log where it cannot be believed."""
+) -> tuple[Recovered, bool]:
+    """Check everything from the recovery point on, and cut the log where it cannot be believed.
+
+    Returns what is left, and whether it is flushed.
+    """
     first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
     # First find how far the log can be believed, changing nothing.
     checked: list[tuple[Recovered, Recovered]] = []
@@ -160,16 +168,20 @@ def _recover(
         checked.append((start, end))
     if end.log_end_offset < recovery_point:
         raise CorruptBatch(_damaged_below(directory, end, recovery_point))
-    # Then cut: the segments behind go, the last one first; what is left goes into the indexes and to the disk.
+    # Then cut: the segments behind go, the last one first; what is left goes into the indexes, and to the disk if
+    # something was mended, if more than the active segment is in question, or if what is written is to be flushed.
+    is_flushed = first < len(segments) - 1 or end.damage is not None or config.flushes_by_itself
     while len(segments) > first + len(checked):
         segments.pop().delete()
     for segment, (start, end) in zip(segments[first:], checked, strict=True):
         segment.keep(start=start, recovered=end)
         segment.seal()
-        segment.file.fsync()
-        segment.flush_indexes()
-    files.fsync_directory(directory)
-    return end
+        if is_flushed:
+            segment.file.fsync()
+            segment.flush_indexes()
+    if is_flushed:
+        files.fsync_directory(directory)
+    return end, is_flushed
 
 
 def _without_unconfirmed_gap(segment: Segment, start: Recovered, end: Recovered) -> Recovered:

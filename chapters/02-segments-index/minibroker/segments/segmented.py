@@ -104,8 +104,8 @@ class SegmentedLog:
         self.log_start_offset = log_start_offset
         self._use(segments[-1])
         self._recovery_point = self._tail.flushed_offset
-        self._is_named = len(segments) > 1 or self._tail.size > 0
-        """Whether the names of its files are certain to be on the disk. That of an empty log need not be."""
+        self._is_named = len(segments) > 1 or self._recovery_point > segments[0].base_offset
+        """Whether the names of its files are certain to be on the disk. They need not be before anything else is."""
 
     @classmethod
     def open(
@@ -141,7 +141,9 @@ class SegmentedLog:
             background=background,
             memory=memory,
         )
-        log._restore_companions()
+        log._restore_companions(log.log_end_offset if is_clean else min(recovery_point, log.log_end_offset))
+        if log._recovery_point > recovery_point and not is_clean:
+            log._tell(lambda companion: companion.on_flush(log._recovery_point))
         return log
 
     def _use(self, active: Segment) -> None:
@@ -161,6 +163,8 @@ class SegmentedLog:
     def configure(self, config: LogConfig) -> None:
         """Go by other settings from now on; those of the indexes from the next segment on."""
         self.config = config
+        if not self._is_named and self.config.flushes_by_itself and self._tail.size > 0:
+            self._name_durably()
         self._tail.follow(flush_policy(config))
         self._set_roll_timestamp(self._active.first_timestamp)
 
@@ -244,7 +248,7 @@ class SegmentedLog:
         position = self._tail.size
         last_offset = header.base_offset + header.last_offset_delta
         if position == 0:
-            if not self._is_named:
+            if not self._is_named and self.config.flushes_by_itself:
                 self._name_durably()
             if last_offset > self._offset_max:
                 self._begin_empty_one_anew(header.base_offset)
@@ -270,14 +274,18 @@ class SegmentedLog:
             self._fail_with_companion(error)
 
     def _name_durably(self) -> None:
-        """Before its first batch, make certain that a log will be found: thousands of empty ones cost nothing."""
+        """Make certain that a log will be found, before its first batch is flushed: until then a name costs nothing."""
         try:
-            self._files.fsync_directory(directory_of(self._directory))
-            self._files.fsync_directory(self._directory)
+            self._flush_names()
         except OSError as error:
             raise StorageError(
-                f"the name of a new log could not be flushed ({error.strerror}): nothing was written; send it again"
+                f"the name of a new log could not be flushed ({error.strerror}): the log is as it was; send it again"
             ) from error
+
+    def _flush_names(self) -> None:
+        if not self._is_named:
+            self._files.fsync_directory(directory_of(self._directory))
+        self._files.fsync_directory(self._directory)
         self._is_named = True
 
     def roll(self, base_offset: int | None = None) -> None:
@@ -308,7 +316,7 @@ class SegmentedLog:
         try:
             new.open_tail(start, flush_policy(self.config))
             # What is promised to be in the file is promised to be found: its name must be durable before.
-            self._files.fsync_directory(self._directory)
+            self._flush_names()
         except OSError as error:
             with self._offline_if_it_fails("a segment that was not begun could not be removed"):
                 new.delete()
@@ -330,11 +338,14 @@ class SegmentedLog:
 
     # Companions -----------------------------------------------------------------------------------------------------
 
-    def _restore_companions(self) -> None:
+    def _restore_companions(self, recovery_point: int) -> None:
         """Let the companions take up what they kept, and read them the headers of what they did not keep."""
         start, end = self.log_start_offset, self.log_end_offset
         try:
-            wanted = [(it.restore(log_start_offset=start, log_end_offset=end), it) for it in self._companions]
+            wanted = [
+                (it.restore(log_start_offset=start, log_end_offset=end, recovery_point=recovery_point), it)
+                for it in self._companions
+            ]
             first = max(min((offset for offset, _companion in wanted), default=end), start)
             for position, header in self._headers_from(first):
                 for offset, companion in wanted:
@@ -381,12 +392,22 @@ class SegmentedLog:
         recovery_point = self._recovery_point
         while self._rolled and self._rolled[0].is_done:
             recovery_point = self._rolled.popleft().end_offset
-        if recovery_point > self._recovery_point:
-            self._recovery_point = recovery_point
-            self._memory.recovery_point(recovery_point, is_urgent=False)
+        self._move_recovery_point(recovery_point)
         for rolled in self._rolled:
             if rolled.failure is not None and self._failure is None:
                 self._fail(rolled.failure)
+
+    def _move_recovery_point(self, offset: int) -> None:
+        """What is before it is believed at the next start, so what the companions know of it is on the disk first."""
+        if offset <= self._recovery_point:
+            return
+        try:
+            for companion in self._companions:
+                companion.on_flush(offset)
+        except OSError:
+            return  # more is checked at the next start, and nothing is lost
+        self._recovery_point = offset
+        self._memory.recovery_point(offset, is_urgent=False)
 
     def _fail(self, failure: str) -> None:
         """Take the log offline: what is on the disk is not known any more, or not what this log serves."""
@@ -419,10 +440,10 @@ class SegmentedLog:
         self._settle()
         self._check_online()
         with self._offline_if_it_fails("the active segment could not be flushed"):
-            self._active.flush()  # its name is durable since it began
-        if self._tail.flushed_offset > self._recovery_point:
-            self._recovery_point = self._tail.flushed_offset
-            self._memory.recovery_point(self._recovery_point, is_urgent=False)
+            if not self._is_named:
+                self._name_durably()
+            self._active.flush()
+        self._move_recovery_point(self._tail.flushed_offset)
 
     def tick(self, now_ms: int) -> None:
         """Flush if `flush.ms` is over."""
@@ -510,7 +531,7 @@ class SegmentedLog:
             self.truncate_fully_and_start_at(self.log_start_offset)
             return
         self._tell(lambda companion: companion.on_truncate(self.log_end_offset))
-        self._restore_companions()
+        self._restore_companions(self.log_end_offset)
 
     def _truncate(self, offset: int) -> None:
         # The recovery point goes back first: after a crash in between nobody must miss what was cut off. The batch
@@ -556,7 +577,7 @@ class SegmentedLog:
             self._use(new)
             self._memory.log_start(offset, is_urgent=True)
         self._tell(lambda companion: companion.on_truncate(0))
-        self._restore_companions()
+        self._restore_companions(self.log_end_offset)
 
     def delete_before(self, offset: int) -> None:
         """Let the log start with `offset`, and delete the segments that are wholly before it."""

@@ -86,6 +86,8 @@ class Voter:
         self._epoch = epoch
         self._listeners: list[Listener] = []
         self._is_telling = False
+        # What a killed process had written and not flushed is believed from now on.
+        log.flush()
         self.image = replay(log, Image(cluster_id=cluster_id))
         if log.log_end_offset == 0:
             # As in every log of Kafka's, the first record says which records may follow.

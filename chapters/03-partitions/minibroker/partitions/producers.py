@@ -271,6 +271,9 @@ class ProducerStates:
 
     replay = on_append
 
+    def on_flush(self, offset: int) -> None:
+        """Nothing to do: a snapshot that is lost or torn only makes the next start slower."""
+
     def on_roll(self, base_offset: int) -> None:
         """A segment begins: write a snapshot for it, and remove those whose segment is gone."""
         self._write(base_offset)
@@ -288,7 +291,7 @@ class ProducerStates:
         """The log ends earlier: snapshots of what is gone must go before anything else takes its place."""
         self._remove_durably(it for it in self._snapshots() if it > offset or offset == 0)
 
-    def restore(self, *, log_start_offset: int, log_end_offset: int) -> int:
+    def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:  # noqa: ARG002
         """Take up the newest good snapshot in the log; return the first offset that is not in it."""
         snapshots = self._snapshots()
         self._remove_durably(it for it in snapshots if it > log_end_offset)

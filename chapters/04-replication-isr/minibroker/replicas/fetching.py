@@ -30,6 +30,7 @@ _PATIENCE_MS = 2000
 # The first pause after an error: mostly the leader has not heard yet that it leads. The next ones double.
 _SOON_MS = 50
 _ANEW_MS = 250
+_TURN_MS = 20
 _NO_SESSION_EPOCH = -1
 
 
@@ -181,11 +182,16 @@ class Fetchers:
         wait_ms = min(self._settings.wait_ms_max, max(self._until_later(leader), _SOON_MS))
         request = self._request(wanted, wait_ms=wait_ms)
         response = await self._peers.send(leader, request, line="fetch", timeout_ms=wait_ms + _PATIENCE_MS)
+        since_ms = monotonic_ms()
         for topic in response.responses:
             for data in topic.partitions:
                 key = (bytes(topic.topic_id), data.partition_index)
                 if key in wanted:
                     self._take(data, *wanted[key])
+                if monotonic_ms() - since_ms > _TURN_MS:
+                    # A thousand partitions on a slow disk: others have to be served, and this node has to be heard.
+                    await asyncio.sleep(0)
+                    since_ms = monotonic_ms()
         self._settle()
         return 0
 

@@ -302,12 +302,8 @@ class ReplicatedNode(Node):
             # This node is about to end.
             return
         replica = self._replicas[name]
-        try:
-            replica.on_partition(new, self._broker_epochs(self.authority.image), monotonic_ms())
-        except (StorageError, OSError) as error:
-            # It is neither what it was nor what it was to be, and others count on it.
-            what = f"node {self._node_id} ends, because {name.directory} could not take the role that it was given"
-            self._fail(BrokerFailure(f"{what}: {error}"))
+        # To take a role needs no disk, so none can refuse it.
+        replica.on_partition(new, self._broker_epochs(self.authority.image), monotonic_ms())
         self.fetchers.follow(replica)
 
     def _on_image(self, old: Image, new: Image) -> None:

@@ -10,11 +10,14 @@ there. The cache keeps one entry for each epoch, the offset where it begins:
 
 So a question about a whole log, *where does yours leave mine?*, is answered with two numbers (KIP-101, KIP-279).
 
-The entries are in `leader-epoch-checkpoint`, in Kafka's format. It is rewritten when an epoch begins, which is rare, so
-at a start only the last batch of the log can be missing in it.
+The entries are in `leader-epoch-checkpoint`, in Kafka's format. It is rewritten when the first record of an epoch is
+there, and flushed before the log's recovery point passes that record: a new leader of a thousand partitions does not
+wait for a thousand flushes. What the file says of anything behind the recovery point is not believed after a crash: the
+batches themselves tell.
 """
 
 from bisect import bisect_right
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -42,8 +45,11 @@ class EpochCache:
         self._files = files
         self._path = f"{directory}/{LEADER_EPOCH_CHECKPOINT}"
         self.entries: list[EpochEntry] = []
+        self._log_start_offset = 0
         self._written_epoch = NO_EPOCH
         """The last epoch in the file."""
+        self._is_flushed = True
+        """Whether a power cut would leave the file as it is, and as it should be."""
 
     # Questions --------------------------------------------------------------------------------------------------------
 
@@ -82,46 +88,62 @@ class EpochCache:
 
     def truncate_end(self, offset: int) -> None:
         """The log ends with `offset`: epochs that begin there or later have no record in it."""
-        kept = [entry for entry in self.entries if entry.start_offset < offset]
-        if len(kept) < len(self.entries):
-            self._replace(kept)
+        self.entries = [entry for entry in self.entries if entry.start_offset < offset]
+        if self.latest_epoch < self._written_epoch:
+            self._try_to_write()
 
     def truncate_start(self, offset: int) -> None:
         """The log starts with `offset`: of the epochs before, the last one goes on from there."""
         # The file may say more than the log holds: it is not worth a write, and the next one tells.
+        self._log_start_offset = offset
         below = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         if below > 0:
             first = EpochEntry(self.entries[below - 1].epoch, max(offset, self.entries[below - 1].start_offset))
             self.entries = [first, *self.entries[below:]]
 
-    def _replace(self, entries: list[EpochEntry]) -> None:
-        self.entries = entries
-        checkpoint.write(self._files, self._path, encode(entries))
-        self._written_epoch = self.latest_epoch
+    def _try_to_write(self) -> None:
+        # A disk that refuses, because it is full, is asked again with the next batch, and before the file is needed.
+        self._is_flushed = False
+        with suppress(OSError):
+            self._write(durably=False)
+
+    def _write(self, *, durably: bool) -> None:
+        checkpoint.write(self._files, self._path, encode(self.entries), durably=durably)
+        self._written_epoch, self._is_flushed = self.latest_epoch, durably
 
     # What the log tells -----------------------------------------------------------------------------------------------
 
     def on_append(self, header: BatchHeader, position: int) -> None:  # noqa: ARG002
         """A batch is in the log; a follower learns of a new epoch by it."""
         if header.leader_epoch > self.latest_epoch:
-            self.assign(header.leader_epoch, header.base_offset)
+            # A log may start within its first batch.
+            self.assign(header.leader_epoch, max(header.base_offset, self._log_start_offset))
         if header.leader_epoch > self._written_epoch:
-            self._replace(self.entries)
+            self._try_to_write()
 
     replay = on_append
 
-    def restore(self, *, log_start_offset: int, log_end_offset: int) -> int:
-        """Take up the file, cut to what is in the log; return the first offset that may not be in it."""
+    def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
+        """Take up the file as far as it is certain; return the first offset that it may be wrong about."""
         entries = self._read()
         if entries is None:
-            self.entries, self._written_epoch = [], NO_EPOCH
+            self.entries, self._written_epoch, self._is_flushed = [], NO_EPOCH, False
+            self._log_start_offset = log_start_offset
             return log_start_offset
         self.entries = entries
         self._written_epoch = self.latest_epoch
         self.truncate_end(log_end_offset)
         self.truncate_start(log_start_offset)
-        # A process may die between writing a batch and writing down its epoch: look at the last batch again.
-        return max(log_end_offset - 1, log_start_offset)
+        if recovery_point < log_end_offset:
+            # It may be older than the log, or younger: an epoch that the log lost again, and another took its place.
+            self.entries = [entry for entry in self.entries if entry.start_offset < recovery_point]
+            self._is_flushed = False
+        return max(min(recovery_point, log_end_offset), log_start_offset)
+
+    def on_flush(self, offset: int) -> None:  # noqa: ARG002
+        """The recovery point is about to pass: from now on the file is believed."""
+        if not self._is_flushed:
+            self._write(durably=True)
 
     def on_roll(self, base_offset: int) -> None:
         """Nothing to do: segments and epochs have nothing to do with each other."""
@@ -134,8 +156,7 @@ class EpochCache:
         """The log starts later."""
         self.truncate_start(offset)
 
-    def on_close(self, offset: int) -> None:
-        """Nothing to do: the file is up to date."""
+    on_close = on_flush
 
     def _read(self) -> list[EpochEntry] | None:
         """The entries in the file; None if there is no file, or not a whole one: then the log is read instead."""
@@ -163,6 +184,8 @@ def encode(entries: list[EpochEntry]) -> bytes:
 def decode(data: bytes) -> list[EpochEntry]:
     """Read it back, refusing anything that is not exactly one, and in order."""
     try:
+        if not data.endswith(b"\n"):
+            raise ValueError("it is torn")
         version, count, *lines = data.decode().splitlines()
         entries = [EpochEntry(*map(int, line.split())) for line in lines]
         is_whole = int(version) == checkpoint.VERSION and int(count) == len(entries)

@@ -128,6 +128,8 @@ class Raft:
         self._chance = chance
         self._clock = clock
         self._failure: str | None = None
+        # What a killed process had written and not flushed counts from now on.
+        log.flush()
         self._begin_where_the_snapshot_ends()
         self._sets: list[tuple[int, VoterSet]] = [(NO_OFFSET, self.snapshots.voters or bootstrap)]
         self._sets += voter_sets(log, log.log_start_offset)
