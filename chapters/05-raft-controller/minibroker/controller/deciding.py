@@ -81,22 +81,26 @@ class Controller:
 
     def propose(self, command: Command[R]) -> Proposal[R]:
         """Make a decision; the proposal is done when a majority has it."""
+        # No listener proposes (`_is_telling`), we assert: others have not heard yet of what it was told.
         assert not self._is_telling, "a listener proposes"
         proposal: Proposal[R] = Proposal()
+        # Who does not decide refuses at once, and says who does.
         if self._ahead is None:
             proposal.complete(command.refuse(ErrorCode.NOT_CONTROLLER, self._who_decides()))
             return proposal
         # What is made counts for what comes next, decided or not.
         decision = decide(self._ahead, command)
+        # Where nothing is to be written, it may still rest on what is only made: it is true when that is decided.
         if not decision.records:
-            # Nothing is to be written; but it may rest on what is only made, so it is true when that is decided.
             self._wait(proposal, command, decision.result)
             return proposal
+        # A disk that refuses (`StorageError`) is an answer, too: KAFKA_STORAGE_ERROR.
         try:
             self._append(decision.records)
         except StorageError as error:
             proposal.complete(command.refuse(ErrorCode.KAFKA_STORAGE_ERROR, f"metadata could not be written: {error}"))
             return proposal
+        # What is made waits until it is decided. Who votes alone has decided it by now, so catch up.
         self._wait(proposal, command, decision.result)
         self.catch_up()
         return proposal
@@ -180,6 +184,7 @@ class Controller:
 
     def _retire(self) -> None:
         """Another node decides, or will. What was made may have been decided or not: nobody here can tell."""
+        # Nothing is ahead any more. Whoever waits is refused, and told who decides; `_done` hears of each proposal.
         self._ahead = None
         made, self._made = self._made, deque()
         for it in made:
@@ -187,7 +192,7 @@ class Controller:
             self._done(it.proposal)
 
     def _complete(self) -> None:
-        # In the order in which they were made, as far as is decided.
+        # In the order in which they were made, as far as is decided. `_done` hears of each.
         while self._made and self._made[0].next_offset <= self.raft.high_watermark:
             it = self._made.popleft()
             it.proposal.complete(it.result)

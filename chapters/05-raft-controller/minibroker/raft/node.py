@@ -142,6 +142,7 @@ class Raft:
         self._unaware: set[int] = set()
         self._announce_ms = 0
         self._has_fetched = False
+        """Whether the leader that this node follows has answered a fetch: so it lives."""
         self._asked = 0
         # A log may know of a later epoch than the ballot: one that was written before there was a quorum has none.
         if ballot.election.epoch < self.last_epoch:
@@ -397,19 +398,23 @@ class Raft:
         return (request.last_epoch, request.last_offset) >= (self.last_epoch, self.log.log_end_offset)
 
     def _would_vote(self, request: Vote) -> bool:
-        # Who hears of the leader sees no need for another.
+        # Who leads sees no need for another, and neither does a follower that its leader has answered.
         if self.role is Role.LEADER or (self.role is Role.FOLLOWER and self._has_fetched):
             return False
+        # Who has less of the log than we do would not get our vote.
         return self._is_up_to_date(request)
 
     def _vote(self, request: Vote, now_ms: int) -> bool:
-        # One vote in each epoch, and none in one that has a leader.
+        # One vote in each epoch, for the same candidate as often as it asks; and none in an epoch that has, or had, a
+        # leader: the ballot knows, also of a leader that has resigned.
         election = self._ballot.election
         is_free = election.leader_id == NOBODY and election.voted in (None, request.candidate)
-        if not is_free or self.role in (Role.LEADER, Role.RESIGNED) or not self._is_up_to_date(request):
+        # None for who has less of the log than we do.
+        if not is_free or not self._is_up_to_date(request):
             return False
-        # On the disk before anybody hears of it. Then give the candidate its time.
+        # On the disk before anybody hears of it.
         self._ballot.write(Election(election.epoch, NOBODY, request.candidate))
+        # Then give the candidate its time: our own patience begins anew.
         self._deadline_ms = now_ms + self._patience()
         return True
 
@@ -469,8 +474,19 @@ class Raft:
             found = next((it for known, it in self._followers.items() if known.node_id == key.node_id), None)
         return found or _Progress()
 
+    def _heard_from(self, replica: VoterKey, now_ms: int) -> _Progress:
+        """A replica has asked us: it lives, and knows who leads. What is known of it is returned, to be added to."""
+        progress = self._followers.setdefault(replica, _Progress())
+        # From its first question on it is known by its directory, and no longer by its number alone.
+        self._followers.pop(VoterKey(replica.node_id), None)
+        progress.last_fetch_ms = max(progress.last_fetch_ms, now_ms)
+        self._unaware.discard(replica.node_id)
+        return progress
+
     def _advance(self) -> None:
         """Move the high watermark to where a majority is, if that is of this epoch."""
+        # The ends of the other voters' logs, as `_progress` knows them. Our own counts only if we vote, and only as far
+        # as it is flushed.
         ends = [self._progress(self.voters.key_of(it)).end_offset for it in self._others()]
         if self.is_voter:
             ends.append(self.log.flushed_offset)
@@ -484,25 +500,25 @@ class Raft:
 
     def on_fetch(self, request: Fetch, now_ms: int, *, bytes_max: int = FETCH_BYTES_MAX) -> Fetched:
         """A replica asks for what comes after its log; voter or not."""
+        # Who is in another epoch, or asks somebody who does not lead, is refused, and told who may lead.
         code = self._refusal(request.epoch)
         if code is not ErrorCode.NONE:
             return Fetched(code, self.epoch, self.leader_id)
-        # What it needs is only in a snapshot any more.
+        # What it needs is only in a snapshot any more: tell it which.
         if self._needs_snapshot(request):
             return self._fetched(snapshot=self.snapshots.latest)
-        # Its log goes another way: tell it where ours leaves that epoch (as in chapter 04).
+        # Its log goes another way: tell it where ours leaves that epoch (as in chapter 04). An empty log goes no way.
         ours = self.epochs.end_of(request.last_epoch, log_end_offset=self.log.log_end_offset)
         if request.last_epoch != NO_EPOCH and (ours.epoch < request.last_epoch or ours.end_offset < request.offset):
             return self._fetched(diverging=ours)
+        # It asks for what is behind our end, and names no epoch that would say why: that is out of range.
         if request.offset > self.log.log_end_offset:
             return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, self.epoch, self.leader_id)
-        # It has everything before that offset, on its disk.
-        progress = self._followers.setdefault(request.replica, _Progress())
-        self._followers.pop(VoterKey(request.replica.node_id), None)
-        # A question that has waited may be looked at again after a later one: within an epoch nobody goes back.
+        # It has everything before that offset, on its disk; `_heard_from` knows it, and notes that it lives. A question
+        # that has waited may be looked at again after a later one: within an epoch nobody goes back.
+        progress = self._heard_from(request.replica, now_ms)
         progress.end_offset = max(progress.end_offset, request.offset)
-        progress.last_fetch_ms = max(progress.last_fetch_ms, now_ms)
-        self._unaware.discard(request.replica.node_id)
+        # What is decided by that, the answer tells already.
         self._advance()
         return self._fetched(records=self.log.read(request.offset, bytes_max=bytes_max).read())
 
