@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.course import checking
 from minibroker.course.exercises import load_chapter
 from minibroker.course.house import House
 from minibroker.course.proving import complaints_about_exercise, complaints_about_order, complaints_about_reference
@@ -165,7 +166,7 @@ def test_a_session_goes_from_red_to_green(learner: Learner) -> None:
 
     learner.writes("sums.py", SUMS.replace("a + b", "a - b"))
     wrong = learner.sees("check", "1", code=1)
-    assert "1.1  Add two numbers  failing: assert 0 == (1 + 1)\n" in wrong
+    assert "1.1  Add two numbers  failing: add (1): assert 0 == (1 + 1)\n" in wrong
     test = "chapters/01-toy/tests/test_toy_sums.py::test_add[1]"
     assert wrong.splitlines()[-1] == f"next: see the whole failure with `pytest --mine '{test}'`"
 
@@ -299,6 +300,30 @@ def test_a_message_that_does_not_match_is_shown_beside_what_was_expected(learner
     assert "Regex pattern did not match." in line
     assert "'too large: 5'" in line
     assert "'that is\\nmuch'" in line
+
+
+def test_the_row_of_a_failure_says_which_claim_does_not_hold_and_how_that_shows(learner: Learner) -> None:
+    test = "from minibroker.toy.sums import add\ndef test_add():\n    assert add(2, 3) == 5, 'two and three are five'\n"
+    (learner.chapter / "tests" / "test_toy_sums.py").write_text(test)
+    learner.sees("start", "1")
+    learner.writes("sums.py", SUMS.replace("a + b", "a - b"))
+    output = learner.sees("check", "1", "--exercise", "1.1", code=1)
+    assert "1.1  Add two numbers  failing: add: two and three are five\n" in output
+
+
+def test_a_long_run_gives_signs_of_life(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner.sees("start", "1")
+    house = House(learner.root, learner.workspace)
+    monkeypatch.setattr(checking, "SIGN_SECONDS", 0.02)
+    signs: list[tuple[int, int]] = []
+    outcomes = checking.check_the_rest(
+        house, load_chapter(house, 1), on_sign=lambda ran, total: signs.append((ran, total))
+    )
+    # Nothing is known before the tests are collected; one is not listed, and runs.
+    assert signs[0] == (0, 0)
+    assert signs == sorted(signs)
+    assert signs[-1] in [(0, 0), (0, 1), (1, 1)]
+    assert len(outcomes) == 1
 
 
 def test_a_listed_test_that_did_not_run_is_not_a_success(learner: Learner) -> None:

@@ -166,8 +166,8 @@ def _next_step(house: House, chapter: Chapter, open_ones: Sequence[Verdict]) -> 
 
 def _echo_the_rest(house: House, chapter: Chapter, copy: workspace.Copy) -> bool:
     count = len(chapter.exercises)
-    click.echo(f"all {count} exercises are done; running the other tests of the chapter …")
-    outcomes = checking.check_the_rest(house, chapter)
+    click.echo(f"all {count} exercises are done; running the other tests of the chapter, which may take minutes …")
+    outcomes = checking.check_the_rest(house, chapter, on_sign=_echo_sign)
     failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
     copy.others_failing = len(failed)
     workspace.save_copy(house, chapter.number, copy)
@@ -178,6 +178,10 @@ def _echo_the_rest(house: House, chapter: Chapter, copy: workspace.Copy) -> bool
     click.echo(f"the rest of the chapter's tests pass with your code too: {passed}")
     click.echo(f"next: compare with the reference, `minibroker course diff {chapter.number}`")
     return True
+
+
+def _echo_sign(ran: int, total: int) -> None:
+    click.echo(f"  … {ran} of {total} tests have run" if total else "  … looking for the tests")
 
 
 def _echo_failures(failed: Sequence[Outcome]) -> None:

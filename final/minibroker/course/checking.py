@@ -11,17 +11,20 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from minibroker.course.errors import CourseError
 from minibroker.course.exercises import Chapter, Exercise
 from minibroker.course.house import House
-from minibroker.course.witness import is_listed
+from minibroker.course.witness import is_listed, total_beside
+
+OnSign = Callable[[int, int], None]
 
 DONE, NOT_YET, FAILING = "done", "not yet", "failing"
 TEST_SECONDS_MAX = 60  # a learner's endless loop should not take the suite's full timeout
+SIGN_SECONDS = 20  # how often a long run gives a sign of life
 _RAN = (0, 1, 5)  # pytest's exit codes for: all passed, some failed, none found
 
 # As the exception itself, as its repr inside another message, or as the line of source in a traceback.
@@ -41,6 +44,18 @@ class Outcome:
     def stripped(self) -> list[tuple[str, str]]:
         """The exercises (id and function) whose missing body shows in the failure."""
         return [] if self.outcome == "passed" else _STRIPPED.findall(self.text)
+
+    @property
+    def claim(self) -> str:
+        """What the test claims: its name, as words; nothing for a file that could not be collected."""
+        name, _, case = self.test.partition("::")[2].partition("[")
+        words = name.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+        return f"{words} ({case.removesuffix(']')})" if case else words
+
+    @property
+    def because(self) -> str:
+        """Which claim does not hold, and how that shows."""
+        return ": ".join(filter(None, [self.claim, self.line]))
 
 
 @dataclass(frozen=True)
@@ -63,10 +78,10 @@ def check(house: House, chapter: Chapter, exercises: Sequence[Exercise]) -> list
     return [judge(exercise, node_ids(house, chapter, exercise), outcomes) for exercise in exercises]
 
 
-def check_the_rest(house: House, chapter: Chapter) -> list[Outcome]:
-    """Run all tests of the chapter that no exercise lists, against the learner's code."""
+def check_the_rest(house: House, chapter: Chapter, *, on_sign: OnSign) -> list[Outcome]:
+    """Run all tests of the chapter that no exercise lists, against the learner's code. It can take minutes."""
     listed = [test for exercise in chapter.exercises for test in node_ids(house, chapter, exercise)]
-    return run_tests(house, listed, mine=True, instead=chapter.folder / "tests")
+    return run_tests(house, listed, mine=True, instead=chapter.folder / "tests", on_sign=on_sign)
 
 
 def node_ids(house: House, chapter: Chapter, exercise: Exercise) -> list[str]:
@@ -81,8 +96,12 @@ def run_tests(
     mine: bool,
     instead: Path | None = None,
     to_first_failure: bool = False,
+    on_sign: OnSign = lambda _ran, _total: None,
 ) -> list[Outcome]:
-    """Run the listed tests, or those in the folder `instead` that are not listed; return what each did."""
+    """Run the listed tests, or those in the folder `instead` that are not listed; return what each did.
+
+    `on_sign` is called now and then, with how many have run so far, and of how many.
+    """
     if importlib.util.find_spec("pytest") is None:
         raise CourseError("pytest is not installed: run `make setup-dev`")
     with tempfile.TemporaryDirectory() as scratch:
@@ -92,17 +111,30 @@ def run_tests(
         command += ["--exitfirst"] if to_first_failure else []
         command += [f"--listed={test}" for test in listed]
         command += ["--unlisted", str(instead)] if instead else _limited(listed)
-        ended = subprocess.run(
-            command,
-            cwd=house.root,
-            env=_environment(house, os.environ),
-            text=True,
-            capture_output=True,
-            check=False,
-        )
+        ended = _run(house, command, lambda: on_sign(*_how_far(report)))
         if ended.returncode not in _RAN:
             raise CourseError(f"pytest could not run (exit {ended.returncode}): {_last_words(ended)}")
         return _read(report)
+
+
+def _run(house: House, command: list[str], on_sign: Callable[[], None]) -> subprocess.CompletedProcess[str]:
+    environment = _environment(house, os.environ)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=house.root, env=environment, text=True, stdout=pipe, stderr=pipe) as process:
+        try:
+            said, complained = _listen(process, on_sign)
+        except BaseException:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(command, process.returncode, said, complained)
+
+
+def _listen(process: subprocess.Popen[str], on_sign: Callable[[], None]) -> tuple[str, str]:
+    while True:
+        try:
+            return process.communicate(timeout=SIGN_SECONDS)
+        except subprocess.TimeoutExpired:
+            on_sign()
 
 
 def judge(exercise: Exercise, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verdict:
@@ -118,7 +150,7 @@ def judge(exercise: Exercise, tests: Sequence[str], outcomes: Iterable[Outcome])
         for number, function in outcome.stripped:
             return Verdict(exercise, NOT_YET, f"needs exercise {number} first: {function}", outcome.test)
     if failed:
-        return Verdict(exercise, FAILING, failed[0].line, failed[0].test)
+        return Verdict(exercise, FAILING, failed[0].because, failed[0].test)
     return _unless_unseen(exercise, tests, concerned)
 
 
@@ -173,6 +205,12 @@ def _environment(house: House, environ: Mapping[str, str]) -> dict[str, str]:
 def _last_words(ended: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
     return lines[-1].strip() if lines else "it said nothing"
+
+
+def _how_far(report: Path) -> tuple[int, int]:
+    total = total_beside(report)
+    ran = report.read_bytes().count(b"\n") if report.exists() else 0
+    return ran, int(total.read_text()) if total.exists() else 0
 
 
 def _read(report: Path) -> list[Outcome]:

@@ -56,11 +56,22 @@ def _leave_out_the_search_for_the_smallest_example() -> None:
     hypothesis.settings.load_profile("course")
 
 
+def total_beside(report: Path) -> Path:
+    """Return the file in which it says how many tests there are to run."""
+    return report.with_suffix(".total")
+
+
 class Witness:
     """Writes one line per outcome; a test that fails twice (in its call and its teardown) has two."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def pytest_collection_finish(self, session: "pytest.Session") -> None:
+        """Write down how many tests there are, as a whole or not at all: somebody may be looking."""
+        beside = self.path.with_suffix(".new")
+        beside.write_text(str(len(session.items)))
+        beside.replace(total_beside(self.path))
 
     def pytest_runtest_logreport(self, report: "pytest.TestReport") -> None:
         """Write down a test's outcome."""
@@ -87,7 +98,8 @@ class Witness:
 def _message_line(lines: Sequence[str]) -> str:
     # `pytest.raises(match=…)` writes what it expected and what it got on two lines of their own.
     count = 3 if lines[0].endswith("Regex pattern did not match.") else 1
-    return " ".join(line.strip() for line in lines[:count])
+    # What an assertion says is said to people; that it was one, they can tell.
+    return " ".join(line.strip() for line in lines[:count]).removeprefix("AssertionError: ")
 
 
 def _first_line(report: "pytest.TestReport | pytest.CollectReport") -> str:
