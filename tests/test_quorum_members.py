@@ -2,11 +2,12 @@
 (C2, C7, P11).
 """
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as PythonTopicPartition
 from proxy import Exchange, Verdict
 
+from minibroker.client import admin as ours_admin
 from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
 from minibroker.partitions.registry import Call
@@ -203,9 +205,88 @@ def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> No
             sender.await_acks()
             sender.finish()
         sender.check()
-        quorum[4].stop()
+        check_that_a_broker_gets_its_share_and_goes(quorum, 4)
     finally:
         quorum.remove(4)
+
+
+def replicas_on(quorum: QuorumCluster, number: int, topic: str | None = None) -> list[str]:
+    """What a node has, or is about to have, once no move is under way."""
+    with Client(quorum[1].address) as ours:
+        eventually(lambda: not ours_admin.list_reassignments(ours), "all moves are over", seconds=60)
+        topics = ours_admin.describe_topics(ours, None if topic is None else [topic]).values()
+    return [f"{it.name}-{one.partition}" for it in topics for one in it.partitions if number in one.replicas]
+
+
+def check_that_a_broker_gets_its_share_and_goes(quorum: QuorumCluster, last: int) -> None:
+    """As an operator does it: spread over a new machine; then drain it, stop it, and forget it."""
+    topic = quorum.create(unique("spread"), [[1, 2], [2, 3], [3, 1], [1, 2]])
+    bootstrap = quorum.address_of(2)
+    reassign = ("topics", "reassign")
+    plan = json.loads(run(bootstrap, *reassign, topic, "--spread", "--dry-run", "--format", "json").stdout)
+    assert replicas_on(quorum, last, topic) == []
+    said = run(bootstrap, *reassign, topic, "--spread")
+    assert len(said.stdout.splitlines()) == 1 + len(plan)
+    assert "on the way; `minibroker topics reassign` shows what is not over yet" in said.stderr
+    on_the_new = [f"{it['topic']}-{it['partition']}" for it in plan if last in it["to"]]
+    assert on_the_new
+    assert replicas_on(quorum, last, topic) == on_the_new
+    # It does not leave while it lives, nor with what it has.
+    refused = run(bootstrap, "cluster", "remove-broker", str(last))
+    assert (refused.returncode, f"broker {last} is live: stop it first" in refused.stderr) == (1, True)
+    refused = run(bootstrap, "cluster", "add-voter", str(last))
+    assert (refused.returncode, f"node {last} runs as a broker alone" in refused.stderr) == (1, True)
+    check_that_it_votes_once_its_file_says_so(quorum, last)
+    assert "on the way" in run(bootstrap, *reassign, "--from", str(last)).stderr
+    assert replicas_on(quorum, last) == []
+    assert "nothing to move" in run(bootstrap, *reassign, "--from", str(last)).stderr
+    quorum[last].stop()
+    assert f"`minibroker cluster remove-broker {last}`" in run(bootstrap, "cluster", "status").stdout
+    # Through a node that does not decide: it passes it on.
+    through = next(it for it in EVERYBODY if it != quorum.controller())
+    removed = cluster_command(quorum, "remove-broker", str(last), at=through)
+    assert removed.stdout == f"node {last} is forgotten; 3 brokers left\n"
+
+    def is_forgotten() -> bool:
+        said = run(bootstrap, "cluster", "status").stdout
+        return "3 nodes" in said and f"node {last}" not in said
+
+    eventually(is_forgotten, "nobody waits for it any more")
+
+
+def check_that_it_votes_once_its_file_says_so(quorum: QuorumCluster, number: int) -> None:
+    node = quorum[number]
+    voting, *rest = node.settings
+    node.stop()
+    node.settings = (f"{voting},{number}@{quorum.address_of(number)}", *rest, "process.roles=broker,controller")
+    node.restart()
+    added = cluster_command(quorum, "add-voter", str(number), at=1)
+    assert "4 voters, of which 3 must be there\n4 voters, of which 3 must be there, survive no more" in added.stdout
+    assert sorted(voters(quorum, at=number)) == [*EVERYBODY, number]
+    removed = cluster_command(quorum, "remove-voter", str(number), at=1)
+    assert removed.stdout == f"node {number} votes no more; 3 voters, of which 2 must be there\n"
+
+
+def test_a_new_cluster_says_whom_it_waits_for(tmp_path: Path) -> None:
+    cluster = QuorumCluster(tmp_path)
+    with closing(cluster):
+        for number in (1, 2):
+            cluster[number].begin()
+        words = "waiting for all voters [1, 2, 3]: a new cluster begins when each of them is up; no answer from [3]"
+        for number in (1, 2):
+            eventually(lambda n=number: words in cluster[n].log(), f"node {number} says it")  # type: ignore[misc]
+        said = run(cluster.bootstrap, "cluster", "status")
+        assert said.returncode == 1
+        assert "a node turns clients away until it is part of its cluster, and says in its log whom" in said.stderr
+        cluster[3].begin()
+        for number in EVERYBODY:
+            cluster[number].await_ready()
+        for number in EVERYBODY:
+            cluster[number].kill()
+        # Later a majority is enough, and one that waits for it says so.
+        cluster[1].begin()
+        words = "waiting until a majority of the voters [1, 2, 3] is there; no answer from [2, 3]"
+        eventually(lambda: words in cluster[1].log(), "node 1 says it")
 
 
 class Pair(QuorumCluster):
@@ -230,9 +311,13 @@ def voters(quorum: QuorumCluster, *, at: int) -> dict[int, bytes]:
     return {} if state is None else {it.replica_id: bytes(it.replica_directory_id) for it in state.current_voters}
 
 
-def cluster_command(quorum: QuorumCluster, *words: str, at: int) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "minibroker.cli", "cluster", *words, "--bootstrap-server", quorum.address_of(at)]
+def run(bootstrap: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "minibroker.cli", *words, "--bootstrap-server", bootstrap]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def cluster_command(quorum: QuorumCluster, *words: str, at: int) -> "subprocess.CompletedProcess[str]":
+    return run(quorum.address_of(at), "cluster", *words)
 
 
 def ask(quorum: QuorumCluster, request: Any, *, at: int) -> tuple[int, str | None]:
@@ -275,7 +360,9 @@ def test_a_voter_that_lost_its_disk_follows_until_it_is_taken_in_again(quorum: Q
     assert refused.returncode == 1
     assert f"votes with the disk that it had before: if that is lost, first `{commands[0]}`" in refused.stderr
     removed = cluster_command(quorum, "remove-voter", str(lost), at=other)
-    assert removed.stdout == f"node {lost} votes no more; 2 voters, of which 2 must be there\n"
+    assert removed.stdout.startswith(
+        f"node {lost} votes no more; 2 voters, of which 2 must be there\n2 voters: if one "
+    )
     again = cluster_command(quorum, "remove-voter", str(lost), at=other)
     assert (again.returncode, "does not vote: the voters are" in again.stderr) == (1, True)
     added = cluster_command(quorum, "add-voter", str(lost), at=lost)

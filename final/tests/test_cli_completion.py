@@ -50,7 +50,7 @@ def test_another_shell_is_wrong_usage(minibroker: Run) -> None:
 def test_commands_that_work_are_offered_and_those_to_come_are_not(minibroker: Run) -> None:
     assert completed(minibroker, "minibroker ") == list(COMMANDS)
     assert completed(minibroker, "minibroker pro") == ["produce"]
-    assert completed(minibroker, "minibroker cluster ") == ["add-voter", "remove-voter", "status"]
+    assert completed(minibroker, "minibroker cluster ") == ["add-voter", "remove-broker", "remove-voter", "status"]
     assert completed(minibroker, "minibroker groups") == []
 
 

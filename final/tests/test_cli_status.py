@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from minibroker.cli.inspecting import document, text
-from minibroker.cli.status import Facts, Finding, Node, Partition, Quorum, Role, counts, findings
+from minibroker.cli.status import Facts, Finding, Node, Partition, Quorum, Role, advice, counts, findings
+from minibroker.cli.tables import table_text
 
 ROLES = {1: Role.CONTROLLER, 2: Role.VOTER, 3: Role.VOTER}
 
@@ -73,6 +74,39 @@ def test_a_fenced_node_that_does_not_vote_endangers_no_majority() -> None:
     assert only(facts).what.startswith("node 4 at host4:9092 is fenced")
 
 
+def test_a_fenced_node_without_replicas_can_be_forgotten_and_one_with_replicas_can_be_drained() -> None:
+    forget = "`minibroker cluster remove-broker 4` lets the cluster forget it"
+    facts = replace(WELL, nodes=[*WELL.nodes, node(4, is_fenced=True)])
+    assert only(facts).to_do.endswith(f"It has no replicas: if it is not to come back, {forget}")
+    has_one = replace(facts, partitions=[replace(partition(), replicas=(1, 2, 4), isr=(1, 2))])
+    fenced = findings(has_one)[0]
+    assert fenced.to_do.endswith(f"`minibroker topics reassign --from 4` puts its replicas elsewhere, and {forget}")
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (1, "1 voter: if it goes, nobody decides any more. 3 voters survive the death of one: "),
+        (2, "2 voters: if one goes, nobody decides any more. 3 voters survive the death of one: "),
+        (4, "4 voters, of which 3 must be there, survive no more deaths than 3 do. "),
+    ],
+)
+def test_a_number_of_voters_that_is_no_good_one_is_not_wrong_but_said(count: int, words: str) -> None:
+    roles = {1: Role.CONTROLLER}
+    nodes = [replace(node(it), role=roles.get(it, Role.VOTER if it <= count else Role.OBSERVER)) for it in range(1, 5)]
+    facts = replace(WELL, nodes=nodes)
+    assert findings(facts) == []
+    (said,) = advice(facts)
+    assert said.startswith(words)
+    assert text(facts).endswith(f"nothing is wrong\x1b[0m\nadvice: {said}.")
+    assert document(facts)["advice"] == [said]
+
+
+def test_three_voters_and_a_node_that_is_alone_need_no_advice() -> None:
+    assert advice(WELL) == []
+    assert advice(replace(WELL, nodes=[node(1)])) == []
+
+
 def test_of_five_voters_one_may_go_without_a_word_about_the_rest() -> None:
     voters = [replace(node(it), role=Role.VOTER) for it in (2, 3, 4)]
     facts = replace(WELL, nodes=[node(1), *voters, replace(node(5, is_fenced=True), role=Role.VOTER)])
@@ -93,6 +127,9 @@ def test_a_voter_that_came_back_with_another_disk_does_not_count() -> None:
     assert disk.what.startswith("node 3 at host3:9092 has come back with another disk than it had as a voter")
     assert disk.to_do.endswith("`minibroker cluster remove-voter 3`, then `minibroker cluster add-voter 3`")
     assert voters.what.startswith("2 of 3 voters are there")
+    # One thing to do, not two; and with the disk that it has it only follows.
+    assert voters.to_do == "let node 3 vote again as is said above, first, before anything else is restarted"
+    assert text(facts).splitlines()[5].split()[3] == "observer"
 
 
 def test_a_follower_that_is_there_but_behind_is_something_else_than_one_that_is_gone() -> None:
@@ -181,3 +218,13 @@ def test_the_table_shows_role_state_and_lag_of_each_node(number: int) -> None:
         "2",
         "10" if number == 3 else "0",
     ]
+
+
+def test_what_a_silent_node_lacks_is_not_known_and_the_column_stays_where_it_is() -> None:
+    facts = replace(WELL, nodes=[node(1), node(2), node(3, silent_ms=1500)])
+    lines = text(facts).splitlines()[2:6]
+    assert [line[-5:] for line in lines] == ["A LAG", "    0", "    0", "    -"]
+
+
+def test_a_column_without_any_number_is_one_of_words() -> None:
+    assert table_text(["NAME", "RACK"], [["a", "-"], ["b", "-"]]) == "NAME  RACK\na     -\nb     -"

@@ -197,6 +197,11 @@ def test_what_cannot_be_moved_is_refused_in_one_line(at: Run) -> None:
     assert "they go from 0 to 0" in failed(at(*move, "7", "--replicas", "1"))
     assert f"no move of {topic}-0 is under way" in failed(at(*move, "0", "--cancel"))
     assert "there is no topic" in failed(at("topics", "reassign", "nobodys", "--cancel"))
+    assert "there is no topic" in failed(at("topics", "reassign", "nobodys", "--spread"))
+    assert "there is no node 9: the live brokers are 1,2,3" in failed(at("topics", "reassign", "--from", "9"))
+    nowhere = failed(at("topics", "reassign", topic, "--from", "2"))
+    assert "no other live broker could take the replica of node 2: there are 1,3. Start one more, or" in nowhere
+    assert "broker 9 is not registered, [1, 2, 3] are" in failed(at("cluster", "remove-broker", "9"))
     assert at("topics", "reassign").stderr == "no moves are under way\n"
 
 
@@ -249,7 +254,10 @@ def test_a_node_that_is_killed_is_reported_and_started_again(at: Run, three: Up)
         (("reassign", "t", "--replicas", "1"), "name the --partition"),
         (("reassign", "t", "--partition", "1"), "--replicas"),
         (("reassign", "t", "--partition", "1", "--replicas", "one"), "'one' is not a list of nodes, such as 1,2,3"),
-        (("reassign", "t", "--partition", "1", "--replicas", "1", "--cancel"), "not both"),
+        (("reassign", "t", "--partition", "1", "--replicas", "1", "--cancel"), "say one of --replicas, --from"),
+        (("reassign", "--from", "1", "--spread"), "say one of --replicas, --from, --spread and --cancel"),
+        (("reassign", "t", "--from", "1", "--partition", "1"), "leave --partition out"),
+        (("reassign", "--dry-run"), "--dry-run goes with --from or --spread"),
         (("elect-leaders", "--partition", "1"), "name the TOPIC"),
         (("elect-leaders", "--unclean"), "it loses records"),
     ],

@@ -135,6 +135,15 @@ def hang_up(_request: Request, _header: RequestHeader) -> Answer:
     raise Hangup
 
 
+def test_who_hangs_up_at_once_is_a_node_that_waits_for_its_cluster(connect: MakeClient) -> None:
+    with Peer({ApiKey.API_VERSIONS: hang_up}) as peer, pytest.raises(BrokerUnavailable) as raised:
+        connect(peer.address).send(MetadataRequest(topics=None))
+    assert str(raised.value).startswith(
+        f"{peer.address} closed the connection when it was asked for its versions: a node turns clients away until it "
+        "is part of its cluster, and says in its log whom it waits for"
+    )
+
+
 def half(peer: Peer) -> Callable[[Any, RequestHeader], Answer]:
     """Half of an answer, then the end."""
 

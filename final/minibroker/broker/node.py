@@ -371,9 +371,21 @@ class ClusterNode(ReplicatedNode):
         begun_ms = monotonic_ms()
         while monotonic_ms() - begun_ms < _TELL_MS:
             yield
-        log.warning("waiting until a majority of the voters %s is there", list(self.raft.voters))
+        log.warning("waiting %s", self._awaited())
         while True:
             yield
+
+    def _awaited(self) -> str:
+        voters = list(self.raft.voters)
+        # A voter that has nothing needs every vote: see `Raft`.
+        needs_all = self.raft.log.log_end_offset == 0 and self._node_id in voters
+        what = (
+            f"for all voters {voters}: a new cluster begins when each of them is up"
+            if needs_all
+            else f"until a majority of the voters {voters} is there"
+        )
+        missed = sorted(self.quorum.unreached & set(voters))
+        return f"{what}; no answer from {missed}" if missed else what
 
     async def _ask_who_decides(self, request: Any) -> Any:
         """Ask the leader of the quorum; whoever that is by then, if it changes."""
@@ -391,6 +403,9 @@ class ClusterNode(ReplicatedNode):
                     return response
             except ClientError as error:
                 log.debug("node %d: %s", leader_id, error)
+            # One that was started again remembers who led.
+            if self.raft.role not in (Role.LEADER, Role.FOLLOWER):
+                next(waiting)
             await asyncio.sleep(_RETRY_S)
 
     def _check_that_we_are_we(self, image: Image) -> None:

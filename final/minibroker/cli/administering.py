@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from minibroker.cli.connecting import connected, demand_topics, is_unknown, no_such_topic
-from minibroker.cli.tables import counted, echo_json, table_text
+from minibroker.cli.tables import NOT_KNOWN, counted, echo_json, table_text
 from minibroker.client import admin
 from minibroker.client.admin import ConfigSource, DescribedTopic, NewTopic, ResourceType
 from minibroker.client.blocking import Client
@@ -16,8 +16,6 @@ from minibroker.client.errors import BrokerError, BrokerErrors, BrokerUnavailabl
 from minibroker.client.fetched import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import uuid_text
-
-NOT_KNOWN = "-"
 
 
 def create(

@@ -1,4 +1,6 @@
-"""`minibroker cluster`: how it is, and who votes. `inspecting` and `voting` ask; this module holds the options."""
+"""`minibroker cluster`: how it is, who votes, and who belongs to it. `inspecting`, `voting` and `leaving` ask; here are
+the options.
+"""
 
 import click
 
@@ -8,7 +10,7 @@ from minibroker.cli.tables import format_option
 
 @click.group()
 def cluster() -> None:
-    """Show how the cluster is and what is wrong with it, and change who votes."""
+    """Show how the cluster is and what is wrong with it; change who votes, and forget who has gone."""
 
 
 @cluster.command()
@@ -58,3 +60,17 @@ def remove_voter(node: int, bootstrap: str) -> None:
     from minibroker.cli import voting  # noqa: PLC0415
 
     voting.remove(bootstrap, node)
+
+
+@cluster.command("remove-broker")
+@click.argument("node", type=click.IntRange(min=0))
+@bootstrap_option
+def remove_broker(node: int, bootstrap: str) -> None:
+    """Forget NODE, which will not come back.
+
+    First move its replicas away with `minibroker topics reassign --from NODE`, and stop it. One that is started again
+    after all is taken in as a new one.
+    """
+    from minibroker.cli import leaving  # noqa: PLC0415
+
+    leaving.remove(bootstrap, node)

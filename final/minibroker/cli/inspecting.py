@@ -7,8 +7,18 @@ from collections.abc import Iterable
 import click
 
 from minibroker.cli.connecting import FAILURES, connected
-from minibroker.cli.status import Facts, Node, Partition, Quorum, Role, counts, findings
-from minibroker.cli.tables import counted, echo_json, table_text
+from minibroker.cli.status import (
+    SILENT_MS_MAX,
+    Facts,
+    Node,
+    Partition,
+    Quorum,
+    Role,
+    advice,
+    counts,
+    findings,
+)
+from minibroker.cli.tables import NOT_KNOWN, counted, echo_json, table_text
 from minibroker.client import admin
 from minibroker.client.admin import ClusterDescription, QuorumDescription, QuorumReplica, Reassignment, ResourceType
 from minibroker.client.blocking import Client
@@ -17,7 +27,8 @@ from minibroker.client.fetched import TopicPartition
 
 TIMEOUT_MS = 10_000
 INTERVAL_S = 1.0
-NOT_KNOWN = "-"
+LAG_MS_MAX = 1000
+"""Of a node that has not fetched for so long nobody knows what it has."""
 _MIN_ISR = "min.insync.replicas"
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
@@ -70,6 +81,7 @@ def _nodes(cluster: ClusterDescription, quorum: QuorumDescription | None) -> lis
             has_another_disk=node_id in other_disks,
         )
         for node_id in sorted(places.keys() | states.keys())
+        if node_id in places or not _is_over(states[node_id], states.get(quorum.leader_id) if quorum else None)
     ]
 
 
@@ -79,6 +91,11 @@ def _role(node_id: int, quorum: QuorumDescription | None) -> Role | None:
     if node_id == quorum.leader_id:
         return Role.CONTROLLER
     return Role.VOTER if node_id in {it.node_id for it in quorum.voters} else Role.OBSERVER
+
+
+def _is_over(state: QuorumReplica, leader: QuorumReplica | None) -> bool:
+    """Whether an observer has gone that is no broker: nobody waits for it, and who leads forgets it only with time."""
+    return (_silent_ms(state, leader) or 0) > SILENT_MS_MAX
 
 
 def _silent_ms(state: QuorumReplica | None, leader: QuorumReplica | None) -> int | None:
@@ -159,7 +176,7 @@ def _node_table(facts: Facts) -> str:
             it.node_id,
             it.address or NOT_KNOWN,
             it.rack or NOT_KNOWN,
-            it.role.value if it.role else NOT_KNOWN,
+            _role_text(it) or NOT_KNOWN,
             it.state,
             sum(one.leader_id == it.node_id for one in facts.partitions) if it.is_broker else NOT_KNOWN,
             sum(it.node_id in one.replicas for one in facts.partitions) if it.is_broker else NOT_KNOWN,
@@ -170,9 +187,16 @@ def _node_table(facts: Facts) -> str:
     return table_text(columns, rows)
 
 
+def _role_text(node: Node) -> str | None:
+    # The voters know it with another disk: with this one it only follows.
+    if node.has_another_disk:
+        return Role.OBSERVER.value
+    return node.role.value if node.role else None
+
+
 def _lag(node: Node, nodes: Iterable[Node], quorum: Quorum | None) -> int | str:
     ends = [it.log_end_offset for it in nodes if quorum and it.node_id == quorum.leader_id]
-    if not ends or ends[0] is None or node.log_end_offset is None:
+    if not ends or ends[0] is None or node.log_end_offset is None or (node.silent_ms or 0) > LAG_MS_MAX:
         return NOT_KNOWN
     return max(ends[0] - node.log_end_offset, 0)
 
@@ -194,12 +218,13 @@ def _partition_line(facts: Facts) -> str:
 
 def _wrong(facts: Facts) -> list[str]:
     found = findings(facts)
+    tail = [f"advice: {it}." for it in advice(facts)]
     if not found:
-        return [click.style("nothing is wrong", fg="green")]
+        return [click.style("nothing is wrong", fg="green"), *tail]
     lines = [click.style(f"{counted(len(found), 'thing')} {'is' if len(found) == 1 else 'are'} wrong:", fg="red")]
     for it in found:
         lines += [f"- {it.what}.", f"  what to do: {it.to_do}."]
-    return lines
+    return lines + tail
 
 
 def document(facts: Facts) -> dict[str, object]:
@@ -212,7 +237,7 @@ def document(facts: Facts) -> dict[str, object]:
                 "id": it.node_id,
                 "address": it.address,
                 "rack": it.rack,
-                "role": it.role.value if it.role else None,
+                "role": _role_text(it),
                 "state": it.state,
                 "is_broker": it.is_broker,
                 "log_end_offset": it.log_end_offset,
@@ -225,4 +250,5 @@ def document(facts: Facts) -> dict[str, object]:
         "partitions": dict(counts(facts)),
         "moving": list(facts.moving),
         "wrong": [{"what": it.what, "to_do": it.to_do} for it in findings(facts)],
+        "advice": advice(facts),
     }

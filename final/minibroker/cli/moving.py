@@ -1,12 +1,13 @@
 """Moves partitions and elects their leaders, for `minibroker topics reassign` and `elect-leaders`."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
+from minibroker.cli import spreading
 from minibroker.cli.connecting import connected, demand_topics
-from minibroker.cli.tables import echo_json, table_text
+from minibroker.cli.tables import counted, echo_json, table_text
 from minibroker.client import admin
 from minibroker.client.blocking import Client
 from minibroker.client.fetched import TopicPartition
@@ -26,6 +27,76 @@ def move(bootstrap: str, topic: str, *, partition: int, replicas: Sequence[int])
         click.echo(f"{name} is on its way from {_ids(before)} to {_ids(replicas)}")
     else:
         click.echo(f"{name} is on {_ids(replicas)}")
+
+
+def drain(bootstrap: str, node_id: int, *, topic: str | None, is_dry_run: bool, format_: str) -> None:
+    """Move every replica off a node, or those of one topic."""
+    with connected(bootstrap) as client:
+        before, racks = _placed(client, topic)
+        if node_id not in racks and not any(node_id in it for it in before.values()):
+            raise click.ClickException(f"there is no node {node_id}: the live brokers are {_ids(sorted(racks))}")
+        try:
+            plan = spreading.drained(before, racks, node_id, topic=topic)
+        except spreading.NowhereToGo as error:
+            others = _ids(sorted(it for it in racks if it != node_id))
+            raise click.ClickException(
+                f"{error}, and no other live broker could take the replica of node {node_id}: there are {others}. "
+                "Start one more, or let the partition have fewer replicas, with --partition and --replicas"
+            ) from error
+        _carry_out(client, before, plan, is_dry_run=is_dry_run, format_=format_)
+    if not plan and format_ == "table":
+        click.echo(f"nothing to move: node {node_id} has no replicas, or they are on their way elsewhere", err=True)
+
+
+def spread(bootstrap: str, *, topic: str | None, is_dry_run: bool, format_: str) -> None:
+    """Give each live broker its share of all replicas, or of those of one topic."""
+    with connected(bootstrap) as client:
+        before, racks = _placed(client, topic)
+        plan = spreading.spread(before, racks, topic=topic)
+        _carry_out(client, before, plan, is_dry_run=is_dry_run, format_=format_)
+    if not plan and format_ == "table":
+        click.echo(f"nothing to move: {counted(len(racks), 'live broker')}, and each has its share", err=True)
+
+
+def _placed(client: Client, topic: str | None) -> tuple[dict[TopicPartition, tuple[int, ...]], spreading.Racks]:
+    """Where every partition is, or is on its way to; and the live brokers with their racks."""
+    if topic is not None:
+        demand_topics(client, [topic])
+    moves = admin.list_reassignments(client)
+    before = {
+        TopicPartition(it.name, one.partition): tuple(one.replicas)
+        for it in admin.describe_topics(client).values()
+        for one in it.partitions
+    }
+    before |= {name: tuple(one for one in it.replicas if one not in it.removing) for name, it in moves.items()}
+    return before, {it.node_id: it.rack for it in admin.describe_cluster(client).nodes}
+
+
+def _carry_out(
+    client: Client,
+    before: Mapping[TopicPartition, Sequence[int]],
+    plan: Mapping[TopicPartition, Sequence[int]],
+    *,
+    is_dry_run: bool,
+    format_: str,
+) -> None:
+    """Show a plan; and begin it, unless it is only to be shown."""
+    if format_ == "json":
+        keys = ("topic", "partition", "from", "to")
+        echo_json([dict(zip(keys, (*it, list(before[it]), list(plan[it])), strict=True)) for it in sorted(plan)])
+    elif plan:
+        rows = [[it.topic, it.partition, _ids(before[it]), _ids(plan[it])] for it in sorted(plan)]
+        click.echo(table_text(["TOPIC", "PARTITION", "FROM", "TO"], rows))
+    if plan and not is_dry_run:
+        admin.reassign_partitions(client, plan)
+    if plan and format_ == "table":
+        moves = counted(len(plan), "partition")
+        click.echo(
+            f"{moves} would change; nothing was done, because of --dry-run"
+            if is_dry_run
+            else f"{moves} on the way; `minibroker topics reassign` shows what is not over yet",
+            err=True,
+        )
 
 
 def cancel(bootstrap: str, topic: str, *, partition: int | None) -> None:

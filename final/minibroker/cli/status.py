@@ -172,14 +172,21 @@ def _gone_nodes(facts: Facts) -> Iterable[Finding]:
             yield Finding(
                 f"{node} is fenced: it was stopped, or was not heard for broker.session.timeout.ms. It leads nothing "
                 "and is in sync nowhere",
-                "start it again, or find in its log why it is silent. If it is lost for good, move its replicas with "
-                "`minibroker topics reassign`",
+                f"start it again, or find in its log why it is silent. {_if_it_is_gone(facts, node)}",
             )
         elif node.is_gone:
             yield Finding(
                 f"{node} has not fetched the metadata for {(node.silent_ms or 0) / 1000:.0f} s",
                 "start it again, or look whether the network lets it reach the controller",
             )
+
+
+def _if_it_is_gone(facts: Facts, node: Node) -> str:
+    forget = f"`minibroker cluster remove-broker {node.node_id}`"
+    if not any(node.node_id in it.replicas for it in facts.partitions):
+        return f"It has no replicas: if it is not to come back, {forget} lets the cluster forget it"
+    move = f"`minibroker topics reassign --from {node.node_id}`"
+    return f"If it is lost for good, {move} puts its replicas elsewhere, and {forget} lets the cluster forget it"
 
 
 def _other_disks(facts: Facts) -> Iterable[Finding]:
@@ -196,13 +203,19 @@ def _other_disks(facts: Facts) -> Iterable[Finding]:
 def _few_voters(facts: Facts) -> Iterable[Finding]:
     voters = facts.voters
     majority = len(voters) // 2 + 1
-    there = sum(not it.is_gone and not it.has_another_disk for it in voters)
-    if facts.quorum is not None and there < len(voters) and there <= majority:
-        yield Finding(
-            f"{there} of {counted(len(voters), 'voter')} are there, and {majority} must be: if one more goes, nobody "
-            "decides any more",
-            "bring the others back first, before anything else is restarted",
-        )
+    away = [it for it in voters if it.is_gone or it.has_another_disk]
+    there = len(voters) - len(away)
+    if facts.quorum is None or not away or there > majority:
+        return
+    others = [it.node_id for it in away if it.has_another_disk and not it.is_gone]
+    first = (
+        f"let {_nodes(others)} vote again as is said above," if len(others) == len(away) else "bring the others back"
+    )
+    yield Finding(
+        f"{there} of {counted(len(voters), 'voter')} are there, and {majority} must be: if one more goes, nobody "
+        "decides any more",
+        f"{first} first, before anything else is restarted",
+    )
 
 
 def _under_replicated(facts: Facts) -> Iterable[Finding]:
@@ -246,6 +259,30 @@ _FINDERS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
     _under_replicated,
     _led_elsewhere,
 )
+
+
+# Not wrong, but not good either ---------------------------------------------------------------------------------------
+
+
+def advice(facts: Facts) -> list[str]:
+    """What could be better though nothing is wrong."""
+    # Whoever runs one node knows that it is the only one.
+    return [] if len(facts.nodes) == 1 or facts.quorum is None else voters_advice(len(facts.voters))
+
+
+def voters_advice(count: int) -> list[str]:
+    """What to say of a number of voters that is no good one."""
+    if count < 3:
+        return [
+            f"{counted(count, 'voter')}: if {'it' if count == 1 else 'one'} goes, nobody decides any more. 3 voters "
+            "survive the death of one: `minibroker cluster add-voter` lets another node vote"
+        ]
+    if count % 2 == 0:
+        return [
+            f"{count} voters, of which {count // 2 + 1} must be there, survive no more deaths than {count - 1} do. Let "
+            "one more vote with `minibroker cluster add-voter`, or one less with `minibroker cluster remove-voter`"
+        ]
+    return []
 
 
 # Words ----------------------------------------------------------------------------------------------------------------

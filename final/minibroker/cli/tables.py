@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 import click
 
+NOT_KNOWN = "-"
+"""What stands in a cell that nobody could tell."""
+
 format_option = click.option(
     "--format",
     "format_",
@@ -16,11 +19,9 @@ format_option = click.option(
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Align columns with two spaces between; those that hold only numbers stand to the right."""
+    """Align columns with two spaces between; those of numbers stand to the right, also where one is not known."""
     cells = [[str(cell) for cell in row] for row in rows]
-    is_right = [
-        all(isinstance(row[number], int | float) for row in rows) and bool(rows) for number in range(len(columns))
-    ]
+    is_right = [_is_of_numbers([row[number] for row in rows]) for number in range(len(columns))]
     lines = [list(columns), *cells]
     widths = [max(len(line[number]) for line in lines) for number in range(len(columns))]
     return "\n".join(
@@ -30,6 +31,11 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+def _is_of_numbers(column: Sequence[object]) -> bool:
+    known = [cell for cell in column if cell != NOT_KNOWN]
+    return bool(known) and all(isinstance(cell, int | float) for cell in known)
 
 
 def echo_json(document: object) -> None:

@@ -112,6 +112,9 @@ def node_ids(_ctx: click.Context, _param: click.Parameter, value: str | None) ->
 @click.argument("name", metavar="[TOPIC]", required=False, shell_complete=complete_topics)
 @click.option("--partition", type=click.IntRange(min=0), help="Which one to move.")
 @click.option("--replicas", metavar="N,N,...", callback=node_ids, help="The nodes to have it; the first is to lead.")
+@click.option("--from", "drained", metavar="NODE", type=click.IntRange(min=0), help="Move every replica off this node.")
+@click.option("--spread", "is_spread", is_flag=True, help="Give each live broker its share, a new one above all.")
+@click.option("--dry-run", "is_dry_run", is_flag=True, help="With --from or --spread: only show what would move.")
 @click.option("--cancel", "is_cancelled", is_flag=True, help="Take moves back that are under way.")
 @format_option
 @bootstrap_option
@@ -119,26 +122,39 @@ def reassign(
     name: str | None,
     partition: int | None,
     replicas: list[int] | None,
+    drained: int | None,
+    is_spread: bool,
+    is_dry_run: bool,
     is_cancelled: bool,
     format_: str,
     bootstrap: str,
 ) -> None:
-    """Move a partition of TOPIC to other nodes; without options, list the moves that are under way.
+    """Move partitions to other nodes: one of TOPIC with --replicas, or as many as it takes with --from and --spread,
+    of all topics if none is named. Without options, list the moves that are under way.
 
     The new replicas copy the partition while the old ones serve it; the old ones go when the new ones are in sync.
     """
-    if replicas is not None and is_cancelled:
-        raise click.UsageError("move a partition with --replicas, or take moves back with --cancel, not both.")
+    is_planned = drained is not None or is_spread
+    if (replicas is not None) + (drained is not None) + is_spread + is_cancelled > 1:
+        raise click.UsageError("say one of --replicas, --from, --spread and --cancel.")
+    if is_dry_run and not is_planned:
+        raise click.UsageError("--dry-run goes with --from or --spread.")
     if (replicas is not None or is_cancelled) and name is None:
         raise click.UsageError("name the TOPIC.")
     if replicas is not None and partition is None:
         raise click.UsageError("name the --partition that is to be moved.")
+    if partition is not None and is_planned:
+        raise click.UsageError("--from and --spread choose the partitions themselves: leave --partition out.")
     if partition is not None and replicas is None and not is_cancelled:
         raise click.UsageError("say where to move it with --replicas, or take its move back with --cancel.")
     from minibroker.cli import moving  # noqa: PLC0415
 
     if replicas is not None and name is not None and partition is not None:
         moving.move(bootstrap, name, partition=partition, replicas=replicas)
+    elif drained is not None:
+        moving.drain(bootstrap, drained, topic=name, is_dry_run=is_dry_run, format_=format_)
+    elif is_spread:
+        moving.spread(bootstrap, topic=name, is_dry_run=is_dry_run, format_=format_)
     elif is_cancelled and name is not None:
         moving.cancel(bootstrap, name, partition=partition)
     else:

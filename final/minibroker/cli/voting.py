@@ -7,11 +7,15 @@ people name the node alone.
 import click
 
 from minibroker.cli.connecting import connected
+from minibroker.cli.status import voters_advice
 from minibroker.cli.tables import counted
 from minibroker.client import admin
-from minibroker.client.admin import QuorumDescription, QuorumReplica
+from minibroker.client.admin import QuorumDescription, QuorumReplica, ResourceType
 from minibroker.client.blocking import Client
 from minibroker.client.routing import Address, parse_addresses
+from minibroker.metadata.listeners import parse_voters
+
+_ROLES, _VOTERS = "process.roles", "controller.quorum.voters"
 
 
 def add(bootstrap: str, node_id: int, address: str | None) -> None:
@@ -26,9 +30,11 @@ def add(bootstrap: str, node_id: int, address: str | None) -> None:
             )
         _demand_no_voter(quorum, present)
         place = _address(client, node_id) if address is None else parse_addresses(address)[0]
+        if any(it.node_id == node_id for it in admin.describe_cluster(client).nodes):
+            _demand_role(client, node_id)
         admin.add_voter(client, node_id, present.directory_id, place)
         after = admin.describe_quorum(client)
-    click.echo(f"node {node_id} at {place} votes; {_majority(after)}")
+    _tell(f"node {node_id} at {place} votes", after)
 
 
 def remove(bootstrap: str, node_id: int) -> None:
@@ -43,7 +49,7 @@ def remove(bootstrap: str, node_id: int) -> None:
             raise click.ClickException(f"node {node_id} is the only voter: add another one first")
         admin.remove_voter(client, node_id, voter.directory_id)
         after = admin.describe_quorum(client)
-    click.echo(f"node {node_id} votes no more; {_majority(after)}")
+    _tell(f"node {node_id} votes no more", after)
 
 
 def _demand_no_voter(quorum: QuorumDescription, present: QuorumReplica) -> None:
@@ -66,6 +72,20 @@ def _address(client: Client, node_id: int) -> Address:
     )
 
 
-def _majority(quorum: QuorumDescription) -> str:
+def _demand_role(client: Client, node_id: int) -> None:
+    """Demand that a broker's own file says that it votes: otherwise, started again, it would ask the others first."""
+    keys = (_ROLES, _VOTERS)
+    found = admin.describe_configs(client, ResourceType.BROKER, [str(node_id)], keys=keys)[str(node_id)]
+    if node_id in {it.node_id for it in parse_voters(found[_VOTERS].value or "")}:
+        return
+    raise click.ClickException(
+        f"node {node_id} runs as a broker alone: in its file, name it in {_VOTERS}, too, let {_ROLES} be "
+        "broker,controller or leave it out, and start it again with the same data"
+    )
+
+
+def _tell(what: str, quorum: QuorumDescription) -> None:
     count = len(quorum.voters)
-    return f"{counted(count, 'voter')}, of which {count // 2 + 1} must be there"
+    click.echo(f"{what}; {counted(count, 'voter')}, of which {count // 2 + 1} must be there")
+    for it in voters_advice(count):
+        click.echo(it)

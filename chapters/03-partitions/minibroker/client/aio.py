@@ -20,6 +20,7 @@ from minibroker.client.errors import (
     ClientError,
     ConnectionLost,
     RequestTimedOut,
+    TurnedAway,
 )
 from minibroker.client.retries import RetryPolicy
 from minibroker.client.routing import Address, parse_addresses
@@ -257,13 +258,13 @@ class AsyncClient:
 
     async def any_link(self) -> AsyncLink:
         """A connection to any node: one that is there, or to the first that answers."""
-        reasons: list[str] = []
+        reasons: list[BrokerUnavailable] = []
         places = [address for _node_id, address in self.core.routes.addresses()]
         for address in sorted(places, key=lambda it: it not in self._links):
             try:
                 return await self._open(address)
             except BrokerUnavailable as error:
-                reasons.append(str(error))
+                reasons.append(error)
         raise BrokerUnavailable(no_broker(reasons))
 
     async def _open(self, address: Address) -> AsyncLink:
@@ -286,8 +287,9 @@ class AsyncClient:
         except (OSError, ConnectionLost) as error:
             if link is not None:
                 link.close()
-            reason = why(error) if isinstance(error, OSError) else str(error)
-            raise BrokerUnavailable(f"no broker answers at {address} ({reason})") from error
+            if isinstance(error, ConnectionLost):
+                raise TurnedAway(address) from error
+            raise BrokerUnavailable(f"no broker answers at {address} ({why(error)})") from error
         except asyncio.CancelledError:
             # Who wanted it does not any more.
             if link is not None:

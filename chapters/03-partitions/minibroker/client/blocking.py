@@ -21,6 +21,7 @@ from minibroker.client.errors import (
     ClientError,
     ConnectionLost,
     RequestTimedOut,
+    TurnedAway,
 )
 from minibroker.client.retries import RetryPolicy
 from minibroker.client.routing import Address, parse_addresses
@@ -51,9 +52,15 @@ def connect(address: Address, timeout: float) -> socket.socket:
     return opened
 
 
-def no_broker(reasons: Sequence[str]) -> str:
+def no_broker(reasons: Sequence[BrokerUnavailable]) -> str:
     """What to say, and what to do, when every address failed."""
-    return f"{'; '.join(reasons)}: is it running? start one with `minibroker serve`"
+    said = "; ".join(map(str, reasons))
+    if not any(isinstance(it, TurnedAway) for it in reasons):
+        return f"{said}: is it running? start one with `minibroker serve`"
+    return (
+        f"{said}: a node turns clients away until it is part of its cluster, and says in its log whom it waits for "
+        "(whatever else does so is no Kafka broker, or wants TLS): start the nodes that are down"
+    )
 
 
 def why(error: OSError) -> str:
@@ -95,10 +102,7 @@ class Link:
             except RequestTimedOut as error:
                 raise BrokerUnavailable(f"{self.address} accepts connections but does not answer") from error
             except ConnectionLost as error:
-                raise BrokerUnavailable(
-                    f"{self.address} closed the connection when it was asked for its versions: is it a Kafka broker,"
-                    " and does it expect TLS?"
-                ) from error
+                raise TurnedAway(self.address) from error
 
     def fileno(self) -> int:
         """For those who wait for many links at once."""
@@ -336,14 +340,14 @@ class Client:
 
     def any_link(self) -> Link:
         """A connection to any node: one that is there, or to the first that answers."""
-        reasons: list[str] = []
+        reasons: list[BrokerUnavailable] = []
         places = [address for _node_id, address in self.core.routes.addresses()]
         # Those with a connection come first.
         for address in sorted(places, key=lambda it: it not in self._links):
             try:
                 return self._open(address)
             except BrokerUnavailable as error:
-                reasons.append(str(error))
+                reasons.append(error)
         raise BrokerUnavailable(no_broker(reasons))
 
     def _open(self, address: Address) -> Link:

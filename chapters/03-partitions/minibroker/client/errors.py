@@ -21,6 +21,13 @@ class BrokerUnavailable(ClientError):
     """No connection could be made: refused, unreachable, or nobody answered in time."""
 
 
+class TurnedAway(BrokerUnavailable):
+    """Somebody is there, and closed the connection before saying a word."""
+
+    def __init__(self, address: object) -> None:
+        super().__init__(f"{address} closed the connection when it was asked for its versions")
+
+
 class ConnectionLost(ClientError):
     """A connection ended before its answers came: whether the requests were carried out is not known."""
 

@@ -112,6 +112,8 @@ class Quorum:
         self._failure: str | None = None
         self.heard: tuple[int, int] = (NOBODY, 0)
         """The leader that has answered last, and when."""
+        self.unreached: set[int] = set()
+        """Who did not answer when it was told something last."""
 
     # After each event -------------------------------------------------------------------------------------------------
 
@@ -185,7 +187,9 @@ class Quorum:
             response = await self._peers.send(send.node_id, request, line="quorum", timeout_ms=_PATIENCE_MS)
         except ClientError:
             # It is said again, if it still matters.
+            self.unreached.add(send.node_id)
             return
+        self.unreached.discard(send.node_id)
         # A disk that fails here is noticed by the tick.
         with contextlib.suppress(StorageError):
             self._hear(send, response, monotonic_ms())
