@@ -3,13 +3,14 @@
 The nodes are processes; the producer is librdkafka, idempotent, acks=all.
 """
 
+import shutil
 import time
 
 from brokers import eventually, unique
 from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
-from clients_stock import Message, bounds, confluent_consumer, confluent_read, confluent_take, confluent_write
+from clients_stock import Message, admin, bounds, confluent_consumer, confluent_read, confluent_take, confluent_write
 from clusters import QuorumCluster, Sender
-from confluent_kafka import TopicPartition
+from confluent_kafka import ElectionType, TopicPartition
 
 from minibroker.bench.outages import longest_gap_ms
 from minibroker.wire.codes import ErrorCode
@@ -120,3 +121,31 @@ def test_who_is_told_to_stop_gives_away_what_it_leads_first(quorum: QuorumCluste
     sender.check()
     assert [it.value for it in confluent_take(consumer, sender.sent)] == [b"%d" % it for it in range(sender.sent)]
     consumer.close()
+
+
+def test_who_finds_the_log_of_a_partition_gone_is_not_in_sync_with_it(quorum: QuorumCluster) -> None:
+    """It was the last in sync: if it led with an empty log, the other would be cut to nothing."""
+    first, second = others(quorum.controller())
+    topic = quorum.create(unique("gone"), [[first, second]])
+    messages = [Message(b"%d" % it) for it in range(50)]
+    confluent_write(quorum.bootstrap, topic, messages, acks="all")
+    quorum[second].stop()
+    quorum.await_isr(topic, first)
+    quorum[first].stop()
+    shutil.rmtree(quorum[first].data / f"{topic}-0")
+    quorum[first].restart()
+    assert f"{topic}-0, and 0 more, were here and are gone" in quorum[first].logs[-1].read_text()
+    quorum[second].restart()
+
+    def is_led_by_nobody() -> bool:
+        state = quorum.state(topic, at=second)
+        return state is not None and (state.leader, state.isr) == (-1, frozenset())
+
+    eventually(is_led_by_nobody, "nobody leads, because nobody is in sync")
+    # An operator who knows which of the two has the records lets that one lead.
+    quorum[first].stop()
+    client = admin(quorum.bootstrap)
+    client.elect_leaders(ElectionType.UNCLEAN, [TopicPartition(topic, 0)]).result(20)
+    quorum[first].restart()
+    quorum.await_isr(topic, first, second)
+    assert [it.value for it in confluent_read(quorum.bootstrap, topic, 50)] == [it.value for it in messages]

@@ -4,11 +4,13 @@ import pytest
 from controller_nodes import ORDERS, Metadata
 
 from minibroker.controller.lifecycle import FenceBroker, Heartbeat, LeadUncleanly, UnregisterBroker
-from minibroker.controller.moving import Move, ReassignPartitions
+from minibroker.controller.moving import AlterMovingPartitions, Move, ReassignPartitions
 from minibroker.controller.sessions import Sessions
+from minibroker.metadata.commands import CreateTopics, NewTopic
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import NO_LEADER, Image, fold_all
 from minibroker.metadata.snapshot import records_of
+from minibroker.replication.authority import IsrChange
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
@@ -163,6 +165,45 @@ def test_a_controlled_shutdown_gives_everything_away_first() -> None:
     metadata.heartbeat(1)
     assert [it.in_controlled_shutdown for it in metadata.image.brokers.values()] == [False] * 3
     assert metadata.image.live_brokers() == [1, 2, 3]
+
+
+def test_who_is_about_to_go_gets_nothing_new() -> None:
+    metadata = Metadata(1, 2, 3)
+    metadata.create([1, 2, 3])
+    metadata.heartbeat(1, wants_shut_down=True)
+    (created,) = metadata.do(CreateTopics([NewTopic("late", b"l" * 16, 3, 3)], NodeConfig()))
+    assert created.code is ErrorCode.NONE
+    late = metadata.image.topics["late"].partitions.values()
+    assert all(set(it.isr) == {2, 3} and it.leader != 1 and set(it.replicas) == {1, 2, 3} for it in late)
+
+
+def test_what_the_cluster_does_by_itself_knows_no_limit_of_records() -> None:
+    """A broker with more replicas than a request may have records is fenced, let go and taken in, in one batch each."""
+    metadata = Metadata(1, 2)
+    for number in range(2):
+        topic = NewTopic(f"t{number}", bytes([number + 1]) * 16, 6_000, 2)
+        (created,) = metadata.do(CreateTopics([topic], NodeConfig()))
+        assert created.code is ErrorCode.NONE
+
+    def led_by(broker_id: int) -> int:
+        topics = metadata.image.topics.values()
+        return sum(it.leader == broker_id for topic in topics for it in topic.partitions.values())
+
+    assert led_by(1) == 6_000
+    assert metadata.do(FenceBroker(1)) is True
+    assert (led_by(1), led_by(2)) == (0, 12_000)
+    metadata.register(1, incarnation=1, previous=metadata.epochs[1])
+    metadata.heartbeat(1)
+    assert metadata.image.live_brokers() == [1, 2]
+    changes = [
+        IsrChange(topic.topic_id, number, it.leader_epoch, it.partition_epoch, [(2, -1), (1, -1)])
+        for topic in metadata.image.topics.values()
+        for number, it in topic.partitions.items()
+    ]
+    altered = metadata.do(AlterMovingPartitions(2, metadata.epochs[2], changes))
+    assert {it.code for it in altered} == {ErrorCode.NONE}
+    metadata.heartbeat(2, wants_shut_down=True)
+    assert (led_by(1), led_by(2)) == (12_000, 0)
 
 
 def test_what_nobody_else_can_lead_does_not_hold_up_a_shutdown() -> None:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from controller_nodes import ORDERS, ORDERS_ID, Metadata
 
 from minibroker.controller.lifecycle import FenceBroker
-from minibroker.controller.moving import AlterMovingPartitions, Move, Moved, ReassignPartitions
+from minibroker.controller.moving import AlterMovingPartitions, ElectMovingLeaders, Move, Moved, ReassignPartitions
+from minibroker.metadata.commands import CreatePartitions, MorePartitions
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import NO_LEADER
-from minibroker.replication.authority import AlteredPartition, ElectLeaders, IsrChange
+from minibroker.replication.authority import AlteredPartition, Election, ElectLeaders, IsrChange
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
@@ -47,10 +48,13 @@ def test_a_move_has_both_the_old_replicas_and_the_new_until_the_new_are_in_sync(
     assert (it.leader, it.leader_epoch, it.isr) == (1, 0, (1, 2, 3))
     alter(metadata, [1, 2])
     assert metadata.partition().replicas == (2, 3, 4, 1)
-    altered = alter(metadata, [1, 2, 4])
+    # All that is new is in sync, but not all that is to stay: 1 would go with what acks=all has counted on it.
+    alter(metadata, [1, 2, 4])
+    assert metadata.partition().replicas == (2, 3, 4, 1)
+    altered = alter(metadata, [1, 2, 4, 3])
     it = metadata.partition()
     assert (it.replicas, it.adding_replicas, it.removing_replicas) == ((2, 3, 4), (), ())
-    assert (it.leader, it.leader_epoch, it.isr) == (2, 1, (2, 4))
+    assert (it.leader, it.leader_epoch, it.isr) == (2, 1, (2, 4, 3))
     # Who led is not in sync any more, and leads no more: that is no set for it to go on with.
     assert (altered.code, altered.isr) == (ErrorCode.NEW_LEADER_ELECTED, ())
 
@@ -89,6 +93,15 @@ def test_what_needs_no_new_replica_is_over_at_once() -> None:
     epoch = it.partition_epoch
     move(metadata, [2, 1])
     assert metadata.partition().partition_epoch == epoch
+
+
+def test_a_replica_goes_when_all_that_stay_are_in_sync() -> None:
+    metadata = moving(1, 2, 3)
+    alter(metadata, [1, 2])
+    move(metadata, [2, 3])
+    assert (metadata.partition().replicas, metadata.partition().removing_replicas) == ((2, 3, 1), (1,))
+    alter(metadata, [1, 2, 3])
+    assert (metadata.partition().replicas, metadata.partition().removing_replicas) == ((2, 3), ())
 
 
 def test_a_move_is_taken_back() -> None:
@@ -132,9 +145,71 @@ def test_a_move_in_the_place_of_another_leaves_nobody_in_sync_who_has_no_replica
     assert metadata.partition().leader == 4
     move(metadata, [2, 3, 1])
     it = metadata.partition()
-    assert set(it.isr) <= set(it.replicas)
-    assert (it.replicas, set(it.isr), it.removing_replicas) == ((2, 3, 1), {2, 3}, ())
+    assert (it.replicas, set(it.isr), it.removing_replicas) == ((2, 3, 1, 4, 5), {2, 3, 4}, (4, 5))
+    metadata.heartbeat(1)
+    alter(metadata, [2, 3, 4, 1])
+    it = metadata.partition()
+    assert (it.replicas, set(it.isr), it.removing_replicas) == ((2, 3, 1), {1, 2, 3}, ())
     assert it.leader == 2
+
+
+def test_the_only_replica_has_all_there_is_also_while_it_is_moved() -> None:
+    """Its broker comes back after a power cut; who is to have the partition was never in sync."""
+    metadata = moving(1, 2, 3, assignments=([1],))
+    move(metadata, [2])
+    metadata.do(FenceBroker(1))
+    metadata.register(1, incarnation=1, previous=-1)
+    metadata.heartbeat(1)
+    assert (metadata.partition().leader, metadata.partition().isr) == (1, (1,))
+
+
+def test_one_of_two_in_sync_is_not_alone_though_the_other_came_with_a_move() -> None:
+    metadata = moving(1, 2, 3, assignments=([1],))
+    move(metadata, [2, 3])
+    alter(metadata, [1, 2])
+    metadata.register(1, incarnation=1, previous=-1)
+    assert (metadata.partition().leader, metadata.partition().isr) == (2, (2,))
+
+
+def elect_uncleanly(metadata: Metadata) -> None:
+    command = ElectMovingLeaders([ORDERS], metadata.image.live_brokers(), NodeConfig(), Election.UNCLEAN)
+    (elected,) = metadata.do(command)
+    assert elected.code is ErrorCode.NONE
+
+
+def test_an_unclean_leader_is_rather_one_that_had_a_replica_than_one_that_was_to_get_it() -> None:
+    metadata = moving(1, 2, 3, 4, assignments=([1, 2],))
+    alter(metadata, [1])
+    move(metadata, [3, 4])
+    metadata.do(FenceBroker(1))
+    elect_uncleanly(metadata)
+    assert (metadata.partition().leader, metadata.partition().isr) == (2, (2,))
+
+
+def test_an_unclean_election_ends_a_move_where_nobody_else_is_in_sync() -> None:
+    metadata = moving(1, 2, 3, assignments=([1],))
+    move(metadata, [2])
+    metadata.do(FenceBroker(1))
+    elect_uncleanly(metadata)
+    it = metadata.partition()
+    assert (it.replicas, it.isr, it.leader, it.removing_replicas) == ((2,), (2,), 2, ())
+
+
+def test_where_nobody_is_in_sync_a_move_is_taken_back_and_nothing_is_given_up() -> None:
+    metadata = moving(1, 2, 3, assignments=([1, 2],))
+    alter(metadata, [1])
+    move(metadata, [3, 2])
+    metadata.register(1, incarnation=1, previous=-1)
+    assert (metadata.partition().leader, metadata.partition().isr) == (NO_LEADER, ())
+    assert move(metadata, None).code is ErrorCode.NONE
+    assert (metadata.partition().replicas, metadata.partition().leader) == ((2, 1), NO_LEADER)
+
+
+def test_new_partitions_have_as_many_replicas_as_the_topic_also_while_it_is_moved() -> None:
+    metadata = moving(1, 2, 3, 4)
+    move(metadata, [2, 3, 4])
+    metadata.do(CreatePartitions([MorePartitions("orders", 2)]))
+    assert len(metadata.partition(1).replicas) == 3
 
 
 def test_the_end_of_a_move_concerns_no_other_partition_of_the_topic() -> None:

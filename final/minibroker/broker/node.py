@@ -57,7 +57,7 @@ from minibroker.replicas.fetching import Self
 from minibroker.replicas.node import FORWARDED, ReplicatedNode
 from minibroker.replicas.peers import PeerAddress
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
-from minibroker.replication.authority import Elected
+from minibroker.replication.authority import NO_BROKER_EPOCH, Elected
 from minibroker.replication.epochs import EpochCache
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.apis import ApiKey
@@ -349,8 +349,18 @@ class ClusterNode(ReplicatedNode):
         self._balance.begin(monotonic_ms())
 
     async def _join(self, identity: Identity, endpoint: Endpoint) -> None:
+        # Of the metadata only a snapshot is certain so far: which logs should be here is known when our own
+        # registration has arrived. Until then this node is fenced, so what it says of itself can be taken back.
         previous_broker_epoch = self._previous_broker_epoch(self.authority.image)
+        await self._register_here(identity, endpoint, previous_broker_epoch)
+        if previous_broker_epoch != NO_BROKER_EPOCH and self._is_something_lost(self.authority.image):
+            await self._register_here(identity, endpoint, NO_BROKER_EPOCH)
+
+    async def _register_here(self, identity: Identity, endpoint: Endpoint, previous_broker_epoch: int) -> None:
+        """Be registered, and hear of it."""
+        self._is_registering = True
         self.me.broker_epoch = await self._register_as(identity, endpoint, previous_broker_epoch)
+        self._is_registering = False
         while self.authority.image.offset < self.me.broker_epoch:
             await self.quorum.changed()
 
@@ -461,8 +471,9 @@ class ClusterNode(ReplicatedNode):
             checked_ms = now_ms
             if self.authority.is_active:
                 for broker_id in self._sessions.silent(self.authority.image.live_brokers(), now_ms):
-                    log.warning("node %d has been silent for %d ms: fenced", broker_id, self._sessions.session_ms)
-                    self.authority.propose(FenceBroker(broker_id))
+                    fenced = self.authority.propose(FenceBroker(broker_id))
+                    if not fenced.is_done or fenced.result:
+                        log.warning("node %d has been silent for %d ms: fenced", broker_id, self._sessions.session_ms)
                 balance = self._balance.tick(self.authority.image, now_ms)
                 if balance is not None:
                     log.info("partitions go back to their preferred leaders")

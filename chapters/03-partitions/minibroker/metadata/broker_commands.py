@@ -32,6 +32,7 @@ class RegisterBroker(Command[Registration]):
     is_fenced: bool = False
     previous_broker_epoch: int = -1
     """The epoch it had when it last stopped without losing what it had written; -1 if it cannot say."""
+    records_max = None
 
     def run(self, image: Image, records: Records) -> Registration:
         """Take the broker in. Its epoch is the offset of its record, so every registration has a larger one.

@@ -230,6 +230,11 @@ class NodeConfig:
                 if voters
                 else "process.roles=broker needs controller.quorum.voters: the nodes that decide, as ID@HOST:PORT,…"
             )
+        if not voters and self.process_roles == {"controller"}:
+            raise InvalidConfig(
+                "process.roles=controller needs controller.quorum.voters: the nodes that decide, this one among them, as "
+                "ID@HOST:PORT,…"
+            )
         if "controller" in self.process_roles and not self._is_voter:
             raise InvalidConfig(
                 f"process.roles has controller, but controller.quorum.voters names {sorted(voters)} and not node "

@@ -26,13 +26,13 @@ K = TypeVar("K", bound=Hashable)
 class Records:
     """The records that a command has come to so far. There is a limit, and it holds before they are made."""
 
-    def __init__(self, count_max: int = RECORDS_PER_COMMAND_MAX) -> None:
+    def __init__(self, count_max: int | None = RECORDS_PER_COMMAND_MAX) -> None:
         self._count_max = count_max
         self.list: list[MetadataRecord] = []
 
     def reserve(self, count: int) -> None:
         """Demand that there is room for so many more."""
-        if len(self.list) + count > self._count_max:
+        if self._count_max is not None and len(self.list) + count > self._count_max:
             raise TooManyRecords(
                 f"{len(self.list) + count} metadata records for one request, {self._count_max} are allowed: split it"
             )
@@ -56,6 +56,9 @@ class Command(ABC, Generic[R]):
 
     validate_only: bool = False
     """Whether to say only what would happen."""
+    records_max: int | None = RECORDS_PER_COMMAND_MAX
+    """How many records it may come to. What the cluster does by itself has no limit: it must be one batch, and cannot
+    be asked to come in smaller parts."""
 
     @abstractmethod
     def run(self, image: Image, records: Records) -> R:
@@ -68,7 +71,7 @@ class Command(ABC, Generic[R]):
 
 def decide(image: Image, command: Command[R]) -> Decision[R]:
     """Hold a command against an image."""
-    records = Records()
+    records = Records(command.records_max)
     try:
         result = command.run(image, records)
     except TooManyRecords as error:

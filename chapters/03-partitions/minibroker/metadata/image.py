@@ -125,6 +125,10 @@ class Image:
         topic = self.topics.get(name.topic)
         return None if topic is None else topic.partitions.get(name.partition)
 
+    def active_brokers(self) -> list[int]:
+        """Those that can be given something: live, and not on their way out."""
+        return [it for it in self.live_brokers() if not self.brokers[it].in_controlled_shutdown]
+
     def live_brokers(self) -> list[int]:
         """The brokers that may lead, in order."""
         return sorted(node_id for node_id, broker in self.brokers.items() if not broker.is_fenced)

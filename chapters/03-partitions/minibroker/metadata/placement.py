@@ -31,7 +31,7 @@ def place(
     image: Image, *, topic_id: bytes, first_partition: int, partition_count: int, replication_factor: int
 ) -> list[tuple[int, ...]]:
     """The replicas of each new partition, the preferred leader first."""
-    # Live brokers lead. Fenced ones take a replica only where there are not enough others.
+    # Active brokers lead. Fenced ones, and those that leave, take a replica only where there are not enough others.
     live, fenced = usable_brokers(image, replication_factor)
     start = first_stripe(topic_id, first_partition)
     return [
@@ -41,8 +41,8 @@ def place(
 
 
 def usable_brokers(image: Image, replication_factor: int) -> tuple[list[int], list[int]]:
-    """The live brokers and the fenced ones; refused if they are too few."""
-    live = image.live_brokers()
+    """The active brokers and the others; refused if they are too few."""
+    live = image.active_brokers()
     fenced = sorted(set(image.brokers) - set(live))
     if replication_factor > len(live) + len(fenced) or not live:
         raise Refused(
@@ -78,7 +78,7 @@ def check_assignment(image: Image, replicas: Sequence[int], *, replication_facto
         problem = f"broker {unknown[0]} is not registered, {sorted(image.brokers)} are"
     elif replication_factor is not None and len(replicas) != replication_factor:
         problem = f"it has {len(replicas)} replicas, the other partitions have {replication_factor}"
-    elif not set(replicas) & set(image.live_brokers()):
+    elif not set(replicas) & set(image.active_brokers()):
         problem = "all its brokers are fenced"
     if problem is not None:
         raise Refused(
@@ -87,9 +87,9 @@ def check_assignment(image: Image, replicas: Sequence[int], *, replication_facto
 
 
 def new_partition(image: Image, topic_id: bytes, partition: int, replicas: Sequence[int]) -> PartitionRecord:
-    """The record of a partition whose live replicas are in sync, because all are empty; the first of them leads."""
-    live = set(image.live_brokers())
-    isr = [node_id for node_id in replicas if node_id in live]
+    """The record of a partition whose active replicas are in sync, because all are empty; the first of them leads."""
+    active = set(image.active_brokers())
+    isr = [node_id for node_id in replicas if node_id in active]
     return PartitionRecord(
         partition_id=partition,
         topic_id=topic_id,

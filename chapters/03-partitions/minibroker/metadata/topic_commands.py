@@ -329,7 +329,9 @@ def _grow(image: Image, topic: MorePartitions, records: Records, placing: Placin
 def _new_replicas(image: Image, known: TopicImage, topic: MorePartitions, placing: Placing) -> Sequence[Sequence[int]]:
     """The replicas of each new partition; there are as many as the topic's first partition has."""
     count = len(known.partitions)
-    replication_factor = len(known.partitions[0].replicas)
+    first = known.partitions[0]
+    # One that is being moved has its old replicas and the new ones for a while.
+    replication_factor = len(set(first.replicas) - set(first.adding_replicas))
     if topic.assignments is None:
         return placing(
             image,

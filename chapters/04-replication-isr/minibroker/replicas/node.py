@@ -145,15 +145,19 @@ class ReplicatedNode(Node):
 
     def _previous_broker_epoch(self, image: Image) -> int:
         """The epoch that our logs are certain to be of."""
-        # Somebody may have removed logs, though what they held was counted. Nobody misses those of deleted topics.
+        if self._is_something_lost(image):
+            return life.NO_BROKER_EPOCH
+        path, boot = self._config.log_dirs[0], life.boot_id()
+        return life.previous_broker_epoch(self.files, path, boot=boot, is_clean=self.data.is_clean)
+
+    def _is_something_lost(self, image: Image) -> bool:
+        """Whether somebody has removed logs though what they held was counted. Nobody misses those of deleted topics."""
         lost = [name.directory for name in self.data.missing if image.partition(name) is not None]
         if lost:
             log.error(
                 "%s, and %d more, were here and are gone: this node is in sync with nothing", lost[0], len(lost) - 1
             )
-            return life.NO_BROKER_EPOCH
-        path, boot = self._config.log_dirs[0], life.boot_id()
-        return life.previous_broker_epoch(self.files, path, boot=boot, is_clean=self.data.is_clean)
+        return bool(lost)
 
     def _remember(self, broker_epoch: int) -> None:
         # At once: who dies between being registered and this is taken for one that has lost something.

@@ -143,6 +143,7 @@ class Decisions:
 
     register_command: type[RegisterReplicas] = RegisterReplicas
     alter_command: type[AlterPartitions] = AlterPartitions
+    elect_command: type[ElectLeaders] = ElectLeaders
 
     def __init__(self, authority: Authority, node: NodeConfig, *, live: Callable[[], Collection[int]]) -> None:
         self._authority = authority
@@ -201,7 +202,7 @@ class Decisions:
             kind = Election(request.election_type)
         except ValueError:
             return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[])
-        command = ElectLeaders(self._named(request), live=self._live(), node=self._node, kind=kind)
+        command = self.elect_command(self._named(request), live=self._live(), node=self._node, kind=kind)
         is_all = request.topic_partitions is None
         return proposed(
             self._authority.propose(command),

@@ -67,6 +67,7 @@ class AlterPartitions(Command[list[AlteredPartition]]):
     broker_id: int
     broker_epoch: int
     changes: Sequence[IsrChange]
+    records_max = None
 
     def run(self, image: Image, records: Records) -> list[AlteredPartition]:
         """Decide about each partition by itself."""
@@ -219,7 +220,8 @@ class ElectLeaders(Command[list[Elected]]):
         if in_sync:
             return in_sync[0], True
         if live and (self.kind is Election.UNCLEAN or self._allows_unclean(image, topic.name)):
-            return live[0], False
+            # Who was only about to get a replica has less than any that was meant to have everything.
+            return min(live, key=lambda it: it in partition.adding_replicas), False
         message = f"none of the replicas in sync {list(partition.isr)} is alive; an unclean election would lose records"
         raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
 
@@ -245,6 +247,12 @@ class ElectLeaders(Command[list[Elected]]):
 # Coming back ----------------------------------------------------------------------------------------------------------
 
 
+def _is_alone(partition: PartitionImage, broker_id: int) -> bool:
+    """Whether no other replica was ever in sync; those that a move adds are none before they are."""
+    others = set(partition.replicas) - set(partition.adding_replicas) | set(partition.isr)
+    return others == {broker_id}
+
+
 @dataclass(frozen=True)
 class RegisterReplicas(RegisterBroker):
     """A broker registers, and says which registration its logs are of: -1 if a power cut may have shortened them."""
@@ -259,7 +267,7 @@ class RegisterReplicas(RegisterBroker):
         for topic in image.topics.values():
             for number, partition in topic.partitions.items():
                 # Of a partition that is here alone nobody has more: whatever is left of it is all of it.
-                has_all = is_whole or list(partition.replicas) == [self.broker_id]
+                has_all = is_whole or _is_alone(partition, self.broker_id)
                 change = self._change(image, topic, number, partition, has_all=has_all)
                 records.add([] if change is None else [change])
         return registration

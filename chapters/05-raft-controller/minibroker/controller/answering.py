@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced, UnregisterBroker, Unregistered
-from minibroker.controller.moving import AlterMovingPartitions, Move, Moved, ReassignPartitions
+from minibroker.controller.moving import AlterMovingPartitions, ElectMovingLeaders, Move, Moved, ReassignPartitions
 from minibroker.controller.sessions import Sessions
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.configs import NodeConfig
@@ -34,6 +34,7 @@ class ControllerDecisions(Decisions):
 
     register_command = RegisterFenced
     alter_command = AlterMovingPartitions
+    elect_command = ElectMovingLeaders
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ is somebody elected who was not in sync.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from minibroker.controller.moving import ElectMovingLeaders
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
@@ -24,7 +25,7 @@ from minibroker.metadata.records import (
     PartitionChangeRecord,
     UnregisterBrokerRecord,
 )
-from minibroker.replication.authority import Elected, ElectLeaders, RegisterReplicas
+from minibroker.replication.authority import Elected, RegisterReplicas
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
@@ -99,6 +100,7 @@ class Heartbeat(Command[BrokerState]):
     metadata_offset: int
     wants_fence: bool = False
     wants_shut_down: bool = False
+    records_max = None
 
     def run(self, image: Image, records: Records) -> BrokerState:
         """Fence, unfence, or let go."""
@@ -179,6 +181,7 @@ class FenceBroker(Command[bool]):
     """A broker's session is over. One command for each: who is fenced first cannot lead what the next one led."""
 
     broker_id: int
+    records_max = None
 
     def run(self, image: Image, records: Records) -> bool:
         """Fence it, unless it is fenced already; return whether it was done."""
@@ -202,6 +205,7 @@ class LeadUncleanly(Command[list[Elected]]):
     """
 
     node: NodeConfig
+    records_max = None
 
     def run(self, image: Image, records: Records) -> list[Elected]:
         """Look at all that nobody leads. Chapter 04's election knows who may, and refuses the rest."""
@@ -211,7 +215,7 @@ class LeadUncleanly(Command[list[Elected]]):
             for number, partition in topic.partitions.items()
             if partition.leader == NO_LEADER
         ]
-        tried = ElectLeaders(leaderless, image.live_brokers(), self.node).run(image, records)
+        tried = ElectMovingLeaders(leaderless, image.live_brokers(), self.node).run(image, records)
         return [it for it in tried if it.code is ErrorCode.NONE]
 
     def refuse(self, code: ErrorCode, message: str) -> list[Elected]:  # noqa: ARG002

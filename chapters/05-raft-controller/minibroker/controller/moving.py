@@ -17,7 +17,14 @@ from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from minibroker.metadata.placement import check_assignment
 from minibroker.metadata.records import NO_LEADER_CHANGE, PartitionChangeRecord
-from minibroker.replication.authority import NO_BROKER_EPOCH, AlteredPartition, AlterPartitions, IsrChange
+from minibroker.replication.authority import (
+    NO_BROKER_EPOCH,
+    AlteredPartition,
+    AlterPartitions,
+    Elected,
+    ElectLeaders,
+    IsrChange,
+)
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
@@ -114,7 +121,7 @@ def _taken_back(topic: TopicImage, number: int, partition: PartitionImage) -> Pa
         partition_id=number, topic_id=topic.topic_id, replicas=kept, adding_replicas=[], removing_replicas=[]
     )
     isr = [it for it in partition.isr if it in kept]
-    if not isr:
+    if not isr and partition.isr:
         message = (
             f"only new replicas {list(partition.isr)} of {topic.name}-{number} are in sync: the old ones lack records"
         )
@@ -136,7 +143,8 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
     if not adding and not removing:
         return None
     target = [it for it in replicas if it not in removing]
-    if not set(adding) <= set(isr) or not any(it in isr for it in target):
+    # Not before: the old ones go with what acks=all has counted on them (KAFKA-15665).
+    if not set(target) <= set(isr):
         return None
     change.replicas, change.adding_replicas, change.removing_replicas = target, [], []
     change.isr = [it for it in isr if it in target]
@@ -209,3 +217,16 @@ class AlterMovingPartitions(AlterPartitions):
             return AlteredPartition(change.topic_id, change.partition, ErrorCode.NEW_LEADER_ELECTED, message)
         # The leader hears with the metadata that there are other replicas, in the same partition epoch.
         return replace(altered, isr=tuple(record.isr or ()))
+
+
+@dataclass(frozen=True)
+class ElectMovingLeaders(ElectLeaders):
+    """Chapter 04's command: where an unclean election leaves nobody in sync but the target, the move is over."""
+
+    def _elect(self, image: Image, name: TopicPartition, records: Records) -> Elected:
+        elected = super()._elect(image, name, records)
+        if elected.code is ErrorCode.NONE:
+            record = records.list[-1]
+            assert isinstance(record, PartitionChangeRecord)
+            _completed(record, image.topics[name.topic].partitions[name.partition])
+        return elected
