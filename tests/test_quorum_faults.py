@@ -4,7 +4,9 @@ The nodes are processes; the producer is librdkafka, idempotent, acks=all.
 """
 
 import shutil
+import threading
 import time
+from contextlib import suppress
 
 from brokers import eventually, unique
 from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
@@ -13,6 +15,8 @@ from clusters import QuorumCluster, Sender
 from confluent_kafka import ElectionType, TopicPartition
 
 from minibroker.bench.outages import longest_gap_ms
+from minibroker.client.blocking import Client
+from minibroker.client.errors import ClientError
 from minibroker.wire.codes import ErrorCode
 
 pytest_plugins = ["clusters_fixtures"]
@@ -149,3 +153,26 @@ def test_who_finds_the_log_of_a_partition_gone_is_not_in_sync_with_it(quorum: Qu
     quorum[first].restart()
     quorum.await_isr(topic, first, second)
     assert [it.value for it in confluent_read(quorum.bootstrap, topic, 50)] == [it.value for it in messages]
+
+
+def test_nobody_is_told_that_there_are_no_brokers(quorum: QuorumCluster) -> None:
+    """librdkafka would forget those that it knows. All nodes were killed, so all brokers are fenced at first."""
+    counts: list[int] = []
+    over = threading.Event()
+
+    def ask(address: str) -> None:
+        while not over.is_set():
+            with suppress(ClientError), Client(address, timeout_ms=1000) as client:
+                while not over.wait(0.002):
+                    counts.append(len(client.metadata([]).brokers))
+
+    threads = [threading.Thread(target=ask, args=(quorum[it].address,)) for it in EVERYBODY]
+    for node in quorum.nodes.values():
+        node.kill()
+    for it in threads:
+        it.start()
+    quorum.start()
+    over.set()
+    for it in threads:
+        it.join()
+    assert min(counts) >= 1

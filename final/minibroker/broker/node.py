@@ -71,7 +71,7 @@ from minibroker.wire.tables.describe_quorum import (
     QuorumPartition,
     QuorumTopic,
 )
-from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
+from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from minibroker.wire.uuids import parse_uuid, uuid_text
 
 log = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class ClusterNode(ReplicatedNode):
         self._cleanup.callback(os.close, lock(path))
         identity = await self.identify(path)
         self._open(path)
-        endpoint = self._endpoint(port)
+        self._advertised = endpoint = self._endpoint(port)
         self._make_quorum(identity)
         self.store = self.make_store()
         self.add_handlers(path)
@@ -544,7 +544,13 @@ class ClusterNode(ReplicatedNode):
         Whoever can read this can reach us.
         """
         answer = inner(call)
-        if isinstance(answer, MetadataResponse | DescribeClusterResponse) and self._node_id in self._live():
+        if isinstance(answer, MetadataResponse) and not answer.brokers:
+            # All are fenced. To be told that there are no brokers, librdkafka forgets those that it knows, and never
+            # asks anybody again.
+            here = self._advertised
+            answer.brokers = [MetadataResponseBroker(node_id=self._node_id, host=here.host, port=here.port)]
+            answer.controller_id = self._node_id
+        elif isinstance(answer, MetadataResponse | DescribeClusterResponse) and self._node_id in self._live():
             answer.controller_id = self._node_id
         return answer
 
@@ -566,7 +572,9 @@ class ClusterNode(ReplicatedNode):
         return expire()
 
     def _gate(self, call: Call[Any], inner: Handler) -> Answer:
-        if not self._is_serving:
+        # Other nodes need it before it is heard to have caught up, clients do not.
+        is_heard = not self._is_broker or self._unfenced.is_set()
+        if not self._is_serving or not (is_heard or _is_of_a_node(call)):
             raise Disconnect("this node is not part of its cluster yet")
         return inner(call)
 
