@@ -230,7 +230,7 @@ def reading(found: Sequence[Kept]) -> list[str]:
         f"record; 99 % within {number_text(one.cost.p99_ms)} and {number_text(safe.cost.p99_ms)} ms. At full speed it "
         f"is {number_text(none.cost.mb_per_s)} MB/s with acks=0, {number_text(one.cost.mb_per_s)} with 1 and "
         f"{number_text(safe.cost.mb_per_s)} with all: batches are under way while others are waited for. With acks=0 "
-        f"nothing is acknowledged: its latency ends when the record has left.",
+        f"nothing is acknowledged: its latency ends, and the table counts the record, when it has left.",
         f"Worth: the followers hung for about {BLIND_S:g} s, and then the leader was killed. With acks=1 it went on "
         f"saying yes, to {one.worth.acked_hung:,} records in that time, and {one.worth.lost:,} acknowledged "
         f"records are gone: another node leads, chosen from the in-sync set by the rules, and never saw them. With "
