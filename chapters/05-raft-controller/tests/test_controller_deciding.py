@@ -27,8 +27,14 @@ from minibroker.metadata.records import (
     encode_record,
 )
 from minibroker.metadata.snapshot import records_of
+from minibroker.partitions.producer_ids import InitProducerId
+from minibroker.partitions.registry import Call
+from minibroker.partitions.waiting import Wait
 from minibroker.raft.messages import BeginQuorumEpoch
+from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.headers import RequestHeader
+from minibroker.wire.tables.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
 def registration(broker_id: int) -> Command[Any]:
@@ -90,6 +96,24 @@ def test_what_a_deposed_controller_has_made_is_never_seen() -> None:
     trio.pump()
     assert all(7 not in image.brokers for image in seen)
     assert [sorted(it.image.brokers) for it in trio.controllers.values()] == [[8], [8], [8]]
+
+
+def test_a_producer_whose_controller_is_deposed_is_told_to_ask_again_in_words_that_it_knows() -> None:
+    trio = Trio()
+    old = trio.elect(1)
+    trio.pump()
+    old.propose(RegisterFenced(broker_id=1, endpoints=ENDPOINTS, incarnation_id=b"1" * 16))
+    trio.pump()
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
+    waiting = InitProducerId(old, 1)(Call(request, 0, RequestHeader(ApiKey.INIT_PRODUCER_ID, 0, 1, None), 0, ""))
+    assert isinstance(waiting, Wait)
+    trio.elect(2)
+    raft = trio.nodes[2].raft
+    trio.nodes[1].raft.on_begin(BeginQuorumEpoch(raft.epoch, 2, raft.voters.key_of(1)), trio.now_ms)
+    trio.catch_up()
+    answer = waiting.attempt()
+    assert isinstance(answer, InitProducerIdResponse)
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_a_voter_that_is_alone_decides_at_once() -> None:

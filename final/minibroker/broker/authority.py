@@ -63,9 +63,6 @@ class ClusterAuthority:
             proposal.complete(ProducerIds(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)))
         else:
             code = ErrorCode(response.error_code)
-            if code is ErrorCode.NOT_CONTROLLER:
-                # An election is under way; no client knows this code here.
-                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             proposal.complete(ProducerIds(code, None, response.producer_id_start, response.producer_id_len))
         self._done(proposal)
 

@@ -45,7 +45,8 @@ class InitProducerId:
 
     def _take(self, block: ProducerIds) -> Response:
         if block.code is not ErrorCode.NONE:
-            return _refusal(block.code)
+            # Why nobody could decide is for nodes to know. A client knows one code here that lets it ask again.
+            return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         # Several may have asked at once, and each has got a block.
         self._block = chain(self._block, range(block.first, block.first + block.count))
         return _given(next(self._block))

@@ -275,7 +275,8 @@ class ReplicatedNode(Node):
         return store
 
     def _topic_id_of(self, topic: str) -> bytes | None:
-        found = self.authority.image.topics.get(topic)
+        # Of the topic whose replicas are here. What is decided may be ahead of that: another topic of the same name.
+        found = self.store.image.topics.get(topic)
         return None if found is None else found.topic_id
 
     def _open_partition(
@@ -320,7 +321,7 @@ class ReplicatedNode(Node):
             broker_epochs, now_ms = self._broker_epochs(new), monotonic_ms()
             for replica in self.replicas():
                 # What the replica knows already is no news to it. What is, the store tells it.
-                partition = old.partition(replica.name)
+                partition = self.store.image.partition(replica.name)
                 if replica.leading is not None and partition is not None:
                     replica.on_partition(partition, broker_epochs, now_ms)
         # Somebody else's news has no request behind it that would let those go on who waited for it.
