@@ -424,3 +424,29 @@ def test_a_clean_start_opens_each_partition_with_few_calls() -> None:
         data.close()
         disk.opened = 0
     assert opened <= 20 * 4 + 3
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (4114, (3000, 1000)),
+        (1114, (500, 500)),
+        (256, (71, 71)),
+        (255, "this process may open 255 files and connections, it needs 256: see ulimit -n"),
+    ],
+)
+def test_files_and_connections_share_what_the_system_gives(limit: int, expected: tuple[int, int] | str) -> None:
+    """Otherwise a node that has too many of one cannot have any of the other: it could write nothing any more."""
+    program = textwrap.dedent(f"""
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
+        from minibroker.metadata.configs import NodeConfig
+        from minibroker.partitions.errors import BrokerFailure
+        from minibroker.partitions.node import handles_of
+        try:
+            print(handles_of(NodeConfig()))
+        except BrokerFailure as failure:
+            print(failure)
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(expected)

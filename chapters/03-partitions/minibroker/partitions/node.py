@@ -51,7 +51,8 @@ log = logging.getLogger(__name__)
 
 
 _EVERY_ADDRESS = ("0.0.0.0", "::")
-_OTHER_HANDLES = 64  # the loop, the lock, standard streams, directories that are being flushed
+_OTHER_HANDLES = 64  # the loop, the lock, standard streams, other nodes, directories that are being flushed
+_HANDLES_MIN = 256
 
 
 class Deciding(Authority, Protocol):
@@ -106,7 +107,10 @@ class Node:
         self._threads = [
             concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("flush", "upkeep")
         ]
-        self.files = BoundedFiles(self.make_files(), handles_max=_handles_max(self._config))
+        files_max, connections_max = handles_of(self._config)
+        if connections_max < self._config.max_connections:
+            log.warning("at most %d connections and %d open files: see ulimit -n", connections_max, files_max)
+        self.files = BoundedFiles(self.make_files(), handles_max=files_max)
         self.data = DataDirectory(
             self.files,
             path,
@@ -264,22 +268,31 @@ def bind(listener: Listener) -> socket.socket:
         bound.setblocking(False)
     except OSError as error:
         bound.close()
-        hint = "is another broker running? Stop it, or give this one another --listen"
+        hint = (
+            "is another broker running? Stop it, or give this one another port: --listen, or --port of `minibroker up`"
+        )
         raise BrokerFailure(f"cannot listen on {listener.host}:{listener.port} ({error.strerror}): {hint}") from error
     return bound
 
 
-def _handles_max(config: NodeConfig) -> int:
-    """How many files of logs may be open: as configured, if the system lets us, and connections leave enough."""
+def handles_of(config: NodeConfig) -> tuple[int, int]:
+    """How many files of logs may be open, and how many connections: as configured, if the system lets us."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = config.open_files_max + config.max_connections + _OTHER_HANDLES
+    # Those who wait to be refused have a handle, too.
+    others = _OTHER_HANDLES + config.socket_listen_backlog_size
+    wanted = config.open_files_max + config.max_connections + others
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY:
-        return config.open_files_max
-    # Where there is not enough for both, half is for files; connections beyond the rest are refused by the system.
-    return max(min(config.open_files_max, soft - config.max_connections - _OTHER_HANDLES), soft // 2)
+        return config.open_files_max, config.max_connections
+    if soft < _HANDLES_MIN:
+        raise BrokerFailure(
+            f"this process may open {soft} files and connections, it needs {_HANDLES_MIN}: see ulimit -n"
+        )
+    # Where there is not enough for both, half is for files.
+    files_max = max(min(config.open_files_max, soft - others - config.max_connections), (soft - others) // 2)
+    return files_max, min(config.max_connections, soft - others - files_max)
 
 
 def _submit(thread: concurrent.futures.Executor, work: Callable[[], None]) -> None:
@@ -301,7 +314,7 @@ def limits_of(config: NodeConfig) -> Limits:
     return Limits(
         request_bytes_max=config.socket_request_max_bytes,
         queued_bytes_max=queued if queued > 0 else 2**63,
-        connections_max=config.max_connections,
+        connections_max=handles_of(config)[1],
         connections_per_ip_max=config.max_connections_per_ip,
         idle_ms_max=config.connections_max_idle_ms if config.connections_max_idle_ms >= 0 else 2**63,
     )

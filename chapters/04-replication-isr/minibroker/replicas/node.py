@@ -151,7 +151,7 @@ class ReplicatedNode(Node):
         return life.previous_broker_epoch(self.files, path, boot=boot, is_clean=self.data.is_clean)
 
     def _is_something_lost(self, image: Image) -> bool:
-        """Whether somebody has removed logs though what they held was counted. Nobody misses those of deleted topics."""
+        """Whether somebody has removed logs that counted. Nobody misses those of deleted topics."""
         lost = [name.directory for name in self.data.missing if image.partition(name) is not None]
         if lost:
             log.error(
