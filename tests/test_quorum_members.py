@@ -267,6 +267,25 @@ def check_that_it_votes_once_its_file_says_so(quorum: QuorumCluster, number: int
     assert removed.stdout == f"node {number} votes no more; 3 voters, of which 2 must be there\n"
 
 
+def check_what_is_said_where_nobody_decides(cluster: QuorumCluster, left: int) -> None:
+    """All but one are killed; that one serves on, and knows of the others what it knew last."""
+    killed = [it for it in EVERYBODY if it != left]
+    for number in killed:
+        cluster[number].kill()
+
+    def status() -> str:
+        said = run(cluster.address_of(left), "cluster", "status").stdout
+        return said if "nobody decides" in said else ""
+
+    said = eventually(status, "it is noticed")
+    who = ", ".join(map(str, killed))
+    assert f"start nodes {who}, which do not answer, and the nodes in controller.quorum.voters" in said
+    assert said.count("no answer") == 2
+    created = run(cluster.address_of(left), "topics", "create", "nobodys")
+    assert created.returncode == 1
+    assert "nobody decides in its cluster; `minibroker cluster status` tells" in created.stderr
+
+
 def test_a_new_cluster_says_whom_it_waits_for(tmp_path: Path) -> None:
     cluster = QuorumCluster(tmp_path)
     with closing(cluster):
@@ -281,8 +300,9 @@ def test_a_new_cluster_says_whom_it_waits_for(tmp_path: Path) -> None:
         cluster[3].begin()
         for number in EVERYBODY:
             cluster[number].await_ready()
-        for number in EVERYBODY:
-            cluster[number].kill()
+        left = cluster.controller()
+        check_what_is_said_where_nobody_decides(cluster, left)
+        cluster[left].kill()
         # Later a majority is enough, and one that waits for it says so.
         cluster[1].begin()
         words = "waiting until a majority of the voters [1, 2, 3] is there; no answer from [2, 3]"

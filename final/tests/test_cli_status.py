@@ -1,9 +1,11 @@
 """Claims about what `cluster status` says: sentences made from facts, without a cluster."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from minibroker.cli import inspecting
 from minibroker.cli.inspecting import document, text
 from minibroker.cli.status import Facts, Finding, Node, Partition, Quorum, Role, advice, counts, findings
 from minibroker.cli.tables import table_text
@@ -175,6 +177,21 @@ def test_leaders_that_are_not_the_preferred_ones_can_be_put_back() -> None:
     assert counts(behind)["not_on_preferred_leader"] == 1
 
 
+def test_a_controller_with_another_disk_is_added_by_its_address_and_has_no_partitions() -> None:
+    lost = replace(node(3, is_broker=False), has_another_disk=True)
+    disk = findings(replace(WELL, nodes=[node(1), node(2), lost], partitions=[]))[0]
+    assert disk.to_do.endswith("then `minibroker cluster add-voter 3 --address host3:9092`")
+    assert "partitions" not in disk.what
+
+
+def test_where_nobody_decides_those_are_named_who_do_not_answer() -> None:
+    nodes = [replace(node(1), is_unreached=True), node(2), replace(node(3), is_unreached=True)]
+    facts = replace(WELL, quorum=None, nodes=nodes)
+    assert "start nodes 1, 3, which do not answer, and the nodes in controller.quorum.voters" in only(facts).to_do
+    assert "as it was known last" in only(facts).what
+    assert [line.split()[4:6] for line in text(facts).splitlines()[3:6:2]] == [["no", "answer"]] * 2
+
+
 def test_no_quorum_is_the_worst_of_all() -> None:
     facts = replace(WELL, quorum=None, partitions=[partition(leader=-1, isr=(2,))])
     assert whats(facts)[0].startswith("nobody decides: no majority of the voters is there")
@@ -224,6 +241,13 @@ def test_what_a_silent_node_lacks_is_not_known_and_the_column_stays_where_it_is(
     facts = replace(WELL, nodes=[node(1), node(2), node(3, silent_ms=1500)])
     lines = text(facts).splitlines()[2:6]
     assert [line[-5:] for line in lines] == ["A LAG", "    0", "    0", "    -"]
+
+
+def test_to_show_it_anew_takes_nothing_away_but_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    """ESC [3J would take what was said before, too."""
+    assert inspecting._CLEAR == "\x1b[H\x1b[J"
+    inspecting._clear(is_screen=True)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\n", capsys.readouterr().out)
 
 
 def test_a_column_without_any_number_is_one_of_words() -> None:

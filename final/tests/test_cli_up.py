@@ -302,6 +302,7 @@ def test_a_node_that_cannot_start_ends_all_with_its_reason(tmp_path: Path, minib
     last = failed(result)
     assert last == "minibroker up: node 1 could not start (exit code 1): what it said is above"
     assert f"node 1: minibroker serve: cannot listen on 127.0.0.1:{port}" in result.stderr
+    assert "another port: --listen, or --port of `minibroker up`" in result.stderr
 
 
 # Settings -------------------------------------------------------------------------------------------------------------

@@ -135,6 +135,15 @@ def hang_up(_request: Request, _header: RequestHeader) -> Answer:
     raise Hangup
 
 
+def test_a_broker_that_hangs_up_leaves_a_number_of_requests_behind() -> None:
+    with (
+        Peer({ApiKey.METADATA: hang_up}) as peer,
+        Client(peer.address) as client,
+        pytest.raises(ConnectionLost, match="with 1 request not answered"),
+    ):
+        client.send(MetadataRequest(topics=None))
+
+
 def test_who_hangs_up_at_once_is_a_node_that_waits_for_its_cluster(connect: MakeClient) -> None:
     with Peer({ApiKey.API_VERSIONS: hang_up}) as peer, pytest.raises(BrokerUnavailable) as raised:
         connect(peer.address).send(MetadataRequest(topics=None))

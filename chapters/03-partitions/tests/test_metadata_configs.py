@@ -410,7 +410,6 @@ VOTERS = "1@a:9092,2@b:9092,3@c:9092"
         ({"controller.quorum.voters": VOTERS, "process.roles": "controller"}, {"controller"}),
         ({"controller.quorum.voters": VOTERS, "process.roles": "controller, broker"}, {"broker", "controller"}),
         ({"controller.quorum.voters": VOTERS, "node.id": "4", "process.roles": "broker"}, {"broker"}),
-        ({"process.roles": "controller"}, {"controller"}),
     ],
 )
 def test_the_roles_of_a_node_are_said_or_follow_from_the_voters(settings: dict[str, str], roles: set[str]) -> None:
@@ -421,6 +420,7 @@ def test_the_roles_of_a_node_are_said_or_follow_from_the_voters(settings: dict[s
     ("settings", "complaint"),
     [
         ({"process.roles": "broker"}, "process.roles=broker needs controller.quorum.voters"),
+        ({"process.roles": "controller"}, "process.roles=controller needs controller.quorum.voters"),
         ({"process.roles": "observer"}, "must be broker, controller, or both"),
         ({"process.roles": "broker,broker"}, "must be broker, controller, or both"),
         ({"process.roles": "broker", "controller.quorum.voters": VOTERS}, "leave 1 out of the voters"),

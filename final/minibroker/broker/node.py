@@ -377,13 +377,13 @@ class ClusterNode(ReplicatedNode):
             raise self._failure
 
     def _waiting_for_a_majority(self) -> Iterator[None]:
-        """To be asked again and again while nobody leads: says so once, if it is not over in a moment."""
-        begun_ms = monotonic_ms()
-        while monotonic_ms() - begun_ms < _TELL_MS:
-            yield
-        log.warning("waiting %s", self._awaited())
+        """To be asked again and again while nobody leads: says so, if it is not over in a moment, and what changes."""
+        told, told_ms = "", monotonic_ms()
         while True:
             yield
+            if monotonic_ms() - told_ms >= _TELL_MS and told != (now := self._awaited()):
+                log.warning("waiting %s", now)
+                told, told_ms = now, monotonic_ms()
 
     def _awaited(self) -> str:
         voters = list(self.raft.voters)

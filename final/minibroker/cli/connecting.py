@@ -7,7 +7,7 @@ from difflib import get_close_matches
 import click
 
 from minibroker.client.blocking import Client
-from minibroker.client.errors import BrokerUnavailable, ClientError
+from minibroker.client.errors import BrokerUnavailable, ClientError, ConnectionLost
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 
@@ -22,7 +22,13 @@ def connected(bootstrap: str, *, timeout_ms: int = 30_000) -> Iterator[Client]:
             client.metadata([])
         except BrokerUnavailable as error:
             raise click.ClickException(f"{error}, or name another with --bootstrap-server") from error
-        yield client
+        try:
+            yield client
+        except ConnectionLost as error:
+            # So a node answers that could pass a request on to nobody.
+            raise click.ClickException(
+                f"{error}: it has gone, or nobody decides in its cluster; `minibroker cluster status` tells which"
+            ) from error
 
 
 def topic_names(bootstrap: str, *, timeout_ms: int) -> list[str]:

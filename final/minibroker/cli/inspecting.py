@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 import click
 
@@ -21,16 +22,19 @@ from minibroker.cli.status import (
 from minibroker.cli.tables import NOT_KNOWN, counted, echo_json, table_text
 from minibroker.client import admin
 from minibroker.client.admin import ClusterDescription, QuorumDescription, QuorumReplica, Reassignment, ResourceType
-from minibroker.client.blocking import Client
+from minibroker.client.blocking import Client, connect
 from minibroker.client.errors import ClientError
 from minibroker.client.fetched import TopicPartition
+from minibroker.client.routing import parse_addresses
 
 TIMEOUT_MS = 10_000
 INTERVAL_S = 1.0
+REACH_S_MAX = 1.0
 LAG_MS_MAX = 1000
 """Of a node that has not fetched for so long nobody knows what it has."""
 _MIN_ISR = "min.insync.replicas"
-_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+# What is above the screen stays.
+_CLEAR = "\x1b[H\x1b[J"
 
 
 # Asking ---------------------------------------------------------------------------------------------------------------
@@ -41,15 +45,28 @@ def facts_of(bootstrap: str) -> Facts:
     with connected(bootstrap, timeout_ms=TIMEOUT_MS) as client:
         cluster = admin.describe_cluster(client)
         quorum, moves = _quorum(client)
+        nodes = _nodes(cluster, quorum)
         return Facts(
             cluster_id=cluster.cluster_id,
-            nodes=_nodes(cluster, quorum),
+            # Where nobody decides, nobody notices who is gone.
+            nodes=nodes if quorum else [replace(it, is_unreached=not _is_reached(it)) for it in nodes],
             partitions=_partitions(client, moves),
             quorum=None
             if quorum is None
             else Quorum(leader_id=quorum.leader_id, epoch=quorum.leader_epoch, high_watermark=quorum.high_watermark),
             moving=[str(name) for name in sorted(moves)],
         )
+
+
+def _is_reached(node: Node) -> bool:
+    """Whether anybody takes connections where a node is said to be."""
+    if node.address is None:
+        return True
+    try:
+        connect(parse_addresses(node.address)[0], REACH_S_MAX).close()
+    except OSError:
+        return False
+    return True
 
 
 def _quorum(client: Client) -> tuple[QuorumDescription | None, dict[TopicPartition, Reassignment]]:
@@ -157,7 +174,7 @@ def watch(bootstrap: str, format_: str) -> None:
 
 def _clear(is_screen: bool) -> None:
     if is_screen:
-        click.echo(_CLEAR, nl=False)
+        click.echo(f"{_CLEAR}{time.strftime('%H:%M:%S')}")
 
 
 def text(facts: Facts) -> str:

@@ -1,7 +1,8 @@
 r"""Owns the reading of a configuration file in Kafka's form: `name=value` lines, comments, continued lines.
 
-A line that begins with `#` or `!` is a comment, a backslash at its end joins the next line to it, `:` or a space may
-stand for the `=`, and where a name stands twice the last value counts: what Java's properties do, and Kafka with them.
+A line that begins with `#` or `!` is a comment, a backslash at its end joins the next line to it, and `:` or a space
+may stand for the `=`: what Java's properties do, and Kafka with them. A name that stands twice is refused, because one
+of the two was not meant.
 """
 
 import re
@@ -44,6 +45,10 @@ def parse_properties(path: str, text: str) -> Properties:
         if found is None:
             raise click.ClickException(
                 f"{path}:{number}: {line!r} is not a setting: write name=value, or # before a comment"
+            )
+        if found["name"] in lines:
+            raise click.ClickException(
+                f"{path}:{number}: {found['name']} is set twice, first in line {lines[found['name']]}: leave one out"
             )
         values[found["name"]] = found["value"]
         lines[found["name"]] = number

@@ -31,6 +31,8 @@ class Node:
     is_fenced: bool = False
     log_end_offset: int | None = None
     silent_ms: int | None = None
+    is_unreached: bool = False
+    """Whether nobody takes connections at its address; looked at only where nobody decides."""
     has_another_disk: bool = False
     """Whether the voters know it with the disk that it had before: it follows, but its vote does not count."""
 
@@ -44,6 +46,8 @@ class Node:
         """In a word."""
         if self.is_fenced:
             return "fenced"
+        if self.is_unreached:
+            return "no answer"
         return "silent" if self.is_gone else "live"
 
     def __str__(self) -> str:
@@ -131,10 +135,13 @@ def findings(facts: Facts) -> list[Finding]:
 
 def _nobody_decides(facts: Facts) -> Iterable[Finding]:
     if facts.quorum is None:
+        down = [it.node_id for it in facts.nodes if it.is_unreached]
+        who = f"{_nodes(down)}, which {_do(down)} not answer, and the" if down else "the"
         yield Finding(
             "nobody decides: no majority of the voters is there, or they are just electing. Partitions that have a "
-            "leader go on; no other leader is elected, and nothing can be created or changed",
-            "look again in a few seconds; if it stays so, start the nodes in controller.quorum.voters that are down",
+            "leader go on; no other leader is elected, and nothing can be created or changed. Who leads and who is in "
+            "sync is shown as it was known last",
+            f"look again in a few seconds; if it stays so, start {who} nodes in controller.quorum.voters that are down",
         )
 
 
@@ -192,11 +199,15 @@ def _if_it_is_gone(facts: Facts, node: Node) -> str:
 def _other_disks(facts: Facts) -> Iterable[Finding]:
     for node in facts.nodes:
         if node.has_another_disk:
+            again = "it has its partitions again, but it" if node.is_broker else "it"
+            # Of a broker the cluster knows where it is.
+            where = f" --address {node.address}" if not node.is_broker and node.address else ""
             yield Finding(
-                f"{node} has come back with another disk than it had as a voter: it has its partitions again, but it "
-                "does not vote, because it cannot know what it has promised",
+                f"{node} has come back with another disk than it had as a voter: {again} does not vote, because it "
+                "cannot know what it has promised",
                 "bring the old disk back if you can. If it is lost, let the node vote with the new one: "
-                f"`minibroker cluster remove-voter {node.node_id}`, then `minibroker cluster add-voter {node.node_id}`",
+                f"`minibroker cluster remove-voter {node.node_id}`, then `minibroker cluster add-voter "
+                f"{node.node_id}{where}`",
             )
 
 
@@ -304,6 +315,10 @@ def _has(them: Sequence[object]) -> str:
 
 def _is(them: Sequence[object]) -> str:
     return "is" if len(them) == 1 else "are"
+
+
+def _do(them: Sequence[object]) -> str:
+    return "does" if len(them) == 1 else "do"
 
 
 def _it(them: Sequence[object]) -> str:

@@ -171,9 +171,9 @@ class Link:
             except OSError as error:
                 raise ConnectionLost(f"the connection to {self.address} was lost ({why(error)})") from error
             if count == 0:
-                raise ConnectionLost(
-                    f"{self.address} closed the connection with {self._connection.pending_count} requests not answered"
-                )
+                count = self._connection.pending_count
+                left = "1 request" if count == 1 else f"{count} requests"
+                raise ConnectionLost(f"{self.address} closed the connection with {left} not answered")
             responses += self._connection.received(count)
             # A buffer that was not filled means that the kernel has no more now.
             if count < len(buffer) or responses:

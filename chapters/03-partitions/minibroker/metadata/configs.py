@@ -232,8 +232,8 @@ class NodeConfig:
             )
         if not voters and self.process_roles == {"controller"}:
             raise InvalidConfig(
-                "process.roles=controller needs controller.quorum.voters: the nodes that decide, this one among them, as "
-                "ID@HOST:PORT,…"
+                "process.roles=controller needs controller.quorum.voters: the nodes that decide, this one among them, "
+                "as ID@HOST:PORT,…"
             )
         if "controller" in self.process_roles and not self._is_voter:
             raise InvalidConfig(
