@@ -26,6 +26,7 @@ from replication_cluster import (
 )
 from replication_nodes import ENDPOINTS, TOPIC_ID
 
+from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import BrokerState, FenceBroker, Heartbeat, RegisterFenced
 from minibroker.controller.moving import AlterMovingPartitions
@@ -86,6 +87,7 @@ class Machine(QuorumNode):
     def __init__(self, world: "World", node_id: int) -> None:
         super().__init__(world, node_id)
         self.sessions = Sessions(world.session_ms)
+        self.balance = LeaderBalance(world.balance_ms)
         self.broker: Broker
 
     # Life -------------------------------------------------------------------------------------------------------------
@@ -155,6 +157,7 @@ class Machine(QuorumNode):
 
     def _on_active(self) -> None:
         self.sessions.begin(self.controller.image.brokers, self.process.now_ms)
+        self.balance.begin(self.process.now_ms)
 
     def _on_image(self, _old: Image, new: Image) -> None:
         self.world.on_image(self, new)
@@ -170,6 +173,10 @@ class Machine(QuorumNode):
             for broker_id in self.sessions.silent(self.controller.image.live_brokers(), now_ms):
                 self.world.states.reach("session over")
                 self.controller.propose(FenceBroker(broker_id))
+            balance = self.balance.tick(self.controller.image, now_ms)
+            if balance is not None:
+                self.world.states.reach("back to the preferred leader")
+                self.controller.propose(balance)
 
     def on_command(self, ask: Ask, reply: Reply) -> None:
         """Somebody asks who it believes to decide."""

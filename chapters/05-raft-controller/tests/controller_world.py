@@ -23,14 +23,14 @@ from replication_nodes import TOPIC_ID
 from replication_world import CODES
 from replication_world import World as PartitionWorld
 
-from minibroker.controller.moving import Move, ReassignPartitions
+from minibroker.controller.moving import ElectMovingLeaders, Move, ReassignPartitions
 from minibroker.metadata.commands import CreateTopics, NewTopic
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Image, PartitionImage
 from minibroker.partitions.partition import ACKS_ALL
 from minibroker.raft.voters import VoterSet
-from minibroker.replication.authority import Election, ElectLeaders
+from minibroker.replication.authority import Election
 from minibroker.simulation.checker import Violation
 from minibroker.simulation.disk import Disk
 from minibroker.simulation.faults import Cause, Fault, Kind
@@ -76,6 +76,7 @@ class World(PartitionWorld, QuorumWatch):
         "stale incarnation refused",
         "death in mid-write",
         "session over",
+        "back to the preferred leader",
         "another controller",
         "controller change while the old one is alive",
         "controlled shutdown",
@@ -121,6 +122,7 @@ class World(PartitionWorld, QuorumWatch):
         self.lag_ms_max = chance.choice((800, 1500, 3000))
         self.reaction_ms = 600
         self.session_ms = chance.choice((1500, 3000))
+        self.balance_ms = chance.choice((None, 2000, 5000))
         self.fetch_bytes = chance.choice(((1 << 20,), (1 << 20, 300)))
         self.config = TopicConfig({"min.insync.replicas": "2", "internal.segment.bytes": "20000"})
         self.committed = Committed()
@@ -252,14 +254,6 @@ class World(PartitionWorld, QuorumWatch):
         if decider is not None:
             decider.process.run(partial(_propose_to, decider, command))
 
-    def may_cut_power(self, node: Node) -> bool:
-        """Besides chapter 04's rule: somebody else has all that is promised. A move leaves fewer copies than before."""
-        others = [self.nodes[it] for it in self.authority.partition.replicas if it != node.node_id]
-        has_all = [
-            it for it in others if not it.is_weak and it.replica is not None and self.committed.missing(it) is None
-        ]
-        return super().may_cut_power(node) and bool(has_all)
-
     def _on_kill(self, fault: Fault) -> Callable[[], None]:
         machine = self._machine(fault)
         machine.kill()
@@ -325,7 +319,7 @@ class World(PartitionWorld, QuorumWatch):
         live = [it for it in self.authority.live() if it in self.authority.partition.isr]
         if live:
             chosen = live[int(fault.arguments[0]) % len(live)]
-            self._propose(ElectLeaders([NAME], live=[chosen], node=NODE_CONFIG))
+            self._propose(ElectMovingLeaders([NAME], live=[chosen], node=NODE_CONFIG))
 
     def _on_move(self, fault: Fault) -> None:
         if any(node.is_weak for node in self.nodes.values()) or self.newest.partition(NAME) is None:
@@ -384,7 +378,7 @@ class World(PartitionWorld, QuorumWatch):
         elif not partition.isr and set(partition.replicas) <= set(live):
             ends = {it: (self.nodes[it].mirror.last_epoch, self.nodes[it].mirror.end) for it in partition.replicas}
             best = max(ends, key=lambda it: ends[it])
-            self._propose(ElectLeaders([NAME], live=[best], node=NODE_CONFIG, kind=Election.UNCLEAN))
+            self._propose(ElectMovingLeaders([NAME], live=[best], node=NODE_CONFIG, kind=Election.UNCLEAN))
 
     def _create(self, live: list[int]) -> None:
         if len(live) >= 3:
