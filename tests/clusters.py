@@ -28,6 +28,7 @@ from clients_stock import READ_S_MAX, admin, bounds, confluent_read
 from confluent_kafka.admin import NewTopic
 from proxy import Exchange, Proxy, Verdict
 
+from minibroker.replicas.peers import node_of
 from minibroker.trials.local import HOST, LocalCluster, reserve_port
 from minibroker.trials.sending import StockSender
 from minibroker.trials.watching import Watched
@@ -259,7 +260,7 @@ def sender(request: bytes) -> int:
     """Which node sends a request; 0 if a client does."""
     length = int.from_bytes(request[_CLIENT_ID_AT : _CLIENT_ID_AT + 2], "big", signed=True)
     name = request[_CLIENT_ID_AT + 2 : _CLIENT_ID_AT + 2 + max(length, 0)].decode(errors="replace")
-    return int(name.removeprefix("node-")) if name.startswith("node-") and name[5:].isdigit() else 0
+    return node_of(name) or 0
 
 
 @dataclass

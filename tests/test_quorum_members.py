@@ -18,6 +18,7 @@ from clients_stock import READ_S_MAX, Message, admin, confluent_write, forgiving
 from clusters import QuorumCluster, Sender, sender
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import (
+    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -34,6 +35,7 @@ from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
 from minibroker.partitions.registry import Call
 from minibroker.quorum.envelope import wrap
+from minibroker.replicas.peers import client_id_of
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.headers import RequestHeader
@@ -94,6 +96,15 @@ def test_any_node_takes_administrative_requests_of_stock_clients(quorum: QuorumC
         assert (found["leader_id"], voting) == (decides, list(EVERYBODY))
 
 
+def test_a_client_may_be_called_like_a_node(quorum: QuorumCluster) -> None:
+    through = quorum.controller() % 3 + 1
+    for name in ("node-red", f"node-{through}"):
+        client = AdminClient({"bootstrap.servers": quorum.address_of(through), "client.id": name})
+        topic = unique("called")
+        client.create_topics([NewTopic(topic, 1, 1)])[topic].result(READ_S_MAX)
+        client.delete_topics([topic])[topic].result(READ_S_MAX)
+
+
 @contextmanager
 def asked_between_nodes(quorum: QuorumCluster, of: int) -> Iterator[list[int]]:
     """What nodes ask of one of them meanwhile: a list that grows."""
@@ -118,7 +129,7 @@ def test_what_is_passed_on_goes_in_an_envelope_and_no_client_may_send_one(quorum
     assert ApiKey.ENVELOPE in asked
     assert ApiKey.CREATE_TOPICS not in asked
     delete = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic, topic_id=NO_UUID)], timeout_ms=5000)
-    header = RequestHeader(ApiKey.DELETE_TOPICS, 6, 1, "node-1")
+    header = RequestHeader(ApiKey.DELETE_TOPICS, 6, 1, client_id_of(1))
     envelope = wrap(Call(delete, header.api_version, header, 0, "127.0.0.1:1"))
     for number in EVERYBODY:
         with Client(quorum[number].address, timeout_ms=1000) as client, pytest.raises(ClientError):

@@ -16,7 +16,7 @@ from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.quorum.running import Quorum
 from minibroker.raft.node import RaftSettings
 from minibroker.raft.snapshots import SnapshotFiles
-from minibroker.replicas.peers import PeerAddress, Peers
+from minibroker.replicas.peers import PeerAddress, Peers, client_id_of
 from minibroker.wire.apis import APIS
 from minibroker.wire.headers import RequestHeader
 from minibroker.wire.schema import Request, Response
@@ -36,7 +36,7 @@ class Driven:
         self.node = QuorumNode(1, voters(*node_ids), chance=lambda _below: 0, settings=PATIENT)
         self.raft = self.node.open(monotonic_ms())
         self.waiting: Waiting[Response] = Waiting()
-        self.peers = Peers((addresses or {}).get, client_id="node-1")
+        self.peers = Peers((addresses or {}).get, client_id=client_id_of(1))
         self.tasks: list[asyncio.Task[None]] = []
         self.quorum = Quorum(
             self.raft,
@@ -82,7 +82,7 @@ def call(request: M) -> Call[M]:
     schema = type(request).schema
     assert schema.key is not None
     version = APIS[schema.key].max_version
-    return Call(request, version, RequestHeader(schema.key, version, 0, "node-2"), monotonic_ms(), "test")
+    return Call(request, version, RequestHeader(schema.key, version, 0, client_id_of(2)), monotonic_ms(), "test")
 
 
 @dataclass

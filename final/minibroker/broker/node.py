@@ -55,7 +55,7 @@ from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.node import FORWARDED, ReplicatedNode
-from minibroker.replicas.peers import PeerAddress
+from minibroker.replicas.peers import PeerAddress, node_of
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
 from minibroker.replication.authority import NO_BROKER_EPOCH, Elected
 from minibroker.replication.epochs import EpochCache
@@ -621,4 +621,4 @@ class ClusterNode(ReplicatedNode):
 
 def _is_of_a_node(call: Call[Any]) -> bool:
     """Whether another node asks, and no client."""
-    return (call.header.client_id or "").startswith("node-")
+    return node_of(call.header.client_id) is not None

@@ -37,7 +37,7 @@ from minibroker.replicas.disk import WatchedFiles
 from minibroker.replicas.fetching import Fetchers, FetchSettings, Self
 from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.observer import MetadataPartition, Observer
-from minibroker.replicas.peers import PeerAddress, Peers
+from minibroker.replicas.peers import PeerAddress, Peers, client_id_of
 from minibroker.replicas.proposing import Outbox, Proposer
 from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch, Replicas
 from minibroker.replication.authority import RegisterReplicas
@@ -87,7 +87,7 @@ class ReplicatedNode(Node):
         self._authority_id = voters[0].node_id if voters else config.node_id
         self._authority_address = PeerAddress(voters[0].host, voters[0].port) if voters else None
         self._settings = ReplicaSettings(lag_ms_max=config.replica_lag_time_max_ms)
-        self._peers = Peers(self._address_of, client_id=f"node-{config.node_id}")
+        self._peers = Peers(self._address_of, client_id=client_id_of(config.node_id))
         self._outbox = Outbox()
         self._replicas: dict[TopicPartition, Replica] = {}
         self._seen_ms: dict[int, int] = {}

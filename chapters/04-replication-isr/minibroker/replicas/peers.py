@@ -3,8 +3,12 @@
 A node answers the requests of a connection in order, and a fetch may wait there for half a second. So what must not
 wait behind a fetch takes another line: each peer has one for every purpose. What clients ask, and is passed on, may
 take as long as they like; it must not hold up what a node says to be alive.
+
+Nodes say who they are in the client id of every request. It is a name that nobody gives a client by chance: what comes
+under it is taken for a node's own word, and is not passed on.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +20,19 @@ from minibroker.wire.schema import Request
 Line = Literal["fetch", "metadata", "quorum", "control", "clients"]
 
 CONNECT_MS_MAX = 2000
+_NAME_OF_NODES = "__minibroker-node-"
+_IS_A_NODE = re.compile(f"{_NAME_OF_NODES}(0|[1-9][0-9]{{0,9}})").fullmatch
+
+
+def client_id_of(node_id: int) -> str:
+    """The client id under which a node asks others."""
+    return f"{_NAME_OF_NODES}{node_id}"
+
+
+def node_of(client_id: str | None) -> int | None:
+    """Which node asks under a client id; none if a client does."""
+    found = _IS_A_NODE(client_id or "")
+    return None if found is None else int(found[1])
 
 
 class PeerAddress(NamedTuple):
