@@ -7,11 +7,15 @@ from difflib import get_close_matches
 import click
 
 from minibroker.client.blocking import Client
-from minibroker.client.errors import BrokerUnavailable, ClientError, ConnectionLost
+from minibroker.client.errors import BrokerError, BrokerErrors, BrokerUnavailable, ClientError, ConnectionLost
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 
 FAILURES = (ClientError, OSError, click.ClickException)
+_NOBODY_DECIDES = (
+    "nobody decides at the moment, so nothing was done: a majority of the voters must be there. `minibroker cluster "
+    "status` shows who is missing: start it, and try again"
+)
 
 
 @contextmanager
@@ -25,10 +29,17 @@ def connected(bootstrap: str, *, timeout_ms: int = 30_000) -> Iterator[Client]:
         try:
             yield client
         except ConnectionLost as error:
-            # So a node answers that could pass a request on to nobody.
-            raise click.ClickException(
-                f"{error}: it has gone, or nobody decides in its cluster; `minibroker cluster status` tells which"
-            ) from error
+            raise click.ClickException(f"{error}: it may have gone; `minibroker cluster status` tells") from error
+        except ClientError as error:
+            if not _is_undecided(error):
+                raise
+            raise click.ClickException(_NOBODY_DECIDES) from error
+
+
+def _is_undecided(error: ClientError) -> bool:
+    """Whether it was refused because there is no controller."""
+    errors = error.errors.values() if isinstance(error, BrokerErrors) else [error]
+    return any(isinstance(it, BrokerError) and it.code is ErrorCode.NOT_CONTROLLER for it in errors)
 
 
 def topic_names(bootstrap: str, *, timeout_ms: int) -> list[str]:

@@ -7,6 +7,7 @@ partition, `BrokerErrors` with all of them for more. What was not refused has be
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from minibroker.client.blocking import Client
 from minibroker.client.core import Ask, Core, Dialogue, FoundOffset, raise_errors
@@ -43,7 +44,13 @@ from minibroker.wire.tables.describe_configs import (
     DescribeConfigsResourceResult,
 )
 from minibroker.wire.tables.describe_log_dirs import DescribeLogDirsRequest
-from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic, ReplicaState
+from minibroker.wire.tables.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumPartition,
+    QuorumTopic,
+    ReplicaState,
+)
 from minibroker.wire.tables.elect_leaders import (
     PREFERRED,
     UNCLEAN,
@@ -437,7 +444,9 @@ def _alter(
     name: str,
     request: incremental.IncrementalAlterConfigsRequest | replacing.AlterConfigsRequest,
 ) -> None:
-    response = client.send(request, node_id=_owner(resource_type, name))
+    owner = _owner(resource_type, name)
+    dialogue = client.core.ask_controller(request, lambda it: [one.error_code for one in it.responses], node_id=owner)
+    response = client.run(dialogue)
     kind = resource_type.name.lower()
     raise_errors({f"{kind} {it.resource_name}": (it.error_code, it.error_message) for it in response.responses})
 
@@ -475,7 +484,7 @@ def reassign_partitions(
 def list_reassignments(client: Client) -> dict[TopicPartition, Reassignment]:
     """The moves that are under way."""
     request = ListPartitionReassignmentsRequest(timeout_ms=int(client.config.timeout_ms), topics=None)
-    response = client.run(client.core.ask_controller(request, lambda it: [it.error_code]))
+    response = client.run(client.core.ask_controller(request, _only_code, is_read=True))
     raise_errors({"listing moves": (response.error_code, response.error_message)})
     return {
         TopicPartition(topic.name, it.partition_index): Reassignment(
@@ -589,9 +598,12 @@ def describe_cluster(client: Client) -> ClusterDescription:
 def describe_quorum(client: Client) -> QuorumDescription:
     """Who leads the quorum of the metadata, and how far everybody is."""
     topic = QuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[QuorumPartition(partition_index=0)])
-    response = client.send(DescribeQuorumRequest(topics=[topic]))
+    request = DescribeQuorumRequest(topics=[topic])
+    response = client.run(client.core.ask_controller(request, _quorum_codes, node_id=None, is_read=True))
     raise_errors({"describing the quorum": (response.error_code, response.error_message)})
     found = response.topics[0].partitions[0]
+    if found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        raise BrokerError(ErrorCode.NOT_CONTROLLER, "nobody decides at the moment", about="describing the quorum")
     raise_errors({"describing the quorum": (found.error_code, found.error_message)})
     return QuorumDescription(
         found.leader_id,
@@ -601,6 +613,17 @@ def describe_quorum(client: Client) -> QuorumDescription:
         _quorum_replicas(found.observers),
         [Node(it.node_id, it.listeners[0].host, it.listeners[0].port) for it in response.nodes if it.listeners],
     )
+
+
+def _quorum_codes(response: DescribeQuorumResponse) -> list[int]:
+    # Who does not lead the quorum has another code for that.
+    codes = [it.error_code for topic in response.topics for it in topic.partitions]
+    is_led = ErrorCode.NOT_LEADER_OR_FOLLOWER not in codes
+    return [response.error_code if is_led else ErrorCode.NOT_CONTROLLER]
+
+
+def _only_code(response: Any) -> list[int]:
+    return [response.error_code]
 
 
 def _quorum_replicas(states: Iterable[ReplicaState]) -> list[QuorumReplica]:
@@ -619,19 +642,21 @@ def add_voter(client: Client, node_id: int, directory_id: bytes, address: Addres
         voter_directory_id=directory_id,
         listeners=[VoterListener(name="CONTROLLER", host=address.host, port=address.port)],
     )
-    response = client.send(request)
+    response = client.run(client.core.ask_controller(request, _only_code, node_id=None))
     raise_errors({f"adding the voter {node_id}": (response.error_code, response.error_message)})
 
 
 def remove_voter(client: Client, node_id: int, directory_id: bytes) -> None:
     """Let a node that votes with this directory vote no more; returns when it is decided."""
-    response = client.send(RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=directory_id))
+    request = RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=directory_id)
+    response = client.run(client.core.ask_controller(request, _only_code, node_id=None))
     raise_errors({f"removing the voter {node_id}": (response.error_code, response.error_message)})
 
 
 def unregister_broker(client: Client, broker_id: int) -> None:
     """Let the cluster forget a broker that will not come back (KIP-631); returns when it is decided."""
-    response = client.send(UnregisterBrokerRequest(broker_id=broker_id))
+    request = UnregisterBrokerRequest(broker_id=broker_id)
+    response = client.run(client.core.ask_controller(request, _only_code, node_id=None))
     raise_errors({f"removing the broker {broker_id}": (response.error_code, response.error_message)})
 
 

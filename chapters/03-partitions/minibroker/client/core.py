@@ -40,6 +40,7 @@ CONTROLLER: Final = -2
 UNKNOWN_TOPIC_MS = (
     3_000  # a topic that was just created is not known everywhere at once; one that is not there never is
 )
+UNDECIDED_MS = 3_000  # an election of who decides takes a second; where a majority is missing, nobody is elected
 MAX_TIMESTAMP_FROM = 7  # the version of ListOffsets that finds the newest record
 
 
@@ -96,10 +97,13 @@ class Core:
 
     def pause_or_raise(self, attempts: Attempts, error: ClientError) -> Dialogue[None]:
         """Wait before the next attempt; when there is no time for one, the error is the caller's."""
-        delay_ms = attempts.next_delay_ms(now_ms=self.clock(), chance=self.chance())
+        delay_ms = self._delay_ms(attempts)
         if delay_ms is None:
             raise error
         yield Pause(delay_ms)
+
+    def _delay_ms(self, attempts: Attempts) -> int | None:
+        return attempts.next_delay_ms(now_ms=self.clock(), chance=self.chance())
 
     # The cluster ----------------------------------------------------------------------------------------------------
 
@@ -179,17 +183,36 @@ class Core:
     # Asking again ---------------------------------------------------------------------------------------------------
 
     def ask_controller(
-        self, message: Request, codes_of: Callable[[Any], Iterable[int]], *, version_max: int | None = None
+        self,
+        message: Request,
+        codes_of: Callable[[Any], Iterable[int]],
+        *,
+        node_id: int | None = CONTROLLER,
+        version_max: int | None = None,
+        is_read: bool = False,
     ) -> Dialogue[Any]:
-        """Ask the controller, and the new one if it has moved."""
-        attempts = self.attempts()
+        """Ask the controller, and the new one if it has moved; for a moment also if there is none.
+
+        Kafka's brokers pass on what is for the controller, so newer requests may go to any node. What only reads may
+        be asked again also if no answer came.
+        """
+        attempts = self.attempts(min(UNDECIDED_MS, self.config.timeout_ms))
         while True:
-            response = yield Ask(message, CONTROLLER, version_max)
-            if ErrorCode.NOT_CONTROLLER not in codes_of(response):
+            try:
+                response = yield Ask(message, node_id, version_max)
+            except (BrokerUnavailable, ConnectionLost) as error:
+                if not is_read:
+                    raise
+                self.routes.controller_id = -1
+                yield from self.pause_or_raise(attempts, error)
+                continue
+            # Who does not decide has done nothing, so the same may be asked of another.
+            is_refused = ErrorCode.NOT_CONTROLLER in codes_of(response)
+            delay_ms = self._delay_ms(attempts) if is_refused else None
+            if delay_ms is None:
                 return response
-            # Nothing was done, so the same may be asked of another.
             self.routes.controller_id = -1
-            yield from self.pause_or_raise(attempts, BrokerError(ErrorCode.NOT_CONTROLLER))
+            yield Pause(delay_ms)
 
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0, timeout_ms: float | None = None

@@ -2,7 +2,8 @@
 answer.
 
 So a client may send such a request to any node (KIP-590). Here they go as they came; chapter 05 overrides
-`Forward.wrap` and puts each in an Envelope that names the client.
+`Forward.wrap` and puts each in an Envelope that names the client. Where a request cannot be passed on, the client is
+told: NOT_CONTROLLER if nothing was done, REQUEST_TIMED_OUT if nobody knows.
 """
 
 import asyncio
@@ -10,14 +11,16 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from minibroker.client.errors import BrokerUnavailable, ClientError
-from minibroker.partitions.errors import Disconnect
+from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.server import monotonic_ms
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.replicas.peers import Peers
+from minibroker.replicas.refusing import refusal
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, Response, codes_in
+from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest
+from minibroker.wire.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +29,32 @@ _TIMEOUT_MS = 30_000
 _ELECTION_MS = 5000
 _RETRY_S = 0.05
 _ANOTHER_DECIDES = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+# What changes nothing may be asked twice.
+_READS = (DescribeQuorumRequest, ListPartitionReassignmentsRequest)
 
 
 class Passed:
     """A request that is passed on; it is the key by which its answer is waited for."""
 
-    def __init__(self, request: Request, *, version_max: int | None = None) -> None:
-        self.request = request
-        self.version_max = version_max
+    def __init__(self, asked: Request, version: int | None = None) -> None:
+        self.asked = asked
+        self.version = version
         self.response: Response | None = None
-        self.error: ClientError | None = None
+
+    @property
+    def request(self) -> Request:
+        """What is sent: here the very same, in the version in which it came."""
+        return self.asked
+
+    @property
+    def version_max(self) -> int | None:
+        """The version in which it is sent, if that is given."""
+        return self.version
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it changes nothing."""
+        return isinstance(self.asked, _READS)
 
     def open(self, response: Any) -> Response:
         """The answer for the client in what the other node answered: here the very same."""
@@ -43,10 +62,16 @@ class Passed:
         return response
 
     def attempt(self) -> Response | None:
-        """The answer, if it has come. One that will never come ends the connection, so that the client asks again."""
-        if self.error is not None:
-            raise Disconnect(f"the node that decides did not answer: {self.error}")
+        """The answer, if it has come."""
         return self.response
+
+    def refuse(self, code: ErrorCode, message: str) -> Response:
+        """What the client is told if none comes."""
+        return refusal(self.asked, self.version or 0, code, message)
+
+    def expire(self) -> Response:
+        """The time is over."""
+        return self.refuse(*_in_doubt(f"did not answer within {_TIMEOUT_MS} ms"))
 
 
 class Forward:
@@ -62,11 +87,11 @@ class Forward:
         """Pass on what a client asks; the answer waits for the other node's."""
         passed = self.wrap(call)
         self._begin(passed)
-        return Wait(keys=(passed,), timeout_ms=_TIMEOUT_MS, attempt=passed.attempt, expire=lambda: _too_late())
+        return Wait(keys=(passed,), timeout_ms=_TIMEOUT_MS, attempt=passed.attempt, expire=passed.expire)
 
     def wrap(self, call: Call[Request]) -> Passed:
-        """What is sent: the request itself, in the version in which it came."""
-        return Passed(call.request, version_max=call.version)
+        """What is sent, and how its answer is read."""
+        return Passed(call.request, call.version)
 
     def begin(self, request: Request) -> asyncio.Task[None]:
         """Send a request of this node's own, and do not wait."""
@@ -89,10 +114,22 @@ class Forward:
                 response = await self._ask(passed)
             passed.response = response
         except ClientError as error:
-            log.warning("%s could not be passed on: %s", type(passed.request).__name__, error)
-            passed.error = error
+            log.warning("%s could not be passed on: %s", type(passed.asked).__name__, error)
+            passed.response = passed.refuse(*self._why(error))
         self._waiting.wake(passed)
         self._waiting.settle()
+
+    def _why(self, error: ClientError) -> tuple[ErrorCode, str]:
+        """What a request comes to that could not be passed on."""
+        if isinstance(error, BrokerUnavailable):
+            node_id = self._authority_id()
+            whom = f": node {node_id}, which did, cannot be reached" if node_id >= 0 else ""
+            return ErrorCode.NOT_CONTROLLER, (
+                f"nobody decides at the moment{whom}. Nothing was done: start the voters that are down, and ask again"
+            )
+        if isinstance(error, BrokerError):
+            return error.code, str(error)
+        return _in_doubt(f"did not answer ({error})")
 
     async def _ask(self, passed: Passed) -> Response:
         """Ask who decides; if it is not known or not there, ask again in a moment: an election may be under way."""
@@ -107,12 +144,15 @@ class Forward:
                     version_max=passed.version_max,
                 )
                 return passed.open(response)
-            except BrokerUnavailable:
-                # It was not sent. Whatever else goes wrong, it may have been done, and only the client can tell.
-                if monotonic_ms() >= deadline_ms:
+            except ClientError as error:
+                # Either it was not sent, or nothing comes of it. Whatever else goes wrong, it may have been done, and
+                # only the client can tell.
+                may_repeat = isinstance(error, BrokerUnavailable) or passed.is_read
+                if not may_repeat or monotonic_ms() >= deadline_ms:
                     raise
             await asyncio.sleep(_RETRY_S)
 
 
-def _too_late() -> Response:
-    raise Disconnect(f"the node that decides did not answer within {_TIMEOUT_MS} ms")
+def _in_doubt(what: str) -> tuple[ErrorCode, str]:
+    message = f"the node that decides {what}: it may have been done or not. Look before you ask again"
+    return ErrorCode.REQUEST_TIMED_OUT, message

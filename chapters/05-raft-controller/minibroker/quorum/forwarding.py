@@ -21,8 +21,18 @@ class ForwardInEnvelope(Forward):
 
 class _Enveloped(Passed):
     def __init__(self, call: Call[Request]) -> None:
-        super().__init__(wrap(call))
+        super().__init__(call.request, call.version)
+        self._envelope = wrap(call)
         self._header = call.header
+
+    @property
+    def request(self) -> Request:
+        return self._envelope
+
+    @property
+    def version_max(self) -> None:
+        # The version in which the client asked is that of what is inside.
+        return None
 
     def open(self, response: Any) -> Response:
         return unwrap(self._header, response)

@@ -1,0 +1,72 @@
+"""What a client makes of a cluster in which nobody decides, for a moment or for longer."""
+
+from typing import Any
+
+import pytest
+
+from minibroker.client.core import UNDECIDED_MS, Ask, ClientConfig, Core, Pause
+from minibroker.client.errors import ClientError, ConnectionLost
+from minibroker.client.routing import Address
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+REQUEST = ListPartitionReassignmentsRequest(topics=None)
+REFUSED = ListPartitionReassignmentsResponse(error_code=ErrorCode.NOT_CONTROLLER, error_message="nobody decides")
+DONE = ListPartitionReassignmentsResponse()
+LOST = ConnectionLost("gone")
+
+
+class Talk:
+    """A dialogue on a clock of its own; the last answer is given again and again."""
+
+    def __init__(self, *answers: object, is_read: bool = False) -> None:
+        self.now_ms = 0.0
+        self.asked = 0
+        core = Core([Address("h", 1)], ClientConfig(), clock=lambda: self.now_ms, chance=lambda: 0.5)
+        self._dialogue = core.ask_controller(REQUEST, lambda it: [it.error_code], is_read=is_read)
+        self._answers = answers
+
+    def outcome(self) -> Any:
+        order = next(self._dialogue)
+        try:
+            while True:
+                order = self._obey(order)
+        except StopIteration as stop:
+            return stop.value
+
+    def _obey(self, order: Ask | Pause) -> Ask | Pause:
+        if isinstance(order, Pause):
+            self.now_ms += order.ms
+            return self._dialogue.send(None)
+        answer = self._answers[min(self.asked, len(self._answers) - 1)]
+        self.asked += 1
+        return self._dialogue.throw(answer) if isinstance(answer, ClientError) else self._dialogue.send(answer)
+
+
+def test_a_moment_without_a_controller_is_waited_for() -> None:
+    talk = Talk(REFUSED, REFUSED, DONE)
+    assert (talk.outcome(), talk.asked) == (DONE, 3)
+
+
+def test_where_nobody_is_elected_the_refusal_is_told_with_the_brokers_words() -> None:
+    talk = Talk(REFUSED)
+    assert talk.outcome() is REFUSED
+    assert talk.asked > 1
+    assert talk.now_ms < UNDECIDED_MS
+
+
+def test_what_only_reads_is_asked_again_if_the_answer_does_not_come() -> None:
+    talk = Talk(LOST, DONE, is_read=True)
+    assert (talk.outcome(), talk.asked) == (DONE, 2)
+    with pytest.raises(ConnectionLost):
+        Talk(LOST, is_read=True).outcome()
+
+
+def test_what_may_have_been_done_is_not_asked_for_twice() -> None:
+    talk = Talk(LOST, DONE)
+    with pytest.raises(ConnectionLost):
+        talk.outcome()
+    assert talk.asked == 1

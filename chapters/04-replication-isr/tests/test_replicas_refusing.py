@@ -1,0 +1,71 @@
+"""Every API that is passed on has an answer for the case that it cannot be, in every version."""
+
+from typing import Any
+
+import pytest
+
+from minibroker.replicas.refusing import refusal
+from minibroker.wire.apis import APIS
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request, codes_in
+from minibroker.wire.tables import alter_configs as replacing
+from minibroker.wire.tables import incremental_alter_configs as incremental
+from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest
+from minibroker.wire.tables.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from minibroker.wire.tables.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from minibroker.wire.tables.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest
+from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, TopicPartitions
+from minibroker.wire.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
+from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest
+from minibroker.wire.tables.unregister_broker import UnregisterBrokerRequest
+from minibroker.wire.uuids import NO_UUID
+
+DEFAULTS: dict[str, Any] = {"num_partitions": -1, "replication_factor": -1, "assignments": [], "configs": []}
+TWO = ("a", "b")
+REQUESTS: list[Request] = [
+    CreateTopicsRequest(topics=[CreatableTopic(name=it, **DEFAULTS) for it in TWO], timeout_ms=1),
+    DeleteTopicsRequest(topic_names=list(TWO), timeout_ms=1),
+    DeleteTopicsRequest(
+        topics=[DeleteTopicState(name="a", topic_id=NO_UUID), DeleteTopicState(name=None, topic_id=bytes(15) + b"1")],
+        timeout_ms=1,
+    ),
+    CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=it, count=1, assignments=None) for it in TWO],
+        timeout_ms=1,
+        validate_only=False,
+    ),
+    replacing.AlterConfigsRequest(
+        resources=[replacing.AlterConfigsResource(resource_type=2, resource_name=it, configs=[]) for it in TWO],
+        validate_only=False,
+    ),
+    incremental.IncrementalAlterConfigsRequest(
+        resources=[incremental.AlterConfigsResource(resource_type=2, resource_name=it, configs=[]) for it in TWO],
+        validate_only=False,
+    ),
+    ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="a", partitions=[0, 1])]),
+    AlterPartitionReassignmentsRequest(topics=[]),
+    ListPartitionReassignmentsRequest(topics=None),
+    UnregisterBrokerRequest(broker_id=1),
+    AddRaftVoterRequest(timeout_ms=1, voter_id=1, voter_directory_id=NO_UUID, listeners=[]),
+    RemoveRaftVoterRequest(voter_id=1, voter_directory_id=NO_UUID),
+    DescribeQuorumRequest(topics=[]),
+]
+IN_PARTS = 7  # of these have a code for each thing that they ask for
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda it: type(it).__name__)
+def test_a_request_that_cannot_be_passed_on_is_refused_as_a_whole(request_: Request) -> None:
+    key = request_.schema.key
+    assert key is not None
+    api = APIS[key]
+    for version in range(api.min_version, api.max_version + 1):
+        response = refusal(request_, version, ErrorCode.REQUEST_TIMED_OUT, "why")
+        codes = list(codes_in(response))
+        parts = 2 if REQUESTS.index(request_) < IN_PARTS else 1
+        has_both = isinstance(request_, ElectLeadersRequest)
+        assert codes.count(ErrorCode.REQUEST_TIMED_OUT) == parts + (has_both and version >= 1)
+        if not isinstance(request_, DeleteTopicsRequest) or version >= 6 or request_.topic_names:
+            again, _end = api.response.decode(memoryview(response.encode(version)), 0, version)
+            assert list(codes_in(again)).count(ErrorCode.REQUEST_TIMED_OUT) == codes.count(ErrorCode.REQUEST_TIMED_OUT)

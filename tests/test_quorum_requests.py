@@ -1,0 +1,104 @@
+"""What a node does with a request that is for another one: it is passed on, or the client is told why not (P11)."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from brokers import unique
+from clients_stock import READ_S_MAX, admin
+from clusters import QuorumCluster
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from minibroker.client import admin as ours
+from minibroker.client.blocking import Client
+from minibroker.client.errors import BrokerError
+from minibroker.client.fetched import TopicPartition
+from minibroker.client.routing import Address
+from minibroker.wire.codes import ErrorCode
+
+pytest_plugins = ["clusters_fixtures"]
+
+EVERYBODY = (1, 2, 3)
+
+
+def test_a_client_may_be_called_like_a_node(quorum: QuorumCluster) -> None:
+    through = quorum.controller() % 3 + 1
+    for name in ("node-red", f"node-{through}"):
+        client = AdminClient({"bootstrap.servers": quorum.address_of(through), "client.id": name})
+        topic = unique("called")
+        client.create_topics([NewTopic(topic, 1, 1)])[topic].result(READ_S_MAX)
+        client.delete_topics([topic])[topic].result(READ_S_MAX)
+
+
+# Nobody decides
+
+
+WISHES: dict[str, Callable[[Client], object]] = {
+    "create": lambda it: ours.create_topics(it, [ours.NewTopic("never", 1, 1)]),
+    "delete": lambda it: ours.delete_topics(it, ["never"]),
+    "grow": lambda it: ours.create_partitions(it, {"never": 2}),
+    "configure": lambda it: ours.alter_configs(it, ours.ResourceType.TOPIC, "never", {"retention.ms": "1"}),
+    "replace": lambda it: ours.replace_configs(it, ours.ResourceType.TOPIC, "never", {"retention.ms": "1"}),
+    "elect": lambda it: ours.elect_leaders(it, [TopicPartition("never", 0)]),
+    "elect all": lambda it: ours.elect_leaders(it),
+    "move": lambda it: ours.reassign_partitions(it, {TopicPartition("never", 0): [1]}),
+    "list moves": ours.list_reassignments,
+    "describe the quorum": ours.describe_quorum,
+    "add a voter": lambda it: ours.add_voter(it, 9, bytes(15) + b"9", Address("127.0.0.1", 1)),
+    "remove a voter": lambda it: ours.remove_voter(it, 1, bytes(15) + b"9"),
+    "unregister": lambda it: ours.unregister_broker(it, 9),
+}
+
+
+def refused(address: str, wish: Callable[[Client], object]) -> BrokerError:
+    with Client(address) as client, pytest.raises(BrokerError) as caught:
+        wish(client)
+    return caught.value
+
+
+def command(address: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    program = [sys.executable, "-m", "minibroker.cli", *words, "--bootstrap-server", address]
+    return subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_where_nobody_decides_every_client_is_told_so(quorum: QuorumCluster) -> None:
+    left = quorum.controller() % 3 + 1
+    for number in EVERYBODY:
+        if number != left:
+            quorum[number].kill()
+    address = quorum[left].address
+    with ThreadPoolExecutor(len(WISHES) + 2) as threads:
+        # It takes a while until it is certain that nobody is elected; so all ask at once.
+        said = {name: threads.submit(refused, address, wish) for name, wish in WISHES.items()}
+        shown = threads.submit(command, address, "topics", "create", "never")
+        client = admin(address)
+        stock = client.create_topics([NewTopic("never", 1, 1)])["never"]
+        errors = {name: it.result() for name, it in said.items()}
+        with pytest.raises(KafkaException, match="nobody decides at the moment"):
+            stock.result(READ_S_MAX)
+    assert {name: it.code for name, it in errors.items()} == dict.fromkeys(WISHES, ErrorCode.NOT_CONTROLLER)
+    told = errors.keys() - {"elect", "elect all"}
+    assert not [name for name in told if "nobody decides at the moment" not in str(errors[name])]
+    assert shown.result().returncode == 1
+    assert "nobody decides at the moment, so nothing was done" in shown.result().stderr
+    assert "`minibroker cluster status` shows who is missing" in shown.result().stderr
+
+
+def test_what_only_reads_is_asked_again_when_who_decided_falls_silent(quorum: QuorumCluster) -> None:
+    decides = quorum.controller()
+    through = decides % 3 + 1
+    with Client(quorum[through].address) as one, Client(quorum[through].address) as other:
+        ours.list_reassignments(one)
+        # It still takes what it is asked, and answers nothing any more.
+        quorum[decides].pause()
+        try:
+            with ThreadPoolExecutor(2) as threads:
+                moves = threads.submit(ours.list_reassignments, one)
+                now = threads.submit(ours.describe_quorum, other)
+                assert moves.result(READ_S_MAX) == {}
+                assert now.result(READ_S_MAX).leader_id != decides
+        finally:
+            quorum[decides].resume()
