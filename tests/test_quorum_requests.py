@@ -6,11 +6,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from brokers import unique
-from clients_stock import READ_S_MAX, admin
+from brokers import eventually, unique
+from clients_stock import READ_S_MAX, Message, admin, confluent_write
 from clusters import QuorumCluster
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from minibroker.client import admin as ours
 from minibroker.client.blocking import Client
@@ -18,6 +25,12 @@ from minibroker.client.errors import BrokerError
 from minibroker.client.fetched import TopicPartition
 from minibroker.client.routing import Address
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from minibroker.wire.tables.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 
 pytest_plugins = ["clusters_fixtures"]
 
@@ -31,6 +44,64 @@ def test_a_client_may_be_called_like_a_node(quorum: QuorumCluster) -> None:
         topic = unique("called")
         client.create_topics([NewTopic(topic, 1, 1)])[topic].result(READ_S_MAX)
         client.delete_topics([topic])[topic].result(READ_S_MAX)
+
+
+# The configuration of one broker
+
+SIZE = "message.max.bytes"
+BIG = Message(b"x" * 5000)
+
+
+def size_of(number: int, at: str) -> str:
+    """What a broker allows, as any node tells it."""
+    with Client(at) as client:
+        asked = DescribeConfigsResource(resource_type=4, resource_name=str(number), configuration_keys=[SIZE])
+        (result,) = client.send(DescribeConfigsRequest(resources=[asked])).results
+    assert result.error_code == ErrorCode.NONE, result.error_message
+    return str(result.configs[0].value)
+
+
+def takes_big(quorum: QuorumCluster, topic: str, number: int) -> bool:
+    try:
+        confluent_write(quorum.bootstrap, topic, [BIG], partition=number - 1)
+    except KafkaException as error:
+        assert error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+        return False
+    return True
+
+
+def configure(at: str, number: int, size: str | None) -> None:
+    """Through a node that need not be the one."""
+    change = AlterableConfig(name=SIZE, config_operation=1 if size is None else 0, value=size)
+    resource = AlterConfigsResource(resource_type=4, resource_name=str(number), configs=[change])
+    with Client(at) as client:
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        (answer,) = client.send(request).responses
+    assert answer.error_code == ErrorCode.NONE, answer.error_message
+
+
+def test_one_broker_is_configured_through_any_node_and_stays_so(quorum: QuorumCluster) -> None:
+    topic = quorum.create(unique("sized"), [[number] for number in EVERYBODY])
+    for number in EVERYBODY:
+        other, third = (quorum[it].address for it in EVERYBODY if it != number)
+        configure(other, number, "2000")
+        eventually(lambda n=number, at=third: size_of(n, at) == "2000", "it holds")  # type: ignore[misc]
+        eventually(lambda n=number: not takes_big(quorum, topic, n), "it takes effect")  # type: ignore[misc]
+        assert all(takes_big(quorum, topic, it) for it in EVERYBODY if it != number)
+        if number == quorum.controller():
+            quorum[number].kill()
+            quorum[number].restart()
+            assert size_of(number, third) == "2000"
+            assert not takes_big(quorum, topic, number)
+        configure(third, number, None)
+        eventually(lambda n=number: takes_big(quorum, topic, n), "it is taken back")  # type: ignore[misc]
+    # Stock clients ask the broker itself.
+    entry = ConfigEntry(SIZE, "3000", incremental_operation=AlterConfigOpType.SET)
+    client = admin(quorum.bootstrap)
+    for number in EVERYBODY:
+        resource = ConfigResource(ResourceType.BROKER, str(number), incremental_configs=[entry])
+        client.incremental_alter_configs([resource])[resource].result(READ_S_MAX)
+        configure(quorum[number].address, number, None)
 
 
 # Nobody decides

@@ -12,6 +12,7 @@ from minibroker.metadata.commands import (
     AllocateProducerIds,
     AlterConfigs,
     AlteredResource,
+    ConfigChange,
     ConfigOperation,
     CreatedTopic,
     CreatePartitions,
@@ -392,8 +393,8 @@ def test_validating_a_change_writes_nothing() -> None:
         (2, "a", [setting("segment.ms", "1", 9)], ErrorCode.INVALID_REQUEST, "operation 9 is unknown"),
         (2, "a", [setting("cleanup.policy", "x", 2)], ErrorCode.INVALID_CONFIG, "a list of compact, delete"),
         (2, "a", [setting("min.compaction.lag.ms", "9"), setting("max.compaction.lag.ms", "8")], 40, "larger"),
-        (4, "2", [setting("log.retention.ms", "5")], ErrorCode.INVALID_REQUEST, "'2' is not this broker"),
-        (4, "x", [setting("log.retention.ms", "5")], ErrorCode.INVALID_REQUEST, "'x' is not this broker"),
+        (4, "2", [setting("log.retention.ms", "5")], ErrorCode.INVALID_REQUEST, "no broker '2': there are 1, and"),
+        (4, "x", [setting("log.retention.ms", "5")], ErrorCode.INVALID_REQUEST, "no broker 'x'"),
         (4, "1", [setting("log.retention.ms", "-5")], ErrorCode.INVALID_REQUEST, "log.retention.ms=-5"),
         (4, "1", [setting("num.partitions", "5")], ErrorCode.INVALID_REQUEST, "while the broker runs"),
         (4, "", [setting("no.such", "5")], ErrorCode.INVALID_REQUEST, "Unknown broker config name"),
@@ -418,6 +419,28 @@ def test_a_change_is_refused_with_kafkas_code_and_changes_nothing(
     assert refused.code == code
     assert message in (refused.message or "")
     assert decision.records == []
+
+
+def test_any_broker_that_is_registered_is_configured_by_whoever_decides() -> None:
+    least, most = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    node = NodeConfig({"node.id": "1", most: "5"})
+
+    def after(image: Image, name: str, *changes: ConfigChange) -> tuple[AlteredResource, Image]:
+        decision = decide(image, AlterConfigs([ResourceChange(4, name, changes)], node))
+        return decision.result[0], fold_all(image, enumerate(decision.records, start=image.offset + 1))
+
+    # What this one was started with does not bind another.
+    assert after(THREE, "1", setting(least, "10"))[0].code == ErrorCode.INVALID_REQUEST
+    done, image = after(THREE, "2", setting(least, "10"))
+    assert done.code == ErrorCode.NONE
+    assert image.configs[ConfigResource.BROKER, "2"] == {least: "10"}
+    # But the values of one must go together, whether they are its own or for all.
+    assert after(image, "2", setting(most, "9"))[0].code == ErrorCode.INVALID_REQUEST
+    assert after(image, "", setting(most, "9"))[0].code == ErrorCode.INVALID_REQUEST
+    assert after(image, "3", setting(most, "9"))[0].code == ErrorCode.NONE
+    assert after(image, "2", setting(least, "ten"))[0].code == ErrorCode.INVALID_REQUEST
+    refused, _image = after(image, "02", setting(least, "1"))
+    assert "there is no broker '02': there are 1, 2, 3" in (refused.message or "")
 
 
 def test_a_resource_is_changed_as_a_whole_or_not_at_all_and_others_do_not_mind() -> None:

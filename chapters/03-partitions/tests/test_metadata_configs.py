@@ -16,6 +16,7 @@ from minibroker.metadata.configs import (
     DEPARTURES,
     TOPIC_CONFIGS,
     ConfigResource,
+    Configs,
     InvalidConfig,
     NodeConfig,
     TopicConfig,
@@ -245,6 +246,24 @@ def test_what_is_set_while_the_broker_runs_goes_before_what_it_was_started_with(
     assert TopicConfig({}, started.with_dynamic(for_all)).retention_ms == 2000
     assert TopicConfig({}, started.with_dynamic(for_all | for_it)).retention_ms == 3000
     assert started.with_dynamic(for_another) is started
+
+
+def test_what_does_not_go_together_with_what_the_broker_was_started_with_is_left_out() -> None:
+    least, most = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    started = NodeConfig({"node.id": "3", most: "5"})
+    for_all, for_it = (ConfigResource.BROKER, ""), (ConfigResource.BROKER, "3")
+
+    def lag_and_size(configs: Configs) -> tuple[int, int]:
+        node = started.with_dynamic(configs)
+        return TopicConfig({}, node).min_compaction_lag_ms, node.message_max_bytes
+
+    bad, good = {least: "10", "message.max.bytes": "7"}, {"message.max.bytes": "8"}
+    assert lag_and_size({for_it: bad, for_all: good}) == (0, 8)
+    assert lag_and_size({for_it: good, for_all: bad}) == (0, 8)
+    assert lag_and_size({for_it: bad, for_all: bad}) == (0, started.message_max_bytes)
+    assert lag_and_size({for_it: {most: "20"}, for_all: bad}) == (10, 7)
+    with pytest.raises(InvalidConfig, match="larger"):
+        started.checked_dynamic({for_it: bad})
 
 
 def test_what_a_newer_program_has_set_is_left_alone() -> None:

@@ -15,6 +15,7 @@ from minibroker.wire.tables.alter_partition_reassignments import AlterPartitionR
 from minibroker.wire.tables.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from minibroker.wire.tables.create_topics import CreatableTopic, CreateTopicsRequest
 from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from minibroker.wire.tables.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest
 from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, TopicPartitions
 from minibroker.wire.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
@@ -44,6 +45,9 @@ REQUESTS: list[Request] = [
         resources=[incremental.AlterConfigsResource(resource_type=2, resource_name=it, configs=[]) for it in TWO],
         validate_only=False,
     ),
+    DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=4, resource_name=it, configuration_keys=None) for it in TWO]
+    ),
     ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="a", partitions=[0, 1])]),
     AlterPartitionReassignmentsRequest(topics=[]),
     ListPartitionReassignmentsRequest(topics=None),
@@ -52,7 +56,7 @@ REQUESTS: list[Request] = [
     RemoveRaftVoterRequest(voter_id=1, voter_directory_id=NO_UUID),
     DescribeQuorumRequest(topics=[]),
 ]
-IN_PARTS = 7  # of these have a code for each thing that they ask for
+IN_PARTS = 8  # of these have a code for each thing that they ask for
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda it: type(it).__name__)

@@ -512,6 +512,7 @@ class ClusterNode(ReplicatedNode):
             self.registry.wrap(key, self._name_ourselves)
         for key in DECIDED:
             self.registry.wrap(key, self._here_or_there)
+        self.wrap_configurations()
         for key in self.registry.known():
             if key not in BETWEEN_NODES:
                 self.registry.wrap(key, self._gate)

@@ -151,15 +151,20 @@ def _check_topic(image: Image, name: str, configs: Mapping[str, str], node: Node
 
 def _check_broker(image: Image, name: str, configs: Mapping[str, str], node: NodeConfig) -> None:
     """Demand that a broker can take these over while it runs. An empty name is all brokers."""
-    if name not in ("", str(node.node_id)):
-        message = f"{_quoted(name)} is not this broker: it must be {node.node_id}, or nothing for all brokers"
+    brokers = {str(it): it for it in sorted({node.node_id, *image.brokers})}
+    if name and name not in brokers:
+        message = f"there is no broker {_quoted(name)}: there are {', '.join(brokers)}, and nothing means all brokers"
         raise Refused(ErrorCode.INVALID_REQUEST, message)
     try:
         for key in configs:
             if not find_key(key, BROKER_CONFIGS).is_dynamic:
                 raise InvalidConfig(f"{key} cannot be changed while the broker runs: set it and start again")
-        # The broker's values are the topics' defaults, so they are tried all together.
-        node.with_dynamic({**image.configs, (ConfigResource.BROKER, name): configs})
+        # The broker's values are the topics' defaults, so they are tried all together. What another one was started
+        # with only that one knows.
+        new = {**image.configs, (ConfigResource.BROKER, name): configs}
+        for it in [name] if name else brokers:
+            whose = node if it == str(node.node_id) else NodeConfig({"node.id": it})
+            whose.checked_dynamic(new)
     except InvalidConfig as error:
         # Kafka has this code here, and INVALID_CONFIG only for topics.
         raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error

@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar, cast
@@ -265,7 +266,19 @@ class NodeConfig:
         check_topic_configs({}, self)
 
     def with_dynamic(self, configs: Configs) -> "NodeConfig":
-        """What holds now, with the changes that an image's `configs` has for this broker and for all brokers."""
+        """What holds now, with the changes that an image's `configs` has for this broker and for all brokers.
+
+        They were checked, but perhaps not against what this broker was started with. What does not go together with
+        that is left out: the broker's own changes, or those for all, or both.
+        """
+        own, for_all = (ConfigResource.BROKER, str(self.node_id)), (ConfigResource.BROKER, "")
+        for left in ((own, for_all), (for_all,), (own,)):
+            with suppress(InvalidConfig):
+                return self.checked_dynamic({key: configs[key] for key in left if key in configs})
+        return self
+
+    def checked_dynamic(self, configs: Configs) -> "NodeConfig":
+        """The same; but what does not go together is refused."""
         dynamic = configs.get((ConfigResource.BROKER, str(self.node_id)), {})
         dynamic_default = configs.get((ConfigResource.BROKER, ""), {})
         if not dynamic and not dynamic_default:

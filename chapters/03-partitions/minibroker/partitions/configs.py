@@ -1,10 +1,11 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: what holds for topics and brokers. A pure module."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.commands import AlterConfigs, AlteredResource, ConfigChange, ResourceChange
 from minibroker.metadata.configs import ConfigResource, NodeConfig
+from minibroker.metadata.decision import decide
 from minibroker.metadata.described import Described, describe_all_brokers, describe_broker, describe_topic
 from minibroker.metadata.errors import InvalidTopicName
 from minibroker.metadata.image import Image
@@ -91,29 +92,38 @@ class Configurations:
 
     def alter(self, call: Call[AlterConfigsRequest]) -> Answer:
         """The handler of AlterConfigs: what it does not name is taken back."""
-        resources = [
-            ResourceChange(it.resource_type, it.resource_name, [ConfigChange(c.name, c.value) for c in it.configs])
-            for it in call.request.resources
-        ]
-        command = AlterConfigs(resources, self._node, replaces=True, validate_only=call.request.validate_only)
-        return self._propose(command, is_incremental=False)
+        return self._propose(self._replacing(call.request), _altered)
 
     def alter_incrementally(self, call: Call[IncrementalAlterConfigsRequest]) -> Answer:
         """The handler of IncrementalAlterConfigs: what it does not name stays."""
+        return self._propose(self._incremental(call.request), _altered_incrementally)
+
+    def judge(self, call: Call[AlterConfigsRequest] | Call[IncrementalAlterConfigsRequest]) -> Response:
+        """What either of them would come to as far as this broker can tell. Nothing is changed."""
+        request, image = call.request, self._authority.image
+        if isinstance(request, AlterConfigsRequest):
+            return _altered(decide(image, self._replacing(request)).result)
+        return _altered_incrementally(decide(image, self._incremental(request)).result)
+
+    def _replacing(self, request: AlterConfigsRequest) -> AlterConfigs:
+        resources = [
+            ResourceChange(it.resource_type, it.resource_name, [ConfigChange(c.name, c.value) for c in it.configs])
+            for it in request.resources
+        ]
+        return AlterConfigs(resources, self._node, replaces=True, validate_only=request.validate_only)
+
+    def _incremental(self, request: IncrementalAlterConfigsRequest) -> AlterConfigs:
         resources = [
             ResourceChange(
                 it.resource_type,
                 it.resource_name,
                 [ConfigChange(c.name, c.value, c.config_operation) for c in it.configs],
             )
-            for it in call.request.resources
+            for it in request.resources
         ]
-        command = AlterConfigs(resources, self._node, validate_only=call.request.validate_only)
-        return self._propose(command, is_incremental=True)
+        return AlterConfigs(resources, self._node, validate_only=request.validate_only)
 
-    def _propose(self, command: AlterConfigs, *, is_incremental: bool) -> Answer:
-        respond = _altered_incrementally if is_incremental else _altered
-
+    def _propose(self, command: AlterConfigs, respond: Callable[[list[AlteredResource]], Response]) -> Answer:
         def expire() -> Response:
             return respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time; it may still happen"))
 
@@ -176,7 +186,7 @@ def _broker(name: str, node: NodeConfig) -> Sequence[Described]:
     if not name:
         return describe_all_brokers(node)
     if name != str(node.node_id):
-        message = f"{name[:64]!a} is not this broker: it must be {node.node_id}, or nothing for all brokers"
+        message = f"there is no broker {name[:64]!a}: this is {node.node_id}, and nothing means all brokers"
         raise Refused(ErrorCode.INVALID_REQUEST, message)
     return describe_broker(node)
 

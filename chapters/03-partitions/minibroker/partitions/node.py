@@ -22,6 +22,7 @@ from minibroker.log.interfaces import Files
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Authority, Voter
 from minibroker.metadata.commands import RegisterBroker
 from minibroker.metadata.configs import NodeConfig, TopicConfig
+from minibroker.metadata.errors import InvalidConfig
 from minibroker.metadata.image import Endpoint, Image
 from minibroker.metadata.listeners import Listener
 from minibroker.metadata.placement import Placing, place
@@ -95,7 +96,7 @@ class Node:
         self.authority.subscribe(self.store.follow)
         self.authority.subscribe(self._reconfigure)
         self.add_handlers(path)
-        config = self._config.with_dynamic(self.authority.image.configs)
+        config = self._holding(self.authority.image)
         self.server = Server(self.registry, self.waiting, limits_of(config), tracer=self._tracer)
         self.upkeep = Upkeep(self.store, self.data, self.files, schedule_of(config), self._threads[1])
         self.upkeep.start()
@@ -190,9 +191,17 @@ class Node:
     def _reconfigure(self, old: Image, new: Image) -> None:
         """Follow what can be changed while the broker runs."""
         if new.configs is not old.configs:
-            config = self._config.with_dynamic(new.configs)
+            config = self._holding(new)
             self.server.limits = limits_of(config)
             self.upkeep.schedule = schedule_of(config)
+
+    def _holding(self, image: Image) -> NodeConfig:
+        """What holds now; says if not all that was changed can be taken."""
+        try:
+            return self._config.checked_dynamic(image.configs)
+        except InvalidConfig as error:
+            log.error("what was configured while brokers ran is not taken here: %s", error)
+            return self._config.with_dynamic(image.configs)
 
     def _endpoint(self, port: int) -> Endpoint:
         """Where clients are told to find this broker."""
@@ -222,7 +231,7 @@ class Node:
         add(ApiKey.CREATE_TOPICS, administration.create_topics)
         add(ApiKey.DELETE_TOPICS, administration.delete_topics)
         add(ApiKey.CREATE_PARTITIONS, administration.create_partitions)
-        configurations = Configurations(authority, self._config)
+        self.configurations = configurations = Configurations(authority, self._config)
         add(ApiKey.DESCRIBE_CONFIGS, configurations.describe)
         add(ApiKey.ALTER_CONFIGS, configurations.alter)
         add(ApiKey.INCREMENTAL_ALTER_CONFIGS, configurations.alter_incrementally)

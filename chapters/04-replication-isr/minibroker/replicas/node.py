@@ -33,6 +33,7 @@ from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.server import Tracer, monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import METADATA, Store
 from minibroker.replicas import life
+from minibroker.replicas.configuring import BrokerConfigs
 from minibroker.replicas.disk import WatchedFiles
 from minibroker.replicas.fetching import Fetchers, FetchSettings, Self
 from minibroker.replicas.forwarding import Forward
@@ -382,6 +383,20 @@ class ReplicatedNode(Node):
             self._forward = Forward(self._peers, self.waiting, authority_id=lambda: self._authority_id)
             for key in FORWARDED:
                 self.registry.wrap(key, lambda call, _inner: self._forward(call))
+        self.wrap_configurations()
+
+    def wrap_configurations(self) -> None:
+        """Let each broker tell of its own configuration, and judge changes to it. To be called when all else is."""
+        configs = BrokerConfigs(
+            self._node_id,
+            self._peers,
+            self.waiting,
+            brokers=lambda: self.authority.image.brokers,
+            judge=self.configurations.judge,
+        )
+        self.registry.wrap(ApiKey.DESCRIBE_CONFIGS, configs.describe)
+        for key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
+            self.registry.wrap(key, configs.alter)
 
     def replica_routes(self) -> Replicas:
         """The replicas of this node, for handlers that need more than chapter 03's port."""

@@ -23,6 +23,11 @@ from minibroker.wire.tables.create_partitions import (
 )
 from minibroker.wire.tables.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from minibroker.wire.tables.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from minibroker.wire.tables.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 from minibroker.wire.tables.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -93,6 +98,14 @@ def _alter_configs(request: incremental.IncrementalAlterConfigsRequest, why: Why
     )
 
 
+def _describe_configs(request: DescribeConfigsRequest, why: Why) -> Response:
+    results = [
+        DescribeConfigsResult(resource_type=it.resource_type, resource_name=it.resource_name, configs=[], **why)
+        for it in request.resources
+    ]
+    return DescribeConfigsResponse(results=results)
+
+
 def _elect_leaders(request: ElectLeadersRequest, version: int, why: Why) -> Response:
     results = [
         ReplicaElectionResult(
@@ -115,5 +128,6 @@ _REFUSALS: dict[type[Request], Callable[[Any, Why], Response]] = {
     CreatePartitionsRequest: _create_partitions,
     replacing.AlterConfigsRequest: _replace_configs,
     incremental.IncrementalAlterConfigsRequest: _alter_configs,
+    DescribeConfigsRequest: _describe_configs,
     AlterPartitionReassignmentsRequest: _reassign,
 }

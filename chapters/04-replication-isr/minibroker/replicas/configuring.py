@@ -1,0 +1,178 @@
+"""Configurations of single brokers, at any node.
+
+What a broker was started with only that one knows. So who is asked for the configuration of another broker asks that
+one; and a change to it is first judged there, by a request that only validates, before whoever decides writes it down.
+A broker that is not there cannot judge: it takes at its next start what goes together with its file, and says so.
+
+    client ── DescribeConfigs of 3 ──▶ node 1 ── the same ──▶ node 3
+    client ── a change to 3 ─────────▶ node 1 ── validate only ──▶ node 3
+                                              └─ the change ─────▶ whoever decides
+
+Kafka answers INVALID_REQUEST unless the broker itself is asked.
+"""
+
+import asyncio
+import copy
+import logging
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from minibroker.client.errors import ClientError
+from minibroker.metadata.config_keys import ConfigResource
+from minibroker.partitions.registry import Answer, Call, Handler
+from minibroker.partitions.server import monotonic_ms
+from minibroker.partitions.waiting import Wait, Waiting
+from minibroker.replicas.peers import Peers, node_of
+from minibroker.replicas.refusing import refusal
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request, Response
+from minibroker.wire.tables.describe_configs import DescribeConfigsResult
+
+log = logging.getLogger(__name__)
+
+_ASK_MS = 5000
+_TIMEOUT_MS = 30_000
+
+Key = tuple[int, str]
+
+
+class BrokerConfigs:
+    """Filters around the handlers of configurations. `brokers` are those that are registered now."""
+
+    def __init__(
+        self,
+        node_id: int,
+        peers: Peers,
+        waiting: Waiting[Response],
+        *,
+        brokers: Callable[[], Collection[int]],
+        judge: Handler,
+    ) -> None:
+        self._node_id = node_id
+        self._peers = peers
+        self._waiting = waiting
+        self._brokers = brokers
+        self._judge = judge
+        self._tasks: set[asyncio.Task[Response]] = set()
+
+    # Show -------------------------------------------------------------------------------------------------------------
+
+    def describe(self, call: Call[Any], inner: Handler) -> Answer:
+        """Let each broker tell of itself. Who is asked by a node is asked for its own."""
+        others = self._named(call) - {self._node_id}
+        if not others or node_of(call.header.client_id) is not None:
+            return inner(call)
+        return self._later(call.request, call.version, self._described(call, inner, others))
+
+    async def _described(self, call: Call[Any], inner: Handler, others: Collection[int]) -> Response:
+        theirs = await asyncio.gather(*(self._described_by(it, call) for it in others))
+        names = {str(it) for it in others}
+        here: Any = await self._answered(inner(_about(call, [it for it in _of(call) if not _is_broker(it, names)])))
+        here.results = [*here.results, *(it for results in theirs for it in results)]
+        return here  # type: ignore[no-any-return]
+
+    async def _described_by(self, node_id: int, call: Call[Any]) -> Sequence[DescribeConfigsResult]:
+        asked = _about(call, [it for it in _of(call) if _is_broker(it, {str(node_id)})])
+        try:
+            response: Any = await self._send(node_id, asked)
+        except ClientError as error:
+            message = f"broker {node_id} does not answer, and nobody else knows its configuration: start it ({error})"
+            response = refusal(asked.request, asked.version, ErrorCode.BROKER_NOT_AVAILABLE, message)
+        results: Sequence[DescribeConfigsResult] = response.results
+        return results
+
+    # Change -----------------------------------------------------------------------------------------------------------
+
+    def alter(self, call: Call[Any], inner: Handler) -> Answer:
+        """Let each broker judge what is to hold for it; what none of them refuses is passed on."""
+        named = self._named(call)
+        if not named or call.via is not None:
+            return inner(call)
+        if node_of(call.header.client_id) is not None:
+            # Another node wants our word, or has passed on what was judged.
+            return self._judge(call) if call.request.validate_only else inner(call)
+        return self._later(call.request, call.version, self._altered(call, inner, named))
+
+    async def _altered(self, call: Call[Any], inner: Handler, named: Collection[int]) -> Response:
+        verdicts = await asyncio.gather(*(self._verdict(it, call) for it in named))
+        found = {_key(it): it for verdict in verdicts for it in verdict if it.error_code}
+        left = [it for it in _of(call) if _key(it) not in found]
+        nothing = refusal(_about(call, []).request, call.version, ErrorCode.NONE, "")
+        answer: Any = await self._answered(inner(_about(call, left))) if left else nothing
+        found |= {_key(it): it for it in answer.responses}
+        answer.responses = [found[_key(it)] for it in _of(call)]
+        return answer  # type: ignore[no-any-return]
+
+    async def _verdict(self, node_id: int, call: Call[Any]) -> Sequence[Any]:
+        asked = _about(call, [it for it in _of(call) if _is_broker(it, {str(node_id)})])
+        asked.request.validate_only = True
+        try:
+            here = node_id == self._node_id
+            response: Any = await self._answered(self._judge(asked)) if here else await self._send(node_id, asked)
+        except ClientError as error:
+            log.info("broker %d is not there to judge its configuration: %s", node_id, error)
+            return ()
+        verdict: Sequence[Any] = response.responses
+        return verdict
+
+    # Both -------------------------------------------------------------------------------------------------------------
+
+    def _named(self, call: Call[Any]) -> set[int]:
+        """The brokers that a request names, as far as there are such."""
+        names = {it.resource_name for it in _of(call) if it.resource_type == ConfigResource.BROKER}
+        return {it for it in self._brokers() if str(it) in names}
+
+    async def _send(self, node_id: int, asked: Call[Any]) -> Any:
+        return await self._peers.send(
+            node_id, asked.request, line="clients", timeout_ms=_ASK_MS, version_max=asked.version
+        )
+
+    def _later(self, request: Request, version: int, work: Coroutine[Any, Any, Response]) -> Answer:
+        """An answer that takes more than one question."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return Wait(
+            keys=(task,),
+            timeout_ms=_TIMEOUT_MS,
+            attempt=lambda: task.result() if task.done() else None,
+            expire=lambda: refusal(request, version, ErrorCode.REQUEST_TIMED_OUT, f"no answer within {_TIMEOUT_MS} ms"),
+        )
+
+    def _on_done(self, task: asyncio.Task[Response]) -> None:
+        self._tasks.discard(task)
+        # Whoever waited may be gone, and then nobody else asks what went wrong.
+        if not task.cancelled() and task.exception() is not None:
+            log.debug("a request about configurations was not answered: %s", task.exception())
+        self._waiting.wake(task)
+        self._waiting.settle()
+
+    async def _answered(self, answer: Answer) -> Response:
+        """What a handler says, now or later."""
+        assert answer is not None, "every request about configurations has an answer"
+        if not isinstance(answer, Wait):
+            return answer
+        done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting.park(answer, done.set_result, now_ms=monotonic_ms(), fail=done.set_exception)
+        return await done
+
+
+def _of(call: Call[Any]) -> list[Any]:
+    resources: list[Any] = call.request.resources
+    return resources
+
+
+def _about(call: Call[Any], resources: list[Any]) -> Call[Any]:
+    """The same call about some of its resources."""
+    request = copy.copy(call.request)
+    request.resources = resources
+    return replace(call, request=request)
+
+
+def _key(it: Any) -> Key:
+    return it.resource_type, it.resource_name
+
+
+def _is_broker(it: Any, names: Collection[str]) -> bool:
+    return it.resource_type == ConfigResource.BROKER and it.resource_name in names
