@@ -292,6 +292,45 @@ def test_a_missed_bar_ends_with_one(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "bars MISSED in: write" in printed.err
 
 
+FAILING_FILE = """
+    from minibroker.bench import Benchmark, Case
+
+    def fail():
+        raise FAILURE
+
+    def benchmark(context):
+        (context.directory / "left").write_text("behind")
+        return Benchmark("Fails", [Case("fails", fail, operations_count=1)])
+"""
+
+
+def write_failing(folder: Path, name: str, failure: str) -> None:
+    (folder / f"bench_{name}.py").write_text(textwrap.dedent(FAILING_FILE).replace("FAILURE", failure))
+
+
+def test_one_that_fails_does_not_stop_the_others_and_is_named_at_the_end(
+    bench: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_failing(bench, "a", "TimeoutError('not within 20 s: an answer')")
+    write_failing(bench, "b", "AssertionError")
+    assert run_main(bench) == 1
+    printed = capsys.readouterr()
+    assert "write: Write" in printed.out
+    assert printed.err.endswith(
+        "2 of 4 benchmarks FAILED:\n"
+        "  benchmark a failed, and has no figures: not within 20 s: an answer\n"
+        "  benchmark b failed, and has no figures: AssertionError\n"
+    )
+    # Only a bug shows where it is.
+    assert printed.err.count("Traceback") == 1
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_what_takes_long_comes_last(bench: Path) -> None:
+    (bench / "bench_all.py").write_text("IS_LONG = True\n\ndef benchmark(context): ...\n")
+    assert [found.name for found in find_benchmarks(bench)] == ["write", "write-two", "all"]
+
+
 def test_a_quick_run_shrinks_sizes_and_enforces_no_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,8 @@ from minibroker.trials.local import LocalCluster
 from minibroker.trials.watching import until
 from minibroker.wire.tables.metadata import MetadataResponsePartition as Partition
 
+IS_LONG = True
+
 Rule = Callable[[Partition], bool]
 
 TOPIC = "many"

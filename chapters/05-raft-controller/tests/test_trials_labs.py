@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from minibroker.bench.lab import find_labs
 from minibroker.bench.outages import Outages
 from minibroker.cli.lab import lab
-from minibroker.trials import acknowledging, labs, unclean
+from minibroker.client.blocking import Client
+from minibroker.trials import acknowledging, failover, labs, unclean
 from minibroker.trials.local import HOST, LocalNode, reserve_port
 from minibroker.trials.unclean import Seen
 from minibroker.trials.watching import until
@@ -137,3 +138,13 @@ def test_a_node_that_cannot_start_says_why_and_leaves_no_process(tmp_path: Path)
 def test_who_waits_in_vain_is_told_for_what_and_what_was_seen_last() -> None:
     with pytest.raises(TimeoutError, match=r"not within 0 s: it rains; last seen: \[\]"):
         until(list, "it rains", seconds=0)
+
+
+# Probing --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_probe_that_is_late_while_nothing_happens_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([False, False, True])
+    monkeypatch.setattr(failover, "is_acked", lambda *_: next(answers))
+    failover.await_ack(Client("127.0.0.1:1"), "calm", 0)
+    assert list(answers) == []

@@ -4,13 +4,14 @@
 python -m minibroker.bench chapters/01-log/bench --out docs/chapters/01-log/figures
 ```
 
-Exit codes: 0 done, 1 a bar was missed, 2 wrong usage, 130 interrupted. A quick run (`MINIBROKER_QUICK=1`)
-enforces no bar.
+One that fails does not stop the others. Exit codes: 0 done, 1 a bar was missed or a benchmark failed, 2 wrong usage,
+130 interrupted. A quick run (`MINIBROKER_QUICK=1`) enforces no bar.
 """
 
 import argparse
 import gc
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,15 +30,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = choose(parser, options)
     if is_quick():
         spare_what_is_imported()
+    missed: list[str] = []
+    failures: list[str] = []
     try:
-        outcomes = [run_and_report(found, options) for found in chosen]
+        for found in chosen:
+            try:
+                missed += [found.name] * run_and_report(found, options).is_missed
+            except Exception as error:
+                failures.append(failure_text(found, error))
     except KeyboardInterrupt:
         print("\ninterrupted; temporary files are removed", file=sys.stderr)
         return INTERRUPTED
-    missed = [outcome.name for outcome in outcomes if outcome.is_missed]
+    return conclude(missed, failures, len(chosen))
+
+
+def failure_text(found: Found, error: Exception) -> str:
+    """What stopped a benchmark, in a line. What is not the world's doing is a bug, and shows where it is."""
+    if not isinstance(error, OSError):
+        traceback.print_exception(error)
+    what = str(error) or type(error).__name__
+    text = f"benchmark {found.name} failed, and has no figures: {what}"
+    print(f"{text}\n", file=sys.stderr, flush=True)
+    return text
+
+
+def conclude(missed: Sequence[str], failures: Sequence[str], count: int) -> int:
+    """Say at the end, where it is seen, what went wrong on the way."""
     if missed:
         print(f"bars MISSED in: {', '.join(missed)}", file=sys.stderr)
-    return MISSED if missed else MET
+    if failures:
+        print(f"{len(failures)} of {count} benchmarks FAILED:", *failures, sep="\n  ", file=sys.stderr)
+    return MISSED if missed or failures else MET
 
 
 def command_line() -> argparse.ArgumentParser:

@@ -13,7 +13,8 @@ def benchmark(context: Context) -> Benchmark:
 ```
 
 Its name comes from the file and the function: `append` here, and `append-small` for a `benchmark_small`. So one of
-many can be chosen without building the others.
+many can be chosen without building the others. They run in the order of their names; a file that says `IS_LONG = True`
+comes after those that take seconds.
 """
 
 import importlib.util
@@ -88,8 +89,10 @@ class Found:
 
 
 def find_benchmarks(folder: Path) -> list[Found]:
-    """Import the `bench_*.py` files of a folder, in order, and list the benchmarks they define."""
-    return [found for path in sorted(folder.glob("bench_*.py")) for found in _benchmarks_of(_import_file(path))]
+    """Import the `bench_*.py` files of a folder, and list the benchmarks they define: by name, the long ones last."""
+    modules = [_import_file(path) for path in sorted(folder.glob("bench_*.py"))]
+    modules.sort(key=lambda module: getattr(module, "IS_LONG", False))
+    return [found for module in modules for found in _benchmarks_of(module)]
 
 
 def run(found: Found, context: Context) -> Outcome:

@@ -128,6 +128,11 @@ def is_acked(client: Client, topic: str, partition: int) -> bool:
         return False
 
 
+def await_ack(client: Client, topic: str, partition: int) -> None:
+    """The same until one is acknowledged: where nothing has happened to the nodes, one that is late is only late."""
+    until(lambda: is_acked(client, topic, partition), f"a record of {topic}-{partition} is acknowledged")
+
+
 def decided_again_ms(cluster: LocalCluster, left: list[int], begun_s: float) -> int:
     """How long it takes until one of those who are left has created a topic."""
     while True:
