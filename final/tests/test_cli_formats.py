@@ -107,25 +107,31 @@ num.partitions 3
 log.retention.ms=
 advertised.listeners=PLAINTEXT://a:1,\
     PLAINTEXT://b:2
-node.id=7
+broker.rack=r
 """
 
 
 def test_a_file_in_kafkas_form_is_read_as_java_reads_it() -> None:
     assert parse_properties("server.properties", SERVER_PROPERTIES).values == {
-        "node.id": "7",
+        "node.id": "1",
         "listeners": "PLAINTEXT://127.0.0.1:9092",
         "log.dirs": "data",
         "num.partitions": "3",
         "log.retention.ms": "",
         "advertised.listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2",
+        "broker.rack": "r",
     }
 
 
 def test_every_setting_knows_its_line() -> None:
     found = parse_properties("server.properties", SERVER_PROPERTIES)
     assert found.where("advertised.listeners") == "server.properties:9"
-    assert found.where("node.id") == "server.properties:11"
+    assert found.where("broker.rack") == "server.properties:11"
+
+
+def test_a_setting_that_stands_twice_is_refused_with_both_lines() -> None:
+    with pytest.raises(click.ClickException, match=re.escape("x.properties:3: a is set twice, first in line 1")):
+        parse_properties("x.properties", "a=1\nb=2\na=1\n")
 
 
 def test_a_line_that_is_no_setting_is_refused_with_its_number() -> None:

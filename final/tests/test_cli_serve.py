@@ -126,15 +126,18 @@ def test_settings_come_from_the_file_then_from_set_then_from_the_options(tmp_pat
         ("num.partitons=3", "did you mean num.partitions?"),
         ("num.partitions=three", "num.partitions=three"),
         ("nonsense", "is not a setting"),
-        ("node.id=2", "node.id is set twice, first in line 2"),
-        ("process.roles=controller", "process.roles=controller needs controller.quorum.voters"),
+        # What is meant, or named beside it, stands elsewhere.
+        ("controller.quorum.voter=1@a:1", "did you mean controller.quorum.voters?"),
+        ("controller.listener.names=CONTROLLER", "Kafka's controller.listener.names is not here"),
+        ("node.id=7", "node.id is set twice, first in line 2"),
+        ("advertised.listeners=SSL://a:9092", "there is no TLS"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_told_with_its_line(
     tmp_path: Path, minibroker: Run, line: str, complaint: str
 ) -> None:
     file = tmp_path / "server.properties"
-    file.write_text(f"# a broker\nnode.id=1\n\n{line}\n")
+    file.write_text(f"# a broker\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:9092\n{line}\n")
     result = minibroker("serve", "--data", str(tmp_path / "data"), "--config", str(file))
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
@@ -169,30 +172,23 @@ def test_a_host_of_another_machine_cannot_be_listened_on(tmp_path: Path, minibro
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("lines", "number", "complaint"),
     [
-        ("process.roles=broker", "process.roles=broker, but controller.quorum.voters names node 1 as a voter"),
-        ("node.id=7", "node 7"),
-        ("listeners=PLAINTEXT://127.0.0.1:9092", "node 1 at port 9093, but listeners=PLAINTEXT://127.0.0.1:9092"),
+        ("node.id=1\nprocess.roles=broker", 3, "but controller.quorum.voters names node 1 as a voter"),
+        ("node.id=7\nprocess.roles=broker,controller", 3, "controller.quorum.voters names [1, 2] and not node 7"),
+        ("node.id=1\nlisteners=PLAINTEXT://:9092", 1, "node 1 at port 9093, but listeners=PLAINTEXT://:9092"),
+        ("broker.rack=r", 1, "node.id is not set, and controller.quorum.voters names [1, 2]"),
     ],
 )
 def test_roles_and_voters_that_disagree_are_told_with_their_line(
-    tmp_path: Path, minibroker: Run, line: str, complaint: str
+    tmp_path: Path, minibroker: Run, lines: str, number: int, complaint: str
 ) -> None:
     file = tmp_path / "server.properties"
-    settings = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": "1@127.0.0.1:9093,2@127.0.0.1:9094",
-        "listeners": "PLAINTEXT://127.0.0.1:9093",
-    }
-    name, _, value = line.partition("=")
-    settings[name] = value
-    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    file.write_text(f"controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094\n{lines}\n")
     result = minibroker("serve", "--data", str(tmp_path / "data"), "--config", str(file))
     assert result.returncode == 1
     (told,) = result.stderr.splitlines()
-    assert told.startswith(f"minibroker serve: {file}:")
+    assert told.startswith(f"minibroker serve: {file}:{number}: ")
     assert complaint in told
 
 
@@ -203,7 +199,7 @@ def test_a_node_that_only_votes_and_one_that_has_only_partitions_are_a_cluster(t
         kept.bind(("127.0.0.1", 0))
         voter = f"127.0.0.1:{kept.getsockname()[1]}"
         voters = ("--set", f"controller.quorum.voters=1@{voter}")
-        deciding = ("--listen", voter, *voters, "--set", "process.roles=controller")
+        deciding = ("--listen", voter, *voters, "--set", "process.roles=controller", "--set", "node.id=1")
         having = (*voters, "--set", "process.roles=broker", "--set", "node.id=2")
         with started(tmp_path / "two", *having) as broker, started(tmp_path / "one", *deciding) as controller:
             # Whoever is first waits for the other one.

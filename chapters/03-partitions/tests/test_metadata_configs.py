@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.metadata import document
-from minibroker.metadata.broker_configs import KAFKA_DEFAULTS, NEEDS_A_RESTART
+from minibroker.metadata.broker_configs import KAFKA_DEFAULTS, NEEDS_A_RESTART, NOT_HERE
 from minibroker.metadata.config_keys import INT_MAX, LONG_MAX, ConfigKey, ConfigType
 from minibroker.metadata.configs import (
     BROKER_CONFIGS,
@@ -397,7 +397,7 @@ def test_log_dirs_go_before_log_dir() -> None:
 
 
 def test_listeners_are_read_and_written() -> None:
-    text = "PLAINTEXT://127.0.0.1:0,SSL://[::1]:9093,OUTSIDE://example.org:9094"
+    text = "PLAINTEXT://127.0.0.1:0,INSIDE://[::1]:9093,OUTSIDE://example.org:9094"
     listeners = parse_listeners(text)
     assert [listener.host for listener in listeners] == ["127.0.0.1", "::1", "example.org"]
     assert ",".join(str(listener) for listener in listeners) == text
@@ -415,20 +415,50 @@ def test_what_is_no_listener_is_refused(text: str) -> None:
         NodeConfig({"listeners": text})
 
 
+@pytest.mark.parametrize("setting", ["listeners", "advertised.listeners"])
+@pytest.mark.parametrize("name", ["SSL", "ssl", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_what_would_be_served_in_plain_text_is_not_called_protected(setting: str, name: str) -> None:
+    with pytest.raises(InvalidConfig, match=rf"{setting}={name.upper()}://a:9092 is not possible: there is no TLS"):
+        NodeConfig({setting: f"{name}://a:9092"})
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("controller.quorum.bootstrap.servers", "controller.quorum.voters=ID@HOST:PORT"),
+        ("controller.listener.names", "one listener"),
+        ("listener.security.protocol.map", "every listener is PLAINTEXT"),
+        ("ssl.keystore.location", "there is no TLS here yet"),
+        ("zookeeper.connect", "there is no ZooKeeper"),
+        ("offsets.topic.replication.factor", "no groups"),
+    ],
+)
+def test_what_kafka_has_and_this_broker_has_not_is_answered_with_what_to_do_instead(name: str, instead: str) -> None:
+    with pytest.raises(InvalidConfig, match=rf"^Kafka's {re.escape(name)} is not here: .*{re.escape(instead)}"):
+        NodeConfig({name: "x"})
+
+
+def test_nothing_is_said_to_be_missing_that_is_there() -> None:
+    assert not NOT_HERE.keys() & BROKER_CONFIGS.keys()
+
+
 # Who decides ----------------------------------------------------------------------------------------------------------
 
 VOTERS = "1@a:9092,2@b:9092,3@c:9092"
+BOTH = {"broker", "controller"}
 
 
 @pytest.mark.parametrize(
     ("settings", "roles"),
     [
-        ({}, {"broker", "controller"}),
-        ({"controller.quorum.voters": VOTERS}, {"broker", "controller"}),
+        ({}, BOTH),
+        ({"controller.quorum.voters": VOTERS, "node.id": "1"}, BOTH),
+        ({"controller.quorum.voters": VOTERS, "broker.id": "1"}, BOTH),
         ({"controller.quorum.voters": VOTERS, "node.id": "4"}, {"broker"}),
-        ({"controller.quorum.voters": VOTERS, "process.roles": "controller"}, {"controller"}),
-        ({"controller.quorum.voters": VOTERS, "process.roles": "controller, broker"}, {"broker", "controller"}),
+        ({"controller.quorum.voters": VOTERS, "node.id": "1", "process.roles": "controller"}, {"controller"}),
+        ({"controller.quorum.voters": VOTERS, "node.id": "1", "process.roles": "controller, broker"}, BOTH),
         ({"controller.quorum.voters": VOTERS, "node.id": "4", "process.roles": "broker"}, {"broker"}),
+        ({"process.roles": "broker,controller"}, BOTH),
     ],
 )
 def test_the_roles_of_a_node_are_said_or_follow_from_the_voters(settings: dict[str, str], roles: set[str]) -> None:
@@ -440,15 +470,22 @@ def test_the_roles_of_a_node_are_said_or_follow_from_the_voters(settings: dict[s
     [
         ({"process.roles": "broker"}, "process.roles=broker needs controller.quorum.voters"),
         ({"process.roles": "controller"}, "process.roles=controller needs controller.quorum.voters"),
+        ({"controller.quorum.voters": "5@a:9092"}, "node.id is not set, and controller.quorum.voters names [5]"),
         ({"process.roles": "observer"}, "must be broker, controller, or both"),
         ({"process.roles": "broker,broker"}, "must be broker, controller, or both"),
-        ({"process.roles": "broker", "controller.quorum.voters": VOTERS}, "leave 1 out of the voters"),
-        ({"process.roles": "controller", "controller.quorum.voters": "2@b:1"}, "add 1@HOST:PORT to the voters"),
+        ({"process.roles": "broker", "node.id": "1", "controller.quorum.voters": VOTERS}, "leave 1 out of the voters"),
+        (
+            {"process.roles": "controller", "node.id": "1", "controller.quorum.voters": "2@b:1"},
+            "add 1@HOST:PORT to the voters",
+        ),
         ({"controller.quorum.voters": "1@a:9092,1@b:9092"}, "each id and each place once"),
         ({"controller.quorum.voters": "1@a:9092,2@a:9092"}, "each id and each place once"),
         ({"controller.quorum.voters": "1@a:0"}, "ports from 1 to 65535"),
         ({"controller.quorum.voters": "1@a:70000"}, "ports from 1 to 65535"),
-        ({"controller.quorum.voters": "1@a:9093"}, "at port 9093, but listeners=PLAINTEXT://127.0.0.1:9092"),
+        (
+            {"node.id": "1", "controller.quorum.voters": "1@a:9093"},
+            "at port 9093, but listeners=PLAINTEXT://127.0.0.1:9092",
+        ),
         ({"broker.session.timeout.ms": "900"}, "less than twice broker.heartbeat.interval.ms=500"),
     ],
 )
@@ -469,4 +506,4 @@ def test_roles_voters_and_listeners_that_disagree_are_refused(settings: dict[str
 def test_a_voter_is_where_it_listens_or_where_it_says_so_and_others_listen_where_they_like(
     settings: dict[str, str],
 ) -> None:
-    NodeConfig({"controller.quorum.voters": "1@a:9093", **settings})
+    NodeConfig({"node.id": "1", "controller.quorum.voters": "1@a:9093", **settings})

@@ -72,9 +72,7 @@ def _config(settings: Settings) -> NodeConfig:
 
 
 def _located(message: str, settings: Settings) -> str:
-    """The message with the line of the file before it, if what it complains about is from there."""
-    words = set(re.findall(r"[\w.]+", message))
-    named = [
-        name for name, value in settings.file.values.items() if name in words and settings.values.get(name) == value
-    ]
-    return f"{settings.file.where(named[0])}: {message}" if named else message
+    """The message with the line of the file before it, if what it complains about, and names first, is from there."""
+    named = [word for word in re.findall(r"[\w.-]+", message) if word in settings.values]
+    is_from_file = named and settings.file.values.get(named[0]) == settings.values[named[0]]
+    return f"{settings.file.where(named[0])}: {message}" if is_from_file else message

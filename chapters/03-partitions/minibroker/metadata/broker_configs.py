@@ -57,6 +57,44 @@ NEEDS_A_RESTART = frozenset(
 )
 
 
+_ONE_LISTENER = "nodes and clients come in by one listener"
+_NOBODY_IS_ASKED = "there is no TLS here yet, and nobody is asked who they are"
+_NO_GROUPS = "there are no groups and no transactions here yet"
+
+# Kafka's own keys that a broker here does not have, or what they begin with: why, and what to do instead.
+NOT_HERE: dict[str, str] = {
+    "controller.quorum.bootstrap.servers": "name the voters, with controller.quorum.voters=ID@HOST:PORT,…",
+    "controller.listener.names": f"{_ONE_LISTENER}, so controllers need no name for theirs. Leave it out",
+    "control.plane.listener.name": f"{_ONE_LISTENER}. Leave it out",
+    "inter.broker.listener.name": f"{_ONE_LISTENER}. Leave it out",
+    "listener.security.protocol.map": f"{_NOBODY_IS_ASKED}: every listener is PLAINTEXT. Leave it out",
+    "listener.name.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "security.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "ssl.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "sasl.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "authorizer.class.name": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "super.users": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "zookeeper.": "there is no ZooKeeper: the nodes in controller.quorum.voters decide. Leave it out",
+    "broker.id.generation.enable": "nobody gives numbers to nodes: set node.id",
+    "metadata.log.dir": "the metadata are in log.dirs, beside the rest. Leave it out",
+    "remote.log.": "there is no tiered storage. Leave it out",
+    "offsets.": f"{_NO_GROUPS}. Leave it out",
+    "group.": f"{_NO_GROUPS}. Leave it out",
+    "share.": f"{_NO_GROUPS}. Leave it out",
+    "transaction.": f"{_NO_GROUPS}. Leave it out",
+    "transactional.": f"{_NO_GROUPS}. Leave it out",
+    "inter.broker.protocol.version": "a broker speaks the newest version that the other one knows. Leave it out",
+    "log.message.format.version": "there is one format, Kafka's newest. Leave it out",
+}
+
+
+def why_not_here(name: str) -> str | None:
+    """What to say of a key that Kafka has and this broker has not; nothing of one that Kafka has not, either."""
+    if name in BROKER_CONFIGS:
+        return None
+    return next((why for it, why in NOT_HERE.items() if name == it or (it.endswith(".") and name.startswith(it))), None)
+
+
 def _is_listeners(value: Value) -> bool:
     try:
         return isinstance(value, str) and bool(parse_listeners(value))

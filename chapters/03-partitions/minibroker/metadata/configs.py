@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar, cast
 
-from minibroker.metadata.broker_configs import BROKER_CONFIGS, DEPARTURES
+from minibroker.metadata.broker_configs import BROKER_CONFIGS, DEPARTURES, why_not_here
 from minibroker.metadata.config_keys import (
     LONG_MAX,
     ConfigKey,
@@ -58,6 +58,9 @@ def find_key(name: str, table: Mapping[str, ConfigKey] = TOPIC_CONFIGS) -> Confi
     """The key of that name, or an error that says which name may be meant."""
     key = table.get(name)
     if key is None:
+        why = why_not_here(name) if table is BROKER_CONFIGS else None
+        if why is not None:
+            raise InvalidConfig(f"Kafka's {name[:100]} is not here: {why}")
         near = get_close_matches(name[:100], table, n=1)
         kind = "topic" if table is TOPIC_CONFIGS else "broker"
         hint = f": did you mean {near[0]}?" if near else ""
@@ -92,6 +95,9 @@ class _Setting(Generic[T]):
         return cast(T, config.value(self.name))
 
 
+# The names that Kafka gives to listeners of these protocols, if nobody says otherwise.
+_PROTECTED = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
+
 # The broker -----------------------------------------------------------------------------------------------------------
 
 _BROKER_DEFAULTS = {
@@ -120,6 +126,7 @@ class NodeConfig:
         for _source, texts in reversed(self.layers):
             self._values |= {name: parse(name, text, BROKER_CONFIGS) for name, text in texts.items()}
         self._check_identity()
+        self._check_listeners()
         self._check_roles()
         self._check_session()
         self._check_topic_defaults()
@@ -220,6 +227,21 @@ class NodeConfig:
             )
         if self.node_id < 0:
             raise InvalidConfig(f"broker.id={self.node_id} is not allowed: it must be at least 0")
+        # A single node needs no number. One of several that takes the default takes somebody else's.
+        if self.quorum_voters and "node.id" not in self.settings and not self._is_named_by_broker_id:
+            names = sorted(it.node_id for it in self.quorum_voters)
+            raise InvalidConfig(
+                f"node.id is not set, and controller.quorum.voters names {names}: say which node this one is"
+            )
+
+    def _check_listeners(self) -> None:
+        for name in ("listeners", "advertised.listeners"):
+            for it in parse_listeners(cast(str, self._values[name] or "PLAINTEXT://:0")):
+                if it.name in _PROTECTED:
+                    raise InvalidConfig(
+                        f"{name}={it} is not possible: there is no TLS and no SASL here yet, so it would be served in "
+                        "plain text. Write PLAINTEXT://, and let only those reach the port who may"
+                    )
 
     def _check_roles(self) -> None:
         """Demand that what this node does, who votes, and where it listens agree: a mistake here splits a cluster."""
