@@ -15,7 +15,7 @@ import pytest
 from brokers import eventually, unique
 from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
 from clients_stock import READ_S_MAX, Message, admin, confluent_write, forgiving_leaks
-from clusters import QuorumCluster, Sender, sender
+from clusters import QuorumCluster, QuorumNode, Sender, sender
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
@@ -326,6 +326,31 @@ def test_who_was_away_leads_again_without_a_word_from_anybody(tmp_path: Path) ->
         assert not any(node.complaints() for node in pair.nodes.values())
 
 
+def test_a_machine_with_a_number_that_was_copied_evicts_nobody(quorum: QuorumCluster, tmp_path: Path) -> None:
+    """Neither of two with one number can know which of them is meant; but one of them has the records (O16)."""
+    decides = quorum.controller()
+    follows = next(it for it in EVERYBODY if it != decides)
+
+    def copy_of(number: int) -> QuorumNode:
+        # The whole file was copied, and the disk is empty.
+        settings = (*quorum[number].settings, "broker.session.timeout.ms=1000")
+        return QuorumNode(number, tmp_path / f"copy{number}", settings)
+
+    with closing(copy_of(decides)) as leader, closing(copy_of(follows)) as follower:
+        for copy in (leader, follower):
+            copy.begin()
+        assert [it.await_end() for it in (leader, follower)] == [1, 1]
+        words = f"node {decides} leads the voters [1, 2, 3], and is not this one"
+        assert [words in it for it in leader.log().splitlines()] == [True, True]
+        words = f"node {follows} is registered and live at {quorum.address_of(follows)}, with another directory than "
+        assert [f"node {follows} is registered and live" in it for it in follower.log().splitlines()] == [True, True]
+        assert words in follower.log()
+        for copy in (leader, follower):
+            assert copy.log().endswith("this one ends. Give it another node.id, or stop the other one first\n")
+    assert quorum.living() == list(EVERYBODY)
+    assert quorum.controller() == decides
+
+
 def voters(quorum: QuorumCluster, *, at: int) -> dict[int, bytes]:
     """Who votes, and with which directory."""
     state = quorum.quorum(at=at)
@@ -365,7 +390,8 @@ def test_a_voter_that_lost_its_disk_follows_until_it_is_taken_in_again(quorum: Q
     sender.check()
     state = quorum.quorum(at=other)
     assert state is not None
-    (now,) = [bytes(it.replica_directory_id) for it in state.observers if it.replica_id == lost]
+    known = [it for it in state.observers if it.replica_id == lost]
+    now = bytes(max(known, key=lambda it: it.last_fetch_timestamp).replica_directory_id)
     assert now != before[lost]
     # It does not vote, and cannot be taken in beside its old self.
     listener = VoterListener(name="CONTROLLER", host="127.0.0.1", port=int(quorum.address_of(lost).rpartition(":")[2]))

@@ -8,7 +8,7 @@ from replication_nodes import ENDPOINTS
 from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced
 from minibroker.metadata.authority import Proposal
-from minibroker.metadata.commands import CreateTopics, NewTopic
+from minibroker.metadata.commands import CreateTopics, NewTopic, Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, decide
 from minibroker.metadata.image import Image, PartitionImage, fold_all
@@ -94,16 +94,25 @@ class Metadata:
         self.image = fold_all(self.image, enumerate(decision.records, start=self.image.offset + 1))
         return decision.result
 
-    def register(self, broker_id: int, *, incarnation: int = 0, previous: int = -1) -> int:
-        incarnation_id = bytes([broker_id, incarnation]).rjust(16, b"\1")
+    def register(self, broker_id: int, *, incarnation: int = 0, previous: int = -1, log_dirs: str = "") -> int:
+        registration = self.try_to_register(broker_id, incarnation=incarnation, previous=previous, log_dirs=log_dirs)
+        self.epochs[broker_id] = registration.epoch
+        return registration.epoch
+
+    def try_to_register(
+        self, broker_id: int, *, incarnation: int, previous: int = -1, log_dirs: str = "", is_heard: bool = False
+    ) -> Registration:
+        """Each letter is a directory."""
         command = RegisterFenced(
             broker_id=broker_id,
             endpoints=ENDPOINTS,
-            incarnation_id=incarnation_id,
+            incarnation_id=bytes([broker_id, incarnation]).rjust(16, b"\1"),
             previous_broker_epoch=previous,
+            log_dirs=[it.encode() * 16 for it in log_dirs],
+            is_known_one_heard=is_heard,
         )
-        self.epochs[broker_id] = self.do(command).epoch
-        return self.epochs[broker_id]
+        registration: Registration = self.do(command)
+        return registration
 
     def heartbeat(self, broker_id: int, **wants: bool) -> BrokerState:
         state: BrokerState = self.do(Heartbeat(broker_id, self.epochs[broker_id], self.image.offset, **wants))

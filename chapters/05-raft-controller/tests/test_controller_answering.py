@@ -73,11 +73,7 @@ class House:
         return answered(request, outcome, version)
 
     def register(self, broker_id: int) -> int:
-        listener = Listener(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0)
-        request = BrokerRegistrationRequest(
-            broker_id=broker_id, cluster_id="", incarnation_id=bytes([broker_id] * 16), listeners=[listener]
-        )
-        response = self.ask(request)
+        response = self.ask(registration(broker_id, broker_id))
         assert response.error_code == ErrorCode.NONE
         epoch: int = response.broker_epoch
         return epoch
@@ -89,6 +85,13 @@ class House:
         topic = NewTopic("orders", bytes([1] * 16), assignments=[(0, [1, 2])])
         self.trio.controllers[1].propose(CreateTopics([topic], NodeConfig()))
         self.trio.pump()
+
+
+def registration(broker_id: int, incarnation: int) -> BrokerRegistrationRequest:
+    listener = Listener(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0)
+    return BrokerRegistrationRequest(
+        broker_id=broker_id, cluster_id="", incarnation_id=bytes([incarnation] * 16), listeners=[listener]
+    )
 
 
 def heartbeat(broker_id: int, epoch: int, *, offset: int, leaves: bool = False) -> BrokerHeartbeatRequest:
@@ -122,7 +125,26 @@ def test_who_is_not_registered_with_this_epoch_is_refused_and_has_no_session() -
     epoch = house.register(1)
     assert house.ask(heartbeat(1, epoch + 1, offset=0)).error_code == ErrorCode.STALE_BROKER_EPOCH
     assert house.ask(heartbeat(2, 0, offset=0)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
-    assert house.sessions[1].silent([1, 2], 0) == [1, 2]
+    # The one that is registered was heard then, and not since.
+    assert house.sessions[1].silent([1, 2], 1005) == [2]
+    assert house.sessions[1].silent([1, 2], 1006) == [1, 2]
+
+
+def test_who_comes_with_another_directory_waits_until_the_session_of_who_was_there_is_over() -> None:
+    house = House()
+
+    def register(incarnation: int, directory: int) -> ErrorCode:
+        request = registration(1, incarnation)
+        request.log_dirs = [bytes([directory] * 16)]
+        return ErrorCode(house.ask(request).error_code)
+
+    assert register(1, 1) is ErrorCode.NONE
+    assert register(2, 2) is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert register(3, 1) is ErrorCode.NONE
+    # It is fenced still, and has not been heard for too long.
+    house.sessions[1].forget(1)
+    assert register(2, 2) is ErrorCode.NONE
+    assert house.sessions[1].silent([1], 5) == []
 
 
 def test_a_node_that_does_not_decide_says_so() -> None:

@@ -73,6 +73,36 @@ def test_who_speaks_in_the_name_of_an_earlier_life_is_not_heard() -> None:
     assert metadata.image.live_brokers() == []
 
 
+def test_a_restart_takes_over_at_once_and_a_copied_number_does_not_evict_a_live_broker() -> None:
+    metadata = Metadata()
+    first = metadata.register(1, log_dirs="a")
+    metadata.heartbeat(1)
+    before = metadata.image
+    refused = metadata.try_to_register(1, incarnation=1, log_dirs="b")
+    assert (refused.code, refused.epoch) == (ErrorCode.DUPLICATE_BROKER_REGISTRATION, -1)
+    assert metadata.image is before
+    # The same word said again, and the same directory in another life.
+    assert metadata.try_to_register(1, incarnation=0, log_dirs="b").epoch == first
+    assert metadata.register(1, incarnation=2, log_dirs="ac") > first
+    assert metadata.image.brokers[1].log_dirs == (b"a" * 16, b"c" * 16)
+
+
+def test_another_disk_is_taken_in_when_the_session_of_the_old_one_is_over() -> None:
+    metadata = Metadata()
+    metadata.register(1, log_dirs="a")
+    # Fenced, because it has only begun, or is about to go; but it was heard.
+    refused = metadata.try_to_register(1, incarnation=1, log_dirs="b", is_heard=True)
+    assert refused.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    metadata.heartbeat(1)
+    metadata.do(FenceBroker(1))
+    assert metadata.register(1, incarnation=1, log_dirs="b") > 0
+    # One that did not say what it has, as none did once, is taken for the same one.
+    metadata.heartbeat(1)
+    assert metadata.register(1, incarnation=2) > 0
+    metadata.heartbeat(1)
+    assert metadata.register(1, incarnation=3, log_dirs="c") > 0
+
+
 def test_a_broker_that_comes_back_leads_nothing_until_it_is_heard() -> None:
     metadata = Metadata(1, 2, 3)
     metadata.create([1, 2, 3], [1])
@@ -251,6 +281,7 @@ def test_a_broker_is_forgotten_once_it_is_stopped_and_has_nothing() -> None:
 def test_an_image_with_all_of_this_is_the_same_after_a_snapshot(steps: int) -> None:
     metadata = Metadata(1, 2, 3)
     metadata.create([1, 2, 3], [2, 3])
+    metadata.register(4, log_dirs="ab")
     commands = (FenceBroker(1), Heartbeat(2, metadata.epochs[2], 10**6, wants_shut_down=True), FenceBroker(3))
     for command in commands[:steps]:
         metadata.do(command)

@@ -64,6 +64,7 @@ from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.wire.tables.describe_cluster import DescribeClusterResponse
 from minibroker.wire.tables.describe_quorum import (
     DescribeQuorumRequest,
@@ -78,6 +79,8 @@ log = logging.getLogger(__name__)
 
 _ASK_MS = 3000
 _RETRY_S = 0.05
+_RETRY_TAKEN_S = 0.2
+_SESSIONS_MAX = 3
 _SESSION_CHECK_S = 0.1
 _GOODBYE_MS_MAX = 10_000
 _LONELY_MS_MAX = 1000
@@ -143,6 +146,26 @@ class _Unclean:
     def forget(self) -> None:
         """Another node decides: whatever it has seen, this one has not."""
         self._seen = ()
+
+
+class _Patience:
+    """How long a node puts up with another one that has its number. It says so at once, and then that it ends."""
+
+    def __init__(self, ms: int) -> None:
+        self._ms = ms
+        self._since_ms: int | None = None
+
+    def spend(self, what: str) -> None:
+        """It is still so."""
+        if self._since_ms is None:
+            self._since_ms = monotonic_ms()
+            log.warning("%s: waiting for %d ms at most, in case that it is gone", what, self._ms)
+        if monotonic_ms() - self._since_ms > self._ms:
+            raise BrokerFailure(f"{what}: this one ends. Give it another node.id, or stop the other one first")
+
+    def restore(self) -> None:
+        """It is not so any more."""
+        self._since_ms = None
 
 
 class ClusterNode(ReplicatedNode):
@@ -364,6 +387,30 @@ class ClusterNode(ReplicatedNode):
         while self.authority.image.offset < self.me.broker_epoch:
             await self.quorum.changed()
 
+    async def _ask_for_registration(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
+        """Ask again while our number is another one's: that may be our own last life, if its disk was lost with it."""
+        patience = self._patience_with_another()
+        while True:
+            response = await super()._ask_for_registration(request)
+            if response.error_code != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                return response
+            patience.spend(self._another_is_registered())
+            await asyncio.sleep(_RETRY_TAKEN_S)
+
+    def _patience_with_another(self) -> "_Patience":
+        # A session, and another one if somebody else begins to decide meanwhile.
+        return _Patience(_SESSIONS_MAX * self._config.broker_session_timeout_ms)
+
+    def _another_is_registered(self) -> str:
+        # Whoever follows the metadata knows where.
+        known = self.authority.image.brokers.get(self._node_id)
+        where = f" at {known.host}:{known.port}" if known is not None else ""
+        return f"node {self._node_id} is registered and live{where}, with another directory than {self._directory}"
+
+    @property
+    def _directory(self) -> str:
+        return self._config.log_dirs[0]
+
     async def _await_leader(self) -> None:
         waiting = self._waiting_for_a_majority()
         while self.raft.leader_id < 0:
@@ -379,8 +426,13 @@ class ClusterNode(ReplicatedNode):
     def _waiting_for_a_majority(self) -> Iterator[None]:
         """To be asked again and again while nobody leads: says so, if it is not over in a moment, and what changes."""
         told, told_ms = "", monotonic_ms()
+        patience = self._patience_with_another()
         while True:
             yield
+            if self.quorum.is_doubled:
+                patience.spend(f"node {self._node_id} leads the voters {list(self.raft.voters)}, and is not this one")
+                continue
+            patience.restore()
             if monotonic_ms() - told_ms >= _TELL_MS and told != (now := self._awaited()):
                 log.warning("waiting %s", now)
                 told, told_ms = now, monotonic_ms()

@@ -32,6 +32,8 @@ class RegisterBroker(Command[Registration]):
     is_fenced: bool = False
     previous_broker_epoch: int = -1
     """The epoch it had when it last stopped without losing what it had written; -1 if it cannot say."""
+    log_dirs: Sequence[bytes] = ()
+    """The ids of its data directories (KIP-858): they are the same after a restart, and other ones on another disk."""
     records_max = None
 
     def run(self, image: Image, records: Records) -> Registration:
@@ -59,6 +61,7 @@ class RegisterBroker(Command[Registration]):
             ],
             rack=self.rack,
             fenced=self.is_fenced,
+            log_dirs=list(self.log_dirs),
         )
 
     def refuse(self, code: ErrorCode, message: str) -> Registration:

@@ -10,7 +10,10 @@ _HEAD = """# Configuration
 
 A broker is configured with Kafka's names. They are given on the command line (`minibroker serve --set name=value`) or
 in a file (`--config FILE`, lines of `name=value`). A name that does not exist is refused, with the one that is probably
-meant. What holds for a topic is, in this order:
+meant; one that Kafka has and this broker has not, with what to do instead; and one that stands in the file twice, with
+both lines. One node alone needs none of them. Whoever sets `controller.quorum.voters` must set `node.id`, too. A
+listener is `PLAINTEXT`: one with a name that promises TLS or SASL is refused, because there are none yet. What holds
+for a topic is, in this order:
 
 1. what the topic sets itself, when it is created or altered;
 2. what was set for this broker while it runs, under the broker's name of the same thing;

@@ -57,6 +57,8 @@ class BrokerImage:
     epoch: int
     endpoints: tuple[Endpoint, ...] = ()
     in_controlled_shutdown: bool = False
+    log_dirs: tuple[bytes, ...] = ()
+    """The ids of its data directories; none of one that did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,7 @@ class Builder:
             epoch=record.broker_epoch,
             endpoints=endpoints,
             in_controlled_shutdown=record.in_controlled_shutdown,
+            log_dirs=tuple(record.log_dirs),
         )
 
     def _broker(self, broker_id: int, broker_epoch: int) -> BrokerImage:
@@ -306,6 +309,7 @@ class Builder:
             broker,
             is_fenced=broker.is_fenced if record.fenced == 0 else record.fenced > 0,
             in_controlled_shutdown=broker.in_controlled_shutdown or record.in_controlled_shutdown > 0,
+            log_dirs=tuple(record.log_dirs) or broker.log_dirs,
         )
 
     def on_producer_ids(self, record: ProducerIdsRecord) -> None:

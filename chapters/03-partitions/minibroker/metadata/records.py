@@ -207,17 +207,26 @@ RECORDS: dict[int, type[MetadataRecord]] = {
     if record.schema.key is not None
 }
 
-# The version that each record is written in; what is not named is written in version 0.
+# The version that each record is written in; what is not named is written in version 0. They are as old as can be, so
+# that a program of before reads them, too.
 _WRITTEN: dict[type[MetadataRecord], int] = {RegisterBrokerRecord: 1, BrokerRegistrationChangeRecord: 1}
+_WITH_LOG_DIRS = 3
 
 
 def encode_record(record: MetadataRecord) -> bytes:
     """Put the frame around a record."""
     key = record.schema.key
     assert key in RECORDS, f"{type(record).__name__} is not among the metadata records"
-    version = _WRITTEN.get(type(record), 0)
+    version = _version_of(record)
     frame = encode_unsigned_varint(FRAME_VERSION) + encode_unsigned_varint(key) + encode_unsigned_varint(version)
     return frame + record.encode(version)
+
+
+def _version_of(record: MetadataRecord) -> int:
+    # A broker that does not say which directories it has is written as it was before there were such ids.
+    if isinstance(record, RegisterBrokerRecord) and record.log_dirs:
+        return _WITH_LOG_DIRS
+    return _WRITTEN.get(type(record), 0)
 
 
 def decode_record(data: bytes) -> MetadataRecord:

@@ -50,6 +50,7 @@ def _broker(broker: BrokerImage) -> RegisterBrokerRecord:
         rack=broker.rack,
         fenced=broker.is_fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
+        log_dirs=list(broker.log_dirs),
     )
 
 

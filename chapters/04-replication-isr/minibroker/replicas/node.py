@@ -52,6 +52,7 @@ from minibroker.wire.tables.broker_registration import Listener as RegisteredLis
 from minibroker.wire.tables.create_topics import CreatableTopic, CreateTopicsRequest
 from minibroker.wire.tables.fetch import FetchRequest
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
+from minibroker.wire.uuids import parse_uuid
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +183,7 @@ class ReplicatedNode(Node):
             incarnation_id=new_id_bytes(),
             rack=self._config.broker_rack,
             previous_broker_epoch=self._previous_broker_epoch(voter.image),
+            log_dirs=_directories(identity),
         )
         result = voter.propose(command).result
         if result.code is not ErrorCode.NONE:
@@ -212,18 +214,23 @@ class ReplicatedNode(Node):
             incarnation_id=new_id_bytes(),
             listeners=[RegisteredListener(**endpoint._asdict())],
             rack=self._config.broker_rack,
+            log_dirs=_directories(identity),
         )
         return await self._register(previous_broker_epoch)
 
     async def _register(self, previous_broker_epoch: int) -> int:
         assert self._registration is not None
         self._registration.previous_broker_epoch = previous_broker_epoch
-        response: BrokerRegistrationResponse = await self._ask_who_decides(self._registration)
+        response = await self._ask_for_registration(self._registration)
         if response.error_code:
             code = known_code(response.error_code)
             raise BrokerFailure(f"node {self._node_id} could not be registered: {code.name}: {code.message}")
         self._remember(response.broker_epoch)
         return response.broker_epoch
+
+    async def _ask_for_registration(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
+        response: BrokerRegistrationResponse = await self._ask_who_decides(request)
+        return response
 
     async def _register_again(self, late_epoch: int) -> None:
         """What an earlier life of this node had sent was heard after our own word, so ours does not count any more.
@@ -554,6 +561,11 @@ class ReplicatedNode(Node):
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._peers.close()
+
+
+def _directories(identity: Identity) -> list[bytes]:
+    # A directory from before there were such ids has none.
+    return [parse_uuid(identity.directory_id)] if identity.directory_id else []
 
 
 def _is_possible(name: str) -> bool:

@@ -171,19 +171,25 @@ class Decisions:
         request = call.request
         if request.cluster_id != self._authority.image.cluster_id:
             return BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
-        command = self.register_command(
+        return proposed(
+            self._authority.propose(self._registration(request)),
+            lambda registration: self._registered(request.broker_id, registration),
+            timeout_ms=DECISION_MS_MAX,
+            expire=lambda: BrokerRegistrationResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
+        )
+
+    def _registration(self, request: BrokerRegistrationRequest) -> RegisterReplicas:
+        return self.register_command(
             broker_id=request.broker_id,
             endpoints=[Endpoint(it.name, it.host, it.port, it.security_protocol) for it in request.listeners],
             incarnation_id=bytes(request.incarnation_id),
             rack=request.rack,
             previous_broker_epoch=request.previous_broker_epoch,
+            log_dirs=[bytes(it) for it in request.log_dirs],
         )
-        return proposed(
-            self._authority.propose(command),
-            _registered,
-            timeout_ms=DECISION_MS_MAX,
-            expire=lambda: BrokerRegistrationResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
-        )
+
+    def _registered(self, broker_id: int, registration: Registration) -> Response:  # noqa: ARG002
+        return BrokerRegistrationResponse(error_code=registration.code, broker_epoch=registration.epoch)
 
     def allocate_producer_ids(self, call: Call[AllocateProducerIdsRequest]) -> Answer:
         """The handler of AllocateProducerIds."""
@@ -245,10 +251,6 @@ def _altered(partitions: list[AlteredPartition]) -> Response:
     return AlterPartitionResponse(
         topics=[TopicAltered(topic_id=topic_id, partitions=found) for topic_id, found in topics.items()]
     )
-
-
-def _registered(registration: Registration) -> Response:
-    return BrokerRegistrationResponse(error_code=registration.code, broker_epoch=registration.epoch)
 
 
 def _allocated(block: ProducerIds) -> Response:

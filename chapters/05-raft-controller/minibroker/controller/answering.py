@@ -1,11 +1,13 @@
 """The handlers of the controller: what brokers and operators ask of whoever decides. A pure module."""
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced, UnregisterBroker, Unregistered
 from minibroker.controller.moving import AlterMovingPartitions, ElectMovingLeaders, Move, Moved, ReassignPartitions
 from minibroker.controller.sessions import Sessions
 from minibroker.metadata.authority import Authority
+from minibroker.metadata.commands import Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Image
 from minibroker.partitions.registry import Answer, Call, proposed
@@ -20,6 +22,7 @@ from minibroker.wire.tables.alter_partition_reassignments import (
     ReassignableTopicResponse,
 )
 from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest
 from minibroker.wire.tables.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -48,6 +51,17 @@ class ControllerDecisions(Decisions):
         super().__init__(authority, node, live=live)
         self._sessions = sessions
         self._clock = clock
+
+    def _registration(self, request: BrokerRegistrationRequest) -> RegisterFenced:
+        command = super()._registration(request)
+        assert isinstance(command, RegisterFenced)
+        return replace(command, is_known_one_heard=self._sessions.is_alive(request.broker_id, self._clock()))
+
+    def _registered(self, broker_id: int, registration: Registration) -> Response:
+        # It has been heard, though it says nothing for as long as it opens its logs.
+        if registration.code is ErrorCode.NONE:
+            self._sessions.touch(broker_id, self._clock())
+        return super()._registered(broker_id, registration)
 
     def heartbeat(self, call: Call[BrokerHeartbeatRequest]) -> Answer:
         """The handler of BrokerHeartbeat."""

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from minibroker.controller.moving import ElectMovingLeaders
+from minibroker.metadata.commands import Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
@@ -66,9 +67,30 @@ def _live_without(image: Image, broker_id: int) -> set[int]:
 
 @dataclass(frozen=True)
 class RegisterFenced(RegisterReplicas):
-    """A broker registers. It is fenced until it is heard to have caught up with the metadata."""
+    """A broker registers. It is fenced until it is heard to have caught up with the metadata.
+
+    A restart takes the place of the life before it at once: a directory is locked by who uses it, so that life is over.
+    Who comes with another directory may be another machine with a number that was copied. It is refused as long as the
+    one that is registered may be alive, because that one must not have to go. Where the disk of a broker was replaced,
+    that is for no longer than a session.
+    """
 
     is_fenced: bool = True
+    is_known_one_heard: bool = False
+    """Whether the broker that is registered was heard within its session."""
+
+    def run(self, image: Image, records: Records) -> Registration:
+        """Take it in, unless another one has its number and is there."""
+        known = image.brokers.get(self.broker_id)
+        if known is not None and self._is_another(known) and (self.is_known_one_heard or not known.is_fenced):
+            message = f"broker {self.broker_id} is registered at {known.host}:{known.port}, with another directory"
+            return self.refuse(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
+        return super().run(image, records)
+
+    def _is_another(self, known: BrokerImage) -> bool:
+        # Who did not say which directory it has can be told from nobody.
+        is_elsewhere = bool(known.log_dirs) and bool(self.log_dirs) and not set(known.log_dirs) & set(self.log_dirs)
+        return is_elsewhere and known.incarnation_id != self.incarnation_id
 
     def _change(
         self, image: Image, topic: TopicImage, number: int, partition: PartitionImage, *, has_all: bool

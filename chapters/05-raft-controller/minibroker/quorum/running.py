@@ -47,6 +47,7 @@ from minibroker.quorum.translating import (
 from minibroker.raft.election import NOBODY
 from minibroker.raft.messages import Fetched, FetchSnapshot, Send, SnapshotFetched, SnapshotId, Vote
 from minibroker.raft.node import FETCH_BYTES_MAX, Raft
+from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.voters import VoterKey
 from minibroker.replicas.peers import Line, Peers
@@ -114,6 +115,8 @@ class Quorum:
         """The leader that has answered last, and when."""
         self.unreached: set[int] = set()
         """Who did not answer when it was told something last."""
+        self.is_doubled = False
+        """Whether others say that a node of our number leads: another one, or this one before its disk was lost."""
 
     # After each event -------------------------------------------------------------------------------------------------
 
@@ -277,8 +280,14 @@ class Quorum:
         if fetched.code is ErrorCode.NONE:
             self.heard = (target, now_ms)
         self.raft.on_fetched(position, fetched, now_ms)
+        self.is_doubled = self._is_doubled(fetched)
         self.step()
         return fetched.code is ErrorCode.NONE
+
+    def _is_doubled(self, fetched: Fetched) -> bool:
+        raft = self.raft
+        has_led = raft.role in (Role.LEADER, Role.RESIGNED)
+        return not has_led and (fetched.epoch, fetched.leader_id) == (raft.epoch, raft.me.node_id)
 
     def _note_stranger(self, node_id: int, code: int) -> None:
         """One that is of another cluster may be in the wrong place. If most of the voters are, this node is."""
