@@ -351,6 +351,36 @@ def test_a_machine_with_a_number_that_was_copied_evicts_nobody(quorum: QuorumClu
     assert quorum.controller() == decides
 
 
+def test_one_node_becomes_three_when_the_others_come_to_it(tmp_path: Path) -> None:
+    """As `docs/operations/three-machines.md` says, with one of the two others."""
+    with Pair(tmp_path, size=2) as pair:
+        one, two = pair[1], pair[2]
+        topic = pair.create(unique("kept"), [[1]])
+        alone, both = one.settings, (f"{one.settings[0]},2@{two.address}", *one.settings[1:])
+        # Whoever names itself among the voters from the beginning would begin another cluster.
+        two.kill()
+        shutil.rmtree(two.data)
+        two.settings = both
+        two.begin()
+        eventually(lambda: "[1] are of another cluster, which has begun without" in two.log(), "node 2 says so")
+        two.kill()
+        shutil.rmtree(two.data)
+        two.settings = alone
+        two.restart()
+        two.stop()
+        two.settings = both
+        two.restart()
+        assert "the voters of cluster" in two.log()
+        assert run(one.address, "cluster", "add-voter", "2").returncode == 0
+        assert sorted(voters(pair, at=1)) == [1, 2]
+        assert pair.state(topic, at=2) is not None
+        # What the log says counts, and the file may say the same.
+        one.stop()
+        one.settings = both
+        one.restart()
+        assert "the voters of cluster" not in one.logs[-1].read_text()
+
+
 def voters(quorum: QuorumCluster, *, at: int) -> dict[int, bytes]:
     """Who votes, and with which directory."""
     state = quorum.quorum(at=at)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -44,8 +45,10 @@ def test_a_node_says_when_it_is_ready_and_how_to_reach_it(tmp_path: Path, minibr
         process.send_signal(signal.SIGTERM)
         stdout, stderr = process.communicate(timeout=60)
     assert stdout == ""
+    (cluster_id,) = re.findall("^cluster.id=(.*)$", (tmp_path / "data/meta.properties").read_text(), re.MULTILINE)
     assert stderr == (
-        f"data is in {tmp_path / 'data'}; stop with Ctrl-C\ntry: minibroker topics list --bootstrap-server {address}\n"
+        f"data is in {tmp_path / 'data'}, of cluster {cluster_id}, whose voters are [1]; stop with Ctrl-C\n"
+        f"try: minibroker topics list --bootstrap-server {address}\n"
     )
 
 
@@ -102,6 +105,23 @@ def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path, minibroker: 
     result = minibroker("serve", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_directory_in_whose_log_the_node_votes_alone_is_not_one_of_a_cluster_of_three(
+    tmp_path: Path, minibroker: Run
+) -> None:
+    """It would lead a cluster of its own, at an address that is another one's (O17)."""
+    with started(tmp_path / "data", "--set", "node.id=3") as process:
+        ready(process)
+    at = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--set", "node.id=3")
+    voters = "controller.quorum.voters=1@127.0.0.1:1,2@127.0.0.1:2,3@127.0.0.1:3"
+    result = minibroker("serve", *at, "--set", voters)
+    assert (result.returncode, result.stdout) == (1, "")
+    (told,) = result.stderr.splitlines()
+    assert "in which node 3 votes alone, and controller.quorum.voters names [1, 2, 3]" in told
+    # Nothing is lost by having tried.
+    with started(tmp_path / "data", "--set", "node.id=3") as process:
+        ready(process)
 
 
 # Settings.

@@ -347,6 +347,7 @@ class ClusterNode(ReplicatedNode):
             snapshots=snapshots,
             clock=wall_clock_ms,
         )
+        self._check_whose_log(identity)
         controller = Controller(
             self.raft, Image(cluster_id=identity.cluster_id), clock=wall_clock_ms, done=self._on_done
         )
@@ -364,6 +365,32 @@ class ClusterNode(ReplicatedNode):
             snapshot_bytes=self._config.metadata_snapshot_bytes,
         )
         controller.image = self.quorum.image_of_snapshot()
+
+    def _check_whose_log(self, identity: Identity) -> None:
+        """Who votes is said by the log. A file that names others may be that of another cluster."""
+        named, known = sorted(it.node_id for it in self._config.quorum_voters), sorted(self.raft.voters)
+        if not named or named == known:
+            return
+        if known == [self._node_id]:
+            # It would decide alone, where clients look for the others' cluster.
+            raise BrokerFailure(
+                f"{self._directory} is of cluster {identity.cluster_id}, in which node {self._node_id} votes alone, "
+                f"and controller.quorum.voters names {named}: give this node a directory of its own (log.dirs). Or, if "
+                f"that cluster is to grow, name node {self._node_id} alone there, and let the others vote with "
+                "`minibroker cluster add-voter`"
+            )
+        log.warning(
+            "the voters of cluster %s are %s, as its log says; controller.quorum.voters names %s: there this node looks"
+            " for the cluster, and who votes is changed with `minibroker cluster add-voter` and `remove-voter`",
+            identity.cluster_id,
+            known,
+            named,
+        )
+
+    def whose_data(self) -> str:
+        """Where the data are, and of which cluster."""
+        image, voters = self.authority.image, sorted(self.raft.voters)
+        return f"data is in {self._directory}, of cluster {image.cluster_id}, whose voters are {voters}"
 
     def _on_active(self) -> None:
         log.info("node %d decides from now on, in epoch %d", self._node_id, self.raft.epoch)
@@ -446,8 +473,16 @@ class ClusterNode(ReplicatedNode):
             if needs_all
             else f"until a majority of the voters {voters} is there"
         )
-        missed = sorted(self.quorum.unreached & set(voters))
-        return f"{what}; no answer from {missed}" if missed else what
+        missed, strangers = sorted(self.quorum.unreached & set(voters)), sorted(self.quorum.strangers)
+        if missed:
+            what += f"; no answer from {missed}"
+        if strangers:
+            what += (
+                f"; {strangers} are of another cluster, which has begun without this node. If that is the one to join, "
+                f"name only {strangers} in controller.quorum.voters, start this one with an empty directory, and then "
+                "let it vote with `minibroker cluster add-voter`"
+            )
+        return what
 
     async def _ask_who_decides(self, request: Any) -> Any:
         """Ask the leader of the quorum; whoever that is by then, if it changes."""

@@ -42,13 +42,13 @@ def settings_from(*, data: str | None, listen: str | None, file: str | None, pai
 def serve(settings: Settings, *, trace: bool, is_child: bool = False) -> None:
     """Run a node until it is told to stop."""
     config = _config(settings)
-    data = ", ".join(config.log_dirs)
 
-    def on_ready(addresses: list[str]) -> None:
+    def on_ready(started: node.Node) -> None:
+        assert isinstance(started, ClusterNode)
         if not is_child:
-            click.echo(f"data is in {data}; stop with Ctrl-C", err=True)
-            click.echo(f"try: minibroker topics list --bootstrap-server {addresses[0]}", err=True)
-        click.echo(f"ready: {','.join(addresses)}")
+            click.echo(f"{started.whose_data()}; stop with Ctrl-C", err=True)
+            click.echo(f"try: minibroker topics list --bootstrap-server {started.address}", err=True)
+        click.echo(f"ready: {started.address}")
         sys.stdout.flush()
 
     if is_child:

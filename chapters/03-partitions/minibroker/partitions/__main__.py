@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     config = NodeConfig({"log.dirs": data, "listeners": f"PLAINTEXT://{address}"})
     try:
-        asyncio.run(serve(config, on_ready=lambda addresses: print(f"ready: {','.join(addresses)}", flush=True)))
+        asyncio.run(serve(config, on_ready=lambda node: print(f"ready: {node.address}", flush=True)))
     except BrokerFailure as failure:
         sys.exit(str(failure))
 

@@ -346,7 +346,7 @@ async def serve(
     config: NodeConfig,
     *,
     trace: TextIO | None = None,
-    on_ready: Callable[[list[str]], None] = lambda _addresses: None,
+    on_ready: Callable[[Node], None] = lambda _node: None,
     kind: type[Node] = Node,
 ) -> None:
     """Run a node until SIGTERM or SIGINT; later chapters have other kinds of nodes."""
@@ -358,7 +358,7 @@ async def serve(
     # A node may have to wait for others before it can start. It is told to stop all the same.
     if not await _unless(stopped, node.start()):
         return
-    on_ready([node.address])
+    on_ready(node)
     try:
         await _unless(stopped, node.watch())
     finally:

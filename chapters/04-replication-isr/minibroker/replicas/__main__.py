@@ -16,7 +16,7 @@ from minibroker.log.errors import LogError
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import MetadataError
 from minibroker.partitions.errors import BrokerFailure
-from minibroker.partitions.node import serve
+from minibroker.partitions.node import Node, serve
 from minibroker.replicas.node import ReplicatedNode
 from minibroker.replication.authority import Election
 from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
@@ -61,8 +61,8 @@ def _serve(options: argparse.Namespace) -> None:
     }
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
 
-    def on_ready(addresses: list[str]) -> None:
-        print(f"ready: {','.join(addresses)}", flush=True)
+    def on_ready(node: Node) -> None:
+        print(f"ready: {node.address}", flush=True)
 
     asyncio.run(serve(NodeConfig(settings), on_ready=on_ready, kind=ReplicatedNode))
 

@@ -105,7 +105,8 @@ class Quorum:
         self.snapshot_bytes = snapshot_bytes
         self._told: dict[VoterKey, int] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._strangers: set[int] = set()
+        self.strangers: set[int] = set()
+        """Who said, when it was asked last, that it is of another cluster."""
         self._asked: dict[asyncio.Task[Any], tuple[int, Line]] = {}
         self._changed = asyncio.Event()
         self._seen = (0, 0)
@@ -275,7 +276,7 @@ class Quorum:
             self._note_stranger(target, response.error_code)
             self.raft.on_unanswered()
             return False
-        self._strangers.discard(target)
+        self.strangers.discard(target)
         now_ms = monotonic_ms()
         if fetched.code is ErrorCode.NONE:
             self.heard = (target, now_ms)
@@ -292,11 +293,11 @@ class Quorum:
     def _note_stranger(self, node_id: int, code: int) -> None:
         """One that is of another cluster may be in the wrong place. If most of the voters are, this node is."""
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
-            self._strangers.add(node_id)
-        if len(self._strangers) >= self.raft.voters.majority:
+            self.strangers.add(node_id)
+        if len(self.strangers) >= self.raft.voters.majority:
             raise BrokerFailure(
                 f"the data of node {self.raft.me.node_id} are of cluster {self._cluster_id}, and the nodes"
-                f" {sorted(self._strangers)} of controller.quorum.voters are of another one: correct log.dirs or the"
+                f" {sorted(self.strangers)} of controller.quorum.voters are of another one: correct log.dirs or the"
                 " voters"
             )
 
