@@ -466,10 +466,10 @@ class QuorumNode:
         if self._is_fetching:
             return
         request: Fetch | FetchSnapshot | None
-        request = self.raft.snapshot_position(self.snapshots.received(self.raft.snapshot_wanted))
+        target = self.raft.target()
+        request = self.raft.snapshot_position(self.snapshots.received(self.raft.snapshot_wanted, target))
         if request is None:
             request = self.raft.position()
-        target = self.raft.target()
         if request is None or target in (-1, self.node_id):
             self._later(50, self._fetch)
             return
@@ -481,7 +481,7 @@ class QuorumNode:
             other.process,
             Said(request),
             partial(other.on_fetch, request),
-            partial(self._on_fetched, number, request),
+            partial(self._on_fetched, number, target, request),
         )
         self.process.after(FETCH_TIMEOUT_MS, partial(self._on_timeout, number))
 
@@ -491,7 +491,7 @@ class QuorumNode:
             self.raft.on_unanswered()
             self._fetch()
 
-    def _on_fetched(self, number: int, request: Fetch | FetchSnapshot, said: Said) -> None:
+    def _on_fetched(self, number: int, source: int, request: Fetch | FetchSnapshot, said: Said) -> None:
         answer = said.message
         assert isinstance(answer, Fetched | SnapshotFetched)
         # An answer that comes after its time is out is an answer all the same.
@@ -505,17 +505,18 @@ class QuorumNode:
             self.raft.on_fetched(request, answer, self.process.now_ms)
         else:
             assert isinstance(request, FetchSnapshot)
-            self._on_piece(request, answer)
+            self._on_piece(source, request, answer)
         if is_last and answer.code is ErrorCode.NONE:
             self._fetch()
         elif is_last:
             self._later(40, self._fetch)
 
-    def _on_piece(self, request: FetchSnapshot, found: SnapshotFetched) -> None:
-        if not self.raft.on_snapshot_fetched(found, self.process.now_ms):
+    def _on_piece(self, source: int, request: FetchSnapshot, found: SnapshotFetched) -> None:
+        if found.code is ErrorCode.SNAPSHOT_NOT_FOUND:
             self.snapshots.give_up()
+        if not self.raft.on_snapshot_fetched(found, self.process.now_ms):
             return
-        if self.snapshots.receive(request.snapshot, found.position, found.data, found.size):
+        if self.snapshots.receive(request.snapshot, source, found.position, found.data, size=found.size):
             assert self.snapshots.voters is not None
             self.raft.on_snapshot(request.snapshot, self.snapshots.voters)
             self.world.states.reach("snapshot taken over")
@@ -527,11 +528,11 @@ class QuorumNode:
     # Serving ----------------------------------------------------------------------------------------------------------
 
     def on_fetch(self, request: Fetch | FetchSnapshot, reply: Reply) -> None:
+        if self.raft.is_leader and request.epoch == self.raft.epoch:
+            self.heard_ms[request.replica] = self.world.scheduler.now_ms
         if isinstance(request, FetchSnapshot):
             reply(Said(self._piece(request)))
             return
-        if self.raft.is_leader and request.epoch == self.raft.epoch:
-            self.heard_ms[request.replica] = self.world.scheduler.now_ms
         bytes_max, now_ms = self.chance.choice(self.world.quorum_fetch_bytes), self.process.now_ms
 
         def attempt(*, is_last: bool = False) -> bool:
@@ -548,7 +549,7 @@ class QuorumNode:
             self.wait(attempt, FETCH_WAIT_MS, lambda: attempt(is_last=True))
 
     def _piece(self, request: FetchSnapshot) -> SnapshotFetched:
-        code, raft = self.raft.on_fetch_snapshot(request), self.raft
+        code, raft = self.raft.on_fetch_snapshot(request, self.process.now_ms), self.raft
         piece = self.snapshots.piece(request.snapshot, request.position, SNAPSHOT_PIECE_BYTES)
         if code is ErrorCode.NONE and piece is None:
             code = ErrorCode.SNAPSHOT_NOT_FOUND

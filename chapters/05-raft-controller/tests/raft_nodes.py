@@ -6,6 +6,7 @@ from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.memory import MemoryFiles
 from minibroker.raft.election import Ballot
 from minibroker.raft.node import Raft, RaftSettings
+from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replication.epochs import EpochCache
 from minibroker.segments.config import LogConfig
@@ -46,7 +47,7 @@ class QuorumNode:
         self.config = config
         self.clock = clock
 
-    def open(self, now_ms: int) -> Raft:
+    def open(self, now_ms: int, *, snapshots: SnapshotFiles | None = None) -> Raft:
         """Start the process: read what the disk holds."""
         epochs = EpochCache(self.files, DIRECTORY)
         log = SegmentedLog.open(self.files, DIRECTORY, self.config, companions=[epochs])
@@ -60,6 +61,7 @@ class QuorumNode:
             chance=self.chance,
             now_ms=now_ms,
             settings=self.settings,
+            snapshots=snapshots,
             clock=self.clock,
         )
         return self.raft

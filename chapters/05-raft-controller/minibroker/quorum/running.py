@@ -258,7 +258,7 @@ class Quorum:
 
     async def _fetch_once(self) -> bool:
         """Keep one fetch under way; return whether to ask again at once."""
-        wanted = self.raft.snapshot_position(self.snapshots.received(self.raft.snapshot_wanted))
+        wanted = self.raft.snapshot_position(self.snapshots.received(self.raft.snapshot_wanted, self.raft.target()))
         if wanted is not None:
             return await self._fetch_snapshot(wanted)
         position, target = self.raft.position(), self.raft.target()
@@ -304,18 +304,19 @@ class Quorum:
     async def _fetch_snapshot(self, wanted: FetchSnapshot) -> bool:
         """Fetch the next piece of a snapshot; with the last one, go on from it."""
         request = snapshot_request(wanted, self._cluster_id, bytes_max=_SNAPSHOT_PIECE_BYTES)
+        source = self.raft.target()
         try:
-            response = await self.ask(
-                self.raft.target(), request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _PATIENCE_MS
-            )
+            response = await self.ask(source, request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _PATIENCE_MS)
         except ClientError as error:
             log.debug("snapshot: %s", error)
             return False
         found = snapshot_fetched_of(response)
-        if found is None or not self.raft.on_snapshot_fetched(found, monotonic_ms()):
+        if found is not None and found.code is ErrorCode.SNAPSHOT_NOT_FOUND:
+            # There is a newer one. Whatever else is wrong, what is here stays good: who leads may lead again.
             self.snapshots.give_up()
+        if found is None or not self.raft.on_snapshot_fetched(found, monotonic_ms()):
             return False
-        if self.snapshots.receive(wanted.snapshot, found.position, found.data, found.size):
+        if self.snapshots.receive(wanted.snapshot, source, found.position, found.data, size=found.size):
             assert self.snapshots.voters is not None
             self.raft.on_snapshot(wanted.snapshot, self.snapshots.voters)
             self.controller.reset(self.image_of_snapshot())
@@ -423,7 +424,7 @@ class Quorum:
         wanted = snapshot_fetch_of(call.request)
         if self.is_foreign(call.request.cluster_id) or wanted is None:
             return FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
-        code, raft = self.raft.on_fetch_snapshot(wanted), self.raft
+        code, raft = self.raft.on_fetch_snapshot(wanted, monotonic_ms()), self.raft
         piece = self.snapshots.piece(
             wanted.snapshot, wanted.position, min(call.request.max_bytes, _SNAPSHOT_PIECE_BYTES)
         )

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from minibroker.log.batch import BatchBuilder
-from minibroker.log.errors import StorageError
+from minibroker.log.errors import LogError, StorageError
 from minibroker.partitions.partition import NO_EPOCH, NO_OFFSET
 from minibroker.raft.control import add_voters, leader_change, voter_sets
 from minibroker.raft.election import NOBODY, Ballot, Election
@@ -44,6 +44,7 @@ from minibroker.raft.messages import (
     Voted,
 )
 from minibroker.raft.roles import NEXT, Cause, Role
+from minibroker.raft.snapshots import WAY_OUT
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.follower import common_end
@@ -159,7 +160,13 @@ class Raft:
     def _begin_where_the_snapshot_ends(self) -> None:
         """Do again what a crash may have prevented after a snapshot was on the disk: the log begins where it ends."""
         latest, log = self.snapshots.latest, self.log
-        if latest is None or log.log_start_offset == latest.end_offset:
+        end_offset = 0 if latest is None else latest.end_offset
+        if log.log_start_offset > end_offset:
+            raise LogError(
+                f"the metadata log starts at offset {log.log_start_offset}, and the newest snapshot ends at"
+                f" {end_offset}: what was in between is gone. If a snapshot is missing, {WAY_OUT}"
+            )
+        if latest is None or log.log_start_offset == end_offset:
             return
         # A snapshot stands for what is decided. A log that does not lead up to it goes another way, or ends before.
         is_continued = log.log_end_offset >= latest.end_offset
@@ -504,6 +511,8 @@ class Raft:
         code = self._refusal(request.epoch)
         if code is not ErrorCode.NONE:
             return Fetched(code, self.epoch, self.leader_id)
+        # It lives, whatever it gets: `_heard_from` notes that, and returns what is known of it.
+        progress = self._heard_from(request.replica, now_ms)
         # What it needs is only in a snapshot any more: tell it which.
         if self._needs_snapshot(request):
             return self._fetched(snapshot=self.snapshots.latest)
@@ -514,9 +523,8 @@ class Raft:
         # It asks for what is behind our end, and names no epoch that would say why: that is out of range.
         if request.offset > self.log.log_end_offset:
             return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, self.epoch, self.leader_id)
-        # It has everything before that offset, on its disk; `_heard_from` knows it, and notes that it lives. A question
-        # that has waited may be looked at again after a later one: within an epoch nobody goes back.
-        progress = self._heard_from(request.replica, now_ms)
+        # It has everything before that offset, on its disk. A question that has waited may be looked at again after a
+        # later one: within an epoch nobody goes back.
         progress.end_offset = max(progress.end_offset, request.offset)
         # What is decided by that, the answer tells already.
         self._advance()
@@ -661,9 +669,12 @@ class Raft:
         self.epochs.truncate_end(self.log.log_end_offset)
         self._sets = [it for it in self._sets if it[0] < self.log.log_end_offset]
 
-    def on_fetch_snapshot(self, request: FetchSnapshot) -> ErrorCode:
-        """Whether a piece of a snapshot may be given: only by who leads."""
-        return self._refusal(request.epoch)
+    def on_fetch_snapshot(self, request: FetchSnapshot, now_ms: int) -> ErrorCode:
+        """Whether a piece of a snapshot may be given: only by who leads. Who asks for one is heard, as with a fetch."""
+        code = self._refusal(request.epoch)
+        if code is ErrorCode.NONE:
+            self._heard_from(request.replica, now_ms)
+        return code
 
     def snapshot_position(self, received: int) -> FetchSnapshot | None:
         """The piece of a snapshot to fetch next, of whom we follow."""

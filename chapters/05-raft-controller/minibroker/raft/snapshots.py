@@ -4,7 +4,8 @@
 
 The file is a short log, in Kafka's format: a control batch that begins it and names the voters, batches of records, and
 a control batch that ends it. One without its end is no snapshot. It is written beside, flushed, and renamed, so it is
-there as a whole or not at all; then, and not before, may the log forget what is in it.
+there as a whole or not at all; then, and not before, may the log forget what is in it. So a file with this name that
+cannot be read is damage, and no node begins without what it stood for.
 
 A follower that needs what the log has forgotten fetches the file, piece by piece, and goes on from where it ends.
 """
@@ -22,6 +23,7 @@ from minibroker.raft.voters import VoterSet, decode_voters
 
 SUFFIX = ".checkpoint"
 PART = ".part"
+WAY_OUT = "restore it, or start the node with an empty data directory, and let it come back as a new voter"
 RECORDS_PER_BATCH = 500
 _HEADER = struct.Struct(">hqb")  # version, timestamp of the last record, tagged fields
 _FOOTER = struct.Struct(">hb")  # version, tagged fields
@@ -35,19 +37,24 @@ class SnapshotFiles:
         self._directory = directory
         self.latest: SnapshotId | None = None
         self.voters: VoterSet | None = None
-        self._receiving: SnapshotId | None = None
+        self._receiving: tuple[SnapshotId, int] | None = None
         self._received = 0
-        names = sorted(self._names())
-        if names:
-            # A process may have died between the rename and its flush; the log is cut by what is found here.
-            files.fsync_directory(directory)
-        for snapshot in names:
-            try:
-                self.voters, _values = decode(self._content(snapshot))
-                self.latest = snapshot
-            except LogError:
-                # A file that does not end was never a snapshot.
-                continue
+        self._open()
+
+    def _open(self) -> None:
+        """Find the newest. It has its name, so it was whole, and flushed; one that cannot be read is damaged since.
+
+        To take it for none would be to forget what is decided. The others go on without this node, so it may refuse.
+        """
+        self.latest = max(self._names(), default=None)
+        if self.latest is None:
+            return
+        # A process may have died between the rename and its flush; the log is cut by what is found here.
+        self._files.fsync_directory(self._directory)
+        try:
+            self.voters, _values = decode(self._content(self.latest))
+        except LogError as error:
+            raise LogError(f"{self._path(self.latest)} is damaged ({error}): {WAY_OUT}") from error
 
     def _names(self) -> list[SnapshotId]:
         found = []
@@ -107,19 +114,22 @@ class SnapshotFiles:
         finally:
             file.close()
 
-    def received(self, snapshot: SnapshotId | None) -> int:
-        """How much of a snapshot is here. Of another one than before, nothing is: its pieces are no part of it."""
-        return self._received if snapshot == self._receiving else 0
+    def received(self, snapshot: SnapshotId | None, source: int) -> int:
+        """How much of a snapshot is here. Of another one than before, nothing is: its pieces are no part of it.
+
+        Neither are those of another node: its file says the same, but not byte by byte.
+        """
+        return self._received if (snapshot, source) == self._receiving else 0
 
     def give_up(self) -> None:
         """What was fetched so far is of no use."""
         self._receiving, self._received = None, 0
 
-    def receive(self, snapshot: SnapshotId, position: int, data: bytes, size: int) -> bool:
-        """Take a piece; return whether the snapshot is whole now."""
-        if position != self.received(snapshot):
+    def receive(self, snapshot: SnapshotId, source: int, position: int, data: bytes, *, size: int) -> bool:
+        """Take a piece from a node; return whether the snapshot is whole now."""
+        if position != self.received(snapshot, source):
             return False
-        self._receiving = snapshot
+        self._receiving = (snapshot, source)
         self._received = position
         self._put(snapshot, data, position)
         self._received += len(data)
