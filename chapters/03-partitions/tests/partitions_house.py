@@ -70,7 +70,7 @@ class House:
             )
         )
         self.store = self.make_store()
-        self.store.start(self.authority.image, is_removed=self.authority.is_removed)
+        self.store.start(self.authority.image, removed_topics=self.authority.removed_topics)
         self.authority.subscribe(self.store.follow)
         self.registry = Registry()
         add = self.registry.add

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Collection
 from random import Random
 
 import pytest
@@ -11,6 +12,7 @@ from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.commands import AlterConfigs, ConfigChange, CreatePartitions, MorePartitions, ResourceChange
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.partitions.errors import Refused
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import uuid_text
 
@@ -114,6 +116,36 @@ def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_start() -> 
     assert "orders-1" in first.files.list("data")
     again = House(first.files)
     assert not any(name.startswith("orders") for name in again.files.list("data"))
+
+
+def test_leftovers_are_put_away_one_by_one_and_the_metadata_are_asked_once() -> None:
+    """A node that was away while thousands of partitions were deleted must not be silent until all are gone."""
+    first = TwoLives()
+    first.create("orders", 3)
+    first.produce("orders", batch(b"of the old topic"))
+    first.stop_following()
+    first.delete("orders")
+    asked: list[int] = []
+
+    def removed_topics() -> Collection[bytes]:
+        asked.append(1)
+        return first.authority.removed_topics()
+
+    store = first.make_store()
+    store.begin(first.authority.image)
+    first.authority.subscribe(store.follow)
+    steps = store.put_away(removed_topics)
+    before = first.files.list("data")
+    assert next(steps) == TopicPartition("orders", 0)
+    assert set(before) - set(first.files.list("data")) == {"orders-0"}
+    # One that is created between two steps is nobody's leftover.
+    first.create("orders", 2)
+    assert [it.partition for it in steps] == [1, 2]
+    assert sorted(name for name in first.files.list("data") if name.startswith("orders")) == ["orders-0", "orders-1"]
+    assert sorted(it.name.partition for it in store) == [0, 1]
+    # Who has none need not ask again.
+    assert list(store.put_away(removed_topics)) == []
+    assert asked == [1]
 
 
 def test_growing_a_topic_does_not_touch_its_offline_partitions(house: House) -> None:

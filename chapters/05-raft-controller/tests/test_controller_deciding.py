@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replication_nodes import ENDPOINTS
 
-from minibroker.controller.lifecycle import RegisterFenced
-from minibroker.metadata.commands import CreateTopics, NewTopic
+from minibroker.controller.lifecycle import Heartbeat, RegisterFenced
+from minibroker.metadata.commands import CreateTopics, DeleteTopics, NewTopic, TopicReference
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command
@@ -114,6 +114,25 @@ def test_a_producer_whose_controller_is_deposed_is_told_to_ask_again_in_words_th
     answer = waiting.attempt()
     assert isinstance(answer, InitProducerIdResponse)
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_what_was_deleted_is_known_from_the_log_that_was_folded_as_far_as_it_is_decided() -> None:
+    """To read the log once for every directory took an hour with a thousand of them."""
+    trio = led()
+    controller, topic_ids = trio.controllers[1], {name: name.encode().ljust(16) for name in ("kept", "gone", "going")}
+    broker_epoch = controller.propose(registration(7))
+    trio.pump()
+    controller.propose(Heartbeat(7, broker_epoch.result.epoch, 10**6))
+    topics = [NewTopic(name, topic_id, assignments=[(0, [7])]) for name, topic_id in topic_ids.items()]
+    controller.propose(CreateTopics(topics, NodeConfig()))
+    controller.propose(DeleteTopics([TopicReference("gone")]))
+    trio.pump()
+    controller.propose(DeleteTopics([TopicReference("going")]))
+    assert sorted(controller.image.topics) == ["going", "kept"]
+    assert [set(it.removed_topics()) for it in trio.controllers.values()] == [{topic_ids["gone"]}] * 3
+    # It is asked at the start, and not remembered for ever.
+    trio.pump()
+    assert not any(it.removed_topics() for it in trio.controllers.values())
 
 
 def test_a_voter_that_is_alone_decides_at_once() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from minibroker.client.errors import ClientError
@@ -70,6 +70,6 @@ class ClusterAuthority:
         """Call `listener(old, new)` after every change."""
         self._controller.subscribe(listener)
 
-    def is_removed(self, topic_id: bytes) -> bool:
-        """Whether the metadata say that a topic was deleted."""
-        return self._controller.is_removed(topic_id)
+    def removed_topics(self) -> Collection[bytes]:
+        """The topics of which the metadata say that they were deleted. To be asked once, at the start."""
+        return self._controller.removed_topics()

@@ -242,7 +242,7 @@ class ClusterNode(ReplicatedNode):
             await self._await_leader()
         # Nothing may come between reading the image and following it.
         image = self.authority.image
-        self.store.start(image, is_removed=self.authority.is_removed)
+        self.store.begin(image)
         self._reconfigure(Image(), image)
         self._wanted_image = image
         self.authority.subscribe(self._follow)
@@ -252,7 +252,15 @@ class ClusterNode(ReplicatedNode):
         self.upkeep.start()
         if self._is_broker:
             self._begin(self._heartbeat())
+        await self._put_away()
+        if self._is_broker:
             await self._unfenced.wait()
+
+    async def _put_away(self) -> None:
+        """Remove what was deleted while this node was away: thousands of directories, in between other things."""
+        for number, _name in enumerate(self.store.put_away(self.authority.removed_topics)):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
 
     def _follow(self, _old: Image, new: Image) -> None:
         """Do at once what is quickly done; the rest in between other things."""

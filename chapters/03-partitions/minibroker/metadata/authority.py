@@ -10,7 +10,7 @@ flushes it, and only then folds them into the image: what is in an image survive
 log, where a proposal is done when a majority has it; nobody above has to know.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from minibroker.log.batch import Batch, BatchBuilder, batches
@@ -113,10 +113,9 @@ class Voter:
         """Call `listener(old, new)` after every change."""
         self._listeners.append(listener)
 
-    def is_removed(self, topic_id: bytes) -> bool:
-        """Whether the log says that a topic was deleted. It is read for that, so ask only at the start."""
-        records = read_records(self._log, self._log.log_start_offset)
-        return any(isinstance(it, RemoveTopicRecord) and it.topic_id == topic_id for _offset, it in records)
+    def removed_topics(self) -> Collection[bytes]:
+        """The topics of which the log says that they were deleted. It is read for that, so ask once, at the start."""
+        return removed_topics(self._log)
 
     def _write(self, records: Sequence[MetadataRecord]) -> None:
         batch = BatchBuilder()
@@ -162,6 +161,12 @@ def read_records(log: Log, offset: int) -> Iterator[tuple[int, MetadataRecord]]:
             if not batch.header.is_control:
                 yield from _decoded(batch, offset)
             offset = batch.header.next_offset
+
+
+def removed_topics(log: Log) -> Collection[bytes]:
+    """The topics of which a log says that they were deleted."""
+    records = read_records(log, log.log_start_offset)
+    return frozenset(it.topic_id for _offset, it in records if isinstance(it, RemoveTopicRecord))
 
 
 def _decoded(batch: Batch, from_offset: int) -> Iterator[tuple[int, MetadataRecord]]:

@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 from minibroker.log.disk import OSFiles
@@ -59,8 +59,8 @@ _HANDLES_MIN = 256
 class Deciding(Authority, Protocol):
     """An authority that also knows what is gone."""
 
-    def is_removed(self, topic_id: bytes) -> bool:
-        """Whether the metadata say that a topic was deleted."""
+    def removed_topics(self) -> Collection[bytes]:
+        """The topics of which the metadata say that they were deleted. To be asked once, at the start."""
 
 
 class Node:
@@ -92,7 +92,7 @@ class Node:
         self._open(path)
         await self.join(identity, self._endpoint(bound.getsockname()[1]))
         self.store = self.make_store()
-        self.store.start(self.authority.image, is_removed=self.authority.is_removed)
+        self.store.start(self.authority.image, removed_topics=self.authority.removed_topics)
         self.authority.subscribe(self.store.follow)
         self.authority.subscribe(self._reconfigure)
         self.add_handlers(path)

@@ -11,7 +11,7 @@ then on. The metadata log itself is no topic of the image; it is added as an int
 
 import logging
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NoReturn
 
@@ -161,31 +161,50 @@ class Store:
             if name in self._partitions:
                 self._on_changed(name, old, partition)
 
-    def start(self, image: Image, *, is_removed: Callable[[bytes], bool] = lambda _topic_id: False) -> None:
-        """Open what the image says is here, and put away what is here beside it.
+    def start(self, image: Image, *, removed_topics: Callable[[], Collection[bytes]] = frozenset) -> None:
+        """Open what the image says is here, and put away what is here beside it."""
+        self.begin(image)
+        for _name in self.put_away(removed_topics):
+            pass
 
-        `is_removed` tells of a topic's id whether the metadata says that it was deleted: then a crash has kept us from
-        removing its directories. Others nobody knows of, so they are set aside and kept.
-        """
+    def begin(self, image: Image) -> None:
+        """Open what the image says is here."""
         self._image = image
         for topic in image.topics.values():
             self._open(topic, self._only_in(topic, Image()), is_new=False)
         for name, offset in self._data.missing.items():
             if name in self._partitions:
                 log.error("%s: its directory was gone, with records up to %d; it begins anew", name.directory, offset)
-        for name in self._data.partitions():
-            if name != METADATA and not self._is_here(image.partition(name)):
-                self._put_away(name, is_removed)
 
-    def _put_away(self, name: TopicPartition, is_removed: Callable[[bytes], bool]) -> None:
+    def put_away(self, removed_topics: Callable[[], Collection[bytes]]) -> Iterator[TopicPartition]:
+        """Put away what is here and the image does not know: one directory for each step, for there may be thousands.
+
+        `removed_topics` are the ids of topics of which the metadata say that they were deleted: a crash has kept us
+        from removing their directories, or we were away. Others nobody knows of, so they are set aside and kept.
+        """
+        left = [name for name in self._data.partitions() if self._is_left(name)]
+        removed = removed_topics() if left else ()
+        for name in left:
+            # It may have come back between two steps, and then it is in use.
+            if self._is_left(name):
+                self._put_away(name, removed)
+            yield name
+
+    def _is_left(self, name: TopicPartition) -> bool:
+        return name != METADATA and not self._is_here(self.image.partition(name))
+
+    def _put_away(self, name: TopicPartition, removed: Collection[bytes]) -> None:
         match = _PARTITION_METADATA.fullmatch(self._content(self._metadata_path(name)) or b"")
         try:
-            if match is not None and is_removed(parse_uuid(match[1].decode())):
+            if match is not None and parse_uuid(match[1].decode()) in removed:
                 self._data.delete_log(name)
             else:
                 aside = self._data.set_aside(name)
                 known = "knows no such partition" if self.image.partition(name) is None else "has it on other nodes"
                 log.warning("%s: the metadata %s; it is now %s", name.directory, known, aside)
+        except FileNotFoundError:
+            # It came back between two steps, and was deleted.
+            pass
         except OSError as error:
             log.error("%s could not be put away: %s", name.directory, error)
 

@@ -10,20 +10,19 @@ a node asks first for the last batch that it has, and goes on only if the author
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from minibroker.client.errors import ClientError, known_code
 from minibroker.log.batch import read_header
 from minibroker.log.errors import LogError, LogOffline
 from minibroker.log.interfaces import FileSlice
-from minibroker.metadata.authority import Listener, Proposal, read_records, replay
+from minibroker.metadata.authority import Listener, Proposal, removed_topics, replay
 from minibroker.metadata.commands import AllocateProducerIds, ProducerIds
 from minibroker.metadata.decision import Command
 from minibroker.metadata.errors import MetadataError
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
-from minibroker.metadata.records import RemoveTopicRecord
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.partition import CONSUMER, LocalPartition, Reader
 from minibroker.replicas.fetching import Self
@@ -108,10 +107,9 @@ class Observer:
         """Call `listener(old, new)` after every change."""
         self._listeners.append(listener)
 
-    def is_removed(self, topic_id: bytes) -> bool:
-        """Whether the log says that a topic was deleted: what it does not know of may be news that has not come yet."""
-        records = read_records(self._log, self._log.log_start_offset)
-        return any(isinstance(it, RemoveTopicRecord) and it.topic_id == topic_id for _offset, it in records)
+    def removed_topics(self) -> Collection[bytes]:
+        """The topics that the log says were deleted: what it does not know of may be news that has not come yet."""
+        return removed_topics(self._log)
 
     # Following the log ------------------------------------------------------------------------------------------------
 

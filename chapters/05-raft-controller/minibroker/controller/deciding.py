@@ -11,7 +11,7 @@ A node that stops leading forgets what is ahead, and whoever waits for it is tol
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -69,6 +69,8 @@ class Controller:
         self._made: deque[_Made] = deque()
         self._listeners: list[Listener] = []
         self._is_telling = False
+        # Whoever reads the whole log anyway notes what nobody should have to read it for again.
+        self._removed: set[bytes] | None = set()
         self.on_active: Callable[[], None] = lambda: None
         """Called when this node begins to decide."""
 
@@ -131,17 +133,16 @@ class Controller:
         """Call `listener(old, new)` after every change, in the order of subscription. It must not propose."""
         self._listeners.append(listener)
 
-    def is_removed(self, topic_id: bytes) -> bool:
-        """Whether the log says that a topic was deleted. It is read for that, so ask only at the start.
+    def removed_topics(self) -> Collection[bytes]:
+        """The topics of which the log says that they were deleted. Ask once, at the start: then they are forgotten.
 
         What was deleted before the last snapshot it does not say any more. That loses nothing and brings nothing back:
         a directory whose topic is in no image, and of which nobody says that it was deleted, is set aside under another
         name; and a new topic of the same name has another id, so that it never takes such a directory for its own. All
         it costs is room, until an operator removes what was set aside.
         """
-        log = self.raft.log
-        records = read_records(log, log.log_start_offset)
-        return any(isinstance(it, RemoveTopicRecord) and it.topic_id == topic_id for _offset, it in records)
+        removed, self._removed = self._removed, None
+        return frozenset(removed or ())
 
     # Following the log ------------------------------------------------------------------------------------------------
 
@@ -160,6 +161,8 @@ class Controller:
             return
         records = read_records(self.raft.log, max(old.offset + 1, self.raft.log.log_start_offset))
         decided = [(offset, record) for offset, record in records if offset < upto_offset]
+        if self._removed is not None:
+            self._removed.update(it.topic_id for _offset, it in decided if isinstance(it, RemoveTopicRecord))
         # Control batches hold no metadata: the last offset may be one of theirs.
         self.image = fold_all(old, decided)
         if self.image is not old:
