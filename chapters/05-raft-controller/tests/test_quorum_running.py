@@ -15,7 +15,7 @@ from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.registry import Answer, Call, Registry
 from minibroker.partitions.store import METADATA
 from minibroker.quorum import running
-from minibroker.quorum.translating import fetch_request, request_of, snapshot_request
+from minibroker.quorum.translating import Place, fetch_request, places_of, request_of, snapshot_request
 from minibroker.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
@@ -23,6 +23,7 @@ from minibroker.raft.messages import (
     FetchSnapshot,
     Heard,
     Message,
+    Send,
     SnapshotId,
     Vote,
 )
@@ -133,6 +134,37 @@ def test_who_leads_tells_how_far_all_are_and_others_tell_that_they_do_not_know()
                 (result,) = answer.topics[0].partitions
                 assert (result.error_code, [one.replica_id for one in result.current_voters]) == (code, known)
                 assert [one.node_id for one in answer.nodes] == list(node_ids)
+
+    asyncio.run(run())
+
+
+def test_who_asks_is_told_where_the_leader_is_and_remembers_it() -> None:
+    """A voter that was added is in nobody's configuration: a node with an empty disk could not find it."""
+
+    async def run() -> None:
+        added = Place("127.0.0.1", 9009)
+        async with driven(1, 2, 3) as it:
+            begin: Any = request_of(BeginQuorumEpoch(5, 9, ONE), CLUSTER, sender=added)
+            it.quorum.on_begin(call(begin))
+            answers = [
+                it.quorum.on_vote(said(VOTE)),
+                it.quorum.on_begin(said(BeginQuorumEpoch(4, 2, ONE))),
+                it.quorum.on_end(said(EndQuorumEpoch(4, 2, (ONE,)))),
+                it.quorum.on_fetch_snapshot(
+                    call(snapshot_request(FetchSnapshot(0, TWO, SnapshotId(1, 1), 0), CLUSTER, bytes_max=1))
+                ),
+                it.quorum.on_fetch(fetch(it, 0), nothing),
+            ]
+            assert all(isinstance(answer, Response) and places_of(answer) == {9: added} for answer in answers)
+        async with driven(1, 2, 3) as other:
+            assert isinstance(answers[0], VoteResponse)
+            other.quorum._hear(Send(2, VOTE), answers[0], 0)
+            assert other.quorum.places == {9: added}
+        # Of a voter that is in the log everybody knows where it is.
+        async with driven(1) as alone:
+            answer = alone.quorum.on_fetch(fetch(alone, 0), nothing)
+            assert isinstance(answer, FetchResponse)
+            assert places_of(answer) == {1: Place("127.0.0.1", 9001)}
 
     asyncio.run(run())
 

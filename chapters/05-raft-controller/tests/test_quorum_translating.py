@@ -116,3 +116,30 @@ def test_what_says_nothing_is_nothing() -> None:
     assert to.heard_of(carried(EndQuorumEpochResponse(error_code=code))) is None
     assert to.fetched_of(carried(FetchResponse(error_code=code, responses=[]))) is None
     assert to.snapshot_fetched_of(carried(FetchSnapshotResponse(error_code=code))) is None
+
+
+PLACE = to.Place("b.example.org", 9092)
+
+
+@pytest.mark.parametrize(
+    ("response", "first_version"),
+    [
+        (to.fetch_response(Fetched(NOT_LEADER, 9, 3)), 16),
+        (to.vote_response(Voted(ErrorCode.NONE, 7, 3)), 1),
+        (to.begin_response(Heard(ErrorCode.NONE, 7, 3)), 1),
+        (to.end_response(Heard(ErrorCode.NONE, 7, 3)), 1),
+        (to.snapshot_response(SNAPSHOT, SnapshotFetched(NOT_LEADER, 7, 3)), 1),
+    ],
+)
+def test_where_the_leader_is_arrives_with_its_number(response: Any, first_version: int) -> None:
+    """Kafka's NodeEndpoints (KIP-853). An older version has no room for them, and must still be understood."""
+    to.name_place(response, 3, PLACE, version=first_version - 1)
+    assert to.places_of(carried(response)) == {}
+    to.name_place(response, 3, PLACE, version=first_version)
+    assert to.places_of(carried(response)) == {3: PLACE}
+
+
+def test_who_begins_to_lead_says_where_it_is() -> None:
+    request = carried(to.request_of(BeginQuorumEpoch(7, 1, TWO), "here", sender=PLACE))
+    assert to.leader_place_of(request) == PLACE
+    assert to.leader_place_of(carried(to.request_of(BeginQuorumEpoch(7, 1, TWO), "here"))) is None

@@ -2,6 +2,8 @@
 
 from raft_nodes import QuorumNode, directory_id, voters
 
+from minibroker.log.batch import BatchBuilder
+from minibroker.raft.control import add_voters
 from minibroker.raft.messages import Fetch, Heard, SnapshotId
 from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
@@ -91,3 +93,18 @@ def test_a_leader_that_is_none_of_the_voters_one_knows_is_asked() -> None:
         raft.on_unanswered()
         asked.add(raft.target())
     assert asked == {1, 2, 3, 9}
+
+
+def test_who_was_away_while_all_voters_were_replaced_asks_those_in_its_configuration() -> None:
+    """Its log names voters that are gone; an operator has named the new ones in its file since."""
+    node = QuorumNode(7, voters(1, 2), chance=lambda _below: 0)
+    raft = node.open(0)
+    raft.log.append(add_voters(BatchBuilder(is_control=True), voters(1, 2), timestamp=0).build(), leader_epoch=1)
+    node.bootstrap = voters(2, 5)
+    again = node.open(0)
+    assert list(again.voters) == [1, 2]
+    asked = set()
+    for _ in range(3):
+        asked.add(again.target())
+        again.on_unanswered()
+    assert asked == {1, 2, 5}

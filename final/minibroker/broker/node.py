@@ -17,6 +17,7 @@ import hashlib
 import logging
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any
@@ -211,7 +212,8 @@ class ClusterNode(ReplicatedNode):
         broker = self.authority.image.brokers.get(node_id)
         # One that was added as a voter, and is no broker, has said there where it is.
         added = self.raft.voters.voters.get(node_id)
-        place = broker or added
+        # And where the leader is, those tell who name it: a node with an empty disk knows nothing else.
+        place = broker or added or self.quorum.places.get(node_id)
         return None if place is None else PeerAddress(place.host, place.port)
 
     # Starting ---------------------------------------------------------------------------------------------------------
@@ -283,13 +285,32 @@ class ClusterNode(ReplicatedNode):
                 await asyncio.sleep(0)
 
     async def identify(self, path: str) -> Identity:
-        """Whose directory this is. A voter's new one is of the cluster that its voters are; others ask the voters."""
-        if "controller" not in self._config.process_roles:
-            return identify(path, self._node_id, cluster_id=await self._ask_for_cluster_id())
-        is_new = not os.path.exists(f"{path}/{META_PROPERTIES}")
-        return identify(path, self._node_id, cluster_id=self._cluster_id() if is_new else None)
+        """Whose directory this is. A voter's new one is of the cluster that its voters are; others ask the voters.
 
-    def _cluster_id(self) -> str | None:
+        One that says so itself need not ask, and must not: it may be a voter by now, for which all the others wait.
+        Whether they are of the same cluster, the quorum finds out.
+        """
+        if os.path.exists(f"{path}/{META_PROPERTIES}"):
+            return identify(path, self._node_id)
+        if "controller" in self._config.process_roles:
+            cluster_id = await self._cluster_of_most() or self._cluster_of_voters()
+        else:
+            cluster_id = await self._ask_for_cluster_id()
+        return identify(path, self._node_id, cluster_id=cluster_id)
+
+    async def _cluster_of_most(self) -> str | None:
+        """The cluster that most of the voters serve already, if they do: others than these may have begun it."""
+        voters = self._config.quorum_voters
+        others = [it for it in voters if it.node_id != self._node_id]
+        answers = await asyncio.gather(*map(self._ask_voter, others), return_exceptions=True)
+        found = Counter(
+            answer[0]
+            for it, answer in zip(others, answers, strict=True)
+            if not isinstance(answer, BaseException) and it.node_id in answer[1]
+        )
+        return next((cluster_id for cluster_id, count in found.items() if count > len(voters) // 2), None)
+
+    def _cluster_of_voters(self) -> str | None:
         """The voters of a cluster are its identity, until a directory has one: nodes need not be told another name."""
         voters = self._config.quorum_voters
         if not voters:
@@ -299,32 +320,34 @@ class ClusterNode(ReplicatedNode):
 
     async def _ask_for_cluster_id(self) -> str:
         """Ask one voter after the other, until one is part of its cluster; nodes may be started in any order."""
-        is_told = False
+        told: set[str] = set()
         while True:
+            wrong = []
             for voter in self._config.quorum_voters:
                 try:
-                    response: MetadataResponse = await self._peers.send(
-                        voter.node_id, MetadataRequest(topics=[]), timeout_ms=_ASK_MS
-                    )
-                    await self._check_voter(voter)
-                    return response.cluster_id or ""
+                    cluster_id, voters = await self._ask_voter(voter)
+                    if voter.node_id in voters:
+                        return cluster_id
+                    place = f"node {voter.node_id} at {voter.host}:{voter.port}"
+                    wrong.append(f"{place}, which leads to a cluster whose voters are {voters}: correct it")
+                    _tell_once(told, f"controller.quorum.voters has {wrong[-1]}")
                 except ClientError as error:
-                    if not is_told:
-                        log.warning("waiting for the voters: node %d: %s", voter.node_id, error)
-                    is_told = True
+                    if not told:
+                        _tell_once(told, f"waiting for the voters: node {voter.node_id}: {error}")
+            # One that was removed may be named here for a while; but if all are wrong, this is another cluster.
+            if len(wrong) == len(self._config.quorum_voters):
+                raise BrokerFailure(f"controller.quorum.voters has {wrong[0]}")
             await asyncio.sleep(_RETRY_S)
 
-    async def _check_voter(self, voter: QuorumVoter) -> None:
-        """Demand that who answers at a voter's address is of a cluster in which that node votes."""
+    async def _ask_voter(self, voter: QuorumVoter) -> tuple[str, list[int]]:
+        """Of which cluster a node is that is to be a voter, and who votes there."""
+        metadata: MetadataResponse = await self._peers.send(
+            voter.node_id, MetadataRequest(topics=[]), timeout_ms=_ASK_MS
+        )
         topic = QuorumTopic(topic_name=METADATA.topic, partitions=[QuorumPartition(partition_index=0)])
         request = DescribeQuorumRequest(topics=[topic])
         response: DescribeQuorumResponse = await self._peers.send(voter.node_id, request, timeout_ms=_ASK_MS)
-        voters = sorted(it.node_id for it in response.nodes)
-        if voter.node_id not in voters:
-            raise BrokerFailure(
-                f"controller.quorum.voters has node {voter.node_id} at {voter.host}:{voter.port}, which leads to a "
-                f"cluster whose voters are {voters}: correct it"
-            )
+        return metadata.cluster_id or "", sorted(it.node_id for it in response.nodes)
 
     def _open_quorum_log(self, epochs: EpochCache) -> SegmentedLog:
         metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG, companions=[epochs])
@@ -448,7 +471,8 @@ class ClusterNode(ReplicatedNode):
 
     async def _await_leader(self) -> None:
         waiting = self._waiting_for_a_majority()
-        while self.raft.leader_id < 0:
+        # One that was started again remembers who led. Whoever leads now has answered, or is this node.
+        while not self.raft.is_leader and self.quorum.heard[0] == NOBODY:
             self._raise_if_failed()
             next(waiting)
             await asyncio.sleep(_RETRY_S)
@@ -473,6 +497,11 @@ class ClusterNode(ReplicatedNode):
                 told, told_ms = now, monotonic_ms()
 
     def _awaited(self) -> str:
+        if self.raft.role is Role.FOLLOWER and not self.raft.is_voter:
+            # It has no say in who leads.
+            leader_id = self.raft.leader_id
+            lost = "" if self._address_of(leader_id) is not None else ", and nobody has said where it is"
+            return f"for node {leader_id}, which led when this node last heard of it{lost}"
         voters = list(self.raft.voters)
         # A voter that has nothing needs every vote: see `Raft`.
         needs_all = self.raft.log.log_end_offset == 0 and self._node_id in voters
@@ -508,9 +537,8 @@ class ClusterNode(ReplicatedNode):
                     return response
             except ClientError as error:
                 log.debug("node %d: %s", leader_id, error)
-            # One that was started again remembers who led.
-            if self.raft.role not in (Role.LEADER, Role.FOLLOWER):
-                next(waiting)
+            # One that was started again remembers who led, and may wait for that one in vain.
+            next(waiting)
             await asyncio.sleep(_RETRY_S)
 
     def _check_that_we_are_we(self, image: Image) -> None:
@@ -718,3 +746,9 @@ class ClusterNode(ReplicatedNode):
 def _is_of_a_node(call: Call[Any]) -> bool:
     """Whether another node asks, and no client."""
     return node_of(call.header.client_id) is not None
+
+
+def _tell_once(told: set[str], line: str) -> None:
+    if line not in told:
+        told.add(line)
+        log.warning("%s", line)

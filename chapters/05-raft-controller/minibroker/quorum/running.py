@@ -26,6 +26,7 @@ from minibroker.partitions.server import monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import METADATA
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.quorum.translating import (
+    Place,
     begin_of,
     begin_response,
     end_of,
@@ -35,6 +36,9 @@ from minibroker.quorum.translating import (
     fetch_response,
     fetched_of,
     heard_of,
+    leader_place_of,
+    name_place,
+    places_of,
     request_of,
     snapshot_fetch_of,
     snapshot_fetched_of,
@@ -118,6 +122,8 @@ class Quorum:
         """Who did not answer when it was told something last."""
         self.is_doubled = False
         """Whether others say that a node of our number leads: another one, or this one before its disk was lost."""
+        self.places: dict[int, Place] = {}
+        """Where leaders are, as others say: one that was added is in no configuration."""
 
     # After each event -------------------------------------------------------------------------------------------------
 
@@ -186,7 +192,7 @@ class Quorum:
         await self._changed.wait()
 
     async def _send(self, send: Send) -> None:
-        request = request_of(send.message, self._cluster_id)
+        request = request_of(send.message, self._cluster_id, sender=self._place_of(self.raft.me.node_id))
         try:
             response = await self._peers.send(send.node_id, request, line="quorum", timeout_ms=_PATIENCE_MS)
         except ClientError:
@@ -198,7 +204,8 @@ class Quorum:
         with contextlib.suppress(StorageError):
             self._hear(send, response, monotonic_ms())
 
-    def _hear(self, send: Send, response: object, now_ms: int) -> None:
+    def _hear(self, send: Send, response: Response, now_ms: int) -> None:
+        self.places |= places_of(response)
         if isinstance(response, VoteResponse):
             voted = voted_of(response)
             assert isinstance(send.message, Vote)
@@ -271,6 +278,7 @@ class Quorum:
             log.debug("metadata: %s", error)
             self.raft.on_unanswered()
             return False
+        self.places |= places_of(response)
         fetched = fetched_of(response)
         if fetched is None:
             self._note_stranger(target, response.error_code)
@@ -310,6 +318,7 @@ class Quorum:
         except ClientError as error:
             log.debug("snapshot: %s", error)
             return False
+        self.places |= places_of(response)
         found = snapshot_fetched_of(response)
         if found is not None and found.code is ErrorCode.SNAPSHOT_NOT_FOUND:
             # There is a newer one. Whatever else is wrong, what is here stays good: who leads may lead again.
@@ -373,16 +382,19 @@ class Quorum:
             return VoteResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID if vote else ErrorCode.INVALID_REQUEST)
         voted = self.raft.on_vote(vote, monotonic_ms())
         self.step()
-        return vote_response(voted)
+        return self._with_place(vote_response(voted), voted.leader_id, call)
 
     def on_begin(self, call: Call[BeginQuorumEpochRequest]) -> Answer:
         """The handler of BeginQuorumEpoch."""
         begin = begin_of(call.request)
         if self.is_foreign(call.request.cluster_id) or begin is None:
             return BeginQuorumEpochResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+        place = leader_place_of(call.request)
+        if place is not None:
+            self.places[begin.leader_id] = place
         heard = self.raft.on_begin(begin, monotonic_ms())
         self.step()
-        return begin_response(heard)
+        return self._with_place(begin_response(heard), heard.leader_id, call)
 
     def on_end(self, call: Call[EndQuorumEpochRequest]) -> Answer:
         """The handler of EndQuorumEpoch."""
@@ -391,7 +403,7 @@ class Quorum:
             return EndQuorumEpochResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
         heard = self.raft.on_end(end, monotonic_ms())
         self.step()
-        return end_response(heard)
+        return self._with_place(end_response(heard), heard.leader_id, call)
 
     def on_fetch(self, call: Call[FetchRequest], inner: Handler) -> Answer:
         """Answer those who fetch the metadata log; others are none of our business."""
@@ -409,10 +421,13 @@ class Quorum:
             fetched = self.raft.on_fetch(fetch, now_ms, bytes_max=bytes_max)
             # It may have moved the watermark. Those who wait for that try later: this is somebody's attempt already.
             self.step_soon()
-            return fetch_response(fetched) if self._is_news(fetch.replica, fetched) else None
+            return respond(fetched) if self._is_news(fetch.replica, fetched) else None
 
         def expire() -> Response:
-            return fetch_response(self.raft.on_fetch(fetch, now_ms, bytes_max=bytes_max))
+            return respond(self.raft.on_fetch(fetch, now_ms, bytes_max=bytes_max))
+
+        def respond(fetched: Fetched) -> Response:
+            return self._with_place(fetch_response(fetched), fetched.leader_id, call)
 
         response = attempt()
         if response is not None:
@@ -432,7 +447,19 @@ class Quorum:
             code = ErrorCode.SNAPSHOT_NOT_FOUND
         size, data = piece if code is ErrorCode.NONE and piece is not None else (0, b"")
         found = SnapshotFetched(code, raft.epoch, raft.leader_id, size, wanted.position, data)
-        return snapshot_response(wanted.snapshot, found)
+        return self._with_place(snapshot_response(wanted.snapshot, found), found.leader_id, call)
+
+    def _with_place(self, response: Response, leader_id: int, call: Call[Any]) -> Response:
+        """Say where the leader is, too: who asks may have an empty disk, and know no more than its configuration."""
+        place = self._place_of(leader_id)
+        if place is not None:
+            name_place(response, leader_id, place, version=call.version)
+        return response
+
+    def _place_of(self, node_id: int) -> Place | None:
+        # A broker says anew with each start where it is; a voter that is none was there when it became one.
+        found = self.controller.image.brokers.get(node_id) or self.raft.voters.voters.get(node_id)
+        return Place(found.host, found.port) if found is not None and found.host else self.places.get(node_id)
 
     def _is_news(self, replica: VoterKey, fetched: Fetched) -> bool:
         """Whether an answer is worth sending now: it has records, or an error, or more is decided than was told."""

@@ -3,6 +3,8 @@
 Each table has room for many topics with many partitions. The quorum has one log, so everything is wrapped twice.
 """
 
+from typing import Any, NamedTuple
+
 from minibroker.client.errors import known_code
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 from minibroker.partitions.partition import NO_EPOCH, EpochEnd
@@ -29,7 +31,9 @@ from minibroker.wire.tables.begin_quorum_epoch import (
     BegunTopic,
     HeardPartition,
     HeardTopic,
+    LeaderEndpoint,
 )
+from minibroker.wire.tables.begin_quorum_epoch import NodeEndpoint as HeardEndpoint
 from minibroker.wire.tables.end_quorum_epoch import (
     Candidate,
     EndedPartition,
@@ -48,6 +52,7 @@ from minibroker.wire.tables.fetch import (
     PartitionData,
     ReplicaState,
 )
+from minibroker.wire.tables.fetch import NodeEndpoint as FetchEndpoint
 from minibroker.wire.tables.fetch import SnapshotId as WireSnapshotId
 from minibroker.wire.tables.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -59,7 +64,9 @@ from minibroker.wire.tables.fetch_snapshot import (
     WantedTopic,
 )
 from minibroker.wire.tables.fetch_snapshot import LeaderIdAndEpoch as SnapshotLeader
+from minibroker.wire.tables.fetch_snapshot import NodeEndpoint as SnapshotEndpoint
 from minibroker.wire.tables.fetch_snapshot import SnapshotId as WantedSnapshotId
+from minibroker.wire.tables.vote import NodeEndpoint as VoteEndpoint
 from minibroker.wire.tables.vote import (
     VotePartition,
     VotePartitionResult,
@@ -73,11 +80,28 @@ from minibroker.wire.uuids import NO_UUID
 _NO_SESSION_EPOCH = -1
 
 
+class Place(NamedTuple):
+    """Where a node is found."""
+
+    host: str
+    port: int
+
+
+# From which version on a response says where the leader is, and how.
+_ENDPOINTS: dict[type[Response], tuple[int, Any]] = {
+    FetchResponse: (16, FetchEndpoint),
+    FetchSnapshotResponse: (1, SnapshotEndpoint),
+    VoteResponse: (1, VoteEndpoint),
+    BeginQuorumEpochResponse: (1, HeardEndpoint),
+    EndQuorumEpochResponse: (1, HeardEndpoint),
+}
+
+
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
-def request_of(message: Message, cluster_id: str) -> Request:
-    """The request that carries a message."""
+def request_of(message: Message, cluster_id: str, *, sender: Place | None = None) -> Request:
+    """The request that carries a message; who leads, or did, says where it is."""
     if isinstance(message, Vote):
         return _vote_request(message, cluster_id)
     if isinstance(message, BeginQuorumEpoch):
@@ -88,7 +112,9 @@ def request_of(message: Message, cluster_id: str) -> Request:
             leader_epoch=message.epoch,
         )
         topics = [BegunTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[begun])]
-        return BeginQuorumEpochRequest(cluster_id=cluster_id, voter_id=message.voter.node_id, topics=topics)
+        return BeginQuorumEpochRequest(
+            cluster_id=cluster_id, voter_id=message.voter.node_id, topics=topics, leader_endpoints=_leader_at(sender)
+        )
     candidates = [
         Candidate(candidate_id=it.node_id, candidate_directory_id=it.directory_id) for it in message.successors
     ]
@@ -99,7 +125,11 @@ def request_of(message: Message, cluster_id: str) -> Request:
         preferred_candidates=candidates,
     )
     ended_topics = [EndedTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[ended])]
-    return EndQuorumEpochRequest(cluster_id=cluster_id, topics=ended_topics)
+    return EndQuorumEpochRequest(cluster_id=cluster_id, topics=ended_topics, leader_endpoints=_leader_at(sender))
+
+
+def _leader_at(place: Place | None) -> list[LeaderEndpoint]:
+    return [] if place is None else [LeaderEndpoint(name="CONTROLLER", host=place.host, port=place.port)]
 
 
 def _vote_request(message: Vote, cluster_id: str) -> VoteRequest:
@@ -152,7 +182,24 @@ def end_of(request: EndQuorumEpochRequest) -> EndQuorumEpoch | None:
     return None
 
 
+def leader_place_of(request: BeginQuorumEpochRequest) -> Place | None:
+    """Where the leader says that it is."""
+    return next((Place(it.host, it.port) for it in request.leader_endpoints), None)
+
+
 # Responses ------------------------------------------------------------------------------------------------------------
+
+
+def name_place(response: Response, node_id: int, place: Place, *, version: int) -> None:
+    """Say where a node is that a response names; not in a version that has no room for it."""
+    first_version, kind = _ENDPOINTS[type(response)]
+    if version >= first_version:
+        response.node_endpoints = [kind(node_id=node_id, host=place.host, port=place.port)]  # type: ignore[attr-defined]
+
+
+def places_of(response: Response) -> dict[int, Place]:
+    """Where the nodes are that a response names."""
+    return {it.node_id: Place(it.host, it.port) for it in response.node_endpoints}  # type: ignore[attr-defined]
 
 
 def vote_response(voted: Voted) -> Response:

@@ -132,6 +132,7 @@ class Raft:
         # What a killed process had written and not flushed counts from now on.
         log.flush()
         self._begin_where_the_snapshot_ends()
+        self._bootstrap = bootstrap
         self._sets: list[tuple[int, VoterSet]] = [(NO_OFFSET, self.snapshots.voters or bootstrap)]
         self._sets += voter_sets(log, log.log_start_offset)
         self.high_watermark = max(log.log_start_offset, 0)
@@ -615,6 +616,8 @@ class Raft:
         if self.role is Role.FOLLOWER and (self.is_voter or self._asked == 0):
             return leader_id
         others = self._others()
+        # All voters may have been replaced while this node was away; whoever knows it names others by now.
+        others += [it for it in self._bootstrap if it not in (self.me.node_id, *others)]
         # The voters that a new disk knows of may all have gone since: then the leader is none of them.
         if leader_id not in (NOBODY, self.me.node_id, *others):
             others.append(leader_id)
