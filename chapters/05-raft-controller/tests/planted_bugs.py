@@ -165,7 +165,7 @@ BUGS = (
         "an old incarnation is heard",
         (Leadership, "is_stale", _never),
         (lifecycle.RegisterFenced, "_change", _change_as_if_whole),
-        seed=19,
+        seed=25,
         invariant=1,
     ),
     _cluster("a replica that went is believed", (moving, "_led_anew", _as_it_is), seed=33, invariant=12),
