@@ -339,6 +339,8 @@ def test_a_machine_with_a_number_that_was_copied_evicts_nobody(quorum: QuorumClu
     with closing(copy_of(decides)) as leader, closing(copy_of(follows)) as follower:
         for copy in (leader, follower):
             copy.begin()
+        words = f"two machines run as node {follows}, each with a disk of its own"
+        eventually(lambda: words in cluster_command(quorum, "status", at=decides).stdout, "status names it")
         assert [it.await_end() for it in (leader, follower)] == [1, 1]
         words = f"node {decides} leads the voters [1, 2, 3], and is not this one"
         assert [words in it for it in leader.log().splitlines()] == [True, True]

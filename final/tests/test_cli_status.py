@@ -9,6 +9,7 @@ from minibroker.cli import inspecting
 from minibroker.cli.inspecting import document, text
 from minibroker.cli.status import Facts, Finding, Node, Partition, Quorum, Role, advice, counts, findings
 from minibroker.cli.tables import table_text
+from minibroker.client.admin import ClusterDescription, QuorumDescription, QuorumReplica
 
 ROLES = {1: Role.CONTROLLER, 2: Role.VOTER, 3: Role.VOTER}
 
@@ -52,6 +53,32 @@ def whats(facts: Facts) -> list[str]:
 def only(facts: Facts) -> Finding:
     (finding,) = findings(facts)
     return finding
+
+
+def test_two_machines_with_one_number_are_told_from_one_whose_disk_was_lost() -> None:
+    def replica(number: int, disk: int, silent_ms: int = 0) -> QuorumReplica:
+        return QuorumReplica(number, 50, 10_000 - silent_ms, bytes([disk] * 16))
+
+    def nodes(*observers: QuorumReplica) -> list[Node]:
+        voters = [replica(1, 1), replica(2, 2, 300), replica(3, 3, 5000)]
+        quorum = QuorumDescription(1, 7, 50, voters, observers, [])
+        return inspecting._nodes(ClusterDescription("x", 1, [], []), quorum)
+
+    found = nodes(replica(1, 9, 200), replica(2, 9, 200), replica(3, 9, 200))
+    assert [(it.is_doubled, it.has_another_disk) for it in found] == [(True, False), (True, False), (False, True)]
+    assert not any(it.is_doubled for it in nodes(replica(4, 4)))
+    twice = [node(1), replace(node(2), is_doubled=True), node(3)]
+    finding = only(replace(WELL, nodes=twice))
+    assert finding.what.startswith("two machines run as node 2, each with a disk of its own")
+    assert finding.to_do.endswith("give it another node.id")
+
+
+def test_a_fenced_node_that_is_the_last_in_sync_is_not_said_to_be_in_sync_nowhere() -> None:
+    facts = replace(
+        WELL, nodes=[node(1), node(2, is_fenced=True), node(3)], partitions=[partition(leader=-1, isr=(2,))]
+    )
+    (said,) = [it for it in whats(facts) if it.startswith("node 2 at host2:9092 is fenced")]
+    assert said.endswith("It leads nothing and is in sync only where nobody else is")
 
 
 def test_where_nothing_is_wrong_nothing_is_said() -> None:

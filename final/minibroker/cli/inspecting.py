@@ -72,9 +72,14 @@ def _is_reached(node: Node) -> bool:
 def _quorum(client: Client) -> tuple[QuorumDescription | None, dict[TopicPartition, Reassignment]]:
     """What only who decides can tell; nothing where nobody does."""
     try:
-        return admin.describe_quorum(client), admin.list_reassignments(client)
+        quorum = admin.describe_quorum(client)
     except ClientError:
         return None, {}
+    # Who decides need not be a broker: that nobody could be asked about moves does not mean that nobody decides.
+    try:
+        return quorum, admin.list_reassignments(client)
+    except ClientError:
+        return quorum, {}
 
 
 def _nodes(cluster: ClusterDescription, quorum: QuorumDescription | None) -> list[Node]:
@@ -83,8 +88,9 @@ def _nodes(cluster: ClusterDescription, quorum: QuorumDescription | None) -> lis
     fenced = {it.node_id for it in cluster.fenced}
     known = {it.node_id for it in (*quorum.voters, *quorum.observers)} if quorum else set()
     states = {it: state for it in known if quorum and (state := quorum.present(it)) is not None}
+    doubled = _doubled(quorum) if quorum else set()
     # A voter that came back with another disk is there twice: as it was, and as an observer, which is what it is now.
-    other_disks = {it.node_id for it in quorum.voters if states[it.node_id] is not it} if quorum else set()
+    other_disks = {it.node_id for it in quorum.voters if states[it.node_id] is not it} - doubled if quorum else set()
     return [
         Node(
             node_id=node_id,
@@ -96,10 +102,22 @@ def _nodes(cluster: ClusterDescription, quorum: QuorumDescription | None) -> lis
             log_end_offset=states[node_id].log_end_offset if node_id in states else None,
             silent_ms=_silent_ms(states.get(node_id), states.get(quorum.leader_id) if quorum else None),
             has_another_disk=node_id in other_disks,
+            is_doubled=node_id in doubled,
         )
         for node_id in sorted(places.keys() | states.keys())
         if node_id in places or not _is_over(states[node_id], states.get(quorum.leader_id) if quorum else None)
     ]
+
+
+def _doubled(quorum: QuorumDescription) -> set[int]:
+    """The numbers of which more than one fetches. One whose disk was lost does not any more with the old one."""
+    leader = quorum.present(quorum.leader_id)
+    heard = [
+        it.node_id
+        for it in (*quorum.voters, *quorum.observers)
+        if (silent_ms := _silent_ms(it, leader)) is not None and silent_ms <= LAG_MS_MAX
+    ]
+    return {it for it in heard if heard.count(it) > 1}
 
 
 def _role(node_id: int, quorum: QuorumDescription | None) -> Role | None:

@@ -35,6 +35,8 @@ class Node:
     """Whether nobody takes connections at its address; looked at only where nobody decides."""
     has_another_disk: bool = False
     """Whether the voters know it with the disk that it had before: it follows, but its vote does not count."""
+    is_doubled: bool = False
+    """Whether two of this number follow the metadata at the same time, each with a disk of its own."""
 
     @property
     def is_gone(self) -> bool:
@@ -178,7 +180,7 @@ def _gone_nodes(facts: Facts) -> Iterable[Finding]:
         if node.is_fenced:
             yield Finding(
                 f"{node} is fenced: it was stopped, or was not heard for broker.session.timeout.ms. It leads nothing "
-                "and is in sync nowhere",
+                f"and is in sync {'only where nobody else is' if _is_last_anywhere(facts, node) else 'nowhere'}",
                 f"start it again, or find in its log why it is silent. {_if_it_is_gone(facts, node)}",
             )
         elif node.is_gone:
@@ -188,12 +190,27 @@ def _gone_nodes(facts: Facts) -> Iterable[Finding]:
             )
 
 
+def _is_last_anywhere(facts: Facts, node: Node) -> bool:
+    return any(list(it.isr) == [node.node_id] for it in facts.partitions)
+
+
 def _if_it_is_gone(facts: Facts, node: Node) -> str:
     forget = f"`minibroker cluster remove-broker {node.node_id}`"
     if not any(node.node_id in it.replicas for it in facts.partitions):
         return f"It has no replicas: if it is not to come back, {forget} lets the cluster forget it"
     move = f"`minibroker topics reassign --from {node.node_id}`"
     return f"If it is lost for good, {move} puts its replicas elsewhere, and {forget} lets the cluster forget it"
+
+
+def _doubles(facts: Facts) -> Iterable[Finding]:
+    for node in facts.nodes:
+        if node.is_doubled:
+            yield Finding(
+                f"two machines run as node {node.node_id}, each with a disk of its own; the one that was there first "
+                "is left in peace, and the other one is not taken in",
+                f"find the other one, whose log says that node {node.node_id} is registered or leads already, and give "
+                "it another node.id",
+            )
 
 
 def _other_disks(facts: Facts) -> Iterable[Finding]:
@@ -265,6 +282,7 @@ _FINDERS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
     _offline,
     _under_min_isr,
     _gone_nodes,
+    _doubles,
     _other_disks,
     _few_voters,
     _under_replicated,
