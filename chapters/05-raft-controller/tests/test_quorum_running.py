@@ -15,7 +15,14 @@ from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.registry import Answer, Call, Registry
 from minibroker.partitions.store import METADATA
 from minibroker.quorum import running
-from minibroker.quorum.translating import Place, fetch_request, places_of, request_of, snapshot_request
+from minibroker.quorum.translating import (
+    Place,
+    fetch_request,
+    places_of,
+    request_of,
+    snapshot_request,
+    snapshot_response,
+)
 from minibroker.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
@@ -24,15 +31,17 @@ from minibroker.raft.messages import (
     Heard,
     Message,
     Send,
+    SnapshotFetched,
     SnapshotId,
     Vote,
 )
 from minibroker.raft.voters import VoterKey
-from minibroker.wire.apis import ApiKey
+from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Response
+from minibroker.wire.schema import Response, decode_whole
 from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
+from minibroker.wire.tables.fetch_snapshot import FetchSnapshotResponse
 from minibroker.wire.tables.vote import VoteRequest, VoteResponse
 
 ONE, TWO = (VoterKey(it, directory_id(it)) for it in (1, 2))
@@ -200,6 +209,40 @@ def test_who_says_nothing_is_given_up_in_time_and_another_one_is_asked(monkeypat
             assert not any(task.done() for task in it.tasks)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("code", "kept"), [(ErrorCode.NOT_LEADER_OR_FOLLOWER, 500), (ErrorCode.SNAPSHOT_NOT_FOUND, 0)])
+def test_pieces_of_a_snapshot_are_of_use_until_it_is_gone(
+    code: ErrorCode, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that steps down may lead again, and has the same file. What was fetched of it is not fetched anew."""
+    wanted = SnapshotId(10, 1)
+
+    async def run() -> None:
+        async with driven(1, 2, 3) as it:
+            it.raft.on_heard(Heard(ErrorCode.NONE, 1, 2), 0)
+            it.raft.snapshot_wanted = wanted
+            answers = [
+                SnapshotFetched(ErrorCode.NONE, 1, 2, 5000, 0, bytes(500)),
+                SnapshotFetched(code, 1, 2, 0, 500),
+            ]
+
+            async def ask(node_id: int, _request: object, **_how: object) -> Response:
+                assert node_id == 2
+                return decoded(snapshot_response(wanted, answers.pop(0)))
+
+            monkeypatch.setattr(it.quorum, "ask", ask)
+            while answers:
+                await it.quorum._fetch_once()
+            assert it.quorum.snapshots.received(wanted, 2) == kept
+
+    asyncio.run(run())
+
+
+def decoded(response: Response) -> Response:
+    """A response as it comes from the wire."""
+    version = APIS[ApiKey.FETCH_SNAPSHOT].max_version
+    return decode_whole(FetchSnapshotResponse, memoryview(response.encode(version)), 0, version)
 
 
 def test_nobody_waits_for_a_leader_that_is_none_any_more() -> None:
