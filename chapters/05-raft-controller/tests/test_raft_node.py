@@ -4,7 +4,8 @@ from raft_nodes import QuorumNode, directory_id, voters
 
 from minibroker.log.batch import BatchBuilder
 from minibroker.raft.control import add_voters
-from minibroker.raft.messages import Fetch, Heard, SnapshotId
+from minibroker.raft.election import NOBODY
+from minibroker.raft.messages import Fetch, Heard, SnapshotId, Vote
 from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
 from minibroker.raft.voters import Voter, VoterKey
@@ -108,3 +109,19 @@ def test_who_was_away_while_all_voters_were_replaced_asks_those_in_its_configura
         asked.add(again.target())
         again.on_unanswered()
     assert asked == {1, 2, 5}
+
+
+def test_who_led_and_was_left_alone_does_not_say_that_it_leads() -> None:
+    """Not even when it asks for votes again: whoever believes it loses the time of a fetch."""
+    trio = voters(1, 2, 3)
+    one, two = (QuorumNode(it, trio, chance=lambda _below: 0).open(0) for it in (1, 2))
+    sends = one.tick(600)
+    while sends:
+        to, message = sends.pop(0)
+        if to == 2 and isinstance(message, Vote):
+            sends += one.on_voted(2, message, two.on_vote(message, 600), 600)
+    assert (one.is_leader, one.leader_id) == (True, 1)
+    for now_ms in (2200, 2800):
+        one.tick(now_ms)
+        assert (one.is_leader, one.leader_id) == (False, NOBODY)
+    assert one.role is Role.PROSPECTIVE

@@ -185,8 +185,9 @@ class Raft:
 
     @property
     def leader_id(self) -> int:
-        """Who leads it, or -1."""
-        return self._ballot.election.leader_id if self.role is not Role.RESIGNED else NOBODY
+        """Who leads it, or -1: who led it and does not any more says so, also when it asks for votes again."""
+        leader_id = self._ballot.election.leader_id
+        return NOBODY if leader_id == self.me.node_id and not self.is_leader else leader_id
 
     @property
     def voted(self) -> VoterKey | None:
