@@ -176,3 +176,20 @@ def test_nobody_is_told_that_there_are_no_brokers(quorum: QuorumCluster) -> None
     for it in threads:
         it.join()
     assert min(counts) >= 1
+
+
+def test_a_voter_whose_metadata_are_gone_does_not_vote(quorum: QuorumCluster) -> None:
+    """It would be taken for one that has never been told anything, and help to elect who knows as little."""
+    number = others(quorum.controller())[0]
+    topic = quorum.create(unique("metadata"), [led_by(number)])
+    node = quorum[number]
+    node.stop()
+    metadata = node.data / "__cluster_metadata-0"
+    metadata.rename(node.data.with_suffix(".aside"))
+    node.begin()
+    assert node.await_end() == 1
+    assert "but no metadata that knows them: restore __cluster_metadata-0" in node.logs[-1].read_text()
+    shutil.rmtree(metadata)
+    node.data.with_suffix(".aside").rename(metadata)
+    node.restart()
+    quorum.await_isr(topic, *EVERYBODY)

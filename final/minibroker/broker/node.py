@@ -351,8 +351,8 @@ class ClusterNode(ReplicatedNode):
 
     def _open_quorum_log(self, epochs: EpochCache) -> SegmentedLog:
         metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG, companions=[epochs])
-        if len(self._config.quorum_voters) <= 1 and "controller" in self._config.process_roles:
-            # Nobody else has the metadata.
+        if "controller" in self._config.process_roles:
+            # Nobody else has the metadata; or others count on it that this voter still knows what it was told.
             self.check_metadata_log(metadata_log)
         return metadata_log
 

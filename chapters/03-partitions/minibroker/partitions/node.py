@@ -157,7 +157,7 @@ class Node:
         if metadata_log.log_end_offset == 0 and orphans:
             raise BrokerFailure(
                 f"{self._config.log_dirs[0]} has {len(orphans)} partitions, such as {orphans[0]}, but no metadata that "
-                f"knows them: restore {METADATA.directory} from a copy, or move them away to begin anew"
+                f"knows them: restore {METADATA.directory} from a copy, or move the whole directory away to begin anew"
             )
 
     def make_store(self) -> Store:
