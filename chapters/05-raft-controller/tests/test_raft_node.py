@@ -125,3 +125,44 @@ def test_who_led_and_was_left_alone_does_not_say_that_it_leads() -> None:
         one.tick(now_ms)
         assert (one.is_leader, one.leader_id) == (False, NOBODY)
     assert one.role is Role.PROSPECTIVE
+
+
+def test_who_was_let_go_stands_as_long_as_that_may_not_be_decided() -> None:
+    """The leader lets itself go, and nobody else has the record: with its longer log it refuses its vote to others."""
+    trio = voters(1, 2, 3)
+    one, two, three = (QuorumNode(it, trio, chance=lambda _below: 0).open(0) for it in (1, 2, 3))
+    others = {2: two, 3: three}
+
+    def elect(now_ms: int) -> list[int]:
+        """Carries what node 1 asks for; returns whom it has asked."""
+        asked, sends = [], one.tick(now_ms)
+        while sends:
+            to, message = sends.pop(0)
+            if isinstance(message, Vote):
+                asked.append(to)
+                sends += one.on_voted(to, message, others[to].on_vote(message, now_ms), now_ms)
+        return asked
+
+    elect(600)
+    for _ in range(2):
+        for it in (two, three):
+            position = it.position()
+            assert position is not None
+            it.on_fetched(position, one.on_fetch(position, 600), 600)
+    assert one.remove_voter(one.me, timestamp=0) is ErrorCode.NONE
+    one.tick(2200)
+    assert (one.role, one.is_voter) == (Role.RESIGNED, False)
+    for it in (two, three):
+        it.tick(2200)
+    # Two votes of the two that are left: its own does not count.
+    assert set(elect(2800)) == {2, 3}
+    assert one.is_leader
+    for _ in range(3):
+        for it in (two, three):
+            position = it.position()
+            assert position is not None
+            it.on_fetched(position, one.on_fetch(position, 2800), 2800)
+    # It is decided now: it goes, and stands no more.
+    one.tick(2900)
+    assert one.role is Role.RESIGNED
+    assert elect(9000) == []

@@ -215,6 +215,14 @@ class Raft:
         return self.me in self.voters
 
     @property
+    def _may_stand(self) -> bool:
+        """Whether it stands for election: as a voter, or as one that was let go, if that may not be decided yet.
+
+        It may be the only one that has the record, and then nobody else gets the votes of those who need it.
+        """
+        return self.is_voter or self.me in self.voters_at(self.high_watermark)
+
+    @property
     def last_epoch(self) -> int:
         """The epoch of the last record."""
         if self.log.log_end_offset > self.log.log_start_offset:
@@ -287,7 +295,7 @@ class Raft:
             return self._lead_on(now_ms)
         if now_ms < self._deadline_ms:
             return []
-        if not self.is_voter:
+        if not self._may_stand:
             # An observer stands for nothing; it looks for the leader elsewhere. Others may take it for a voter, and
             # whoever stands there instead of a leader that is gone must not be told that there is one.
             self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
@@ -330,14 +338,14 @@ class Raft:
         """Ask whether we would be elected, before an epoch is begun that would only disturb (KIP-996)."""
         self._become(Cause.TIMED_OUT, now_ms + self._patience())
         self._asked += 1
-        self._votes = {self.me.node_id: True}
+        self._votes = {self.me.node_id: self.is_voter}
         return self._stand(now_ms) if self._has_majority() else self._ask_for_votes(is_pre_vote=True)
 
     def _stand(self, now_ms: int) -> list[Send]:
         """Begin an epoch, and vote for ourselves: on the disk, before anybody is asked."""
         self._become(Cause.WOULD_WIN, now_ms + self._patience())
         self._ballot.write(Election(self.epoch + 1, NOBODY, self.me))
-        self._votes = {self.me.node_id: True}
+        self._votes = {self.me.node_id: self.is_voter}
         return self._lead(now_ms) if self._has_majority() else self._ask_for_votes(is_pre_vote=False)
 
     def _ask_for_votes(self, *, is_pre_vote: bool) -> list[Send]:
