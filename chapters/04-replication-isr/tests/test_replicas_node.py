@@ -8,12 +8,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from replication_nodes import TOPIC_ID, ReplicaNode
 
 from minibroker.client.aio import AsyncClient
 from minibroker.log.batch import BatchBuilder, batches
-from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.configs import NodeConfig, TopicConfig
+from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import BrokerFailure
-from minibroker.replicas.fetching import FetchSettings
+from minibroker.replicas import fetching
+from minibroker.replicas.fetching import Fetchers, FetchSettings, Self
 from minibroker.replicas.node import ReplicatedNode
 from minibroker.replicas.peers import client_id_of, node_of
 from minibroker.replicas.proposing import Outbox
@@ -24,6 +27,7 @@ from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, Listener
 from minibroker.wire.tables.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from minibroker.wire.tables.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 SECONDS_MAX = 20
@@ -258,3 +262,45 @@ def test_a_node_registers_again_when_an_earlier_life_of_it_was_heard_after_it(tm
                 await asyncio.wait_for(both[1].watch(), SECONDS_MAX)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("turn_ms", "is_given"), [(-1, True), (10_000, False)])
+def test_others_get_a_turn_while_a_large_answer_is_taken(
+    turn_ms: int, is_given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand partitions on a slow disk take longer than a session: a node that says nothing meanwhile is fenced."""
+    node = ReplicaNode(2, TopicConfig({}))
+    node.replica.on_partition(PartitionImage((1, 2), (1, 2), 1, 0, 0), {}, 0)
+    turns, taken = 0, []
+
+    class Leader:
+        async def send(self, *_arguments: object, **_named: object) -> FetchResponse:
+            partitions = [
+                PartitionData(partition_index=it, error_code=0, high_watermark=0, records=None) for it in range(3)
+            ]
+            return FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=partitions)])
+
+    async def run() -> None:
+        def turn() -> None:
+            nonlocal turns
+            turns += 1
+            loop.call_soon(turn)
+
+        loop = asyncio.get_running_loop()
+        loop.call_soon(turn)
+        fetchers = Fetchers(
+            Self(2, 2),
+            Leader(),  # type: ignore[arg-type]
+            FetchSettings(),
+            topic_id_of=lambda _name: TOPIC_ID,
+            settle=lambda: None,
+            on_ended=lambda _task: None,
+        )
+        fetchers._groups[1] = {TopicPartition("orders", it): node.replica for it in range(3)}
+        monkeypatch.setattr(fetchers, "_take", lambda *_: taken.append(turns))
+        await fetchers._round(1)
+
+    monkeypatch.setattr(fetching, "_TURN_MS", turn_ms)
+    asyncio.run(run())
+    assert len(taken) == 3
+    assert len(set(taken)) == (3 if is_given else 1)

@@ -28,7 +28,6 @@ class Stage(Protocol):
 
     def play(self, text: str) -> str:
         """Play it."""
-        ...
 
 
 @dataclass(frozen=True)
