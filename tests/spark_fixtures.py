@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from brokers import Broker, unique
 
-from minibroker.client import admin
-from minibroker.client.blocking import Client
-from minibroker.client.fetched import TopicPartition
-from minibroker.client.producer import Producer
+from minibroker.clients import admin
+from minibroker.clients.blocking import Client
+from minibroker.clients.producer import Producer
+from minibroker.segments.checkpoint import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,12 +17,7 @@ from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from proxy import Exchange, Proxy, Verdict
 
-from minibroker.client import admin
-from minibroker.client.admin import ConfigOperation, ConfigSource, NewTopic, ResourceType
 from minibroker.client.aio import AsyncClient
-from minibroker.client.batching import Delivery
-from minibroker.client.blocking import CONTROLLER, Client
-from minibroker.client.consumer import EARLIEST, LATEST, Consumer, OffsetReset, TopicPartition
 from minibroker.client.errors import (
     BrokerError,
     BrokerErrors,
@@ -34,12 +29,18 @@ from minibroker.client.errors import (
     OffsetOutOfRange,
     RecordTooLarge,
 )
-from minibroker.client.fetching import MAX_TIMESTAMP, READ_COMMITTED
 from minibroker.client.partitioners import RoundRobin
-from minibroker.client.producer import Producer
 from minibroker.client.retries import RetryPolicy
+from minibroker.clients import admin
+from minibroker.clients.admin import ConfigOperation, ConfigSource, NewTopic, ResourceType
+from minibroker.clients.batching import Delivery
+from minibroker.clients.blocking import CONTROLLER, Client
+from minibroker.clients.consumer import EARLIEST, LATEST, Consumer, OffsetReset
+from minibroker.clients.fetching import MAX_TIMESTAMP, READ_COMMITTED
+from minibroker.clients.producer import Producer
 from minibroker.log.compression import Compression
 from minibroker.log.record import Record
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.metadata import MetadataRequest

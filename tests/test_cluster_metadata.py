@@ -19,22 +19,22 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from minibroker.client.blocking import Client
-from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Request
-from minibroker.wire.tables.alter_partition import (
+from minibroker.clients.blocking import Client
+from minibroker.replication.tables.alter_partition import (
     AlterPartitionRequest,
     BrokerState,
     PartitionAlteration,
     TopicAlteration,
 )
-from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, Listener
-from minibroker.wire.tables.describe_producers import DescribeProducersRequest, TopicRequest
-from minibroker.wire.tables.offset_for_leader_epoch import (
+from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, Listener
+from minibroker.replication.tables.describe_producers import DescribeProducersRequest, TopicRequest
+from minibroker.replication.tables.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request
 
 pytest_plugins = ["clusters_fixtures"]
 

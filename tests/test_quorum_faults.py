@@ -15,8 +15,8 @@ from clusters import QuorumCluster, Sender
 from confluent_kafka import ElectionType, TopicPartition
 
 from minibroker.bench.outages import longest_gap_ms
-from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
+from minibroker.clients.blocking import Client
 from minibroker.wire.codes import ErrorCode
 
 pytest_plugins = ["clusters_fixtures"]

@@ -29,18 +29,18 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as PythonTopicPartition
 from proxy import Exchange, Verdict
 
-from minibroker.client import admin as ours_admin
-from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
+from minibroker.clients import admin as ours_admin
+from minibroker.clients.blocking import Client
 from minibroker.partitions.registry import Call
 from minibroker.quorum.envelope import wrap
+from minibroker.raft.tables.add_raft_voter import AddRaftVoterRequest, VoterListener
+from minibroker.raft.tables.remove_raft_voter import RemoveRaftVoterRequest
 from minibroker.replicas.peers import client_id_of
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.headers import RequestHeader
-from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest, VoterListener
 from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest
 from minibroker.wire.uuids import NO_UUID
 
 pytest_plugins = ["clusters_fixtures"]

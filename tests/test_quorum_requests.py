@@ -19,11 +19,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from minibroker.client import admin as ours
-from minibroker.client.blocking import Client
 from minibroker.client.errors import BrokerError
-from minibroker.client.fetched import TopicPartition
 from minibroker.client.routing import Address
+from minibroker.clients import admin as ours
+from minibroker.clients.blocking import Client
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from minibroker.wire.tables.incremental_alter_configs import (

@@ -7,10 +7,10 @@ from typing import Any
 from brokers import eventually, unique
 from clusters import QuorumCluster
 
-from minibroker.client.blocking import Client
+from minibroker.clients.blocking import Client
+from minibroker.raft.tables.add_raft_voter import AddRaftVoterRequest, VoterListener
+from minibroker.raft.tables.remove_raft_voter import RemoveRaftVoterRequest
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest, VoterListener
-from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest
 
 
 class Couple(QuorumCluster):

@@ -19,10 +19,10 @@ from bench.spark_peers import Confluent, Tuples, Watched
 from pyspark.sql import DataFrame, SparkSession
 
 from minibroker.bench import Context, children
-from minibroker.client import admin
-from minibroker.client.blocking import Client
-from minibroker.client.fetched import TopicPartition
-from minibroker.client.fetching import LATEST
+from minibroker.clients import admin
+from minibroker.clients.blocking import Client
+from minibroker.clients.fetching import LATEST
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark import writing
 from minibroker.spark.java import session
 

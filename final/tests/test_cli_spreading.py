@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from minibroker.cli.spreading import NowhereToGo, drained, spread
-from minibroker.client.fetched import TopicPartition
+from minibroker.segments.checkpoint import TopicPartition
 
 Placed = Mapping[TopicPartition, Sequence[int]]
 

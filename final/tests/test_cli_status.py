@@ -9,7 +9,7 @@ from minibroker.cli import inspecting
 from minibroker.cli.inspecting import document, text
 from minibroker.cli.status import Facts, Finding, Node, Partition, Quorum, Role, advice, counts, findings
 from minibroker.cli.tables import table_text
-from minibroker.client.admin import ClusterDescription, QuorumDescription, QuorumReplica
+from minibroker.clients.admin import ClusterDescription, QuorumDescription, QuorumReplica
 
 ROLES = {1: Role.CONTROLLER, 2: Role.VOTER, 3: Role.VOTER}
 

@@ -15,9 +15,9 @@ import pytest
 from brokers import eventually, unique
 
 from minibroker.cli.supervising import Plan, settings_for
-from minibroker.client import admin
-from minibroker.client.admin import ResourceType
-from minibroker.client.blocking import Client
+from minibroker.clients import admin
+from minibroker.clients.admin import ResourceType
+from minibroker.clients.blocking import Client
 
 PROGRAM = (sys.executable, "-m", "minibroker.cli")
 # The program, with less patience for those who are stuck.

@@ -5,8 +5,8 @@ from collections import Counter
 
 from brokers import Broker, unique
 
-from minibroker.client.blocking import Client
-from minibroker.client.consumer import EARLIEST, Consumer
+from minibroker.clients.blocking import Client
+from minibroker.clients.consumer import EARLIEST, Consumer
 from minibroker.pipelines import generating
 from minibroker.pipelines.generator import BAD_KINDS, REGIONS, Shape, events
 

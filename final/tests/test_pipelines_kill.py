@@ -21,10 +21,10 @@ from brokers import Broker, eventually, unique
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from minibroker.client import admin
-from minibroker.client.blocking import Client
-from minibroker.client.consumer import EARLIEST, Consumer
-from minibroker.client.producer import Producer
+from minibroker.clients import admin
+from minibroker.clients.blocking import Client
+from minibroker.clients.consumer import EARLIEST, Consumer
+from minibroker.clients.producer import Producer
 from minibroker.log.record import Record
 from minibroker.pipelines import archive, generating, orders
 from minibroker.pipelines.generator import Event, Shape, events

@@ -26,8 +26,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from minibroker.client import admin
-from minibroker.client.fetched import TopicPartition
+from minibroker.clients import admin
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark.errors import DataLoss, InvalidOption, UnknownTopic
 from minibroker.spark.filters import Pushed
 from minibroker.spark.offsets import (
@@ -421,8 +421,8 @@ def test_a_task_that_stops_early_leaves_nothing_to_the_next(plain_topics: "Topic
 
 
 def test_a_task_survives_a_broker_that_is_started_again(start: StartBroker) -> None:
-    from minibroker.client.blocking import Client
-    from minibroker.client.producer import Producer
+    from minibroker.clients.blocking import Client
+    from minibroker.clients.producer import Producer
 
     broker = start()
     with Client(broker.address) as client:

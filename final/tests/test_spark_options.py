@@ -2,8 +2,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from minibroker.client.fetched import TopicPartition
-from minibroker.client.fetching import EARLIEST, LATEST, READ_COMMITTED
+from minibroker.clients.fetching import EARLIEST, LATEST, READ_COMMITTED
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark.errors import InvalidOption
 from minibroker.spark.options import (
     BATCH,

@@ -12,14 +12,15 @@ from pyspark import TaskContext
 from pyspark.sql.functions import udf
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
-from minibroker.client import admin
-from minibroker.client.blocking import Client, now_ms
-from minibroker.client.consumer import EARLIEST, Consumer
 from minibroker.client.core import ClientConfig, Core
 from minibroker.client.errors import BrokerError, ConnectionLost, DeliveryTimedOut
 from minibroker.client.partitioners import partition_of
 from minibroker.client.routing import Address
+from minibroker.clients import admin
+from minibroker.clients.blocking import Client
+from minibroker.clients.consumer import EARLIEST, Consumer
 from minibroker.log.batch import batches
+from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.pipelines.running import begin
 from minibroker.spark import reference, sink, writing
@@ -245,7 +246,7 @@ class Cluster:
     """Two nodes without sockets: who leads is settable, answers are scripted, requests are kept."""
 
     def __init__(self) -> None:
-        self.core = Core([Address("h", 1)], ClientConfig(), clock=now_ms, chance=lambda: 0.0)
+        self.core = Core([Address("h", 1)], ClientConfig(), clock=precise_ms, chance=lambda: 0.0)
         self.leader_id = 1
         self.script: list[int | Exception] = []
         self.requests: list[tuple[int, int]] = []

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from brokers import Broker, eventually
 from proxy import Exchange, Proxy, Verdict
 
-from minibroker.client import admin
+from minibroker.clients import admin
 from minibroker.pipelines.running import begin
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import uuid
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
-from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
+from minibroker.clients.blocking import Client
 
 READY_S_MAX = 90
 # The node lives for minutes, and most of that would be spent on compiling.

@@ -20,8 +20,8 @@ from minibroker.bench import (
     limits,
     scaled,
 )
-from minibroker.client.admin import NewTopic, create_topics
-from minibroker.client.blocking import Client
+from minibroker.clients.admin import NewTopic, create_topics
+from minibroker.clients.blocking import Client
 from minibroker.log.batch import BatchBuilder
 from minibroker.wire.headers import frame_request
 from minibroker.wire.schema import Request

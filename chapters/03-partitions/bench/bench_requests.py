@@ -8,8 +8,8 @@ the codec, the handlers and the log.
 from functools import partial
 
 from minibroker.bench import Bar, Benchmark, Case, Context, Exchange, Fact, Latencies, children, scaled
-from minibroker.client.admin import NewTopic, create_topics
-from minibroker.client.blocking import Client
+from minibroker.clients.admin import NewTopic, create_topics
+from minibroker.clients.blocking import Client
 from minibroker.log.batch import BatchBuilder
 from minibroker.wire.apis import APIS
 from minibroker.wire.codes import ErrorCode

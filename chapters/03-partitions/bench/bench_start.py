@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 
 from minibroker.bench import Bar, Benchmark, Case, Context, Fact, children, is_quick, scaled
-from minibroker.client.admin import NewTopic, create_topics
-from minibroker.client.blocking import Client
+from minibroker.clients.admin import NewTopic, create_topics
+from minibroker.clients.blocking import Client
 from minibroker.log.batch import BatchBuilder
 from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 

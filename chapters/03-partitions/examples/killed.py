@@ -14,11 +14,12 @@ import threading
 import time
 from collections import Counter
 
-from minibroker.client.admin import NewTopic, create_topics
-from minibroker.client.batching import Delivery
-from minibroker.client.blocking import Client
-from minibroker.client.consumer import EARLIEST, Consumer, TopicPartition
-from minibroker.client.producer import Producer
+from minibroker.clients.admin import NewTopic, create_topics
+from minibroker.clients.batching import Delivery
+from minibroker.clients.blocking import Client
+from minibroker.clients.consumer import EARLIEST, Consumer
+from minibroker.clients.producer import Producer
+from minibroker.segments.checkpoint import TopicPartition
 
 QUICK = bool(os.environ.get("MINIBROKER_QUICK"))
 KILLS = 2 if QUICK else 10

@@ -7,8 +7,8 @@ The broker is the one in MINIBROKER_BOOTSTRAP_SERVER, or that on 127.0.0.1:9092;
 
 import os
 
-from minibroker.client.admin import NewTopic, create_topics, list_topics
-from minibroker.client.blocking import Client
+from minibroker.clients.admin import NewTopic, create_topics, list_topics
+from minibroker.clients.blocking import Client
 from minibroker.log.batch import BatchBuilder
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.init_producer_id import InitProducerIdRequest

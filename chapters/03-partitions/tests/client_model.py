@@ -7,9 +7,9 @@ break it at any point, and may deliver what was under way on a broken one long a
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minibroker.client.accumulator import Accumulator, Answer, ProducerConfig, Send
-from minibroker.client.batching import Delivery, ProducerBatch
 from minibroker.client.errors import ConnectionLost
+from minibroker.clients.accumulator import Accumulator, Answer, ProducerConfig, Send
+from minibroker.clients.batching import Delivery, ProducerBatch
 from minibroker.log.batch import Batch
 from minibroker.wire.codes import ErrorCode
 

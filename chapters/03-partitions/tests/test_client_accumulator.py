@@ -7,8 +7,6 @@ from client_model import World
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.client.accumulator import Accumulator, Answer, ProducerConfig, produce_request
-from minibroker.client.batching import ProducerBatch
 from minibroker.client.errors import (
     BrokerError,
     BufferFull,
@@ -18,6 +16,8 @@ from minibroker.client.errors import (
     InvalidSetting,
     RecordTooLarge,
 )
+from minibroker.clients.accumulator import Accumulator, Answer, ProducerConfig, produce_request
+from minibroker.clients.batching import ProducerBatch
 from minibroker.log.batch import Batch
 from minibroker.log.compression import Compression
 from minibroker.wire.codes import ErrorCode

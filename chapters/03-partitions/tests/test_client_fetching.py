@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.client.errors import BrokerError, CorruptRecords, LogTruncated, OffsetOutOfRange
-from minibroker.client.fetched import FetchedBatches, TopicPartition
-from minibroker.client.fetching import (
+from minibroker.client.routing import Address, Node, PartitionRoute, Routes, TopicRoute
+from minibroker.clients.fetched import FetchedBatches
+from minibroker.clients.fetching import (
     EARLIEST,
     LATEST,
     READ_COMMITTED,
@@ -18,10 +19,10 @@ from minibroker.client.fetching import (
     FetchOrder,
     OffsetReset,
 )
-from minibroker.client.routing import Address, Node, PartitionRoute, Routes, TopicRoute
 from minibroker.log.batch import BatchBuilder, stamp
 from minibroker.log.compression import Compression
 from minibroker.log.control import ControlType, build_marker
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import decode_whole
 from minibroker.wire.tables.fetch import (

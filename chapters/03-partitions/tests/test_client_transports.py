@@ -11,7 +11,6 @@ import pytest
 from client_peer import Answer, Hangup, Peer, versions
 
 from minibroker.client.aio import AsyncClient
-from minibroker.client.blocking import CONTROLLER, Client
 from minibroker.client.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -21,6 +20,7 @@ from minibroker.client.errors import (
     UnexpectedResponse,
 )
 from minibroker.client.retries import RetryPolicy
+from minibroker.clients.blocking import CONTROLLER, Client
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.headers import RequestHeader

@@ -7,11 +7,11 @@ import pytest
 from minibroker.client.core import UNDECIDED_MS, Ask, ClientConfig, Core, Pause
 from minibroker.client.errors import ClientError, ConnectionLost
 from minibroker.client.routing import Address
-from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.list_partition_reassignments import (
+from minibroker.controller.tables.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from minibroker.wire.codes import ErrorCode
 
 REQUEST = ListPartitionReassignmentsRequest(topics=None)
 REFUSED = ListPartitionReassignmentsResponse(error_code=ErrorCode.NOT_CONTROLLER, error_message="nobody decides")

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from partitions_house import House, batch, fetch_request, produce_request
 
+from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.listeners import Listener
 from minibroker.partitions.node import bind
-from minibroker.partitions.server import Limits, Server, monotonic_ms
+from minibroker.partitions.server import Limits, Server
 from minibroker.wire.apis import APIS
 from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Request, decode_whole

@@ -134,7 +134,7 @@ def test_what_a_client_asks_first_is_shown(transcript: Transcript) -> None:
         error_code=0,
         api_keys=[
             ApiVersion(api_key=key, min_version=api.min_version, max_version=api.max_version)
-            for key, api in APIS.items()
+            for key, api in sorted(APIS.items())
         ][:3],
     )
     metadata = MetadataResponse(

@@ -5,10 +5,13 @@ from functools import cache
 
 from hypothesis import strategies as st
 
+from minibroker.broker.apis import declare_every_api
 from minibroker.wire.apis import APIS, Api
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.fields import Field
 from minibroker.wire.schema import Message, Request, Response, Struct
+
+declare_every_api()
 
 NUMBERS = {
     "int8": st.integers(-(2**7), 2**7 - 1),

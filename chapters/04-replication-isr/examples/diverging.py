@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 
-from minibroker.client.blocking import Client
+from minibroker.clients.blocking import Client
 from minibroker.wire.headers import frame_request
 from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic
 from minibroker.wire.tree import explain_response, render

@@ -9,8 +9,8 @@ has to choose.
 import os
 import sys
 
-from minibroker.client.admin import NewTopic, create_topics
-from minibroker.client.blocking import Client
+from minibroker.clients.admin import NewTopic, create_topics
+from minibroker.clients.blocking import Client
 
 BOOTSTRAP = os.environ.get("MINIBROKER_BOOTSTRAP_SERVER", "127.0.0.1:9092")
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replication_nodes import AuthorityNode, answer_fetch
 
-from minibroker.log.batch import BatchHeader
+from minibroker.log.batch import NO_OFFSET, BatchHeader
 from minibroker.log.errors import LogError
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image, PartitionImage
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import CONSUMER, NO_OFFSET, Appended, EpochEnd
+from minibroker.partitions.partition import CONSUMER, Appended, EpochEnd
 from minibroker.partitions.store import METADATA
 from minibroker.replication.authority import Election, ElectLeaders
 from minibroker.replication.follower import Fetched, Position

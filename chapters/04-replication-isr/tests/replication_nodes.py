@@ -6,14 +6,14 @@ Nothing here sends anything: a test, a scenario or a world carries what nodes sa
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from minibroker.log.batch import BatchBuilder, batches
+from minibroker.log.batch import NO_LEADER_EPOCH, BatchBuilder, batches
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.commands import CreateTopics, NewTopic
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Endpoint, Image, PartitionImage
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import NO_EPOCH, Reader
+from minibroker.partitions.partition import Reader
 from minibroker.partitions.store import METADATA
 from minibroker.replication.authority import AlterPartitions, IsrChange, RegisterReplicas
 from minibroker.replication.follower import Fetched, Position
@@ -142,7 +142,7 @@ def answer_fetch(
     reader = Reader(replica_id, replica_epoch, log_start_offset=start, now_ms=now_ms, is_again=is_again)
     try:
         leader.check_leader(position.leader_epoch)
-        if position.last_fetched_epoch != NO_EPOCH:
+        if position.last_fetched_epoch != NO_LEADER_EPOCH:
             diverging = leader.diverging_epoch(position.fetch_offset, last_fetched_epoch=position.last_fetched_epoch)
             if diverging is not None:
                 return Fetched(position, diverging=diverging)

@@ -22,9 +22,9 @@ from minibroker.replicas.peers import client_id_of, node_of
 from minibroker.replicas.proposing import Outbox
 from minibroker.replication.leader import IsrProposal
 from minibroker.replication.replica import AlterIsr, Replica
+from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, Listener
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, Listener
 from minibroker.wire.tables.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from minibroker.wire.tables.fetch import FetchableTopicResponse, FetchResponse, PartitionData

@@ -4,23 +4,23 @@ from typing import Any
 
 import pytest
 
+from minibroker.controller.tables.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from minibroker.controller.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
+from minibroker.controller.tables.unregister_broker import UnregisterBrokerRequest
+from minibroker.raft.tables.add_raft_voter import AddRaftVoterRequest
+from minibroker.raft.tables.describe_quorum import DescribeQuorumRequest
+from minibroker.raft.tables.remove_raft_voter import RemoveRaftVoterRequest
 from minibroker.replicas.refusing import refusal
+from minibroker.replication.tables.elect_leaders import ElectLeadersRequest, TopicPartitions
 from minibroker.wire.apis import APIS
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, codes_in
 from minibroker.wire.tables import alter_configs as replacing
 from minibroker.wire.tables import incremental_alter_configs as incremental
-from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest
-from minibroker.wire.tables.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from minibroker.wire.tables.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from minibroker.wire.tables.create_topics import CreatableTopic, CreateTopicsRequest
 from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from minibroker.wire.tables.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest
-from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, TopicPartitions
-from minibroker.wire.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
-from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest
-from minibroker.wire.tables.unregister_broker import UnregisterBrokerRequest
 from minibroker.wire.uuids import NO_UUID
 
 DEFAULTS: dict[str, Any] = {"num_partitions": -1, "replication_factor": -1, "assignments": [], "configs": []}

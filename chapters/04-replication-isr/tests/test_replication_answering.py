@@ -20,30 +20,30 @@ from minibroker.partitions.routes import Leader, Routes
 from minibroker.partitions.waiting import Waiting
 from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch
 from minibroker.replication.replica import Replica
-from minibroker.segments.checkpoint import TopicPartition
-from minibroker.wire.apis import APIS, ApiKey
-from minibroker.wire.codes import ErrorCode
-from minibroker.wire.headers import frame_request
-from minibroker.wire.schema import Request, Response
-from minibroker.wire.tables.allocate_producer_ids import AllocateProducerIdsRequest
-from minibroker.wire.tables.alter_partition import (
+from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest
+from minibroker.replication.tables.alter_partition import (
     AlterPartitionRequest,
     BrokerState,
     PartitionAlteration,
     TopicAlteration,
 )
-from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest
-from minibroker.wire.tables.broker_registration import Listener as RegisteredListener
-from minibroker.wire.tables.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from minibroker.wire.tables.describe_producers import DescribeProducersRequest
-from minibroker.wire.tables.describe_producers import TopicRequest as ProducersOf
-from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, TopicPartitions
-from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from minibroker.wire.tables.offset_for_leader_epoch import (
+from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest
+from minibroker.replication.tables.broker_registration import Listener as RegisteredListener
+from minibroker.replication.tables.describe_producers import DescribeProducersRequest
+from minibroker.replication.tables.describe_producers import TopicRequest as ProducersOf
+from minibroker.replication.tables.elect_leaders import ElectLeadersRequest, TopicPartitions
+from minibroker.replication.tables.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.apis import APIS, ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.headers import frame_request
+from minibroker.wire.schema import Request, Response
+from minibroker.wire.tables.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 R = TypeVar("R")
 

@@ -10,7 +10,7 @@ from functools import cache
 
 from minibroker.bench import Benchmark, Case, Context, Fact, LineChart, Results, children, scaled
 from minibroker.bench.outages import Outages, distribution
-from minibroker.client.blocking import Client
+from minibroker.clients.blocking import Client
 from minibroker.trials.failover import (
     LEADER_FAULTS,
     REPLICAS,

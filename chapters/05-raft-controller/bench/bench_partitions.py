@@ -12,9 +12,9 @@ from typing import NamedTuple
 from minibroker.bench import Benchmark, Case, Context, Fact, Line, LineChart, Point, Results, children, is_quick, scaled
 from minibroker.bench.context import QUICK_NOTE
 from minibroker.bench.units import tick_text
-from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
-from minibroker.client.producer import Producer
+from minibroker.clients.blocking import Client
+from minibroker.clients.producer import Producer
 from minibroker.trials.failover import REPLICAS, SETTINGS, quick_settings
 from minibroker.trials.local import LocalCluster
 from minibroker.trials.watching import until

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from raft_nodes import DIRECTORY, QuorumNode, voters
 
 from minibroker.controller.deciding import Controller
+from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.image import Image
 from minibroker.partitions.registry import Answer, Call
-from minibroker.partitions.server import monotonic_ms
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.quorum.running import Quorum
 from minibroker.raft.node import RaftSettings

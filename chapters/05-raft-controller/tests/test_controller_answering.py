@@ -9,25 +9,25 @@ from test_replication_answering import dispatch, versions
 
 from minibroker.controller.answering import ControllerDecisions
 from minibroker.controller.sessions import Sessions
-from minibroker.metadata.commands import CreateTopics, NewTopic
-from minibroker.metadata.configs import NodeConfig
-from minibroker.partitions.registry import Deferred, Registry, Reply
-from minibroker.partitions.waiting import Waiting
-from minibroker.wire.apis import ApiKey
-from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Request, Response
-from minibroker.wire.tables.alter_partition_reassignments import (
+from minibroker.controller.tables.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest
-from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, Listener
-from minibroker.wire.tables.list_partition_reassignments import (
+from minibroker.controller.tables.broker_heartbeat import BrokerHeartbeatRequest
+from minibroker.controller.tables.list_partition_reassignments import (
     ListedTopic,
     ListPartitionReassignmentsRequest,
 )
-from minibroker.wire.tables.unregister_broker import UnregisterBrokerRequest
+from minibroker.controller.tables.unregister_broker import UnregisterBrokerRequest
+from minibroker.metadata.commands import CreateTopics, NewTopic
+from minibroker.metadata.configs import NodeConfig
+from minibroker.partitions.registry import Deferred, Registry, Reply
+from minibroker.partitions.waiting import Waiting
+from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, Listener
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request, Response
 
 
 class House:

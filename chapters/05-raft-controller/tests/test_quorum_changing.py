@@ -5,14 +5,14 @@ import asyncio
 from quorum_driver import CLUSTER, Driven, call, driven
 from raft_nodes import directory_id
 
+from minibroker.log.clock import monotonic_ms
 from minibroker.partitions.registry import Answer
-from minibroker.partitions.server import monotonic_ms
 from minibroker.quorum.changing import VoterChanges
 from minibroker.raft.messages import Fetch, Heard
+from minibroker.raft.tables.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, VoterListener
+from minibroker.raft.tables.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from minibroker.raft.voters import VoterKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, VoterListener
-from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from minibroker.wire.uuids import NO_UUID
 
 TWO = VoterKey(2, directory_id(2))

@@ -7,6 +7,9 @@ import pytest
 from test_controller_answering import House, reassignment
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, UnexpectedResponse
+from minibroker.controller.tables.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from minibroker.controller.tables.envelope import EnvelopeRequest, EnvelopeResponse
+from minibroker.controller.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 from minibroker.metadata.errors import Refused
 from minibroker.partitions.registry import Call, Registry
 from minibroker.quorum.envelope import ANONYMOUS, Envelopes, Principal, read_principal, unwrap, wrap, write_principal
@@ -14,9 +17,6 @@ from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.headers import RequestHeader
 from minibroker.wire.schema import Request
-from minibroker.wire.tables.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from minibroker.wire.tables.envelope import EnvelopeRequest, EnvelopeResponse
-from minibroker.wire.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 from minibroker.wire.tables.metadata import MetadataRequest
 
 FORWARDABLE = frozenset({ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS})

@@ -35,14 +35,14 @@ from minibroker.raft.messages import (
     SnapshotId,
     Vote,
 )
+from minibroker.raft.tables.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from minibroker.raft.tables.fetch_snapshot import FetchSnapshotResponse
+from minibroker.raft.tables.vote import VoteRequest, VoteResponse
 from minibroker.raft.voters import VoterKey
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response, decode_whole
-from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
-from minibroker.wire.tables.fetch_snapshot import FetchSnapshotResponse
-from minibroker.wire.tables.vote import VoteRequest, VoteResponse
 
 ONE, TWO = (VoterKey(it, directory_id(it)) for it in (1, 2))
 VOTE = Vote(5, TWO, ONE, 9, 900)

@@ -21,16 +21,16 @@ from minibroker.raft.messages import (
     Vote,
     Voted,
 )
+from minibroker.raft.tables.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
+from minibroker.raft.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
+from minibroker.raft.tables.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from minibroker.raft.tables.vote import VoteRequest, VoteResponse
 from minibroker.raft.voters import VoterKey
 from minibroker.wire.apis import APIS
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Message as WireMessage
 from minibroker.wire.schema import decode_whole
-from minibroker.wire.tables.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
-from minibroker.wire.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
 from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
-from minibroker.wire.tables.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
-from minibroker.wire.tables.vote import VoteRequest, VoteResponse
 
 ONE, TWO = VoterKey(1, directory_id(1)), VoterKey(2, directory_id(2))
 SNAPSHOT = SnapshotId(300, 4)

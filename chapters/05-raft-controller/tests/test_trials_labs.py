@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from minibroker.bench.lab import find_labs
 from minibroker.bench.outages import Outages
 from minibroker.cli.lab import lab
-from minibroker.client.blocking import Client
+from minibroker.clients.blocking import Client
 from minibroker.trials import acknowledging, failover, labs, unclean
 from minibroker.trials.local import HOST, LocalNode, reserve_port
 from minibroker.trials.unclean import Seen

@@ -13,8 +13,8 @@ from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Image
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.peers import Peers
+from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 log = logging.getLogger(__name__)
 

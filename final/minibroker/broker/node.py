@@ -31,6 +31,8 @@ from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import FenceBroker, LeadUncleanly
 from minibroker.controller.placement import place_on_racks
 from minibroker.controller.sessions import Sessions
+from minibroker.controller.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Endpoint, Image
@@ -41,7 +43,7 @@ from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.identity import META_PROPERTIES, Identity, identify, lock
 from minibroker.partitions.node import Node, bind, limits_of, only_listener, schedule_of
 from minibroker.partitions.registry import Answer, Call, Handler
-from minibroker.partitions.server import Server, Tracer, monotonic_ms, wall_clock_ms
+from minibroker.partitions.server import Server, Tracer
 from minibroker.partitions.store import METADATA
 from minibroker.partitions.upkeep import Upkeep
 from minibroker.partitions.waiting import Wait
@@ -53,26 +55,26 @@ from minibroker.raft.election import NOBODY, Ballot
 from minibroker.raft.node import Raft, RaftSettings
 from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
-from minibroker.raft.voters import Voter, VoterKey, VoterSet
-from minibroker.replicas.fetching import Self
-from minibroker.replicas.node import FORWARDED, ReplicatedNode
-from minibroker.replicas.peers import PeerAddress, node_of
-from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
-from minibroker.replication.authority import NO_BROKER_EPOCH, Elected
-from minibroker.replication.epochs import EpochCache
-from minibroker.segments.segmented import SegmentedLog
-from minibroker.wire.apis import ApiKey
-from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Response
-from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from minibroker.wire.tables.describe_cluster import DescribeClusterResponse
-from minibroker.wire.tables.describe_quorum import (
+from minibroker.raft.tables.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     QuorumPartition,
     QuorumTopic,
 )
+from minibroker.raft.voters import Voter, VoterKey, VoterSet
+from minibroker.replicas.fetching import Self
+from minibroker.replicas.node import FORWARDED, ReplicatedNode
+from minibroker.replicas.peers import PeerAddress, node_of
+from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
+from minibroker.replication.authority import Elected
+from minibroker.replication.epochs import EpochCache
+from minibroker.replication.leader import NO_BROKER_EPOCH
+from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from minibroker.segments.segmented import SegmentedLog
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+from minibroker.wire.tables.describe_cluster import DescribeClusterResponse
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from minibroker.wire.uuids import parse_uuid, uuid_text
 

@@ -8,12 +8,12 @@ import click
 
 from minibroker.cli.connecting import connected, demand_topics, is_unknown, no_such_topic
 from minibroker.cli.tables import NOT_KNOWN, counted, echo_json, table_text
-from minibroker.client import admin
-from minibroker.client.admin import ConfigSource, DescribedTopic, NewTopic, ResourceType
-from minibroker.client.blocking import Client
-from minibroker.client.consumer import EARLIEST, LATEST
 from minibroker.client.errors import BrokerError, BrokerErrors, BrokerUnavailable, ConnectionLost, RequestTimedOut
-from minibroker.client.fetched import TopicPartition
+from minibroker.clients import admin
+from minibroker.clients.admin import ConfigSource, DescribedTopic, NewTopic, ResourceType
+from minibroker.clients.blocking import Client
+from minibroker.clients.consumer import EARLIEST, LATEST
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import uuid_text
 

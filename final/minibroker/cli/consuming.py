@@ -9,9 +9,10 @@ import click
 
 from minibroker.cli.connecting import connected, demand_topics
 from minibroker.cli.formats import Piece
-from minibroker.client.consumer import Consumer, OffsetReset, TopicPartition
-from minibroker.client.fetched import FetchedBatches
+from minibroker.clients.consumer import Consumer, OffsetReset
+from minibroker.clients.fetched import FetchedBatches
 from minibroker.log.record import Record
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 
 POLL_MS = 1000

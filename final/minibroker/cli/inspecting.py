@@ -20,12 +20,12 @@ from minibroker.cli.status import (
     findings,
 )
 from minibroker.cli.tables import NOT_KNOWN, counted, echo_json, table_text
-from minibroker.client import admin
-from minibroker.client.admin import ClusterDescription, QuorumDescription, QuorumReplica, Reassignment, ResourceType
-from minibroker.client.blocking import Client, connect
 from minibroker.client.errors import ClientError
-from minibroker.client.fetched import TopicPartition
 from minibroker.client.routing import parse_addresses
+from minibroker.clients import admin
+from minibroker.clients.admin import ClusterDescription, QuorumDescription, QuorumReplica, Reassignment, ResourceType
+from minibroker.clients.blocking import Client, connect
+from minibroker.segments.checkpoint import TopicPartition
 
 TIMEOUT_MS = 10_000
 INTERVAL_S = 1.0

@@ -4,8 +4,8 @@ import click
 
 from minibroker.cli.connecting import connected
 from minibroker.cli.tables import counted
-from minibroker.client import admin
 from minibroker.client.errors import BrokerError
+from minibroker.clients import admin
 from minibroker.wire.codes import ErrorCode
 
 _REFUSED = (ErrorCode.INVALID_REQUEST, ErrorCode.BROKER_ID_NOT_REGISTERED)

@@ -8,9 +8,9 @@ import click
 from minibroker.cli import spreading
 from minibroker.cli.connecting import connected, demand_topics
 from minibroker.cli.tables import counted, echo_json, table_text
-from minibroker.client import admin
-from minibroker.client.blocking import Client
-from minibroker.client.fetched import TopicPartition
+from minibroker.clients import admin
+from minibroker.clients.blocking import Client
+from minibroker.segments.checkpoint import TopicPartition
 
 _ATTEMPTS_MAX = 40
 _RETRY_S = 0.05

@@ -8,10 +8,10 @@ import click
 
 from minibroker.cli.connecting import connected, is_unknown, no_such_topic
 from minibroker.cli.tables import counted
-from minibroker.client.batching import Delivery
-from minibroker.client.blocking import Client
 from minibroker.client.errors import BrokerError
-from minibroker.client.producer import Producer
+from minibroker.clients.batching import Delivery
+from minibroker.clients.blocking import Client
+from minibroker.clients.producer import Producer
 from minibroker.log.compression import Compression
 
 ACKS = {"0": 0, "1": 1, "all": -1}

@@ -8,7 +8,7 @@ them. Replicas are counted, not bytes.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from minibroker.client.fetched import TopicPartition
+from minibroker.segments.checkpoint import TopicPartition
 
 Replicas = Mapping[TopicPartition, Sequence[int]]
 Racks = Mapping[int, str | None]

@@ -9,10 +9,10 @@ import click
 from minibroker.cli.connecting import connected
 from minibroker.cli.status import voters_advice
 from minibroker.cli.tables import counted
-from minibroker.client import admin
-from minibroker.client.admin import QuorumDescription, QuorumReplica, ResourceType
-from minibroker.client.blocking import Client
 from minibroker.client.routing import Address, parse_addresses
+from minibroker.clients import admin
+from minibroker.clients.admin import QuorumDescription, QuorumReplica, ResourceType
+from minibroker.clients.blocking import Client
 from minibroker.metadata.listeners import parse_voters
 
 _ROLES, _VOTERS = "process.roles", "controller.quorum.voters"

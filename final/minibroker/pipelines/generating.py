@@ -5,9 +5,9 @@ import time
 from collections import Counter
 from typing import TextIO
 
-from minibroker.client.batching import Delivery
-from minibroker.client.blocking import Client
-from minibroker.client.producer import Producer
+from minibroker.clients.batching import Delivery
+from minibroker.clients.blocking import Client
+from minibroker.clients.producer import Producer
 from minibroker.pipelines.generator import Shape, events
 from minibroker.pipelines.running import prepare_topics
 

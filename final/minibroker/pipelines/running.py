@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TextIO
 
-from minibroker.client import admin
-from minibroker.client.blocking import Client
 from minibroker.client.errors import BrokerError
+from minibroker.clients import admin
+from minibroker.clients.blocking import Client
 from minibroker.pipelines.errors import PipelineError, PipelineFailed
 from minibroker.spark.java import demand_packages, session
 from minibroker.wire.codes import ErrorCode

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from minibroker.client import admin
-from minibroker.client.blocking import Client, now_ms
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ConnectionLost, RequestTimedOut
-from minibroker.client.fetched import TopicPartition
-from minibroker.client.fetching import EARLIEST, LATEST
 from minibroker.client.retries import RetryPolicy
+from minibroker.clients import admin
+from minibroker.clients.blocking import Client
+from minibroker.clients.fetching import EARLIEST, LATEST
+from minibroker.log.clock import precise_ms
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark.errors import DataLoss, InvalidOption, UnknownTopic
 from minibroker.spark.options import ClientSettings, Place, ReadOptions, Subscription, SubscriptionKind
 from minibroker.wire.codes import ErrorCode
@@ -179,13 +180,13 @@ class Cluster:
 
     def _ask(self, question: Callable[[Client], T]) -> T:
         """Brokers that answered once may be away for a while; one that never did is most likely a wrong address."""
-        deadline_ms = now_ms() + self._options.client.timeout_ms
+        deadline_ms = precise_ms() + self._options.client.timeout_ms
         while True:
             self._client = self._client or new_client(self._options.client)
             try:
                 answer = question(self._client)
             except (BrokerUnavailable, ConnectionLost, RequestTimedOut):
-                if not self._has_answered or now_ms() >= deadline_ms:
+                if not self._has_answered or precise_ms() >= deadline_ms:
                     raise
                 time.sleep(self._options.client.backoff_ms / 1000)
                 continue
@@ -204,11 +205,11 @@ class Cluster:
 
     def find(self) -> Found:
         """The partitions that the query reads: as of now, or as old as partition.metadata.cache.ttl.ms allows."""
-        if self._found is None or now_ms() - self._found_ms >= self._options.partitions_age_ms_max:
+        if self._found is None or precise_ms() - self._found_ms >= self._options.partitions_age_ms_max:
             subscription = self._options.subscription
             wanted = _topics_of(subscription)
             self._found = _found(subscription, self._ask(lambda client: client.metadata(wanted)))
-            self._found_ms = now_ms()
+            self._found_ms = precise_ms()
         return self._found
 
     def is_named(self, partition: TopicPartition) -> bool:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minibroker.client.errors import ClientError
-from minibroker.client.fetched import TopicPartition
-from minibroker.client.fetching import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from minibroker.client.routing import parse_addresses
+from minibroker.clients.fetching import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark.errors import InvalidOption
 
 BATCH, STREAM, WRITE = "batch", "stream", "write"

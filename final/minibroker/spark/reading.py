@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from minibroker.client import admin
-from minibroker.client.blocking import Client, Link, now_ms
 from minibroker.client.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -25,9 +23,13 @@ from minibroker.client.errors import (
     OffsetOutOfRange,
     RequestTimedOut,
 )
-from minibroker.client.fetched import FetchedBatches, TopicPartition
-from minibroker.client.fetching import EARLIEST, LATEST, FetchConfig, Fetcher, FetchOrder, OffsetReset
 from minibroker.client.retries import RetryPolicy
+from minibroker.clients import admin
+from minibroker.clients.blocking import Client, Link
+from minibroker.clients.fetched import FetchedBatches
+from minibroker.clients.fetching import EARLIEST, LATEST, FetchConfig, Fetcher, FetchOrder, OffsetReset
+from minibroker.log.clock import precise_ms
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark.decoding import decode
 from minibroker.spark.errors import DataLoss, ReadTimedOut
 from minibroker.spark.offsets import new_client
@@ -117,7 +119,7 @@ class _Pipe:
         self._fetcher = Fetcher(_fetch_config(options.client), random.random)
         self._fetcher.assign([self._name], {self._name: split.start})
         self._in_flight: tuple[Link, FetchOrder, int] | None = None
-        self._moved_ms = now_ms()
+        self._moved_ms = precise_ms()
         self.position = split.start
 
     def close(self) -> None:
@@ -147,14 +149,14 @@ class _Pipe:
         return fetched
 
     def _move(self, position: int) -> None:
-        self.position, self._moved_ms = position, now_ms()
+        self.position, self._moved_ms = position, precise_ms()
 
     # Out and in ------------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
         core = self._client.core
         self._client.run(core.leader(*self._name))
-        plan = self._fetcher.plan(now_ms(), core.routes)
+        plan = self._fetcher.plan(precise_ms(), core.routes)
         for node_id in plan.fetches:
             link = self._client.link(node_id)
             order = self._fetcher.order(node_id, [self._name], core.routes, version=link.version_of(ApiKey.FETCH))
@@ -173,7 +175,7 @@ class _Pipe:
             _log.info("%s: the next fetch has to be repeated: %s", self._name, error)
 
     def _deadline_ms(self) -> float:
-        return now_ms() + self._options.client.timeout_ms + self._options.client.fetch_wait_ms_max
+        return precise_ms() + self._options.client.timeout_ms + self._options.client.fetch_wait_ms_max
 
     def _receive(self) -> FetchedBatches | None:
         if self._in_flight is None:
@@ -187,7 +189,7 @@ class _Pipe:
                 for answered, response in link.receive(deadline_ms):
                     if answered == number:
                         routes = self._client.core.routes
-                        fetched = self._fetcher.on_response(order, response, routes, now_ms=now_ms())
+                        fetched = self._fetcher.on_response(order, response, routes, now_ms=precise_ms())
                         return fetched[0] if fetched else None
         except ClientError:
             self._lose_link(link, order)
@@ -196,7 +198,7 @@ class _Pipe:
     def _lose_link(self, link: Link, order: FetchOrder) -> None:
         self._client.drop(link.address)
         self._client.core.routes.on_disconnect(order.node_id)
-        self._fetcher.on_lost(order, now_ms=now_ms())
+        self._fetcher.on_lost(order, now_ms=precise_ms())
 
     # Trouble ---------------------------------------------------------------------------------------------------------
 
@@ -208,7 +210,7 @@ class _Pipe:
             self._on_refusal(error)
         elif error is not None:
             raise error
-        elif now_ms() - self._moved_ms >= self._options.poll_timeout_ms:
+        elif precise_ms() - self._moved_ms >= self._options.poll_timeout_ms:
             raise ReadTimedOut(
                 f"{self._split}: nothing came from offset {self.position} on for {self._options.poll_timeout_ms} ms;"
                 f" the log's end is {self._fetcher.high_watermark(self._name)}: see kafkaConsumer.pollTimeoutMs"
@@ -216,12 +218,12 @@ class _Pipe:
 
     def _on_trouble(self, error: ClientError) -> None:
         """A broker may be away for as long as the client's timeout."""
-        if now_ms() - self._moved_ms >= self._options.client.timeout_ms:
+        if precise_ms() - self._moved_ms >= self._options.client.timeout_ms:
             raise error
         self._pause()
 
     def _pause(self) -> None:
-        now = now_ms()
+        now = precise_ms()
         wakeup_ms = self._fetcher.wakeup_ms(now)
         wait_ms = self._options.client.backoff_ms if wakeup_ms is None else wakeup_ms - now
         time.sleep(max(0.0, wait_ms) / 1000)

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from minibroker.client.blocking import now_ms
+from minibroker.log.clock import precise_ms
 from minibroker.spark.errors import InvalidOption
 from minibroker.spark.filters import Pushed
 from minibroker.spark.offsets import (
@@ -231,7 +231,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         available = sum(ends.values()) - sum(starts.values())
         if self._must_wait(available):
             return starts
-        self._triggered_ms = now_ms()
+        self._triggered_ms = precise_ms()
         return limited(starts, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
 
     def _must_wait(self, available: int) -> bool:
@@ -239,7 +239,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least = self._options.offsets_per_trigger_min
         if least is None or available >= least or self._target is not None or self._triggered_ms is None:
             return False
-        return now_ms() - self._triggered_ms < self._options.trigger_delay_ms_max
+        return precise_ms() - self._triggered_ms < self._options.trigger_delay_ms_max
 
     def reportLatestOffset(self) -> Document | None:  # noqa: N802
         """The logs' ends as of the last trigger: less the end of the batch it is the lag."""

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.client.blocking import Client, Link, now_ms
 from minibroker.client.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -32,6 +31,8 @@ from minibroker.client.errors import (
 )
 from minibroker.client.retries import RetryPolicy
 from minibroker.client.routing import Effect, hint_of, nodes_of
+from minibroker.clients.blocking import Client, Link
+from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.spark import encoding
 from minibroker.spark.errors import ConnectorError, InvalidOption
@@ -260,7 +261,7 @@ class Queue:
         self.is_in_flight = False
         self.failures = 0
         self.not_before_ms = 0.0
-        self.since_ms = now_ms()  # when the first of them could be sent
+        self.since_ms = precise_ms()  # when the first of them could be sent
         self.cause: ClientError | None = None
 
 
@@ -294,7 +295,7 @@ class Outbox:
         """How many partitions a topic has; one that is not there is created, if the broker allows it."""
         core = self._client.core
         known = core.routes.topics.get(topic)
-        if known and core.routes.is_known(topic, now_ms=now_ms(), age_ms_max=core.config.metadata_max_age_ms):
+        if known and core.routes.is_known(topic, now_ms=precise_ms(), age_ms_max=core.config.metadata_max_age_ms):
             return len(known.partitions)
         self._collect()
         return self._client.partition_count(topic, allow_auto_topic_creation=True)
@@ -303,7 +304,7 @@ class Outbox:
         """Take a batch; waits for the brokers only when too much is queued."""
         queue = self._queues.setdefault((topic, partition), Queue())
         if not queue.batches:
-            queue.since_ms = now_ms()
+            queue.since_ms = precise_ms()
         queue.batches.append(batch)
         self._queued_bytes += len(batch)
         self.byte_count += len(batch)
@@ -324,14 +325,14 @@ class Outbox:
             self._rest()
 
     def _rest(self) -> None:
-        wait_ms = min(queue.not_before_ms for queue in self._queues.values()) - now_ms()
+        wait_ms = min(queue.not_before_ms for queue in self._queues.values()) - precise_ms()
         time.sleep(max(0.0, wait_ms) / 1000)
 
     # Out ------------------------------------------------------------------------------------------------------------
 
     def _post(self) -> None:
         """Send the first batch of each partition that may be sent, a request to each leader."""
-        now = now_ms()
+        now = precise_ms()
         by_leader: dict[int, list[Place]] = {}
         for place, queue in self._queues.items():
             if queue.not_before_ms > now or queue.is_in_flight:
@@ -348,7 +349,7 @@ class Outbox:
 
     def _leader(self, place: Place, queue: Queue) -> int | None:
         assert not self._in_flight, "an answer would be lost"
-        timeout_ms = queue.since_ms + self._delivery.delivery_timeout_ms - now_ms()
+        timeout_ms = queue.since_ms + self._delivery.delivery_timeout_ms - precise_ms()
         try:
             return self._client.run(self._client.core.leader(*place, timeout_ms=timeout_ms))
         except _LOST as error:
@@ -374,7 +375,7 @@ class Outbox:
         return fitting
 
     def _send(self, link: Link, node_id: int, places: list[Place]) -> None:
-        deadline_ms = now_ms() + self._delivery.request_timeout_ms
+        deadline_ms = precise_ms() + self._delivery.request_timeout_ms
         try:
             correlation_id = link.send(self._request(places), deadline_ms=deadline_ms)
         except _LOST as error:
@@ -438,7 +439,7 @@ class Outbox:
     def _acknowledge(self, place: Place) -> None:
         queue = self._queues[place]
         self._queued_bytes -= len(queue.batches.popleft())
-        queue.failures, queue.not_before_ms, queue.cause, queue.since_ms = 0, 0.0, None, now_ms()
+        queue.failures, queue.not_before_ms, queue.cause, queue.since_ms = 0, 0.0, None, precise_ms()
         if not queue.batches:
             del self._queues[place]
 
@@ -455,10 +456,10 @@ class Outbox:
         queue = self._queues[place]
         queue.failures += 1
         queue.cause = error
-        queue.not_before_ms = now_ms() + self._retry.delay_ms(queue.failures, random.random())
+        queue.not_before_ms = precise_ms() + self._retry.delay_ms(queue.failures, random.random())
 
     def _demand_time(self, place: Place, queue: Queue) -> None:
-        waited_ms = now_ms() - queue.since_ms
+        waited_ms = precise_ms() - queue.since_ms
         if queue.cause is not None and waited_ms >= self._delivery.delivery_timeout_ms:
             raise DeliveryTimedOut(
                 f"a batch for {_shown(place)} was not acknowledged within {self._delivery.delivery_timeout_ms} ms,"

@@ -66,6 +66,7 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
+NO_OFFSET = -1
 
 
 class TimestampType(enum.IntEnum):

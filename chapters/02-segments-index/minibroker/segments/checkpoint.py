@@ -24,6 +24,9 @@ class TopicPartition(NamedTuple):
     topic: str
     partition: int
 
+    def __str__(self) -> str:
+        return self.directory
+
     @property
     def directory(self) -> str:
         """The name of its directory."""

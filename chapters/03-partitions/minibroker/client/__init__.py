@@ -1,7 +1,7 @@
-"""The only client of the project: for the command line, between nodes, for Spark.
+"""What a node needs to talk to other nodes, and what every client is built on.
 
-What a client must decide is in modules that do no IO; what moves bytes is thin and stands twice, once blocking and once
-on asyncio. A record is encoded once, when it is produced, and never decoded unless somebody asks for it.
+What a client must decide is in modules that do no IO. The full producer, consumer and administration are in
+`minibroker.clients`.
 
 The modules, lowest first:
 
@@ -11,11 +11,9 @@ The modules, lowest first:
 - ``receiving``: frames out of a stream of bytes, large ones without a copy
 - ``connection``: one connection: correlation ids, version negotiation, requests out and responses in
 - ``routing``: which node leads a partition, and what an error says about that
-- ``batching`` and ``accumulator``: records gathered into batches, numbered, sent, and sent again in order
-- ``fetched`` and ``fetching``: positions, fetch requests, and what came back
-- ``core``: conversations of several requests, the same for both transports
-- ``blocking`` and ``aio``: the two transports
-- ``producer``, ``consumer``, ``admin``: what applications use
+- ``core``: conversations of several requests, the same for every transport
+- ``reasons``: what to say when no broker can be reached
+- ``aio``: the asyncio transport
 
 Nothing is re-exported here, so that importing one pure module never loads a module that does IO.
 """

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from minibroker.client.blocking import no_broker, now_ms, why
 from minibroker.client.connection import Connection
 from minibroker.client.core import CONTROLLER, Ask, ClientConfig, Core, Dialogue
 from minibroker.client.errors import (
@@ -22,8 +21,10 @@ from minibroker.client.errors import (
     RequestTimedOut,
     TurnedAway,
 )
+from minibroker.client.reasons import no_broker, why
 from minibroker.client.retries import RetryPolicy
 from minibroker.client.routing import Address, parse_addresses
+from minibroker.log.clock import precise_ms
 from minibroker.log.interfaces import FileSlice
 from minibroker.wire.apis import APIS
 from minibroker.wire.schema import Part, Request
@@ -164,7 +165,7 @@ class AsyncClient:
             connect_timeout_ms=min(connect_timeout_ms, timeout_ms),
             retry=retry or RetryPolicy(),
         )
-        self.core = Core(parse_addresses(bootstrap_servers), config, clock=now_ms, chance=random.random)
+        self.core = Core(parse_addresses(bootstrap_servers), config, clock=precise_ms, chance=random.random)
         self._links: dict[Address, AsyncLink] = {}
         self._opening: dict[Address, asyncio.Lock] = {}
         self._is_closed = False

@@ -22,9 +22,9 @@ from minibroker.client.errors import (
     ConnectionLost,
     known_code,
 )
-from minibroker.client.fetched import TopicPartition
 from minibroker.client.retries import Attempts, RetryPolicy
 from minibroker.client.routing import Address, Effect, Routes, effect_of
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request
 from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

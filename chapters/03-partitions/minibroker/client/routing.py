@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from minibroker.client.errors import BrokerError, InvalidAddress, known_code
+from minibroker.log.batch import NO_LEADER_EPOCH
+from minibroker.metadata.image import NO_LEADER
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from minibroker.wire.uuids import NO_UUID
 
-NO_LEADER = -1
-NO_EPOCH = -1
 PORT_MAX = 65535
 
 
@@ -250,7 +250,7 @@ class Routes:
 
 def _newer(old: PartitionRoute | None, new: MetadataResponsePartition) -> PartitionRoute:
     """What metadata says of a partition, unless a newer leader is known: nodes do not learn at the same time."""
-    if old is not None and NO_EPOCH < new.leader_epoch < old.leader_epoch:
+    if old is not None and NO_LEADER_EPOCH < new.leader_epoch < old.leader_epoch:
         return old
     return PartitionRoute(
         new.leader_id,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from minibroker.log.batch import NO_OFFSET
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.errors import CorruptMetadata
 from minibroker.metadata.names import can_collide, collision_key
@@ -32,7 +33,6 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.uuids import uuid_text
 
 NO_LEADER = -1
-NO_OFFSET = -1
 
 
 class Endpoint(NamedTuple):

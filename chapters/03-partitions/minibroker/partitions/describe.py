@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.errors import InvalidTopicName
-from minibroker.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
 from minibroker.metadata.names import check_topic_name, is_internal
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.registry import Answer, Call, Registry
@@ -37,7 +37,6 @@ from minibroker.wire.tables.metadata import (
 )
 from minibroker.wire.uuids import NO_UUID
 
-NO_LEADER = -1
 NOT_ASKED_FOR = -(2**31)
 """In place of a set of authorized operations: the client did not ask, or nobody is authorized here."""
 NULL_NAMES_FROM_VERSION = 12

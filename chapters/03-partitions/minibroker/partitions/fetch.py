@@ -12,9 +12,10 @@ the answer's session id 0 tells the client so.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from minibroker.log.batch import NO_LEADER_EPOCH
 from minibroker.log.interfaces import FileSlice
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import NO_EPOCH, Partition, Reader
+from minibroker.partitions.partition import Partition, Reader
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.routes import WRONG_NODE, Routes
 from minibroker.partitions.waiting import Wait
@@ -195,7 +196,7 @@ class _Fetch:
     def _fill(self, data: PartitionData, partition: Partition, it: _Wanted, bytes_left: int, is_first: bool) -> None:
         wanted = it.wanted
         # A follower whose log goes another way learns where, and gets no records (chapter 04).
-        if wanted.last_fetched_epoch != NO_EPOCH:
+        if wanted.last_fetched_epoch != NO_LEADER_EPOCH:
             diverging = partition.diverging_epoch(wanted.fetch_offset, last_fetched_epoch=wanted.last_fetched_epoch)
             if diverging is not None:
                 data.diverging_epoch = EpochEndOffset(epoch=diverging.epoch, end_offset=diverging.end_offset)

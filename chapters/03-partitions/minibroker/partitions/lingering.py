@@ -20,11 +20,11 @@ from typing import Any, Protocol
 from minibroker.bench import Context, Findings, Line, LineChart, Point, Table, scaled
 from minibroker.bench.context import QUICK_NOTE, is_quick
 from minibroker.bench.units import number_text
-from minibroker.client.admin import NewTopic, create_topics
-from minibroker.client.batching import Delivery
-from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
-from minibroker.client.producer import Producer
+from minibroker.clients.admin import NewTopic, create_topics
+from minibroker.clients.batching import Delivery
+from minibroker.clients.blocking import Client
+from minibroker.clients.producer import Producer
 from minibroker.log.compression import Compression
 
 LINGERS_MS = (0, 5, 100)

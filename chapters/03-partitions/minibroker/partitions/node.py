@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
+from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.disk import OSFiles
 from minibroker.log.interfaces import Files
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Authority, Voter
@@ -38,7 +39,7 @@ from minibroker.partitions.logs import DeleteRecords, DescribeLogDirs
 from minibroker.partitions.produce import Produce
 from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Registry
-from minibroker.partitions.server import Limits, Server, Tracer, monotonic_ms, wall_clock_ms
+from minibroker.partitions.server import Limits, Server, Tracer
 from minibroker.partitions.store import METADATA, Store
 from minibroker.partitions.upkeep import Schedule, Upkeep
 from minibroker.partitions.waiting import Waiting

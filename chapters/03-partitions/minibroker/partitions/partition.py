@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from minibroker.log.batch import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import FileSlice
 from minibroker.log.record import Record
@@ -30,9 +31,6 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
 
-NO_EPOCH = -1
-NO_OFFSET = -1
-NO_TIMESTAMP = -1
 ACKS_ALL = -1
 
 
@@ -75,7 +73,7 @@ class Found(NamedTuple):
 
     offset: int = NO_OFFSET
     timestamp: int = NO_TIMESTAMP
-    leader_epoch: int = NO_EPOCH
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 class EpochEnd(NamedTuple):
@@ -121,7 +119,7 @@ class Partition(Protocol):
     def low_watermark(self) -> int:
         """Where the log starts on every replica that counts: what is before is nowhere any more."""
 
-    def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
+    def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Refuse unless this node leads the partition, in the epoch that the client believes."""
 
     def append(self, batch: memoryview | None, *, acks: int, now_ms: int) -> Appended:
@@ -223,12 +221,12 @@ class LocalPartition:
 
     # What the handlers ask --------------------------------------------------------------------------------------------
 
-    def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
+    def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """This node always leads, unless its disk fails; but the client may believe in another epoch (KIP-320)."""
         if self.log.failure is not None:
             # What the disk holds is not known any more, so nobody is to see what may be gone after a restart.
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._title} is offline: {self.log.failure}")
-        if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
+        if current_leader_epoch == NO_LEADER_EPOCH or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
             message = f"{self._title} is in leader epoch {self.leader_epoch}, the request is of {current_leader_epoch}"

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from minibroker.log.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from minibroker.log.batch import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 from minibroker.log.interfaces import Files, write_all
 from minibroker.partitions.errors import Refused
 from minibroker.segments.segment import LOG_SUFFIX, stem
@@ -33,7 +33,6 @@ from minibroker.wire.codes import ErrorCode
 
 BATCHES_KEPT = 5  # Kafka's producers have at most five requests in flight, if they are idempotent
 SEQUENCE_MAX = 2**31 - 1
-NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
 EXPIRATION_MS = 24 * 60 * 60 * 1000  # producer.id.expiration.ms
 SNAPSHOT_SUFFIX = ".snapshot"

@@ -14,13 +14,13 @@ Chapter 07 puts another server into this place: it needs `Registry.dispatch` and
 import asyncio
 import logging
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.interfaces import FileSlice
 from minibroker.partitions.errors import Disconnect
 from minibroker.partitions.registry import Deferred, Registry, Reply
@@ -59,16 +59,6 @@ class Tracer(Protocol):
 
     def on_reply(self, peer: str, frame: memoryview, parts: list[Part]) -> None:
         """An answer goes out, to the request in `frame`."""
-
-
-def monotonic_ms() -> int:
-    """A clock that only moves forward, for deadlines."""
-    return int(time.monotonic() * 1000)
-
-
-def wall_clock_ms() -> int:
-    """The time of day, for timestamps."""
-    return int(time.time() * 1000)
 
 
 class Server:

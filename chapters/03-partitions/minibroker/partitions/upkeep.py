@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import Files
 from minibroker.partitions.partition import LocalPartition
-from minibroker.partitions.server import monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import Store
 from minibroker.segments.compaction import clean, is_worth_it
 from minibroker.segments.directory import DataDirectory

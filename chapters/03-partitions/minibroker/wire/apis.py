@@ -1,63 +1,23 @@
-"""The list of APIs: their keys, and the tables of those that this broker speaks. A pure module."""
+"""The list of APIs: Kafka's keys, and the tables that were declared. A pure module.
+
+A table declares its API when its module is imported: `declare(ProduceRequest, ProduceResponse)`. A broker imports the
+tables of the APIs that it handles, a client those that it sends, so neither knows an API of a later chapter.
+"""
 
 import enum
+import importlib
+import pkgutil
 import re
+from types import ModuleType
 from typing import NamedTuple
 
 from minibroker.wire.errors import WireError
 from minibroker.wire.fields import NEWEST
 from minibroker.wire.schema import Request, Response
-from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
-from minibroker.wire.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from minibroker.wire.tables.alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from minibroker.wire.tables.alter_partition import AlterPartitionRequest, AlterPartitionResponse
-from minibroker.wire.tables.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-)
-from minibroker.wire.tables.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from minibroker.wire.tables.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
-from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from minibroker.wire.tables.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
-from minibroker.wire.tables.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from minibroker.wire.tables.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
-from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from minibroker.wire.tables.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from minibroker.wire.tables.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
-from minibroker.wire.tables.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
-from minibroker.wire.tables.describe_producers import DescribeProducersRequest, DescribeProducersResponse
-from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from minibroker.wire.tables.describe_topic_partitions import (
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-)
-from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
-from minibroker.wire.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
-from minibroker.wire.tables.envelope import EnvelopeRequest, EnvelopeResponse
-from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
-from minibroker.wire.tables.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
-from minibroker.wire.tables.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from minibroker.wire.tables.incremental_alter_configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from minibroker.wire.tables.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from minibroker.wire.tables.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from minibroker.wire.tables.list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
-from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
-from minibroker.wire.tables.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
-from minibroker.wire.tables.produce import ProduceRequest, ProduceResponse
-from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from minibroker.wire.tables.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from minibroker.wire.tables.vote import VoteRequest, VoteResponse
 
 
 class ApiKey(enum.IntEnum):
-    """Kafka's numbers for its APIs. Only those in `APIS` have a table here."""
+    """Kafka's numbers for its APIs. Only those in `APIS` have a table."""
 
     PRODUCE = 0
     FETCH = 1
@@ -150,6 +110,7 @@ class Api(NamedTuple):
     min_version: int
     max_version: int
     flexible_from: int  # above every version if none is flexible
+    response_tags_from: int  # the first version whose response header ends with tagged fields
 
     def has(self, version: int) -> bool:
         """Whether the tables have a version."""
@@ -160,56 +121,31 @@ class Api(NamedTuple):
         return version >= self.flexible_from
 
 
-def _api(request: type[Request], response: type[Response]) -> Api:
+APIS: dict[int, Api] = {}
+"""Every API whose table was imported, by its key."""
+
+
+def declare(request: type[Request], response: type[Response]) -> Api:
+    """Make an API known: its table calls this once both messages are defined."""
     schema = request.schema
     assert schema.key is not None
     assert schema.versions is not None
     assert schema.flexible is not None
+    assert schema.key not in APIS, f"{schema.name} is declared twice"
     flexible_from = schema.flexible.first if schema.flexible.last >= 0 else NEWEST + 1
     name = schema.name.removesuffix("Request")
-    return Api(schema.key, name, request, response, schema.versions.first, schema.versions.last, flexible_from)
+    first, last = schema.versions.first, schema.versions.last
+    # A client must be able to read the answer to ApiVersions before it knows what the broker speaks.
+    tags_from = NEWEST + 1 if schema.key == ApiKey.API_VERSIONS else flexible_from
+    api = Api(schema.key, name, request, response, first, last, flexible_from, tags_from)
+    APIS[api.key] = api
+    return api
 
 
-APIS: dict[int, Api] = {
-    api.key: api
-    for api in (
-        _api(ProduceRequest, ProduceResponse),
-        _api(FetchRequest, FetchResponse),
-        _api(ListOffsetsRequest, ListOffsetsResponse),
-        _api(MetadataRequest, MetadataResponse),
-        _api(FindCoordinatorRequest, FindCoordinatorResponse),
-        _api(ApiVersionsRequest, ApiVersionsResponse),
-        _api(CreateTopicsRequest, CreateTopicsResponse),
-        _api(DeleteTopicsRequest, DeleteTopicsResponse),
-        _api(DeleteRecordsRequest, DeleteRecordsResponse),
-        _api(InitProducerIdRequest, InitProducerIdResponse),
-        _api(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
-        _api(DescribeConfigsRequest, DescribeConfigsResponse),
-        _api(AlterConfigsRequest, AlterConfigsResponse),
-        _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
-        _api(CreatePartitionsRequest, CreatePartitionsResponse),
-        _api(ElectLeadersRequest, ElectLeadersResponse),
-        _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
-        _api(AlterPartitionRequest, AlterPartitionResponse),
-        _api(DescribeClusterRequest, DescribeClusterResponse),
-        _api(DescribeProducersRequest, DescribeProducersResponse),
-        _api(BrokerRegistrationRequest, BrokerRegistrationResponse),
-        _api(BrokerHeartbeatRequest, BrokerHeartbeatResponse),
-        _api(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
-        _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
-        _api(VoteRequest, VoteResponse),
-        _api(BeginQuorumEpochRequest, BeginQuorumEpochResponse),
-        _api(EndQuorumEpochRequest, EndQuorumEpochResponse),
-        _api(DescribeQuorumRequest, DescribeQuorumResponse),
-        _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
-        _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
-        _api(EnvelopeRequest, EnvelopeResponse),
-        _api(FetchSnapshotRequest, FetchSnapshotResponse),
-        _api(AddRaftVoterRequest, AddRaftVoterResponse),
-        _api(RemoveRaftVoterRequest, RemoveRaftVoterResponse),
-        _api(UnregisterBrokerRequest, UnregisterBrokerResponse),
-    )
-}
+def declare_all(tables: ModuleType) -> None:
+    """Import every table of a package, for tools that read frames of any kind."""
+    for found in pkgutil.iter_modules(tables.__path__):
+        importlib.import_module(f"{tables.__name__}.{found.name}")
 
 
 def message_named(name: str) -> type[Request] | type[Response]:

@@ -86,11 +86,13 @@ def source_text(cls: "type[Struct]", version: int) -> str:
 if __name__ == "__main__":
     import sys
 
-    from minibroker.wire.apis import message_named
+    from minibroker.wire import tables
+    from minibroker.wire.apis import declare_all, message_named
     from minibroker.wire.errors import WireError
 
     if len(sys.argv) != 3 or not sys.argv[2].isdecimal():
         sys.exit("usage: python -m minibroker.wire.compiling MESSAGE VERSION, such as ProduceRequest 9")
+    declare_all(tables)
     try:
         print(source_text(message_named(sys.argv[1]), int(sys.argv[2])), end="")
     except WireError as error:

@@ -55,7 +55,7 @@ def _page(api: Api) -> str:
         REMADE,
         "",
         f"API key {api.key} · versions {_range(api)} · flexible from {_flexible(api)} · table"
-        f" `minibroker.wire.tables.{snake_case(api.name)}`",
+        f" `{api.request.__module__}`",
         "",
         *_about(api),
     ]

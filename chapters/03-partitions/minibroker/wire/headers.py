@@ -14,9 +14,8 @@ from typing import NamedTuple
 from minibroker.log.errors import InvalidVarint
 from minibroker.log.interfaces import FileSlice
 from minibroker.log.varint import decode_unsigned_varint
-from minibroker.wire.apis import APIS, ApiKey
+from minibroker.wire.apis import APIS
 from minibroker.wire.errors import MalformedMessage, UnsupportedApi, WireError
-from minibroker.wire.fields import NEWEST
 from minibroker.wire.schema import Part, Request, Response
 
 _REQUEST = Packing(">hhih")  # api key, api version, correlation id, length of the client id
@@ -77,15 +76,9 @@ def read_response_header(api_key: int, version: int, frame: memoryview) -> tuple
     return correlation_id, position
 
 
-# The first version whose response header ends with tagged fields.
-_RESPONSE_TAGS_FROM = {api.key: api.flexible_from for api in APIS.values()}
-# A client must be able to read this answer before it knows what the broker speaks.
-_RESPONSE_TAGS_FROM[ApiKey.API_VERSIONS] = NEWEST + 1
-
-
 def has_response_tags(api_key: int, version: int) -> bool:
     """Whether a response's header ends with tagged fields."""
-    return version >= _RESPONSE_TAGS_FROM[api_key]
+    return version >= APIS[api_key].response_tags_from
 
 
 def frame_request(message: Request, *, version: int, correlation_id: int, client_id: str | None) -> list[Part]:
@@ -109,7 +102,7 @@ def frame_response(message: Response, *, version: int, correlation_id: int) -> l
     """Write a response with its header and its length."""
     key = message.schema.key
     assert key is not None
-    header = _FRAMED_RESPONSE_WITH_TAGS if version >= _RESPONSE_TAGS_FROM[key] else _FRAMED_RESPONSE
+    header = _FRAMED_RESPONSE_WITH_TAGS if version >= APIS[key].response_tags_from else _FRAMED_RESPONSE
     return _with_length(message.parts(version, bytearray(header.pack(0, correlation_id))))
 
 

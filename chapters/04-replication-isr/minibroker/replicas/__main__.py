@@ -10,8 +10,8 @@ import asyncio
 import logging
 import sys
 
-from minibroker.client.blocking import Client
 from minibroker.client.errors import BrokerError, ClientError
+from minibroker.clients.blocking import Client
 from minibroker.log.errors import LogError
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import MetadataError
@@ -19,7 +19,7 @@ from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.node import Node, serve
 from minibroker.replicas.node import ReplicatedNode
 from minibroker.replication.authority import Election
-from minibroker.wire.tables.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from minibroker.replication.tables.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 
 
 def main(arguments: list[str]) -> None:

@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import Any
 
 from minibroker.client.errors import ClientError
+from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.partitions.registry import Answer, Call, Handler
-from minibroker.partitions.server import monotonic_ms
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.replicas.peers import Peers, node_of
 from minibroker.replicas.refusing import refusal

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from minibroker.client.errors import ClientError
+from minibroker.log.batch import NO_LEADER_EPOCH
+from minibroker.log.clock import monotonic_ms
 from minibroker.log.errors import LogError
 from minibroker.partitions.list_offsets import EARLIEST
-from minibroker.partitions.partition import NO_EPOCH, EpochEnd
-from minibroker.partitions.server import monotonic_ms
+from minibroker.partitions.partition import EpochEnd
 from minibroker.replicas.peers import Peers
 from minibroker.replication.follower import Fetched, Position
 from minibroker.replication.replica import Replica
@@ -309,7 +310,7 @@ def _is_nothing_new(data: PartitionData, replica: Replica) -> bool:
     return (
         not data.records
         and data.error_code == ErrorCode.NONE
-        and data.diverging_epoch.epoch == NO_EPOCH
+        and data.diverging_epoch.epoch == NO_LEADER_EPOCH
         and data.high_watermark <= replica.high_watermark
         and data.log_start_offset <= replica.log_start_offset
     )
@@ -324,5 +325,5 @@ def _fetched(data: PartitionData, position: Position) -> Fetched:
         records=records if isinstance(records, memoryview) else memoryview(b""),
         high_watermark=data.high_watermark,
         log_start_offset=data.log_start_offset,
-        diverging=EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_EPOCH else None,
+        diverging=EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_LEADER_EPOCH else None,
     )

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError
+from minibroker.controller.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
+from minibroker.log.clock import monotonic_ms
 from minibroker.partitions.registry import Answer, Call
-from minibroker.partitions.server import monotonic_ms
 from minibroker.partitions.waiting import Wait, Waiting
+from minibroker.raft.tables.describe_quorum import DescribeQuorumRequest
 from minibroker.replicas.peers import Peers
 from minibroker.replicas.refusing import refusal
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, Response, codes_in
-from minibroker.wire.tables.describe_quorum import DescribeQuorumRequest
-from minibroker.wire.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from contextlib import suppress
 
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import Files
+from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.segments import checkpoint
 
 BROKER_EPOCH = "broker-epoch"
-NO_BROKER_EPOCH = -1
 
 
 def boot_id() -> str | None:

@@ -17,6 +17,7 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from minibroker.client.errors import ClientError, known_code
+from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.errors import LogError, StorageError
 from minibroker.log.interfaces import Files
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
@@ -30,7 +31,7 @@ from minibroker.partitions.identity import Identity, identify, new_id_bytes
 from minibroker.partitions.node import Node
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.registry import Answer, Call, Handler
-from minibroker.partitions.server import Tracer, monotonic_ms, wall_clock_ms
+from minibroker.partitions.server import Tracer
 from minibroker.partitions.store import METADATA, Store
 from minibroker.replicas import life
 from minibroker.replicas.configuring import BrokerConfigs
@@ -42,13 +43,14 @@ from minibroker.replicas.peers import PeerAddress, Peers, client_id_of
 from minibroker.replicas.proposing import Outbox, Proposer
 from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch, Replicas
 from minibroker.replication.authority import RegisterReplicas
+from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import Replica, ReplicaSettings
+from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from minibroker.replication.tables.broker_registration import Listener as RegisteredListener
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from minibroker.wire.tables.broker_registration import Listener as RegisteredListener
 from minibroker.wire.tables.create_topics import CreatableTopic, CreateTopicsRequest
 from minibroker.wire.tables.fetch import FetchRequest
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
@@ -148,7 +150,7 @@ class ReplicatedNode(Node):
     def _previous_broker_epoch(self, image: Image) -> int:
         """The epoch that our logs are certain to be of."""
         if self._is_something_lost(image):
-            return life.NO_BROKER_EPOCH
+            return NO_BROKER_EPOCH
         path, boot = self._config.log_dirs[0], life.boot_id()
         return life.previous_broker_epoch(self.files, path, boot=boot, is_clean=self.data.is_clean)
 

@@ -27,9 +27,9 @@ from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.partition import CONSUMER, LocalPartition, Reader
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.peers import Peers
+from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from minibroker.wire.tables.fetch import (
     FetchPartition,
     FetchRequest,

@@ -10,9 +10,7 @@ from minibroker.replicas.fetching import Self
 from minibroker.replicas.peers import Peers
 from minibroker.replication.leader import Altered
 from minibroker.replication.replica import AlterIsr, Replica
-from minibroker.segments.checkpoint import TopicPartition
-from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.alter_partition import (
+from minibroker.replication.tables.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerState,
@@ -20,6 +18,8 @@ from minibroker.wire.tables.alter_partition import (
     PartitionAltered,
     TopicAlteration,
 )
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
 
 log = logging.getLogger(__name__)
 

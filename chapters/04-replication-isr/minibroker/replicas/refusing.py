@@ -7,15 +7,21 @@ it, and says so; a connection that ends it takes for a broker that died.
 from collections.abc import Callable
 from typing import Any
 
+from minibroker.controller.tables.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from minibroker.replication.tables.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
 from minibroker.wire.apis import APIS
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, Response
 from minibroker.wire.tables import alter_configs as replacing
 from minibroker.wire.tables import incremental_alter_configs as incremental
-from minibroker.wire.tables.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-)
 from minibroker.wire.tables.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -27,12 +33,6 @@ from minibroker.wire.tables.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeConfigsResult,
-)
-from minibroker.wire.tables.elect_leaders import (
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    PartitionResult,
-    ReplicaElectionResult,
 )
 from minibroker.wire.uuids import NO_UUID
 

@@ -24,38 +24,38 @@ from minibroker.replication.authority import (
     RegisterReplicas,
 )
 from minibroker.replication.replica import Replica
-from minibroker.segments.checkpoint import TopicPartition
-from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Response
-from minibroker.wire.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from minibroker.wire.tables.alter_partition import (
+from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from minibroker.replication.tables.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     PartitionAlteration,
     PartitionAltered,
     TopicAltered,
 )
-from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from minibroker.wire.tables.describe_producers import (
+from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from minibroker.replication.tables.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
     TopicResponse,
 )
-from minibroker.wire.tables.elect_leaders import (
+from minibroker.replication.tables.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
-from minibroker.wire.tables.offset_for_leader_epoch import (
+from minibroker.replication.tables.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
 
 DECISION_MS_MAX = 30_000
 

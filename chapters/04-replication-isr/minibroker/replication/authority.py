@@ -25,12 +25,10 @@ from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from minibroker.metadata.records import PartitionChangeRecord
+from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import uuid_text
-
-NO_BROKER_EPOCH = -1
-
 
 # Altering in-sync sets ------------------------------------------------------------------------------------------------
 

@@ -21,14 +21,14 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
-from minibroker.log.batch import BatchHeader
+from minibroker.log.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchHeader
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import Files
-from minibroker.partitions.partition import NO_EPOCH, NO_OFFSET, EpochEnd
+from minibroker.partitions.partition import EpochEnd
 from minibroker.segments import checkpoint
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
-UNKNOWN = EpochEnd(NO_EPOCH, NO_OFFSET)
+UNKNOWN = EpochEnd(NO_LEADER_EPOCH, NO_OFFSET)
 
 
 class EpochEntry(NamedTuple):
@@ -46,7 +46,7 @@ class EpochCache:
         self._path = f"{directory}/{LEADER_EPOCH_CHECKPOINT}"
         self.entries: list[EpochEntry] = []
         self._log_start_offset = 0
-        self._written_epoch = NO_EPOCH
+        self._written_epoch = NO_LEADER_EPOCH
         """The last epoch in the file."""
         self._is_flushed = True
         """Whether a power cut would leave the file as it is, and as it should be."""
@@ -56,19 +56,19 @@ class EpochCache:
     @property
     def latest_epoch(self) -> int:
         """The epoch of the last entry, or -1."""
-        return self.entries[-1].epoch if self.entries else NO_EPOCH
+        return self.entries[-1].epoch if self.entries else NO_LEADER_EPOCH
 
     def epoch_of(self, offset: int) -> int:
         """The epoch of the record at an offset, or -1 if that is before all entries."""
         index = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset) - 1
-        return self.entries[index].epoch if index >= 0 else NO_EPOCH
+        return self.entries[index].epoch if index >= 0 else NO_LEADER_EPOCH
 
     def end_of(self, epoch: int, *, log_end_offset: int) -> EpochEnd:
         """Where an epoch ends in this log; for one that is not in it, where the one before it ends."""
         # The latest epoch goes on to the end of the log. Of a later one, or of none, nothing is known.
-        if epoch == self.latest_epoch and epoch != NO_EPOCH:
+        if epoch == self.latest_epoch and epoch != NO_LEADER_EPOCH:
             return EpochEnd(epoch, log_end_offset)
-        if epoch == NO_EPOCH or epoch > self.latest_epoch:
+        if epoch == NO_LEADER_EPOCH or epoch > self.latest_epoch:
             return UNKNOWN
         # An epoch ends where the next one begins. An epoch that this log has no record of is answered with the largest
         # one below it; if there is none below, with where the first one begins.
@@ -127,7 +127,7 @@ class EpochCache:
         """Take up the file as far as it is certain; return the first offset that it may be wrong about."""
         entries = self._read()
         if entries is None:
-            self.entries, self._written_epoch, self._is_flushed = [], NO_EPOCH, False
+            self.entries, self._written_epoch, self._is_flushed = [], NO_LEADER_EPOCH, False
             self._log_start_offset = log_start_offset
             return log_start_offset
         self.entries = entries

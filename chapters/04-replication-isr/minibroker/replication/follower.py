@@ -11,7 +11,8 @@ behind: who cuts there after a restart cuts off records that were promised (KIP-
 
 from typing import NamedTuple
 
-from minibroker.partitions.partition import NO_OFFSET, EpochEnd
+from minibroker.log.batch import NO_OFFSET
+from minibroker.partitions.partition import EpochEnd
 from minibroker.replication.epochs import EpochCache
 from minibroker.wire.codes import ErrorCode
 

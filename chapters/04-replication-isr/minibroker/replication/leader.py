@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minibroker.log.batch import NO_OFFSET
 from minibroker.metadata.image import PartitionImage
-from minibroker.partitions.partition import NO_OFFSET
 from minibroker.wire.codes import ErrorCode
 
 NO_BROKER_EPOCH = -1

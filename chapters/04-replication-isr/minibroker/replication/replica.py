@@ -22,7 +22,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minibroker.log.batch import HEADER_SIZE, read_header
+from minibroker.log.batch import HEADER_SIZE, NO_LEADER_EPOCH, NO_OFFSET, read_header
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import FileSlice
 from minibroker.log.record import Record
@@ -30,16 +30,7 @@ from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.admission import Rule
 from minibroker.partitions.errors import Refused, refusal
-from minibroker.partitions.partition import (
-    ACKS_ALL,
-    NO_EPOCH,
-    NO_OFFSET,
-    Appended,
-    EpochEnd,
-    Found,
-    LocalPartition,
-    Reader,
-)
+from minibroker.partitions.partition import ACKS_ALL, Appended, EpochEnd, Found, LocalPartition, Reader
 from minibroker.partitions.producers import ProducerStates
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.follower import Fetched, Following, Position, common_end
@@ -81,14 +72,14 @@ class Replica(LocalPartition):
         settings: ReplicaSettings | None = None,
         rules: Sequence[Rule] = (),
     ) -> None:
-        super().__init__(name, log, producers, config, leader_epoch=NO_EPOCH, wake=wake, rules=rules)
+        super().__init__(name, log, producers, config, leader_epoch=NO_LEADER_EPOCH, wake=wake, rules=rules)
         self.node_id = node_id
         self.epochs = epochs
         self.settings = settings or ReplicaSettings()
         self.partition_epoch = -1
         self.leading: Leadership | None = None
         self.following: Following | None = None
-        self._leading_since = NO_EPOCH
+        self._leading_since = NO_LEADER_EPOCH
         """The epoch in which this node began to lead without a pause: what it has appended since is its own."""
         self._outbox = outbox
         # The checkpoint of the watermark may be behind, or ahead of a log that a power cut has shortened.
@@ -171,19 +162,19 @@ class Replica(LocalPartition):
     def _follow(self, image: PartitionImage) -> None:
         # An epoch in which this node led but wrote nothing is no part of its log.
         self.epochs.truncate_end(self.log.log_end_offset)
-        self.leader_epoch, self.leading, self._leading_since = image.leader_epoch, None, NO_EPOCH
+        self.leader_epoch, self.leading, self._leading_since = image.leader_epoch, None, NO_LEADER_EPOCH
         self.following = Following(image.leader, image.leader_epoch)
         # Whoever waits here, for an acknowledgement or for records, waits at the wrong node now.
         self._wake(self.name)
 
     def retire(self) -> None:
         """This node has no replica of the partition any more: whoever waits here waits at the wrong node."""
-        self.leading, self.following, self._leading_since = None, None, NO_EPOCH
+        self.leading, self.following, self._leading_since = None, None, NO_LEADER_EPOCH
         self._wake(self.name)
 
     # The leader -------------------------------------------------------------------------------------------------------
 
-    def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
+    def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Refuse unless this node leads the partition, in the epoch that the client believes."""
         super().check_leader(current_leader_epoch)
         if self.leading is None:

@@ -6,30 +6,30 @@ from dataclasses import replace
 from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced, UnregisterBroker, Unregistered
 from minibroker.controller.moving import AlterMovingPartitions, ElectMovingLeaders, Move, Moved, ReassignPartitions
 from minibroker.controller.sessions import Sessions
+from minibroker.controller.tables.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from minibroker.controller.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from minibroker.controller.tables.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from minibroker.controller.tables.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.commands import Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Image
 from minibroker.partitions.registry import Answer, Call, proposed
 from minibroker.replication.answering import DECISION_MS_MAX, Decisions
+from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
-from minibroker.wire.tables.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartitionResponse,
-    ReassignableTopicResponse,
-)
-from minibroker.wire.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from minibroker.wire.tables.broker_registration import BrokerRegistrationRequest
-from minibroker.wire.tables.list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    OngoingPartitionReassignment,
-    OngoingTopicReassignment,
-)
-from minibroker.wire.tables.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
 class ControllerDecisions(Decisions):

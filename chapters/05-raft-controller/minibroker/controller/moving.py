@@ -18,13 +18,13 @@ from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicIma
 from minibroker.metadata.placement import check_assignment
 from minibroker.metadata.records import NO_LEADER_CHANGE, PartitionChangeRecord
 from minibroker.replication.authority import (
-    NO_BROKER_EPOCH,
     AlteredPartition,
     AlterPartitions,
     Elected,
     ElectLeaders,
     IsrChange,
 )
+from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 

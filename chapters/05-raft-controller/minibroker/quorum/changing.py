@@ -6,18 +6,18 @@ takes the new one in: two changes, one after the other, each of which the voters
 
 from collections.abc import Callable
 
+from minibroker.log.clock import wall_clock_ms
 from minibroker.log.errors import StorageError
 from minibroker.partitions.registry import Answer, Call, Registry
-from minibroker.partitions.server import wall_clock_ms
 from minibroker.partitions.waiting import Wait
 from minibroker.quorum.running import Quorum
+from minibroker.raft.tables.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from minibroker.raft.tables.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from minibroker.raft.voters import Voter, VoterKey
 from minibroker.replication.answering import DECISION_MS_MAX
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
-from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
-from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from minibroker.wire.uuids import NO_UUID
 
 Respond = Callable[[ErrorCode, str | None], Response]

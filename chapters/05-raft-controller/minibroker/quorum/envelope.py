@@ -16,6 +16,7 @@ from struct import error as struct_error
 from typing import Any
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, UnexpectedResponse
+from minibroker.controller.tables.envelope import EnvelopeRequest, EnvelopeResponse
 from minibroker.log.interfaces import FileSlice
 from minibroker.metadata.errors import Refused
 from minibroker.partitions.registry import Answer, Call, Registry
@@ -32,7 +33,6 @@ from minibroker.wire.headers import (
     read_response_header,
 )
 from minibroker.wire.schema import Message, Part, Request, Response, boolean, codes_in, decode_whole, string
-from minibroker.wire.tables.envelope import EnvelopeRequest, EnvelopeResponse
 
 _PRINCIPAL_VERSION = 0
 _VERSION = Packing(">h")

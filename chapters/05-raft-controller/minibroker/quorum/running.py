@@ -16,13 +16,13 @@ from typing import Any
 
 from minibroker.client.errors import BrokerUnavailable, ClientError
 from minibroker.controller.deciding import Controller
+from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.errors import StorageError
 from minibroker.metadata.image import Builder, Image
 from minibroker.metadata.records import decode_record, encode_record
 from minibroker.metadata.snapshot import records_of
 from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.registry import Answer, Call, Handler, Registry
-from minibroker.partitions.server import monotonic_ms, wall_clock_ms
 from minibroker.partitions.store import METADATA
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.quorum.translating import (
@@ -53,13 +53,8 @@ from minibroker.raft.messages import Fetched, FetchSnapshot, Send, SnapshotFetch
 from minibroker.raft.node import FETCH_BYTES_MAX, Raft
 from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
-from minibroker.raft.voters import VoterKey
-from minibroker.replicas.peers import Line, Peers
-from minibroker.wire.apis import ApiKey
-from minibroker.wire.codes import ErrorCode
-from minibroker.wire.schema import Request, Response
-from minibroker.wire.tables.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
-from minibroker.wire.tables.describe_quorum import (
+from minibroker.raft.tables.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
+from minibroker.raft.tables.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     QuorumListener,
@@ -68,10 +63,15 @@ from minibroker.wire.tables.describe_quorum import (
     QuorumTopicResult,
     ReplicaState,
 )
-from minibroker.wire.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
+from minibroker.raft.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
+from minibroker.raft.tables.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from minibroker.raft.tables.vote import VoteRequest, VoteResponse
+from minibroker.raft.voters import VoterKey
+from minibroker.replicas.peers import Line, Peers
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request, Response
 from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
-from minibroker.wire.tables.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
-from minibroker.wire.tables.vote import VoteRequest, VoteResponse
 
 log = logging.getLogger(__name__)
 

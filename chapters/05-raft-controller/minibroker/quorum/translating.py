@@ -6,8 +6,9 @@ Each table has room for many topics with many partitions. The quorum has one log
 from typing import Any, NamedTuple
 
 from minibroker.client.errors import known_code
+from minibroker.log.batch import NO_LEADER_EPOCH
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
-from minibroker.partitions.partition import NO_EPOCH, EpochEnd
+from minibroker.partitions.partition import EpochEnd
 from minibroker.raft.messages import (
     NO_RECORDS,
     BeginQuorumEpoch,
@@ -22,9 +23,7 @@ from minibroker.raft.messages import (
     Vote,
     Voted,
 )
-from minibroker.raft.voters import VoterKey
-from minibroker.wire.schema import Request, Response
-from minibroker.wire.tables.begin_quorum_epoch import (
+from minibroker.raft.tables.begin_quorum_epoch import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     BegunPartition,
@@ -33,14 +32,37 @@ from minibroker.wire.tables.begin_quorum_epoch import (
     HeardTopic,
     LeaderEndpoint,
 )
-from minibroker.wire.tables.begin_quorum_epoch import NodeEndpoint as HeardEndpoint
-from minibroker.wire.tables.end_quorum_epoch import (
+from minibroker.raft.tables.begin_quorum_epoch import NodeEndpoint as HeardEndpoint
+from minibroker.raft.tables.end_quorum_epoch import (
     Candidate,
     EndedPartition,
     EndedTopic,
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
 )
+from minibroker.raft.tables.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    FoundSnapshot,
+    FoundSnapshotId,
+    FoundTopic,
+    WantedSnapshot,
+    WantedTopic,
+)
+from minibroker.raft.tables.fetch_snapshot import LeaderIdAndEpoch as SnapshotLeader
+from minibroker.raft.tables.fetch_snapshot import NodeEndpoint as SnapshotEndpoint
+from minibroker.raft.tables.fetch_snapshot import SnapshotId as WantedSnapshotId
+from minibroker.raft.tables.vote import NodeEndpoint as VoteEndpoint
+from minibroker.raft.tables.vote import (
+    VotePartition,
+    VotePartitionResult,
+    VoteRequest,
+    VoteResponse,
+    VoteTopic,
+    VoteTopicResult,
+)
+from minibroker.raft.voters import VoterKey
+from minibroker.wire.schema import Request, Response
 from minibroker.wire.tables.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -54,27 +76,6 @@ from minibroker.wire.tables.fetch import (
 )
 from minibroker.wire.tables.fetch import NodeEndpoint as FetchEndpoint
 from minibroker.wire.tables.fetch import SnapshotId as WireSnapshotId
-from minibroker.wire.tables.fetch_snapshot import (
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    FoundSnapshot,
-    FoundSnapshotId,
-    FoundTopic,
-    WantedSnapshot,
-    WantedTopic,
-)
-from minibroker.wire.tables.fetch_snapshot import LeaderIdAndEpoch as SnapshotLeader
-from minibroker.wire.tables.fetch_snapshot import NodeEndpoint as SnapshotEndpoint
-from minibroker.wire.tables.fetch_snapshot import SnapshotId as WantedSnapshotId
-from minibroker.wire.tables.vote import NodeEndpoint as VoteEndpoint
-from minibroker.wire.tables.vote import (
-    VotePartition,
-    VotePartitionResult,
-    VoteRequest,
-    VoteResponse,
-    VoteTopic,
-    VoteTopicResult,
-)
 from minibroker.wire.uuids import NO_UUID
 
 _NO_SESSION_EPOCH = -1
@@ -362,7 +363,7 @@ def fetched_of(response: FetchResponse) -> Fetched | None:
                 it.current_leader.leader_id,
                 it.records if isinstance(it.records, memoryview) else NO_RECORDS,
                 it.high_watermark,
-                EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_EPOCH else None,
+                EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_LEADER_EPOCH else None,
                 SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch) if it.snapshot_id.epoch >= 0 else None,
             )
     return None

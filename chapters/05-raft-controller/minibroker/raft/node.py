@@ -25,9 +25,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from minibroker.log.batch import BatchBuilder
+from minibroker.log.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchBuilder
 from minibroker.log.errors import LogError, StorageError
-from minibroker.partitions.partition import NO_EPOCH, NO_OFFSET
 from minibroker.raft.control import add_voters, leader_change, voter_sets
 from minibroker.raft.election import NOBODY, Ballot, Election
 from minibroker.raft.messages import (
@@ -228,7 +227,7 @@ class Raft:
         if self.log.log_end_offset > self.log.log_start_offset:
             return self.epochs.latest_epoch
         latest = self.snapshots.latest
-        return latest.epoch if latest is not None else NO_EPOCH
+        return latest.epoch if latest is not None else NO_LEADER_EPOCH
 
     @property
     def next_deadline_ms(self) -> int:
@@ -528,7 +527,9 @@ class Raft:
             return self._fetched(snapshot=self.snapshots.latest)
         # Its log goes another way: tell it where ours leaves that epoch (as in chapter 04). An empty log goes no way.
         ours = self.epochs.end_of(request.last_epoch, log_end_offset=self.log.log_end_offset)
-        if request.last_epoch != NO_EPOCH and (ours.epoch < request.last_epoch or ours.end_offset < request.offset):
+        if request.last_epoch != NO_LEADER_EPOCH and (
+            ours.epoch < request.last_epoch or ours.end_offset < request.offset
+        ):
             return self._fetched(diverging=ours)
         # It asks for what is behind our end, and names no epoch that would say why: that is out of range.
         if request.offset > self.log.log_end_offset:

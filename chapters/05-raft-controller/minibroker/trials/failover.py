@@ -16,9 +16,9 @@ from typing import NamedTuple, Self
 
 from minibroker.bench.context import scaled
 from minibroker.bench.outages import Outages, longest_gap_ms
-from minibroker.client.admin import NewTopic, create_topics
-from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
+from minibroker.clients.admin import NewTopic, create_topics
+from minibroker.clients.blocking import Client
 from minibroker.log.batch import BatchBuilder
 from minibroker.trials.local import LocalCluster, LocalNode
 from minibroker.trials.sending import StockSender, is_there

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from minibroker.client.admin import NewTopic, create_topics, elect_leaders
-from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
-from minibroker.client.fetched import TopicPartition
+from minibroker.clients.admin import NewTopic, create_topics, elect_leaders
+from minibroker.clients.blocking import Client
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.trials.watching import Watched, until
 
 HOST = "127.0.0.1"

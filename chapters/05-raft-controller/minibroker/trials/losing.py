@@ -7,12 +7,13 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from minibroker.client.accumulator import ACKS_ALL
-from minibroker.client.batching import Delivery
-from minibroker.client.blocking import Client
-from minibroker.client.consumer import Consumer, OffsetReset, TopicPartition
-from minibroker.client.producer import Producer
 from minibroker.client.retries import RetryPolicy
+from minibroker.clients.accumulator import ACKS_ALL
+from minibroker.clients.batching import Delivery
+from minibroker.clients.blocking import Client
+from minibroker.clients.consumer import Consumer, OffsetReset
+from minibroker.clients.producer import Producer
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.trials.watching import until
 
 ACKED_S_MAX = 40.0

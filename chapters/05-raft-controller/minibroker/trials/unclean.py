@@ -16,11 +16,11 @@ from typing import NamedTuple, Self
 from minibroker.bench import Context, Findings, Line, LineChart, Point, Table, children, scaled
 from minibroker.bench.context import QUICK_NOTE, is_quick
 from minibroker.bench.units import number_text
-from minibroker.client.admin import list_offsets
-from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
-from minibroker.client.fetched import TopicPartition
-from minibroker.client.fetching import LATEST
+from minibroker.clients.admin import list_offsets
+from minibroker.clients.blocking import Client
+from minibroker.clients.fetching import LATEST
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.trials.failover import quick_settings
 from minibroker.trials.local import LocalCluster
 from minibroker.trials.losing import read, write

@@ -10,16 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from minibroker.client.blocking import Client
 from minibroker.client.errors import ClientError
+from minibroker.clients.blocking import Client
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
-from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.describe_quorum import (
+from minibroker.raft.tables.describe_quorum import (
     DescribeQuorumRequest,
     QuorumPartition,
     QuorumPartitionResult,
     QuorumTopic,
 )
+from minibroker.wire.codes import ErrorCode
 
 ASK_MS_MAX = 2000
 WAIT_S_MAX = 20.0

@@ -3,6 +3,7 @@
 What is not named goes back to its default, which has surprised many; IncrementalAlterConfigs came to replace it.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
 
 
@@ -44,3 +45,6 @@ class AlterConfigsResponse(Response, key=33, versions="0-2", flexible="2+"):
     responses: list[AlterConfigsResourceResponse] = array(
         AlterConfigsResourceResponse, about="one entry for each resource"
     )
+
+
+declare(AlterConfigsRequest, AlterConfigsResponse)

@@ -3,6 +3,7 @@
 A broker that lacks the version asked for answers in version 0 with UNSUPPORTED_VERSION and its own range (KIP-511).
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, int64, string
 
 
@@ -62,3 +63,6 @@ class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
     zk_migration_ready: bool = boolean(
         versions="3+", tag=3, default=False, ignorable=True, about="of use only while a cluster left ZooKeeper"
     )
+
+
+declare(ApiVersionsRequest, ApiVersionsResponse)

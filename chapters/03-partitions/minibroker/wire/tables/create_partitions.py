@@ -1,5 +1,6 @@
 """CreatePartitions (key 37): makes a topic wider; it can never be made narrower (KIP-195). A pure module."""
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, string
 
 
@@ -40,3 +41,6 @@ class CreatePartitionsResponse(Response, key=37, versions="0-3", flexible="2+"):
 
     throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
     results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult, about="one entry for each topic")
+
+
+declare(CreatePartitionsRequest, CreatePartitionsResponse)

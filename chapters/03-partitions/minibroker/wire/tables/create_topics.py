@@ -4,6 +4,7 @@ From version 4 on -1 stands for the broker's default number of partitions or rep
 the new topic's configuration (KIP-525), version 7 with its id (KIP-516).
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string, uuid
 from minibroker.wire.uuids import NO_UUID
 
@@ -85,3 +86,6 @@ class CreateTopicsResponse(Response, key=19, versions="2-7", flexible="5+"):
         versions="2+", default=0, ignorable=True, about="how long the client is not read because of a quota"
     )
     topics: list[CreatableTopicResult] = array(CreatableTopicResult, about="one entry for each topic")
+
+
+declare(CreateTopicsRequest, CreateTopicsResponse)

@@ -1,5 +1,6 @@
 """DeleteRecords (key 21): moves the start of logs forward (KIP-107). A pure module."""
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, int64, string
 
 
@@ -44,3 +45,6 @@ class DeleteRecordsResponse(Response, key=21, versions="0-2", flexible="2+"):
 
     throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult, about="one entry for each topic")
+
+
+declare(DeleteRecordsRequest, DeleteRecordsResponse)

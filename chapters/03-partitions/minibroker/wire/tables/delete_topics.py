@@ -3,6 +3,7 @@
 Up to version 5 topics are named in a list of strings; version 6 names them by name or by id (KIP-516).
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, string, uuid
 from minibroker.wire.uuids import NO_UUID
 
@@ -42,3 +43,6 @@ class DeleteTopicsResponse(Response, key=20, versions="1-6", flexible="4+"):
         versions="1+", default=0, ignorable=True, about="how long the client is not read because of a quota"
     )
     responses: list[DeletableTopicResult] = array(DeletableTopicResult, about="one entry for each topic")
+
+
+declare(DeleteTopicsRequest, DeleteTopicsResponse)

@@ -3,6 +3,7 @@
 Version 1 can ask for controllers instead of brokers (KIP-919), version 2 for brokers that are fenced, too (KIP-1073).
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
 
 NO_AUTHORIZED_OPERATIONS = -(2**31)  # the client did not ask
@@ -45,3 +46,6 @@ class DescribeClusterResponse(Response, key=60, versions="0-2", flexible="0+"):
     cluster_authorized_operations: int = int32(
         default=NO_AUTHORIZED_OPERATIONS, about="a bit for each thing the client may do with the cluster"
     )
+
+
+declare(DescribeClusterRequest, DescribeClusterResponse)

@@ -3,6 +3,7 @@
 Version 1 says where a value comes from (KIP-226), version 3 adds types and documentation (KIP-569).
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
 
 
@@ -72,3 +73,6 @@ class DescribeConfigsResponse(Response, key=32, versions="1-4", flexible="4+"):
 
     throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult, about="one entry for each resource")
+
+
+declare(DescribeConfigsRequest, DescribeConfigsResponse)

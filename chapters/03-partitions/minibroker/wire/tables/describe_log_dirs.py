@@ -3,6 +3,7 @@
 Version 3 adds an error for the whole answer (KIP-784), version 4 the size of the disk (KIP-827).
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, int64, string
 
 
@@ -53,3 +54,6 @@ class DescribeLogDirsResponse(Response, key=35, versions="1-4", flexible="2+"):
     throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
     error_code: int = int16(versions="3+", default=0, ignorable=True, about="0, or an error of the whole request")
     results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult, about="one entry for each log directory")
+
+
+declare(DescribeLogDirsRequest, DescribeLogDirsResponse)

@@ -1,5 +1,6 @@
 """DescribeTopicPartitions (key 75): topics in pages, with their eligible leader replicas (KIP-966). A pure module."""
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, string, struct, uuid
 
 NO_AUTHORIZED_OPERATIONS = -(2**31)  # this API never says
@@ -74,3 +75,6 @@ class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="
     next_cursor: Cursor | None = struct(
         Cursor, nullable="0+", default=None, about="where the next page begins; null: this is the last"
     )
+
+
+declare(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse)

@@ -7,6 +7,7 @@ follower says in which directory its log is (KIP-853).
 """
 
 from minibroker.wire import schema
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import (
     DEFAULTS,
     Records,
@@ -181,3 +182,6 @@ class FetchResponse(Response, key=1, versions="4-17", flexible="12+"):
     node_endpoints: list[NodeEndpoint] = array(
         NodeEndpoint, versions="16+", tag=0, default=(), about="addresses of the leaders named above"
     )
+
+
+declare(FetchRequest, FetchResponse)

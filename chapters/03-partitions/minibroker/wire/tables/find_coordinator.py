@@ -3,6 +3,7 @@
 Version 1 can ask for transactions, too; version 4 asks for many keys at once (KIP-699).
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int8, int16, int32, string
 
 
@@ -41,3 +42,6 @@ class FindCoordinatorResponse(Response, key=10, versions="0-4", flexible="3+"):
     host: str = string(versions="0-3", default="", about="where to reach it")
     port: int = int32(versions="0-3", default=0, about="where to reach it")
     coordinators: list[Coordinator] = array(Coordinator, versions="4+", default=(), about="one for each key")
+
+
+declare(FindCoordinatorRequest, FindCoordinatorResponse)

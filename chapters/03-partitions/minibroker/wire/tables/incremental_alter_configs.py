@@ -1,5 +1,6 @@
 """IncrementalAlterConfigs (key 44): changes single values and leaves the rest (KIP-339). A pure module."""
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
 
 
@@ -42,3 +43,6 @@ class IncrementalAlterConfigsResponse(Response, key=44, versions="0-1", flexible
     responses: list[AlterConfigsResourceResponse] = array(
         AlterConfigsResourceResponse, about="one entry for each resource"
     )
+
+
+declare(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse)

@@ -3,6 +3,7 @@
 Version 3 lets a producer keep its id after an error (KIP-360).
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, int16, int32, int64, string
 
 
@@ -22,3 +23,6 @@ class InitProducerIdResponse(Response, key=22, versions="0-4", flexible="2+"):
     error_code: int = int16(about="0, or why there is no id")
     producer_id: int = int64(default=-1, about="the id")
     producer_epoch: int = int16(about="its epoch")
+
+
+declare(InitProducerIdRequest, InitProducerIdResponse)

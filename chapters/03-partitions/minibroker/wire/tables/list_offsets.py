@@ -3,6 +3,7 @@
 Version 4 fences old leaders (KIP-320), version 7 finds the newest timestamp (KIP-734).
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int8, int16, int32, int64, string
 
 LATEST_TIMESTAMP = -1
@@ -62,3 +63,6 @@ class ListOffsetsResponse(Response, key=2, versions="1-8", flexible="6+"):
         versions="2+", default=0, ignorable=True, about="how long the client is not read because of a quota"
     )
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse, about="one entry for each topic")
+
+
+declare(ListOffsetsRequest, ListOffsetsResponse)

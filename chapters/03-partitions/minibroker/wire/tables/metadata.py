@@ -4,6 +4,7 @@ In version 0 an empty list of topics means all; from version 1 on it means none,
 topic ids to answers, version 12 to requests (KIP-516); version 13 adds an error for the whole answer (KIP-1102).
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, string, uuid
 from minibroker.wire.uuids import NO_UUID
 
@@ -92,3 +93,6 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
         versions="8-10", default=NO_AUTHORIZED_OPERATIONS, about="moved to DescribeCluster"
     )
     error_code: int = int16(versions="13+", default=0, ignorable=True, about="0, or an error of the whole request")
+
+
+declare(MetadataRequest, MetadataResponse)

@@ -5,6 +5,7 @@ should have been asked (KIP-951), version 12 adds partitions to a transaction by
 """
 
 from minibroker.wire import schema
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import (
     DEFAULTS,
     Records,
@@ -114,3 +115,6 @@ class ProduceResponse(Response, key=0, versions="3-12", flexible="9+"):
     node_endpoints: list[NodeEndpoint] = array(
         NodeEndpoint, versions="10+", tag=0, default=(), about="addresses of the leaders named above"
     )
+
+
+declare(ProduceRequest, ProduceResponse)

@@ -3,6 +3,7 @@
 Only brokers send it.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, int16, int32, int64
 
 
@@ -20,3 +21,6 @@ class AllocateProducerIdsResponse(Response, key=67, versions="0", flexible="0+")
     error_code: int = int16(about="0, or why there is no block")
     producer_id_start: int = int64(default=0, about="the first id of the block")
     producer_id_len: int = int32(default=0, about="how many ids are in it")
+
+
+declare(AllocateProducerIdsRequest, AllocateProducerIdsResponse)

@@ -3,6 +3,7 @@
 Version 1 lets the caller choose whether to wait until that is decided.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, string, uint16, uuid
 
 
@@ -33,3 +34,6 @@ class AddRaftVoterResponse(Response, key=80, versions="0-1", flexible="0+"):
     throttle_time_ms: int = int32(default=0, about="how long the client should pause")
     error_code: int = int16(default=0, about="0, or why it does not")
     error_message: str | None = string(nullable="0+", default=None, about="in words")
+
+
+declare(AddRaftVoterRequest, AddRaftVoterResponse)

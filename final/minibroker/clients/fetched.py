@@ -16,22 +16,13 @@ from minibroker.log.batch import ATTRIBUTES_AT, HEADER_SIZE, LENGTH_COUNTS_FROM,
 from minibroker.log.control import ControlType, control_type
 from minibroker.log.errors import LogError
 from minibroker.log.record import Record
+from minibroker.segments.checkpoint import TopicPartition
 
 # What is needed of each batch to know where it ends and which offset follows, without making an object of it:
 # base offset, length, leader epoch, magic, crc, last offset delta.
 _HOP = struct.Struct(">q i i b I 2x i")
 
 EMPTY = memoryview(b"")
-
-
-class TopicPartition(NamedTuple):
-    """A partition by name."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 class Aborted(NamedTuple):

@@ -4,6 +4,7 @@ A consumer asks it to learn whether the log was truncated behind its back (KIP-3
 Fetch said where the logs part (KIP-595). Version 3 says who asks.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, int64, string
 
 
@@ -61,3 +62,6 @@ class OffsetForLeaderEpochResponse(Response, key=23, versions="2-4", flexible="4
         versions="2+", default=0, ignorable=True, about="how long the client is not read because of a quota"
     )
     topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult, about="one entry for each topic")
+
+
+declare(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse)

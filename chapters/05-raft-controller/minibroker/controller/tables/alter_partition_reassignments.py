@@ -3,6 +3,7 @@
 Version 1 can forbid that a move changes how many replicas there are.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, string
 
 
@@ -57,3 +58,6 @@ class AlterPartitionReassignmentsResponse(Response, key=45, versions="0-1", flex
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
     responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse, about="one entry for each topic")
+
+
+declare(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse)

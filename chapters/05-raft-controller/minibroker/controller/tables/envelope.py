@@ -3,6 +3,7 @@
 Only nodes send it.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, bytes_, int16
 
 
@@ -21,3 +22,6 @@ class EnvelopeResponse(Response, key=58, versions="0", flexible="0+"):
         nullable="0+", default=None, about="the response to the client's request, its header included"
     )
     error_code: int = int16(about="0, or why the envelope was not opened")
+
+
+declare(EnvelopeRequest, EnvelopeResponse)

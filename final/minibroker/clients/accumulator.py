@@ -28,14 +28,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minibroker.client.batching import (
-    ANONYMOUS,
-    NO_OFFSET,
-    RECORD_BYTES_MAX,
-    Delivery,
-    Identity,
-    ProducerBatch,
-)
 from minibroker.client.errors import (
     BrokerError,
     BufferFull,
@@ -47,7 +39,8 @@ from minibroker.client.errors import (
 )
 from minibroker.client.retries import RetryPolicy
 from minibroker.client.routing import Effect, effect_of
-from minibroker.log.batch import HEADER_SIZE
+from minibroker.clients.batching import ANONYMOUS, RECORD_BYTES_MAX, Delivery, Identity, ProducerBatch
+from minibroker.log.batch import HEADER_SIZE, NO_OFFSET
 from minibroker.log.compression import Compression
 from minibroker.log.record import Header
 from minibroker.wire.codes import ErrorCode

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from minibroker.client.blocking import Client, Link, now_ms
 from minibroker.client.core import UNKNOWN_TOPIC_MS, Dialogue, FoundOffset
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError, ConnectionLost, RequestTimedOut
-from minibroker.client.fetched import FetchedBatches, TopicPartition
-from minibroker.client.fetching import (
+from minibroker.clients.blocking import Client, Link
+from minibroker.clients.fetched import FetchedBatches
+from minibroker.clients.fetching import (
     EARLIEST,
     LATEST,
     READ_COMMITTED,
@@ -24,6 +24,8 @@ from minibroker.client.fetching import (
     FetchOrder,
     OffsetReset,
 )
+from minibroker.log.clock import precise_ms
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 
@@ -105,7 +107,7 @@ class Consumer:
         """The offset of the next record; looked up if need be."""
         name = TopicPartition(*partition)
         if self._fetcher.position(name) is None:
-            self._look_up(self._fetcher.plan(now_ms(), self._client.core.routes).lookups)
+            self._look_up(self._fetcher.plan(precise_ms(), self._client.core.routes).lookups)
         return self._fetcher.position(name) or 0
 
     def high_watermark(self, partition: TopicPartition) -> int:
@@ -156,7 +158,7 @@ class Consumer:
 
     def poll(self, timeout_ms: float = 1000) -> list[FetchedBatches]:
         """Wait until something has been fetched, for at most this time; the list is empty if nothing was."""
-        deadline_ms = now_ms() + timeout_ms
+        deadline_ms = precise_ms() + timeout_ms
         while True:
             self._ask(deadline_ms)
             fetched = self._take(deadline_ms)
@@ -167,14 +169,14 @@ class Consumer:
             error = self._take_error()
             if error is not None:
                 raise error
-            if now_ms() >= deadline_ms:
+            if precise_ms() >= deadline_ms:
                 return []
 
     def _ask(self, deadline_ms: float) -> None:
         """Find out what must be known, and send a fetch to every node that has none."""
         core = self._client.core
-        plan = self._fetcher.plan(now_ms(), core.routes)
-        left_ms = max(0.0, deadline_ms - now_ms())
+        plan = self._fetcher.plan(precise_ms(), core.routes)
+        left_ms = max(0.0, deadline_ms - precise_ms())
         try:
             if plan.topics_without_leader:
                 self._client.run(core.know(plan.topics_without_leader, timeout_ms=left_ms))
@@ -183,12 +185,12 @@ class Consumer:
         except (BrokerUnavailable, ConnectionLost, RequestTimedOut, BrokerError) as error:
             self._on_trouble(error)
             for partition in plan.lookups:
-                self._fetcher.on_lookup_failed(partition, now_ms=now_ms())
+                self._fetcher.on_lookup_failed(partition, now_ms=precise_ms())
         self._fetch_all()
 
     def _fetch_all(self) -> None:
         routes = self._client.core.routes
-        now = now_ms()
+        now = precise_ms()
         busy = {order.node_id for order, _deadline_ms in self._in_flight.values()}
         busy |= {node_id for node_id, until_ms in self._resting.items() if until_ms > now}
         plan = self._fetcher.plan(now, routes, busy)
@@ -199,8 +201,8 @@ class Consumer:
 
     def _on_trouble(self, error: ClientError) -> None:
         """Put up with a broker that does not answer, but not for longer than the client's timeout."""
-        self._trouble_since_ms = self._trouble_since_ms or now_ms()
-        if now_ms() - self._trouble_since_ms >= self._patience_ms(error):
+        self._trouble_since_ms = self._trouble_since_ms or precise_ms()
+        if precise_ms() - self._trouble_since_ms >= self._patience_ms(error):
             # Not raised here: what was fetched from others, if anything, comes first.
             self._trouble_since_ms, self._error = None, error
 
@@ -217,7 +219,7 @@ class Consumer:
 
     def _fetch(self, node_id: int, partitions: list[TopicPartition]) -> None:
         core = self._client.core
-        deadline_ms = now_ms() + core.config.timeout_ms + self._config.max_wait_ms + _GRACE_MS
+        deadline_ms = precise_ms() + core.config.timeout_ms + self._config.max_wait_ms + _GRACE_MS
         try:
             link = self._client.link(node_id)
         except (BrokerUnavailable, ConnectionLost, RequestTimedOut) as error:
@@ -235,7 +237,7 @@ class Consumer:
         """Leave a node alone for a while."""
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         self._client.core.routes.on_disconnect(node_id)
-        self._resting[node_id] = now_ms() + self._config.retry.delay_ms(failures, random.random())
+        self._resting[node_id] = precise_ms() + self._config.retry.delay_ms(failures, random.random())
         self._on_trouble(error)
 
     def _take(self, deadline_ms: float) -> list[FetchedBatches]:
@@ -251,16 +253,16 @@ class Consumer:
                     self._failures.pop(order.node_id, None)
                     self._trouble_since_ms = None
                     routes = self._client.core.routes
-                    fetched += self._fetcher.on_response(order, response, routes, now_ms=now_ms())
+                    fetched += self._fetcher.on_response(order, response, routes, now_ms=precise_ms())
             except ClientError as error:
                 self._lose(link, error)
         for link, (_order, overdue_ms) in list(self._in_flight.items()):
-            if now_ms() >= overdue_ms:
+            if precise_ms() >= overdue_ms:
                 self._lose(link, RequestTimedOut(f"{link.address} did not answer a fetch in time"))
         return fetched
 
     def _wait_s(self, deadline_ms: float) -> float:
-        now = now_ms()
+        now = precise_ms()
         times = [deadline_ms, *(overdue_ms for _order, overdue_ms in self._in_flight.values())]
         times += [until_ms for until_ms in self._resting.values() if until_ms > now]
         wakeup_ms = self._fetcher.wakeup_ms(now)
@@ -275,5 +277,5 @@ class Consumer:
         self._selector.unregister(link)
         self._client.drop(link.address)
         self._client.core.routes.on_disconnect(order.node_id)
-        self._fetcher.on_lost(order, now_ms=now_ms())
+        self._fetcher.on_lost(order, now_ms=precise_ms())
         self._on_trouble(error)

@@ -17,6 +17,7 @@ from minibroker.log.batch import (
     MAGIC,
     MAX_TIMESTAMP_AT,
     NO_LEADER_EPOCH,
+    NO_OFFSET,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -30,7 +31,6 @@ PRODUCER_AT = MAX_TIMESTAMP_AT + 8
 _PRODUCER = struct.Struct(">q h i")  # producer id, producer epoch, base sequence
 _CRC = struct.Struct(">I")
 
-NO_OFFSET = -1
 RECORD_BYTES_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5  # length, attributes, timestamp, offset, three counts: all varints full
 Callback = Callable[["Delivery"], None]
 

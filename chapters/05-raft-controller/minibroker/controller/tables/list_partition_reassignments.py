@@ -1,5 +1,6 @@
 """ListPartitionReassignments (key 46): the moves that are under way (KIP-455). A pure module."""
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, string
 
 
@@ -40,3 +41,6 @@ class ListPartitionReassignmentsResponse(Response, key=46, versions="0", flexibl
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
     topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment, default=(), about="one for each topic")
+
+
+declare(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse)

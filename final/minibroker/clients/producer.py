@@ -14,18 +14,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from minibroker.client.accumulator import (
-    ACKS_ALL,
-    ACKS_NONE,
-    Accumulator,
-    Answer,
-    Drained,
-    ProducerConfig,
-    Send,
-    produce_request,
-)
-from minibroker.client.batching import Callback, Delivery
-from minibroker.client.blocking import Client, Link, now_ms
 from minibroker.client.errors import (
     BrokerError,
     BufferFull,
@@ -36,6 +24,19 @@ from minibroker.client.errors import (
 )
 from minibroker.client.partitioners import Default, Partitioner
 from minibroker.client.routing import Effect, effect_of, hint_of, nodes_of
+from minibroker.clients.accumulator import (
+    ACKS_ALL,
+    ACKS_NONE,
+    Accumulator,
+    Answer,
+    Drained,
+    ProducerConfig,
+    Send,
+    produce_request,
+)
+from minibroker.clients.batching import Callback, Delivery
+from minibroker.clients.blocking import Client, Link
+from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.log.record import Header
 from minibroker.wire.tables.init_producer_id import InitProducerIdRequest
@@ -140,7 +141,7 @@ class Producer:
     def _partition_count(self, topic: str) -> int:
         core = self._client.core
         known = core.routes.topics.get(topic)
-        if known and core.routes.is_known(topic, now_ms=now_ms(), age_ms_max=core.config.metadata_max_age_ms):
+        if known and core.routes.is_known(topic, now_ms=precise_ms(), age_ms_max=core.config.metadata_max_age_ms):
             return len(known.partitions)
         with self._asking:
             return self._client.partition_count(topic, allow_auto_topic_creation=self._allow_auto_topic_creation)
@@ -160,7 +161,7 @@ class Producer:
         timestamp: int,
         headers: Sequence[Header],
     ) -> Delivery:
-        now = now_ms()
+        now = precise_ms()
         deadline_ms = now + self._max_block_ms
         while True:
             if self._is_closed:
@@ -176,21 +177,21 @@ class Producer:
             # Memory comes back when batches are done, and somebody says so then.
             self._sender.wake()
             self._changed.wait((deadline_ms - now) / 1000)
-            now = now_ms()
+            now = precise_ms()
 
     # The end --------------------------------------------------------------------------------------------------------
 
     def flush(self, timeout_ms: float | None = None) -> None:
         """Wait until every record given so far is acknowledged, refused or given up."""
         wait_ms = self._config.delivery_timeout_ms + _SETTLING_MS if timeout_ms is None else timeout_ms
-        deadline_ms = now_ms() + wait_ms
+        deadline_ms = precise_ms() + wait_ms
         with self._changed:
             self._accumulator.flush()
             order = self._accumulator.next_order
             self._sender.wake()
             while self._accumulator.has_before(order):
                 self._sender.raise_if_dead()
-                left_ms = deadline_ms - now_ms()
+                left_ms = deadline_ms - precise_ms()
                 if left_ms <= 0:
                     raise RequestTimedOut(f"not every record is acknowledged after {wait_ms:.0f} ms of flush")
                 self._changed.wait(left_ms / 1000)
@@ -198,13 +199,13 @@ class Producer:
     def wait(self, delivery: Delivery, timeout_ms: float | None = None) -> int:
         """Wait for one record, and return its offset or raise what is wrong with it."""
         wait_ms = self._config.delivery_timeout_ms + _SETTLING_MS if timeout_ms is None else timeout_ms
-        deadline_ms = now_ms() + wait_ms
+        deadline_ms = precise_ms() + wait_ms
         with self._changed:
             while not delivery.is_done:
                 self._sender.raise_if_dead()
-                if now_ms() >= deadline_ms:
+                if precise_ms() >= deadline_ms:
                     raise RequestTimedOut(f"a record for {delivery.topic}-{delivery.partition} is not acknowledged yet")
-                self._changed.wait(max(0.0, deadline_ms - now_ms()) / 1000)
+                self._changed.wait(max(0.0, deadline_ms - precise_ms()) / 1000)
         if delivery.error is not None:
             raise delivery.error
         return delivery.offset
@@ -333,7 +334,7 @@ class _Sender(threading.Thread):
 
     def _sleep_s(self) -> float:
         with self._changed:
-            now = now_ms()
+            now = precise_ms()
             times = [self._accumulator.wakeup_ms(self._drained_ms)]
             times += [deadline for sends in self._in_flight.values() for _send, deadline in sends.values()]
             times += [at for at in self._not_before_ms.values() if at > now]
@@ -356,7 +357,7 @@ class _Sender(threading.Thread):
     # Out ------------------------------------------------------------------------------------------------------------
 
     def _send_due(self) -> None:
-        if self._accumulator.needs_producer_id and now_ms() >= self._id_not_before_ms:
+        if self._accumulator.needs_producer_id and precise_ms() >= self._id_not_before_ms:
             self._ask_producer_id()
         drained = self._drain()
         while drained.sends:
@@ -364,19 +365,19 @@ class _Sender(threading.Thread):
                 self._send(send)
             # A request takes one batch of each partition; there may be more of them.
             drained = self._drain()
-        if drained.topics_without_leader and now_ms() >= self._metadata_not_before_ms:
+        if drained.topics_without_leader and precise_ms() >= self._metadata_not_before_ms:
             self._ask_metadata(drained.topics_without_leader)
 
     def _drain(self) -> Drained:
         with self._changed:
             self._is_called = False
-            self._drained_ms = now_ms()
+            self._drained_ms = precise_ms()
             return self._accumulator.drain(self._drained_ms, self._leader_of)
 
     def _leader_of(self, topic: str, partition: int) -> int | None:
         leader = self._client.core.routes.leader(topic, partition)
         # A node to which no connection could be made is given a rest; its partitions keep.
-        if leader is not None and self._not_before_ms.get(leader, 0) > now_ms():
+        if leader is not None and self._not_before_ms.get(leader, 0) > precise_ms():
             return None
         return leader
 
@@ -384,7 +385,7 @@ class _Sender(threading.Thread):
         try:
             response = self._asking.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000))
         except ClientError:
-            self._id_not_before_ms = now_ms() + self._config.retry.backoff_ms_max
+            self._id_not_before_ms = precise_ms() + self._config.retry.backoff_ms_max
             return
         if not response.error_code:
             with self._changed:
@@ -392,17 +393,17 @@ class _Sender(threading.Thread):
                     producer_id=response.producer_id, producer_epoch=response.producer_epoch
                 )
             return
-        self._id_not_before_ms = now_ms() + self._config.retry.backoff_ms_max
+        self._id_not_before_ms = precise_ms() + self._config.retry.backoff_ms_max
         if effect_of(response.error_code) is Effect.FAIL:
             with self._changed:
                 self._accumulator.give_up(BrokerError(response.error_code, about="asking for a producer id"))
 
     def _ask_metadata(self, topics: set[str]) -> None:
-        self._metadata_not_before_ms = now_ms() + self._config.retry.backoff_ms
+        self._metadata_not_before_ms = precise_ms() + self._config.retry.backoff_ms
         try:
             self._asking.metadata(topics)
         except ClientError:
-            self._metadata_not_before_ms = now_ms() + self._config.retry.backoff_ms_max
+            self._metadata_not_before_ms = precise_ms() + self._config.retry.backoff_ms_max
             return
         with self._changed:
             # What had no leader may have one now, and nothing else would make the thread look.
@@ -410,7 +411,7 @@ class _Sender(threading.Thread):
 
     def _send(self, send: Send) -> None:
         expects_response = self._config.acks != ACKS_NONE
-        deadline_ms = now_ms() + self._config.request_timeout_ms
+        deadline_ms = precise_ms() + self._config.request_timeout_ms
         link: Link | None = None
         try:
             link = self._client.link(send.node_id)
@@ -438,10 +439,10 @@ class _Sender(threading.Thread):
 
     def _on_failed_send(self, send: Send, link: Link | None, error: ClientError) -> None:
         failures = self._failures[send.node_id] = self._failures.get(send.node_id, 0) + 1
-        self._not_before_ms[send.node_id] = now_ms() + self._config.retry.delay_ms(failures, random.random())
+        self._not_before_ms[send.node_id] = precise_ms() + self._config.retry.delay_ms(failures, random.random())
         self._client.core.routes.on_disconnect(send.node_id)
         with self._changed:
-            self._accumulator.on_lost(send, error, now_ms=now_ms())
+            self._accumulator.on_lost(send, error, now_ms=precise_ms())
         if link is not None:
             self._lose(link, error)
 
@@ -473,7 +474,7 @@ class _Sender(threading.Thread):
         missing = Answer(-1, message="the broker's answer does not mention this partition")
         with self._changed:
             self._accumulator.on_answers(
-                send, lambda batch: answers.get((batch.topic, batch.partition), missing), now_ms=now_ms()
+                send, lambda batch: answers.get((batch.topic, batch.partition), missing), now_ms=precise_ms()
             )
 
     def _lose(self, link: Link, error: ClientError) -> None:
@@ -489,10 +490,10 @@ class _Sender(threading.Thread):
         for send, _deadline_ms in (sends or {}).values():
             self._client.core.routes.on_disconnect(send.node_id)
             with self._changed:
-                self._accumulator.on_lost(send, error, now_ms=now_ms())
+                self._accumulator.on_lost(send, error, now_ms=precise_ms())
 
     def _drop_overdue(self) -> None:
-        now = now_ms()
+        now = precise_ms()
         for link, sends in list(self._in_flight.items()):
             if any(deadline_ms <= now for _send, deadline_ms in sends.values()):
                 self._lose(link, ConnectionLost(f"{link.address} did not answer in time"))

@@ -3,8 +3,9 @@
 Version 1 names those who should stand with their directories (KIP-853).
 """
 
+from minibroker.raft.tables.begin_quorum_epoch import HeardTopic, LeaderEndpoint, NodeEndpoint
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, string, uuid
-from minibroker.wire.tables.begin_quorum_epoch import HeardTopic, LeaderEndpoint, NodeEndpoint
 
 
 class Candidate(Struct):
@@ -53,3 +54,6 @@ class EndQuorumEpochResponse(Response, key=54, versions="0-1", flexible="1+"):
     node_endpoints: list[NodeEndpoint] = array(
         NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
     )
+
+
+declare(EndQuorumEpochRequest, EndQuorumEpochResponse)

@@ -19,9 +19,10 @@ from minibroker.client.errors import (
     OffsetOutOfRange,
     known_code,
 )
-from minibroker.client.fetched import EMPTY, Aborted, FetchedBatches, TopicPartition, span
 from minibroker.client.retries import RetryPolicy
 from minibroker.client.routing import Effect, Node, Routes, hint_of, nodes_of
+from minibroker.clients.fetched import EMPTY, Aborted, FetchedBatches, span
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from minibroker.wire.uuids import NO_UUID

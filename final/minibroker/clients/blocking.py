@@ -4,7 +4,6 @@ A `Client` is for one thread. Whoever needs several in flight at once, as produc
 `Link` and waits for many of them together.
 """
 
-import os
 import random
 import select
 import socket
@@ -23,14 +22,16 @@ from minibroker.client.errors import (
     RequestTimedOut,
     TurnedAway,
 )
+from minibroker.client.reasons import no_broker, why
 from minibroker.client.retries import RetryPolicy
 from minibroker.client.routing import Address, parse_addresses
+from minibroker.log.clock import precise_ms
 from minibroker.log.interfaces import FileSlice
 from minibroker.wire.apis import APIS
 from minibroker.wire.schema import Part, Request
 from minibroker.wire.tables.metadata import MetadataResponse
 
-__all__ = ["CONTROLLER", "Client", "Link", "connect", "now_ms"]
+__all__ = ["CONTROLLER", "Client", "Link", "connect"]
 
 T = TypeVar("T")
 OpenSocket = Callable[[Address, float], socket.socket]
@@ -40,37 +41,11 @@ _JOIN_BYTES_MAX = 32 * 1024  # below this a copy is cheaper than a longer list o
 _PARTS_MAX = 64
 
 
-def now_ms() -> float:
-    """A steady clock in milliseconds; only differences mean something."""
-    return time.monotonic() * 1000
-
-
 def connect(address: Address, timeout: float) -> socket.socket:
     """Open a plain connection."""
     opened = socket.create_connection(address, timeout)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return opened
-
-
-def no_broker(reasons: Sequence[BrokerUnavailable]) -> str:
-    """What to say, and what to do, when every address failed."""
-    said = "; ".join(map(str, reasons))
-    if not any(isinstance(it, TurnedAway) for it in reasons):
-        return f"{said}: is it running? start one with `minibroker serve`"
-    return (
-        f"{said}: a node turns clients away until it is part of its cluster, and says in its log whom it waits for "
-        "(whatever else does so is no Kafka broker, or wants TLS): start the nodes that are down"
-    )
-
-
-def why(error: OSError) -> str:
-    """What the operating system said, in a few words."""
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    if isinstance(error, socket.gaierror):
-        return "the name is not known"
-    # asyncio puts words of its own in place of the operating system's.
-    return (os.strerror(error.errno) if error.errno else str(error)).lower()
 
 
 class Link:
@@ -81,7 +56,7 @@ class Link:
         self._connection = Connection(
             client_id=config.client_id, peer=str(address), response_bytes_max=config.response_bytes_max
         )
-        deadline_ms = now_ms() + config.connect_timeout_ms
+        deadline_ms = precise_ms() + config.connect_timeout_ms
         try:
             self._socket = open_socket(address, config.connect_timeout_ms / 1000)
         except OSError as error:
@@ -181,7 +156,7 @@ class Link:
 
     def _wait(self, event: int, deadline_ms: float) -> None:
         self._poll.register(self._socket, event)
-        if not self._poll.poll(max(0.0, deadline_ms - now_ms())):
+        if not self._poll.poll(max(0.0, deadline_ms - precise_ms())):
             raise RequestTimedOut(f"{self.address} did not answer in time")
 
 
@@ -223,7 +198,7 @@ class Client:
         self._set_up(parse_addresses(bootstrap_servers), config, open_socket)
 
     def _set_up(self, bootstrap: Sequence[Address], config: ClientConfig, open_socket: OpenSocket) -> None:
-        self.core = Core(bootstrap, config, clock=now_ms, chance=random.random)
+        self.core = Core(bootstrap, config, clock=precise_ms, chance=random.random)
         self._open_socket = open_socket
         self._links: dict[Address, Link] = {}
         self._is_closed = False
@@ -270,7 +245,7 @@ class Client:
         It goes to any node, to the one with that id, or to the CONTROLLER. Error codes in it are the caller's.
         """
         wait_ms = self.config.timeout_ms if timeout_ms is None else timeout_ms
-        deadline_ms = now_ms() + wait_ms
+        deadline_ms = precise_ms() + wait_ms
         link = self.any_link() if node_id is None else self.link(node_id)
         try:
             correlation_id = link.send(

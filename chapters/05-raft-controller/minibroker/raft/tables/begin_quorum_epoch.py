@@ -3,6 +3,7 @@
 Version 1 names the voter that is meant with its directory, and where the leader is found (KIP-853).
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, string, uint16, uuid
 from minibroker.wire.uuids import NO_UUID
 
@@ -74,3 +75,6 @@ class BeginQuorumEpochResponse(Response, key=53, versions="0-1", flexible="1+"):
     node_endpoints: list[NodeEndpoint] = array(
         NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
     )
+
+
+declare(BeginQuorumEpochRequest, BeginQuorumEpochResponse)

@@ -6,6 +6,7 @@ topics by id and has errors of its own for a replica that may not join and for a
 since cannot slip in (KIP-903). Only brokers send it.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int8, int16, int32, int64, uuid
 from minibroker.wire.uuids import NO_UUID
 
@@ -77,3 +78,6 @@ class AlterPartitionResponse(Response, key=56, versions="2-3", flexible="0+"):
     throttle_time_ms: int = int32(default=0, about="how long the sender is not read because of a quota")
     error_code: int = int16(default=0, about="0, or why the whole request was refused: STALE_BROKER_EPOCH and the like")
     topics: list[TopicAltered] = array(TopicAltered, default=(), about="one entry for each topic")
+
+
+declare(AlterPartitionRequest, AlterPartitionResponse)

@@ -4,6 +4,7 @@ Version 1 names voters with their directories, so that one that has lost its dis
 (KIP-853); version 2 can ask without beginning an epoch. Only nodes of the quorum send it.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, int64, string, uint16, uuid
 from minibroker.wire.uuids import NO_UUID
 
@@ -69,3 +70,6 @@ class VoteResponse(Response, key=52, versions="0-2", flexible="0+"):
     node_endpoints: list[NodeEndpoint] = array(
         NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
     )
+
+
+declare(VoteRequest, VoteResponse)

@@ -3,6 +3,7 @@
 Version 1 says in which directory the follower's log is (KIP-853). Only nodes send it.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import (
     DEFAULTS,
     Records,
@@ -107,3 +108,6 @@ class FetchSnapshotResponse(Response, key=59, versions="0-1", flexible="0+"):
     node_endpoints: list[NodeEndpoint] = array(
         NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
     )
+
+
+declare(FetchSnapshotRequest, FetchSnapshotResponse)

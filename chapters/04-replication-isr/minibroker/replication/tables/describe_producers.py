@@ -1,5 +1,6 @@
 """DescribeProducers (key 61): which producers a partition remembers (KIP-664). A pure module."""
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, int64, string
 
 
@@ -48,3 +49,6 @@ class DescribeProducersResponse(Response, key=61, versions="0", flexible="0+"):
 
     throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
     topics: list[TopicResponse] = array(TopicResponse, about="one entry for each topic")
+
+
+declare(DescribeProducersRequest, DescribeProducersResponse)

@@ -5,6 +5,7 @@ one that cannot say may have lost what it acknowledged (KIP-966). Version 4 lets
 brokers send it.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, int64, string, uint16, uuid
 
 
@@ -49,3 +50,6 @@ class BrokerRegistrationResponse(Response, key=62, versions="0-4", flexible="0+"
     throttle_time_ms: int = int32(default=0, about="how long the sender is not read because of a quota")
     error_code: int = int16(about="0, or why it is not registered")
     broker_epoch: int = int64(default=-1, about="the epoch of this registration, -1 if there is none")
+
+
+declare(BrokerRegistrationRequest, BrokerRegistrationResponse)

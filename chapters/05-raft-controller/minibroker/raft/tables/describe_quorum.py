@@ -1,5 +1,6 @@
 """DescribeQuorum (key 55): who votes, who leads, how far everybody is (KIP-595, KIP-836). A pure module."""
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, int64, string, uint16, uuid
 from minibroker.wire.uuids import NO_UUID
 
@@ -75,3 +76,6 @@ class DescribeQuorumResponse(Response, key=55, versions="0-2", flexible="0+"):
     error_message: str | None = string(versions="2+", nullable="2+", default=None, ignorable=True, about="in words")
     topics: list[QuorumTopicResult] = array(QuorumTopicResult, default=(), about="the log")
     nodes: list[QuorumNode] = array(QuorumNode, versions="2+", default=(), ignorable=True, about="the voters")
+
+
+declare(DescribeQuorumRequest, DescribeQuorumResponse)

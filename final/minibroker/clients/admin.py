@@ -9,21 +9,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minibroker.client.blocking import Client
 from minibroker.client.core import Ask, Core, Dialogue, FoundOffset, raise_errors
 from minibroker.client.errors import BrokerError
-from minibroker.client.fetched import TopicPartition
 from minibroker.client.routing import Address, Node
-from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
-from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables import alter_configs as replacing
-from minibroker.wire.tables import incremental_alter_configs as incremental
-from minibroker.wire.tables.add_raft_voter import AddRaftVoterRequest, VoterListener
-from minibroker.wire.tables.alter_partition_reassignments import (
+from minibroker.clients.blocking import Client
+from minibroker.controller.tables.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
+from minibroker.controller.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
+from minibroker.controller.tables.unregister_broker import UnregisterBrokerRequest
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
+from minibroker.raft.tables.add_raft_voter import AddRaftVoterRequest, VoterListener
+from minibroker.raft.tables.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumPartition,
+    QuorumTopic,
+    ReplicaState,
+)
+from minibroker.raft.tables.remove_raft_voter import RemoveRaftVoterRequest
+from minibroker.replication.tables.elect_leaders import (
+    PREFERRED,
+    UNCLEAN,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    TopicPartitions,
+)
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables import alter_configs as replacing
+from minibroker.wire.tables import incremental_alter_configs as incremental
 from minibroker.wire.tables.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -44,24 +61,7 @@ from minibroker.wire.tables.describe_configs import (
     DescribeConfigsResourceResult,
 )
 from minibroker.wire.tables.describe_log_dirs import DescribeLogDirsRequest
-from minibroker.wire.tables.describe_quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    QuorumPartition,
-    QuorumTopic,
-    ReplicaState,
-)
-from minibroker.wire.tables.elect_leaders import (
-    PREFERRED,
-    UNCLEAN,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    TopicPartitions,
-)
-from minibroker.wire.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 from minibroker.wire.tables.metadata import MetadataResponseTopic
-from minibroker.wire.tables.remove_raft_voter import RemoveRaftVoterRequest
-from minibroker.wire.tables.unregister_broker import UnregisterBrokerRequest
 from minibroker.wire.uuids import NO_UUID
 
 TO_THE_END = -1  # in place of an offset: delete every record

@@ -1,5 +1,6 @@
 """RemoveRaftVoter (key 81): a node is not to vote any more (KIP-853). A pure module."""
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, int16, int32, string, uuid
 
 
@@ -17,3 +18,6 @@ class RemoveRaftVoterResponse(Response, key=81, versions="0", flexible="0+"):
     throttle_time_ms: int = int32(default=0, about="how long the client should pause")
     error_code: int = int16(default=0, about="0, or why it still does")
     error_message: str | None = string(nullable="0+", default=None, about="in words")
+
+
+declare(RemoveRaftVoterRequest, RemoveRaftVoterResponse)

@@ -4,6 +4,7 @@ Version 1 names log directories that have failed (KIP-858), version 2 those that
 brokers send it.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, array, boolean, int16, int32, int64, uuid
 
 
@@ -31,3 +32,6 @@ class BrokerHeartbeatResponse(Response, key=63, versions="0-2", flexible="0+"):
     is_caught_up: bool = boolean(default=False, about="whether its metadata are nearly the newest")
     is_fenced: bool = boolean(default=True, about="whether it may lead nothing")
     should_shut_down: bool = boolean(default=False, about="whether it may stop now")
+
+
+declare(BrokerHeartbeatRequest, BrokerHeartbeatResponse)

@@ -3,6 +3,7 @@
 Version 1 adds unclean elections (KIP-460): a live replica outside of the ISR leads, and what it lacks is lost.
 """
 
+from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int8, int16, int32, string
 
 PREFERRED = 0
@@ -51,3 +52,6 @@ class ElectLeadersResponse(Response, key=43, versions="0-2", flexible="2+"):
     replica_election_results: list[ReplicaElectionResult] = array(
         ReplicaElectionResult, about="one entry for each topic"
     )
+
+
+declare(ElectLeadersRequest, ElectLeadersResponse)

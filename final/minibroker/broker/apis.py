@@ -1,0 +1,16 @@
+"""Every API that the finished broker knows: for tools that must read any frame, and for the pages of the protocol.
+
+A node needs none of this. It knows the APIs whose handlers it has imported.
+"""
+
+from minibroker.controller import tables as controller_tables
+from minibroker.raft import tables as raft_tables
+from minibroker.replication import tables as replication_tables
+from minibroker.wire import tables as wire_tables
+from minibroker.wire.apis import declare_all
+
+
+def declare_every_api() -> None:
+    """Import the tables of all chapters."""
+    for tables in (wire_tables, replication_tables, raft_tables, controller_tables):
+        declare_all(tables)

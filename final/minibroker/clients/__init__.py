@@ -1,0 +1,15 @@
+"""The full client: producer with an accumulator, consumer, administration, over a blocking transport.
+
+The command line, the Spark connector and the benchmarks use it; no node does. It stands on chapter 03's `client`, which
+has the connection, routing and retries that nodes need, too. A record is encoded once, when it is produced, and never
+decoded unless the application asks for it.
+
+The modules, lowest first:
+
+- ``batching`` and ``accumulator``: records gathered into batches, numbered, sent, and sent again in order
+- ``fetched`` and ``fetching``: positions, fetch requests, and what came back
+- ``blocking``: the transport
+- ``producer``, ``consumer``, ``admin``: what applications use
+
+Nothing is re-exported here, so that importing one pure module never loads a module that does IO.
+"""
