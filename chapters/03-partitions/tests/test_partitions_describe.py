@@ -292,13 +292,9 @@ def test_an_api_has_one_owner() -> None:
         registry.add(ApiKey.PRODUCE, lambda _call: None)
 
 
-def test_a_filter_sees_every_call_and_may_answer_itself(house: House) -> None:
-    seen = []
-
-    def filter(call: Any, inner: Any) -> Any:
-        seen.append(call.header.client_id)
-        return inner(call)
-
-    house.registry.wrap(ApiKey.METADATA, filter)
-    assert house.ask(MetadataRequest(topics=None)).topics
-    assert seen == ["test"]
+def test_a_stand_in_may_be_replaced() -> None:
+    registry = Registry()
+    registry.add(ApiKey.FIND_COORDINATOR, lambda _call: None, stand_in=True)
+    registry.add(ApiKey.FIND_COORDINATOR, lambda _call: None)
+    with pytest.raises(AssertionError, match="has a handler already"):
+        registry.add(ApiKey.FIND_COORDINATOR, lambda _call: None)

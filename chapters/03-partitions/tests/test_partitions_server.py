@@ -13,7 +13,7 @@ from partitions_house import House, batch, fetch_request, produce_request
 
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.listeners import Listener
-from minibroker.partitions.node import bind
+from minibroker.partitions.machine import bind
 from minibroker.partitions.server import Limits, Server
 from minibroker.wire.apis import APIS
 from minibroker.wire.headers import frame_request, read_response_header
@@ -328,10 +328,10 @@ def test_a_bug_in_a_handler_closes_one_connection_and_is_logged_with_its_traceba
     async def test(room: Room) -> None:
         from minibroker.wire.apis import ApiKey
 
-        def broken(call: Any, inner: Any) -> Any:
+        def broken(call: Any) -> Any:
             raise ZeroDivisionError("a bug")
 
-        room.house.registry.wrap(ApiKey.METADATA, broken)
+        room.house.registry.guard(lambda key, handler: broken if key == ApiKey.METADATA else handler)
         client, other = await room.connect(), await room.connect()
         client.send(MetadataRequest(topics=[]))
         assert await client.is_closed()

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from replicas_nodes import ReplicatedNode
 
 from minibroker.client.aio import AsyncClient
 from minibroker.metadata.configs import NodeConfig
-from minibroker.replicas.node import ReplicatedNode
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables import alter_configs as replacing
 from minibroker.wire.tables import incremental_alter_configs as incremental

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from replicas_nodes import ReplicatedNode
 from replication_nodes import TOPIC_ID, ReplicaNode
 
 from minibroker.client.aio import AsyncClient
@@ -17,7 +18,6 @@ from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.replicas import fetching
 from minibroker.replicas.fetching import Fetchers, FetchSettings, Self
-from minibroker.replicas.node import ReplicatedNode
 from minibroker.replicas.peers import client_id_of, node_of
 from minibroker.replicas.proposing import Outbox
 from minibroker.replication.leader import IsrProposal
@@ -245,7 +245,7 @@ def test_a_node_registers_again_when_an_earlier_life_of_it_was_heard_after_it(tm
             await create(both, "a", leader=2)
             before = both[1].me.broker_epoch
             request = late_registration(both[1], port=int(both[1].address.rpartition(":")[2]))
-            async with AsyncClient(both[0].address) as client:
+            async with AsyncClient(both[0].address, client_id=client_id_of(2)) as client:
                 late = await client.send(request)
             assert late.broker_epoch > before
             await until(lambda: len(epochs(both)) == 1, "all know the node by one epoch")
@@ -256,7 +256,7 @@ def test_a_node_registers_again_when_an_earlier_life_of_it_was_heard_after_it(tm
             await until(lambda: values(both[1], A) == [b"value"], "it follows")
             await until(lambda: isr(both[0]) == {1, 2}, "it is in sync again")
             # Somebody elsewhere is another process.
-            async with AsyncClient(both[0].address) as client:
+            async with AsyncClient(both[0].address, client_id=client_id_of(2)) as client:
                 await client.send(late_registration(both[1], port=1))
             with pytest.raises(BrokerFailure, match="another process was registered as node 2"):
                 await asyncio.wait_for(both[1].watch(), SECONDS_MAX)

@@ -10,6 +10,7 @@ from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter, replay
 from minibroker.metadata.commands import RegisterBroker
 from minibroker.metadata.image import Endpoint, Image
+from minibroker.replicas.fetching import Self
 from minibroker.replicas.observer import Observer
 from minibroker.replicas.peers import Peers
 from minibroker.segments.segmented import SegmentedLog
@@ -35,7 +36,7 @@ def content(log: SegmentedLog) -> bytearray:
 
 def an_observer(log: SegmentedLog) -> Observer:
     peers = Peers(lambda _node_id: None, client_id="test")
-    return Observer(log, peers, node_id=2, authority_id=1, cluster_id="cluster")
+    return Observer(log, peers, me=Self(2, -1), controller_id=1, cluster_id="cluster", on_done=lambda _done: None)
 
 
 def test_what_arrives_whole_counts_though_what_is_behind_it_is_damaged() -> None:

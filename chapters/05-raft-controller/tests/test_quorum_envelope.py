@@ -11,15 +11,17 @@ from minibroker.controller.tables.alter_partition_reassignments import AlterPart
 from minibroker.controller.tables.envelope import EnvelopeRequest, EnvelopeResponse
 from minibroker.controller.tables.list_partition_reassignments import ListPartitionReassignmentsRequest
 from minibroker.metadata.errors import Refused
-from minibroker.partitions.registry import Call, Registry
-from minibroker.quorum.envelope import ANONYMOUS, Envelopes, Principal, read_principal, unwrap, wrap, write_principal
+from minibroker.partitions.access import Access
+from minibroker.partitions.registry import ANONYMOUS, Call, Principal, Registry
+from minibroker.quorum import access
+from minibroker.quorum.envelope import Envelopes, read_principal, unwrap, wrap, write_principal
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.headers import RequestHeader
 from minibroker.wire.schema import Request
 from minibroker.wire.tables.metadata import MetadataRequest
 
-FORWARDABLE = frozenset({ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS})
+ROWS = {ApiKey.METADATA: Access(), **access.ROWS}
 LIST = ListPartitionReassignmentsRequest(timeout_ms=258, topics=None)
 
 
@@ -35,7 +37,7 @@ def house() -> House:
     made = House()
     made.topic((1, 2, 3))
     for registry in made.registries.values():
-        registry.add(ApiKey.ENVELOPE, Envelopes(registry, FORWARDABLE))
+        registry.add(ApiKey.ENVELOPE, Envelopes(registry, ROWS))
     return made
 
 
@@ -57,7 +59,7 @@ def test_an_address_may_have_16_bytes() -> None:
 
 
 def test_a_principal_is_kafkas_and_comes_back() -> None:
-    for principal in (ANONYMOUS, Principal(type="User", name="CN=älice", token_authenticated=True)):
+    for principal in (ANONYMOUS, Principal("User", "CN=älice")):
         assert read_principal(write_principal(principal)) == principal
 
 
@@ -94,7 +96,7 @@ def test_the_handler_is_told_which_client_asks_and_who_passed_it_on() -> None:
     registry.add(ApiKey.LIST_PARTITION_REASSIGNMENTS, handler)
     client = of_a_client(LIST)
     envelope = Call(wrap(client), 0, RequestHeader(ApiKey.ENVELOPE, 0, 1, "node-2"), 9, "192.0.2.99:9092")
-    response = Envelopes(registry, FORWARDABLE)(envelope)
+    response = Envelopes(registry, ROWS)(envelope)
     assert isinstance(response, EnvelopeResponse)
     assert unwrap(client.header, response) == answer
     (call,) = calls
@@ -154,10 +156,10 @@ def test_an_envelope_that_cannot_be_opened_is_refused_and_does_nothing(
 def test_a_version_that_is_not_served_here_is_refused() -> None:
     registry = Registry()
     registry.add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, lambda _call: None, versions=(0, 0))
-    registry.add(ApiKey.ENVELOPE, Envelopes(registry, FORWARDABLE))
+    registry.add(ApiKey.ENVELOPE, Envelopes(registry, ROWS))
     newer = AlterPartitionReassignmentsRequest(timeout_ms=1, topics=[])
     envelope = Call(wrap(of_a_client(newer, version=1)), 0, RequestHeader(ApiKey.ENVELOPE, 0, 1, "node-2"), 0, "")
-    answer = Envelopes(registry, FORWARDABLE)(envelope)
+    answer = Envelopes(registry, ROWS)(envelope)
     assert isinstance(answer, EnvelopeResponse)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 import click
 
-from minibroker.broker.node import ClusterNode
+from minibroker.broker.node import broker_node
 from minibroker.cli.options import settings_of
 from minibroker.cli.properties import Properties, read_properties
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import InvalidConfig
-from minibroker.partitions import node
+from minibroker.partitions.node import serve as serve_node
+from minibroker.partitions.trace import Trace
+from minibroker.quorum.member import QuorumMember
 
 
 @dataclass(frozen=True)
@@ -42,19 +44,24 @@ def settings_from(*, data: str | None, listen: str | None, file: str | None, pai
 def serve(settings: Settings, *, trace: bool, is_child: bool = False) -> None:
     """Run a node until it is told to stop."""
     config = _config(settings)
-
-    def on_ready(started: node.Node) -> None:
-        assert isinstance(started, ClusterNode)
-        if not is_child:
-            click.echo(f"{started.whose_data()}; stop with Ctrl-C", err=True)
-            click.echo(f"try: minibroker topics list --bootstrap-server {started.address}", err=True)
-        click.echo(f"ready: {started.address}")
-        sys.stdout.flush()
-
     if is_child:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    asyncio.run(node.serve(config, trace=sys.stderr if trace else None, on_ready=on_ready, kind=ClusterNode))
+    asyncio.run(_run(config, trace=trace, is_child=is_child))
+
+
+async def _run(config: NodeConfig, *, trace: bool, is_child: bool) -> None:
+    node = broker_node(config, Trace(sys.stderr) if trace else None)
+
+    def on_ready() -> None:
+        assert isinstance(node.cluster, QuorumMember)
+        if not is_child:
+            click.echo(f"{node.cluster.whose_data()}; stop with Ctrl-C", err=True)
+            click.echo(f"try: minibroker topics list --bootstrap-server {node.address}", err=True)
+        click.echo(f"ready: {node.address}")
+        sys.stdout.flush()
+
+    await serve_node(node, on_ready=on_ready)
 
 
 def _end_with_parent() -> None:

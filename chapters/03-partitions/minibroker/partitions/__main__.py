@@ -6,7 +6,7 @@ import sys
 
 from minibroker.metadata.configs import NodeConfig
 from minibroker.partitions.errors import BrokerFailure
-from minibroker.partitions.node import serve
+from minibroker.partitions.node import alone, serve
 
 
 def main(arguments: list[str]) -> None:
@@ -17,9 +17,14 @@ def main(arguments: list[str]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     config = NodeConfig({"log.dirs": data, "listeners": f"PLAINTEXT://{address}"})
     try:
-        asyncio.run(serve(config, on_ready=lambda node: print(f"ready: {node.address}", flush=True)))
+        asyncio.run(_run(config))
     except BrokerFailure as failure:
         sys.exit(str(failure))
+
+
+async def _run(config: NodeConfig) -> None:
+    node = alone(config)
+    await serve(node, on_ready=lambda: print(f"ready: {node.address}", flush=True))
 
 
 if __name__ == "__main__":

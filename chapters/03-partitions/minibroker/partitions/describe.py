@@ -63,6 +63,10 @@ def _is_software_name(name: str) -> bool:
     return inside.isascii() and inside.isalnum() and name[0].isalnum() and name[-1].isalnum()
 
 
+Myself = Callable[[], MetadataResponseBroker]
+"""This node, as clients find it."""
+
+
 class Describe:
     """The handlers that read the image. `create` makes topics that were asked for and do not exist."""
 
@@ -73,11 +77,14 @@ class Describe:
         create: Callable[[Sequence[str]], Mapping[str, ErrorCode]],
         is_auto_creating: Callable[[], bool],
         partitions_max: int = 2000,
+        myself: "Myself | None" = None,
     ) -> None:
+        """`myself` is this node if it forwards calls to the controller: then clients take it for the controller."""
         self._authority = authority
         self._partitions_max = partitions_max
         self._create = create
         self._is_auto_creating = is_auto_creating
+        self._myself = myself
 
     @property
     def _image(self) -> Image:
@@ -100,13 +107,15 @@ class Describe:
                 refused = self._create_missing(unique)
             topics = [self._wanted(it, call.version, refused) for it in unique]
         image = self._image
+        alive = [
+            MetadataResponseBroker(node_id=it.node_id, host=it.host, port=it.port, rack=it.rack) for it in _alive(image)
+        ]
+        # All may be fenced. Told that there are no brokers, librdkafka forgets those that it knows, for good.
+        brokers = alive or ([self._myself()] if self._myself is not None else [])
         return MetadataResponse(
-            brokers=[
-                MetadataResponseBroker(node_id=it.node_id, host=it.host, port=it.port, rack=it.rack)
-                for it in _alive(image)
-            ],
+            brokers=brokers,
             cluster_id=image.cluster_id,
-            controller_id=_controller(image),
+            controller_id=self._controller(image) if alive else brokers[0].node_id if brokers else NO_LEADER,
             topics=topics,
         )
 
@@ -186,7 +195,7 @@ class Describe:
             error_message=None,
             endpoint_type=_BROKERS_ENDPOINT,
             cluster_id=image.cluster_id,
-            controller_id=_controller(image),
+            controller_id=self._controller(image),
             brokers=[
                 DescribeClusterBroker(
                     broker_id=it.node_id, host=it.host, port=it.port, rack=it.rack, is_fenced=it.is_fenced
@@ -194,6 +203,15 @@ class Describe:
                 for it in shown
             ],
         )
+
+    def _controller(self, image: Image) -> int:
+        """The node that clients send administrative calls to.
+
+        A node that forwards such calls names itself (KIP-590): librdkafka waits for the one that is named even if it is
+        dead, and a client that reads this answer can reach this node.
+        """
+        myself = None if self._myself is None else self._myself().node_id
+        return myself if myself in image.live_brokers() else _first_alive(image)
 
     # FindCoordinator --------------------------------------------------------------------------------------------------
 
@@ -283,7 +301,7 @@ def _alive(image: Image) -> Iterable[BrokerImage]:
     return (broker for _node_id, broker in sorted(image.brokers.items()) if not broker.is_fenced)
 
 
-def _controller(image: Image) -> int:
+def _first_alive(image: Image) -> int:
     # Clients send administrative requests to it. Any broker takes them, so the first one alive will do (KIP-590).
     return next((broker.node_id for broker in _alive(image)), NO_LEADER)
 

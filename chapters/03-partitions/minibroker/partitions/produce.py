@@ -8,6 +8,8 @@ acks   answered
 One request carries one batch for each of many partitions. Each has its own error; the answer waits for the slowest.
 """
 
+from collections.abc import Callable
+
 from minibroker.log.batch import ATTRIBUTES_AT, COMPRESSION_MASK, HEADER_SIZE
 from minibroker.log.compression import Compression
 from minibroker.partitions.errors import Disconnect, Refused
@@ -51,20 +53,23 @@ class _Pending:
 class Produce:
     """The handler of Produce."""
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(self, routes: Routes, *, on_timeout: Callable[[], None] = lambda: None) -> None:
+        """`on_timeout` is called before a batch is given up that was not replicated in time. It may raise."""
         self._routes = routes
+        self._on_timeout = on_timeout
 
     def __call__(self, call: Call[ProduceRequest]) -> Answer:
         """Append every batch of the request."""
-        return _Produce(self._routes, call).answer()
+        return _Produce(self._routes, call, self._on_timeout).answer()
 
 
 class _Produce:
     """One request: its answer grows here, and may have to wait."""
 
-    def __init__(self, routes: Routes, call: Call[ProduceRequest]) -> None:
+    def __init__(self, routes: Routes, call: Call[ProduceRequest], on_timeout: Callable[[], None]) -> None:
         self._routes = routes
         self._call = call
+        self._on_timeout = on_timeout
         self._acks = call.request.acks
         self._pending: list[_Pending] = []
         self._endpoints: dict[int, NodeEndpoint] = {}
@@ -157,6 +162,7 @@ class _Produce:
         self._refuse(pending.name, pending.answer, refused)
 
     def _expire(self, response: ProduceResponse) -> Response:
+        self._on_timeout()
         if not self._settled():
             timeout_ms = self._call.request.timeout_ms
             for pending in self._pending:

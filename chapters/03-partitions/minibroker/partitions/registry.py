@@ -1,4 +1,4 @@
-"""Who answers what: one handler for each API, found by the key of a request. A pure module.
+"""One handler for each API, found by the key of a request. A pure module.
 
 A handler is a plain function of a `Call`. It returns the response, or a `Wait` if the answer must wait, or None if the
 client wants no answer. It never waits itself, so a broker is a loop that calls one function after the other, and
@@ -7,13 +7,13 @@ nothing needs a lock.
     frame ──▶ dispatch: header, fields ──▶ handler ──▶ response ──▶ Reply(parts)
                                               └──────▶ Wait ──────▶ Deferred, until it has a response
 
-A chapter that brings an API adds its handler; a second owner of a key is refused. A chapter that must see the requests
-of somebody else's API wraps that handler: quotas in chapter 07, access control at the end.
+A package that brings an API adds its handler, and has a row for it in its access table (`access`). A second owner of a
+key is refused, unless the first one was a stand-in.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from minibroker.metadata.authority import Proposal
 from minibroker.partitions.errors import Disconnect
@@ -31,6 +31,17 @@ T = TypeVar("T")
 Answer = Response | Wait[Response] | None
 
 
+class Principal(NamedTuple):
+    """On whose behalf a request is made, in Kafka's terms."""
+
+    type: str
+    name: str
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")
+"""Who has not logged in. So far every caller is."""
+
+
 @dataclass(slots=True)
 class Call(Generic[M]):
     """One request, and what a handler must know of how it came."""
@@ -40,12 +51,12 @@ class Call(Generic[M]):
     header: RequestHeader
     now_ms: int
     peer: str
+    principal: Principal = ANONYMOUS
     via: str | None = None
-    """The node that has passed it on, if the client asked another one; `peer` is the client's address then."""
+    """The node that has forwarded it, if the client asked another one; `peer` is the client's address then."""
 
 
 Handler = Callable[[Call[Any]], Answer]
-Filter = Callable[[Call[Any], Handler], Answer]
 
 
 @dataclass(slots=True)
@@ -70,6 +81,7 @@ class _Entry:
     min_version: int
     max_version: int
     advertised_from: int
+    is_stand_in: bool
 
 
 class Registry:
@@ -85,24 +97,27 @@ class Registry:
         *,
         versions: tuple[int, int] | None = None,
         advertised_from: int | None = None,
+        stand_in: bool = False,
     ) -> None:
         """Give an API its handler, for all versions of its table unless told otherwise.
+
+        A stand-in answers what some clients must see answered until a later chapter serves the API in earnest.
 
         `advertised_from` announces a lower minimum than is served: some clients conclude from an old version of
         Produce whether a broker knows compression at all, and never send one.
         """
-        assert key not in self._entries, f"{key.name} has a handler already"
+        known = self._entries.get(key)
+        assert known is None or known.is_stand_in, f"{key.name} has a handler already"
         api = APIS[key]
         least, most = versions or (api.min_version, api.max_version)
         assert api.min_version <= least <= most <= api.max_version, f"{key.name} has no table for {least} to {most}"
         advertised = least if advertised_from is None else advertised_from
-        self._entries[key] = _Entry(handler, api.request, least, most, advertised)
+        self._entries[key] = _Entry(handler, api.request, least, most, advertised, stand_in)
 
-    def wrap(self, key: ApiKey, around: Filter) -> None:
-        """Let `around` see every call of an API first; it passes it on, or answers itself."""
-        entry = self._entries[key]
-        inner = entry.handler
-        entry.handler = lambda call: around(call, inner)
+    def guard(self, guard: Callable[[ApiKey, Handler], Handler]) -> None:
+        """Put every handler behind a filter. To be called once, when all handlers are there."""
+        for key, entry in self._entries.items():
+            entry.handler = guard(ApiKey(key), entry.handler)
 
     def known(self) -> list[ApiKey]:
         """The APIs that have a handler."""

@@ -29,9 +29,6 @@ class Routes(Protocol):
     def leader(self, name: TopicPartition) -> Leader | None:
         """Who leads a partition, as far as this node knows."""
 
-    def for_replicas(self) -> "Routes":
-        """The same for another node that copies logs: some partitions are for nodes alone."""
-
 
 WRONG_NODE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 """With these errors a client is told who leads the partition, so that it need not ask again (KIP-951)."""

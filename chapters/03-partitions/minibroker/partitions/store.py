@@ -20,14 +20,16 @@ from minibroker.log.interfaces import Files, write_all
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import Image, PartitionImage, TopicImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
-from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import LocalPartition, Partition
+from minibroker.partitions.errors import Disconnect, Refused
+from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.producers import ProducerStates
-from minibroker.partitions.routes import Leader, Routes
+from minibroker.partitions.registry import Answer, Call
+from minibroker.partitions.routes import Leader
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.directory import DataDirectory
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.fetch import FetchRequest
 from minibroker.wire.uuids import parse_uuid, uuid_text
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,7 @@ class Store:
         topic_config: Callable[[Image, str], TopicConfig],
         wake: Callable[[Hashable], None],
         open_partition: OpenPartition | None = None,
-        on_changed: OnChanged = lambda _name, _old, _new: None,
+        on_changed: OnChanged | None = None,
     ) -> None:
         self._data = data
         self._files = files
@@ -62,9 +64,9 @@ class Store:
         self._topic_config = topic_config
         self._wake = wake
         self._open_partition = open_partition or self._open_local
-        self._on_changed = on_changed
-        self._internal: dict[TopicPartition, Partition] = {}
-        self._internal_names: dict[bytes, str] = {}
+        self._on_changed = on_changed or (lambda _name, _old, _new: None)
+        self.internal: dict[bytes, Callable[[Call[FetchRequest]], Answer]] = {}
+        """Logs that are no topics, by id, each with the function that serves it to other nodes."""
         self._image: Image | None = None
         self._partitions: dict[TopicPartition, LocalPartition] = {}
         self._failed: dict[TopicPartition, str] = {}
@@ -100,19 +102,11 @@ class Store:
             return None
         return Leader(broker.node_id, partition.leader_epoch, broker.host, broker.port, broker.rack)
 
-    def for_replicas(self) -> Routes:
-        """The same for other nodes, who may also read what is internal."""
-        return _Inside(self, self._internal, self._internal_names)
-
-    def add_internal(self, name: TopicPartition, topic_id: bytes, partition: Partition) -> None:
-        """Let other nodes, and nobody else, read a partition that is in no image. Its owner opens and closes it."""
-        self._internal[name] = partition
-        self._internal_names[topic_id] = name.topic
-
     @property
     def image(self) -> Image:
         """The image that the directories follow."""
-        assert self._image is not None, "the store follows no image yet"
+        if self._image is None:
+            raise Disconnect("this node is not part of its cluster yet")
         return self._image
 
     def __iter__(self) -> Iterator[LocalPartition]:
@@ -296,32 +290,6 @@ class Store:
             if name.topic not in configs:
                 configs[name.topic] = self._topic_config(self.image, name.topic)
             partition.configure(configs[name.topic])
-
-
-class _Inside:
-    """The routes that another node takes: those of everybody, and the internal partitions."""
-
-    def __init__(self, store: Store, internal: Mapping[TopicPartition, Partition], names: Mapping[bytes, str]) -> None:
-        self._store = store
-        self._internal = internal
-        self._names = names
-
-    def partition(self, topic: str, index: int) -> Partition:
-        """The partition, if it is on this node."""
-        found = self._internal.get(TopicPartition(topic, index))
-        return self._store.partition(topic, index) if found is None else found
-
-    def topic_name(self, topic_id: bytes) -> str:
-        """The topic that has this id."""
-        return self._names.get(topic_id) or self._store.topic_name(topic_id)
-
-    def leader(self, name: TopicPartition) -> Leader | None:
-        """Who leads a partition, as far as this node knows."""
-        return self._store.leader(name)
-
-    def for_replicas(self) -> Routes:
-        """These."""
-        return self
 
 
 def _same_topic(topic: TopicImage, image: Image) -> Mapping[int, PartitionImage]:

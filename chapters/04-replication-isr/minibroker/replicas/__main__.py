@@ -16,8 +16,8 @@ from minibroker.log.errors import LogError
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import MetadataError
 from minibroker.partitions.errors import BrokerFailure
-from minibroker.partitions.node import Node, serve
-from minibroker.replicas.node import ReplicatedNode
+from minibroker.partitions.node import serve
+from minibroker.replicas.one_controller import replicated
 from minibroker.replication.authority import Election
 from minibroker.replication.tables.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 
@@ -60,11 +60,12 @@ def _serve(options: argparse.Namespace) -> None:
         "controller.quorum.voters": options.decider or "",
     }
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    asyncio.run(_run(NodeConfig(settings)))
 
-    def on_ready(node: Node) -> None:
-        print(f"ready: {node.address}", flush=True)
 
-    asyncio.run(serve(NodeConfig(settings), on_ready=on_ready, kind=ReplicatedNode))
+async def _run(config: NodeConfig) -> None:
+    node = replicated(config)
+    await serve(node, on_ready=lambda: print(f"ready: {node.address}", flush=True))
 
 
 def _elect(options: argparse.Namespace) -> None:

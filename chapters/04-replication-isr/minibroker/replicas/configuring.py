@@ -25,6 +25,7 @@ from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.replicas.peers import Peers, node_of
 from minibroker.replicas.refusing import refusal
+from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, Response
 from minibroker.wire.tables.describe_configs import DescribeConfigsResult
@@ -55,6 +56,11 @@ class BrokerConfigs:
         self._brokers = brokers
         self._judge = judge
         self._tasks: set[asyncio.Task[Response]] = set()
+
+    def at_the_named(self, call: Call[Any], inner: Handler) -> Answer:
+        """The filter of the access table for calls about the configurations of single brokers."""
+        is_shown = call.header.api_key == ApiKey.DESCRIBE_CONFIGS
+        return self.describe(call, inner) if is_shown else self.alter(call, inner)
 
     # Show -------------------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class Fetchers:
         peers: Peers,
         settings: FetchSettings,
         *,
-        topic_id_of: Callable[[str], bytes | None],
+        topic_id_of: Callable[[TopicPartition], bytes | None],
         settle: Callable[[], None],
         on_ended: Callable[[asyncio.Task[None]], None],
     ) -> None:
@@ -208,7 +208,7 @@ class Fetchers:
         found = {}
         for name, replica in self._groups[leader].items():
             position = replica.position()
-            topic_id = self._topic_id_of(name.topic)
+            topic_id = self._topic_id_of(name)
             if self._later.get(name, 0) > now_ms:
                 continue
             self._later.pop(name, None)

@@ -16,7 +16,6 @@ from typing import TypeVar
 from minibroker.client.errors import ClientError, known_code
 from minibroker.log.batch import read_header
 from minibroker.log.errors import LogError, LogOffline
-from minibroker.log.interfaces import FileSlice
 from minibroker.metadata.authority import Listener, Proposal, removed_topics, replay
 from minibroker.metadata.commands import AllocateProducerIds, ProducerIds
 from minibroker.metadata.decision import Command
@@ -24,7 +23,6 @@ from minibroker.metadata.errors import MetadataError
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.partitions.errors import BrokerFailure
-from minibroker.partitions.partition import CONSUMER, LocalPartition, Reader
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.peers import Peers
 from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -50,31 +48,32 @@ _BYTES_MAX = 1024**2
 _NO_SESSION_EPOCH = -1
 
 
-class MetadataPartition(LocalPartition):
-    """The metadata log of the node that decides, as the others read it; what is in it is decided and flushed."""
-
-    def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches from the one that holds `offset`; handlers let only nodes come this far."""
-        return super().read(offset, bytes_max=bytes_max, reader=CONSUMER if reader.is_replica else reader)
-
-
 class Observer:
     """Chapter 03's port of an authority, for a node that has to ask another one."""
 
-    def __init__(self, log: SegmentedLog, peers: Peers, *, node_id: int, authority_id: int, cluster_id: str) -> None:
+    def __init__(
+        self,
+        log: SegmentedLog,
+        peers: Peers,
+        *,
+        me: Self,
+        controller_id: int,
+        cluster_id: str,
+        on_done: Callable[[Proposal[ProducerIds]], None],
+    ) -> None:
+        """`on_done` is called when a proposal that had to be asked for is done."""
         self._log = log
         self._peers = peers
-        self._authority_id = authority_id
+        self._me = me
+        self._controller_id = controller_id
+        self._on_done = on_done
         self._listeners: list[Listener] = []
         self._changed = asyncio.Event()
         self._asking: set[asyncio.Task[None]] = set()
         self._is_agreed = False
         self._is_complaining = False
         self._failure: Exception | None = None
-        self.me = Self(node_id, -1)
         self.image = replay(log, Image(cluster_id=cluster_id))
-        self.on_done: Callable[[Proposal[ProducerIds]], None] = lambda _proposal: None
-        """Called when a proposal that had to be asked for is done."""
 
     # The port ---------------------------------------------------------------------------------------------------------
 
@@ -86,22 +85,22 @@ class Observer:
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
         else:
-            message = f"this node does not decide, node {self._authority_id} does"
+            message = f"this node does not decide, node {self._controller_id} does"
             proposal.complete(command.refuse(ErrorCode.NOT_CONTROLLER, message))
         return proposal
 
     async def _allocate(self, proposal: Proposal[ProducerIds]) -> None:
-        request = AllocateProducerIdsRequest(broker_id=self.me.node_id, broker_epoch=self.me.broker_epoch)
+        request = AllocateProducerIdsRequest(broker_id=self._me.node_id, broker_epoch=self._me.broker_epoch)
         try:
             response: AllocateProducerIdsResponse = await self._peers.send(
-                self._authority_id, request, timeout_ms=_PATIENCE_MS
+                self._controller_id, request, timeout_ms=_PATIENCE_MS
             )
         except ClientError as error:
             proposal.complete(ProducerIds(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)))
         else:
             code = known_code(response.error_code)
             proposal.complete(ProducerIds(code, None, response.producer_id_start, response.producer_id_len))
-        self.on_done(proposal)
+        self._on_done(proposal)
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""
@@ -127,11 +126,11 @@ class Observer:
         try:
             await self._fetch()
         except (LogOffline, MetadataError) as error:
-            raise BrokerFailure(f"what node {self._authority_id} decides cannot be followed: {error}") from error
+            raise BrokerFailure(f"what node {self._controller_id} decides cannot be followed: {error}") from error
         except (ClientError, LogError) as error:
             # One word when it begins: it may last for as long as the other node is away.
             if not self._is_complaining:
-                log.warning("node %d does not tell what is decided: %s", self._authority_id, error)
+                log.warning("node %d does not tell what is decided: %s", self._controller_id, error)
             self._is_agreed, self._is_complaining = False, True
             await asyncio.sleep(_BACKOFF_S)
 
@@ -154,7 +153,7 @@ class Observer:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE or (own and bytes(records[: len(own)]) != own):
             raise self._contradiction()
         if self._is_complaining:
-            log.info("node %d tells again what is decided", self._authority_id)
+            log.info("node %d tells again what is decided", self._controller_id)
         self._is_agreed, self._is_complaining = True, False
         if len(records) > len(own):
             self._take(records[len(own) :])
@@ -165,7 +164,7 @@ class Observer:
 
     def _contradiction(self) -> BrokerFailure:
         return BrokerFailure(
-            f"node {self._authority_id} decides, but its metadata log does not go on from what this node has of it, up"
+            f"node {self._controller_id} decides, but its metadata log does not go on from what this node has of it, up"
             f" to offset {self._log.log_end_offset}: it may run on an older copy of its data. Give it the newer one"
             " back, or begin anew with an empty directory here"
         )
@@ -178,7 +177,7 @@ class Observer:
             partition_max_bytes=_BYTES_MAX,
         )
         request = FetchRequest(
-            replica_state=ReplicaState(replica_id=self.me.node_id, replica_epoch=self.me.broker_epoch),
+            replica_state=ReplicaState(replica_id=self._me.node_id, replica_epoch=self._me.broker_epoch),
             max_wait_ms=_WAIT_MS,
             min_bytes=1,
             max_bytes=_BYTES_MAX,
@@ -186,7 +185,7 @@ class Observer:
             topics=[FetchTopic(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=[partition])],
         )
         response: FetchResponse = await self._peers.send(
-            self._authority_id, request, line="metadata", timeout_ms=_WAIT_MS + _PATIENCE_MS
+            self._controller_id, request, line="metadata", timeout_ms=_WAIT_MS + _PATIENCE_MS
         )
         for topic in response.responses:
             for data in topic.partitions:

@@ -68,7 +68,7 @@ class Proposer:
         outbox: Outbox,
         *,
         authority_id: Callable[[], int],
-        topic_id_of: Callable[[str], bytes | None],
+        topic_id_of: Callable[[TopicPartition], bytes | None],
         replica_of: Callable[[TopicPartition], Replica | None],
         settle: Callable[[], None],
     ) -> None:
@@ -98,7 +98,7 @@ class Proposer:
                 self._is_complaining = True
 
     def _asked(self, order: AlterIsr) -> _Asked | None:
-        topic_id, replica = self._topic_id_of(order.name.topic), self._replica_of(order.name)
+        topic_id, replica = self._topic_id_of(order.name), self._replica_of(order.name)
         return None if topic_id is None or replica is None else _Asked(order, topic_id, replica)
 
     async def _propose(self, asked: Sequence[_Asked]) -> None:

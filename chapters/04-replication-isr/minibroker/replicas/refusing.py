@@ -1,4 +1,4 @@
-"""What is answered where nothing of a request could be done, or nobody knows whether it was. A pure module.
+"""What is answered where nothing of a request could be done, or it is unknown whether it was. A pure module.
 
 Kafka has such an answer for every API: the same code for each thing that was asked for. A client knows what to make of
 it, and says so; a connection that ends it takes for a broker that died.
@@ -7,10 +7,6 @@ it, and says so; a connection that ends it takes for a broker that died.
 from collections.abc import Callable
 from typing import Any
 
-from minibroker.controller.tables.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-)
 from minibroker.replication.tables.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -19,6 +15,7 @@ from minibroker.replication.tables.elect_leaders import (
 )
 from minibroker.wire.apis import APIS
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.fields import REQUIRED
 from minibroker.wire.schema import Request, Response
 from minibroker.wire.tables import alter_configs as replacing
 from minibroker.wire.tables import incremental_alter_configs as incremental
@@ -49,9 +46,11 @@ def refusal(request: Request, version: int, code: ErrorCode, message: str) -> Re
     refuse = _REFUSALS.get(type(request))
     if refuse is not None:
         return refuse(request, why)
-    # The others have one code for all that they ask.
+    # The others have one code for all that they ask, and perhaps a list of what was done, which is empty.
     assert request.schema.key is not None
-    return APIS[request.schema.key].response(**why)
+    response = APIS[request.schema.key].response
+    nothing: Why = {it.name: [] for it in response.schema.fields if it.is_array and it.default is REQUIRED}
+    return response(**why, **nothing)
 
 
 def _create_topics(request: CreateTopicsRequest, why: Why) -> Response:
@@ -118,10 +117,6 @@ def _elect_leaders(request: ElectLeadersRequest, version: int, why: Why) -> Resp
     return ElectLeadersResponse(error_code=code, replica_election_results=results)
 
 
-def _reassign(_request: AlterPartitionReassignmentsRequest, why: Why) -> Response:
-    return AlterPartitionReassignmentsResponse(responses=[], **why)
-
-
 _REFUSALS: dict[type[Request], Callable[[Any, Why], Response]] = {
     CreateTopicsRequest: _create_topics,
     DeleteTopicsRequest: _delete_topics,
@@ -129,5 +124,4 @@ _REFUSALS: dict[type[Request], Callable[[Any, Why], Response]] = {
     replacing.AlterConfigsRequest: _replace_configs,
     incremental.IncrementalAlterConfigsRequest: _alter_configs,
     DescribeConfigsRequest: _describe_configs,
-    AlterPartitionReassignmentsRequest: _reassign,
 }

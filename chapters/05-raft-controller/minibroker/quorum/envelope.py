@@ -5,12 +5,11 @@
 
 The controller answers as if the client had asked it: in the version, and to the correlation id, that are in the inner
 header. What it must know of the client beyond that stands beside the request, so that the rights of a client, and its
-quotas, need not be checked where it happened to connect. Nobody proves yet who they are: all are Kafka's
-`User:ANONYMOUS`.
+quotas, need not be checked where it happened to connect. No client logs in yet: all are Kafka's `User:ANONYMOUS`.
 """
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Mapping
 from struct import Struct as Packing
 from struct import error as struct_error
 from typing import Any
@@ -19,7 +18,8 @@ from minibroker.client.errors import BrokerError, BrokerUnavailable, UnexpectedR
 from minibroker.controller.tables.envelope import EnvelopeRequest, EnvelopeResponse
 from minibroker.log.interfaces import FileSlice
 from minibroker.metadata.errors import Refused
-from minibroker.partitions.registry import Answer, Call, Registry
+from minibroker.partitions.access import Access, Place
+from minibroker.partitions.registry import Answer, Call, Principal, Registry
 from minibroker.partitions.waiting import Wait
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
@@ -38,20 +38,18 @@ _PRINCIPAL_VERSION = 0
 _VERSION = Packing(">h")
 
 
-class Principal(Message, versions="0", flexible="0+"):
-    """Who asks: Kafka's `DefaultPrincipalData`, which is sent behind two bytes of its version."""
+class PrincipalData(Message, versions="0", flexible="0+"):
+    """On whose behalf a request is made: Kafka's `DefaultPrincipalData`, sent after two bytes of its version."""
 
     type: str = string(about="the kind of principal")
     name: str = string(about="its name")
     token_authenticated: bool = boolean(about="whether it has shown a delegation token")
 
 
-ANONYMOUS = Principal(type="User", name="ANONYMOUS", token_authenticated=False)
-
-
 def write_principal(principal: Principal) -> bytes:
     """A principal as Kafka's default builder writes it."""
-    return _VERSION.pack(_PRINCIPAL_VERSION) + principal.encode(_PRINCIPAL_VERSION)
+    data = PrincipalData(type=principal.type, name=principal.name, token_authenticated=False)
+    return _VERSION.pack(_PRINCIPAL_VERSION) + data.encode(_PRINCIPAL_VERSION)
 
 
 def read_principal(data: bytes | None) -> Principal:
@@ -61,7 +59,8 @@ def read_principal(data: bytes | None) -> Principal:
         if version != _PRINCIPAL_VERSION:
             message = f"a principal of version {version}, known is {_PRINCIPAL_VERSION}"
             raise Refused(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, message)
-        return decode_whole(Principal, memoryview(data or b""), _VERSION.size, version)
+        found = decode_whole(PrincipalData, memoryview(data or b""), _VERSION.size, version)
+        return Principal(found.type, found.name)
     except (struct_error, WireError) as error:
         raise Refused(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, f"no principal: {error}") from error
 
@@ -77,7 +76,7 @@ def wrap(call: Call[Request]) -> EnvelopeRequest:
     )
     return EnvelopeRequest(
         request_data=_without_length(framed),
-        request_principal=write_principal(ANONYMOUS),
+        request_principal=write_principal(call.principal),
         client_host_address=ipaddress.ip_address(call.peer.rpartition(":")[0]).packed,
     )
 
@@ -107,9 +106,11 @@ def unwrap(header: RequestHeader, envelope: EnvelopeResponse) -> Response:
 class Envelopes:
     """The handler of Envelope: opens it, and lets the handler of what is in it answer."""
 
-    def __init__(self, registry: Registry, forwardable: Collection[int]) -> None:
+    def __init__(self, registry: Registry, rows: Mapping[ApiKey, Access]) -> None:
+        """`rows` say which APIs are for the controller: only these may be in an envelope."""
         self._registry = registry
-        self._forwardable = forwardable
+        for_controller = {Place.CONTROLLER, Place.CONTROLLER_IF_ANY}
+        self._forwardable = {key for key, row in rows.items() if for_controller & set(row.places)}
 
     def __call__(self, call: Call[EnvelopeRequest]) -> Answer:
         """Answer the request inside, now or later."""
@@ -130,7 +131,7 @@ class Envelopes:
         peer = _address(envelope.client_host_address)
         header, request = self._request(memoryview(envelope.request_data))
         via = f"{call.header.client_id} for {principal.type}:{principal.name}"
-        return Call(request, header.api_version, header, call.now_ms, peer, via)
+        return Call(request, header.api_version, header, call.now_ms, peer, principal, via)
 
     def _request(self, frame: memoryview) -> tuple[RequestHeader, Request]:
         # What cannot be read has Kafka's code for that, UNSUPPORTED_VERSION: INVALID_REQUEST is for what is wrong with

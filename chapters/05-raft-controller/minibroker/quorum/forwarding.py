@@ -1,38 +1,32 @@
-"""Chapter 04's forwarding with an envelope around each request: the controller learns which client asks."""
+"""Forwarding with an envelope around each request, so that the controller learns which client asks (KIP-590).
 
-from typing import Any
+What a node asks on its own behalf, such as a topic that a client has only mentioned, goes without an envelope.
+"""
 
+from collections.abc import Mapping
+
+from minibroker.partitions.access import Access
 from minibroker.partitions.registry import Call
 from minibroker.quorum.envelope import unwrap, wrap
-from minibroker.replicas.forwarding import Forward, Passed
-from minibroker.wire.schema import Request, Response
+from minibroker.replicas.forwarding import Forwarded, Wrap
+from minibroker.wire.apis import ApiKey
+from minibroker.wire.schema import Request
 
 
-class ForwardInEnvelope(Forward):
-    """A handler for any request that only the controller can answer.
+def in_envelopes(rows: Mapping[ApiKey, Access]) -> Wrap:
+    """How chapter 04's `Forward` is to send a request. `rows` say which requests change nothing."""
 
-    What a node asks on its own behalf, a topic that a client has only mentioned, goes without an envelope.
-    """
+    def enveloped(call: Call[Request]) -> Forwarded:
+        header = call.header
+        row = rows.get(ApiKey(header.api_key))
+        return Forwarded(
+            call.request,
+            call.version,
+            wrap(call),
+            # The version in which the client asked is that of the request inside.
+            None,
+            lambda response: unwrap(header, response),
+            is_read=row is not None and row.is_read,
+        )
 
-    def wrap(self, call: Call[Request]) -> Passed:
-        """The request with its header, and whose it is."""
-        return _Enveloped(call)
-
-
-class _Enveloped(Passed):
-    def __init__(self, call: Call[Request]) -> None:
-        super().__init__(call.request, call.version)
-        self._envelope = wrap(call)
-        self._header = call.header
-
-    @property
-    def request(self) -> Request:
-        return self._envelope
-
-    @property
-    def version_max(self) -> None:
-        # The version in which the client asked is that of what is inside.
-        return None
-
-    def open(self, response: Any) -> Response:
-        return unwrap(self._header, response)
+    return enveloped

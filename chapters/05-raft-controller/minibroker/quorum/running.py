@@ -19,11 +19,12 @@ from minibroker.controller.deciding import Controller
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.errors import StorageError
 from minibroker.metadata.image import Builder, Image
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.metadata.records import decode_record, encode_record
 from minibroker.metadata.snapshot import records_of
 from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.registry import Answer, Call, Handler, Registry
-from minibroker.partitions.store import METADATA
+from minibroker.partitions.store import METADATA, Store
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.quorum.translating import (
     Place,
@@ -362,14 +363,14 @@ class Quorum:
 
     # Handlers ---------------------------------------------------------------------------------------------------------
 
-    def add_handlers(self, registry: Registry) -> None:
+    def add_handlers(self, registry: Registry, store: Store) -> None:
         """Answer what nodes of the quorum ask."""
         registry.add(ApiKey.VOTE, _or_hang_up(self.on_vote))
         registry.add(ApiKey.BEGIN_QUORUM_EPOCH, _or_hang_up(self.on_begin))
         registry.add(ApiKey.END_QUORUM_EPOCH, _or_hang_up(self.on_end))
         registry.add(ApiKey.DESCRIBE_QUORUM, self.on_describe)
         registry.add(ApiKey.FETCH_SNAPSHOT, self.on_fetch_snapshot)
-        registry.wrap(ApiKey.FETCH, self.on_fetch)
+        store.internal[CLUSTER_METADATA_TOPIC_ID] = self.on_fetch
 
     def is_foreign(self, cluster_id: str | None) -> bool:
         """Whether a request is for another cluster."""
@@ -405,12 +406,10 @@ class Quorum:
         self.step()
         return self._with_place(end_response(heard), heard.leader_id, call)
 
-    def on_fetch(self, call: Call[FetchRequest], inner: Handler) -> Answer:
-        """Answer those who fetch the metadata log; others are none of our business."""
+    def on_fetch(self, call: Call[FetchRequest]) -> Answer:
+        """Serve the metadata log to another node."""
         asked = fetch_of(call.request)
-        if asked is None or not call.request.replica_state.replica_id >= 0:
-            return inner(call)
-        if self.is_foreign(call.request.cluster_id):
+        if asked is None or self.is_foreign(call.request.cluster_id):
             # It must not take our log for its own.
             return FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[])
         fetch, bytes_max = asked

@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.slicing import slices
 from minibroker.metadata.image import Image, PartitionImage, TopicImage
+from minibroker.quorum.slicing import slices
 
 
 def partition(epoch: int) -> PartitionImage:

@@ -1,0 +1,130 @@
+"""The access table: for each API who may call it, where it is answered, and when. A pure module.
+
+One row per API key. Every package declares the rows of the APIs that it serves, `Registry.add` refuses an API without
+one, and one filter reads them all:
+
+    call ──▶ caller allowed? ──▶ node ready? ──▶ places, in order ──▶ handler
+                   │                  │               └ forwarded to the node that must answer
+                   └──────────────────┴──▶ the connection ends
+
+Chapter 03's node is alone, so it answers everything itself. Chapters 04 and 05 bring `Places` that forward a call.
+Access control lists will be one more column.
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from minibroker.partitions.errors import Disconnect
+from minibroker.partitions.registry import Answer, Call, Handler
+from minibroker.wire.apis import ApiKey
+
+
+class Caller(enum.Enum):
+    """Who may call an API."""
+
+    ANYONE = "anyone"
+    NODE = "nodes only"
+
+
+class Place(enum.Enum):
+    """Where a call is answered. Only a call for the controller, or for a named broker, is forwarded."""
+
+    HERE = "any node"
+    LEADER = "leader"  # another replica answers NOT_LEADER_OR_FOLLOWER
+    CONTROLLER = "controller"
+    CONTROLLER_IF_ANY = "controller if any"  # while there is none, the node that was asked says so
+    NAMED_BROKER = "named broker"
+
+
+class Ready(enum.Enum):
+    """From when on a call is answered."""
+
+    WHEN_READY = "when ready"
+    NODES_ALWAYS = "nodes: always"
+    ALWAYS = "always"
+
+
+class Access(NamedTuple):
+    """One row of the table."""
+
+    places: tuple[Place, ...] = (Place.HERE,)
+    """Where the call is answered. With two places, each sees the call in turn."""
+    caller: Caller = Caller.ANYONE
+    ready: Ready = Ready.WHEN_READY
+    is_read: bool = False
+    """Whether the call changes nothing at the controller, so that it may be sent twice."""
+
+
+ROWS: Mapping[ApiKey, Access] = {
+    ApiKey.PRODUCE: Access((Place.LEADER,)),
+    # A voter fetches the metadata log before it is ready for anything else.
+    ApiKey.FETCH: Access((Place.LEADER,), ready=Ready.NODES_ALWAYS),
+    ApiKey.LIST_OFFSETS: Access((Place.LEADER,)),
+    ApiKey.DELETE_RECORDS: Access((Place.LEADER,)),
+    ApiKey.API_VERSIONS: Access(ready=Ready.NODES_ALWAYS),
+    ApiKey.METADATA: Access(),
+    ApiKey.DESCRIBE_CLUSTER: Access(),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Access(),
+    ApiKey.DESCRIBE_LOG_DIRS: Access(),
+    ApiKey.FIND_COORDINATOR: Access(),
+    ApiKey.INIT_PRODUCER_ID: Access(),
+    ApiKey.CREATE_TOPICS: Access((Place.CONTROLLER,)),
+    ApiKey.DELETE_TOPICS: Access((Place.CONTROLLER,)),
+    ApiKey.CREATE_PARTITIONS: Access((Place.CONTROLLER,)),
+    ApiKey.DESCRIBE_CONFIGS: Access((Place.NAMED_BROKER,)),
+    ApiKey.ALTER_CONFIGS: Access((Place.NAMED_BROKER, Place.CONTROLLER)),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Access((Place.NAMED_BROKER, Place.CONTROLLER)),
+}
+"""The rows of the APIs that chapter 03 serves."""
+
+Filter = Callable[[Call[Any], Handler], Answer]
+"""Sees a call first. It answers, forwards the call, or passes it to the handler."""
+
+
+@dataclass
+class Gate:
+    """How far a node is, and what the filter must know of its cluster."""
+
+    is_node: Callable[[Call[Any]], bool]
+    """Whether another node makes a call."""
+    filters: Mapping[Place, Filter]
+    """How a place is reached. A place without a filter is here."""
+    is_joined: bool = False
+    """Whether this node follows the metadata of its cluster, so that other nodes can rely on it."""
+    is_open: bool = False
+    """Whether it also serves clients."""
+
+    def guard(self, row: Access, handler: Handler) -> Handler:
+        """The handler behind the filter of its row."""
+        for place in reversed(row.places):
+            if place in self.filters:
+                handler = _filtered(self.filters[place], handler)
+        if row.caller is Caller.NODE:
+            return self._for_nodes(row, handler)
+        return handler if row.ready is Ready.ALWAYS else self._when_ready(row, handler)
+
+    def _for_nodes(self, row: Access, handler: Handler) -> Handler:
+        assert row.ready is Ready.ALWAYS, "what nodes say to each other is heard at any time"
+
+        def answer(call: Call[Any]) -> Answer:
+            if not self.is_node(call):
+                raise Disconnect(f"{type(call.request).__name__} is for nodes alone, and came from {call.peer}")
+            return handler(call)
+
+        return answer
+
+    def _when_ready(self, row: Access, handler: Handler) -> Handler:
+        nodes_always = row.ready is Ready.NODES_ALWAYS
+
+        def answer(call: Call[Any]) -> Answer:
+            if not self.is_open and not ((self.is_joined or nodes_always) and self.is_node(call)):
+                raise Disconnect("this node is not part of its cluster yet")
+            return handler(call)
+
+        return answer
+
+
+def _filtered(around: Filter, inner: Handler) -> Handler:
+    return lambda call: around(call, inner)

@@ -1,0 +1,22 @@
+"""The access table of the APIs that chapter 04 serves. A pure module."""
+
+from collections.abc import Mapping
+
+from minibroker.partitions.access import Access, Caller, Place, Ready
+from minibroker.wire.apis import ApiKey
+
+_BETWEEN_NODES = Access(caller=Caller.NODE, ready=Ready.ALWAYS)
+
+REPLICA_ROWS: Mapping[ApiKey, Access] = {
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Access((Place.LEADER,)),
+    ApiKey.DESCRIBE_PRODUCERS: Access((Place.LEADER,)),
+}
+"""What every node with replicas answers."""
+
+CONTROLLER_ROWS: Mapping[ApiKey, Access] = {
+    ApiKey.ELECT_LEADERS: Access((Place.CONTROLLER,)),
+    ApiKey.ALTER_PARTITION: _BETWEEN_NODES,
+    ApiKey.BROKER_REGISTRATION: _BETWEEN_NODES,
+    ApiKey.ALLOCATE_PRODUCER_IDS: _BETWEEN_NODES,
+}
+"""What the controller answers. Nodes know which node that is; operators may ask any."""

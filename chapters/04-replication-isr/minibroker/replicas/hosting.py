@@ -1,0 +1,206 @@
+"""The replicas of a node: opened, given their roles, fed and checked as time passes.
+
+It is the `Hosting` of chapter 03's partitions, and a part of the node. It owns every `Replica` here, the tasks that
+fetch for followers, and the file of high watermarks. The metadata tell it which replica leads.
+"""
+
+import asyncio
+import logging
+
+from minibroker.log.clock import monotonic_ms
+from minibroker.metadata.configs import NodeConfig, TopicConfig
+from minibroker.metadata.image import Image, PartitionImage
+from minibroker.partitions.errors import BrokerFailure
+from minibroker.partitions.machine import Machine
+from minibroker.partitions.registry import Registry
+from minibroker.partitions.server import Tracer
+from minibroker.partitions.store import Store
+from minibroker.replicas import access, life
+from minibroker.replicas.disk import WatchedFiles
+from minibroker.replicas.fetching import Fetchers, FetchSettings
+from minibroker.replicas.membership import Membership
+from minibroker.replicas.proposing import Outbox, Proposer
+from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
+from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
+from minibroker.replication.replica import Replica, ReplicaSettings
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.apis import ApiKey
+
+log = logging.getLogger(__name__)
+
+_TICK_MS_MAX = 500
+
+
+class Hosted:
+    """The replicas of one node."""
+
+    rows = access.REPLICA_ROWS
+
+    def __init__(self, machine: Machine, cluster: Membership) -> None:
+        self._machine = machine
+        self._cluster = cluster
+        self._settings = ReplicaSettings(lag_ms_max=machine.config.replica_lag_time_max_ms)
+        self._outbox = Outbox()
+        self._replicas: dict[TopicPartition, Replica] = {}
+        self._topic_ids: dict[TopicPartition, bytes] = {}
+        self.fetchers = Fetchers(
+            cluster.me,
+            cluster.peers,
+            fetch_settings(machine.config),
+            topic_id_of=self._topic_ids.get,
+            settle=machine.waiting.settle,
+            on_ended=machine.on_ended,
+        )
+        machine.on_failure.append(self._retire_all)
+
+    def replica(self, name: TopicPartition) -> Replica | None:
+        """The replica of a partition on this node, if there is one."""
+        return self._replicas.get(name)
+
+    def replicas(self) -> list[Replica]:
+        """All replicas on this node."""
+        return list(self._replicas.values())
+
+    # Following the metadata -------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Hear of every change of the metadata before the store does."""
+        self._cluster.authority.subscribe(self._on_image)
+
+    def open_partition(
+        self, name: TopicPartition, topic_id: bytes, _image: PartitionImage, config: TopicConfig
+    ) -> Replica:
+        """Open the replica of a partition. One that is opened anew takes the place of the old one."""
+        machine = self._machine
+        # The metadata may be ahead of what is here, and know another topic of the same name.
+        self._topic_ids[name] = topic_id
+        replica = self._replicas[name] = open_replica(
+            machine.data,
+            machine.files,
+            name,
+            config,
+            node_id=machine.config.node_id,
+            outbox=self._outbox,
+            wake=machine.waiting.wake,
+            settings=self._settings,
+        )
+        return replica
+
+    def on_changed(self, name: TopicPartition, _old: PartitionImage | None, new: PartitionImage | None) -> None:
+        """The controller has decided something about a partition of this node."""
+        if new is None:
+            replica = self._replicas.pop(name)
+            del self._topic_ids[name]
+            self.fetchers.forget(name)
+            self._outbox.forget(name)
+            replica.retire()
+        elif self._machine.failure is None:
+            replica = self._replicas[name]
+            # To take a role needs no disk, so none can refuse it.
+            replica.on_partition(new, broker_epochs(self._cluster.authority.image), monotonic_ms())
+            self.fetchers.follow(replica)
+
+    def _on_image(self, old: Image, new: Image) -> None:
+        """Leaders must know in which incarnation the other nodes are."""
+        if new.brokers is not old.brokers:
+            epochs = broker_epochs(new)
+            for replica in self.replicas():
+                if replica.leading is not None:
+                    replica.leading.broker_epochs = epochs
+        # No request follows on such news that would let those go on who waited for it.
+        asyncio.get_running_loop().call_soon(self._machine.waiting.settle)
+
+    def _retire_all(self) -> None:
+        """Lead nothing from this moment on: the node ends."""
+        for replica in self.replicas():
+            replica.retire()
+
+    # Serving ----------------------------------------------------------------------------------------------------------
+
+    def partition(self, topic: str, index: int) -> Replica:
+        """The replica, for handlers that need more than the partition port; refused as the store refuses it."""
+        return self._replicas[self._store.partition(topic, index).name]
+
+    def add_handlers(self, registry: Registry, store: Store) -> None:
+        """What only a replica knows."""
+        self._store = store
+        registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(self))
+        registry.add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(self))
+
+    # Working ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Propose in-sync sets, bring the replicas the time, and write down watermarks."""
+        machine, cluster = self._machine, self._cluster
+        proposer = Proposer(
+            cluster.me,
+            cluster.peers,
+            self._outbox,
+            authority_id=lambda: cluster.controller_id,
+            topic_id_of=self._topic_ids.get,
+            replica_of=self.replica,
+            settle=machine.waiting.settle,
+        )
+        machine.begin(proposer.run())
+        machine.begin(self._tick())
+        machine.begin(self._checkpoint())
+
+    async def _tick(self) -> None:
+        interval_s = min(self._settings.lag_ms_max / 4, _TICK_MS_MAX) / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            now_ms = monotonic_ms()
+            for replica in self.replicas():
+                replica.tick(now_ms)
+
+    async def _checkpoint(self) -> None:
+        interval_s = self._machine.config.high_watermark_checkpoint_interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            self._remember_watermarks()
+
+    def _remember_watermarks(self) -> None:
+        for replica in self.replicas():
+            self._machine.data.remember(HIGH_WATERMARKS, replica.name, replica.high_watermark, is_urgent=False)
+
+    async def stop(self) -> None:
+        """Follow no more, and write down how far everything was."""
+        await self.fetchers.stop()
+        self._remember_watermarks()
+
+
+def broker_epochs(image: Image) -> dict[int, int]:
+    """The brokers that may be in sync, each with the epoch of its incarnation.
+
+    The controller would refuse a broker that is fenced or about to stop.
+    """
+    brokers = image.brokers.values()
+    return {it.node_id: it.epoch for it in brokers if not it.is_fenced and not it.in_controlled_shutdown}
+
+
+def fetch_settings(config: NodeConfig) -> FetchSettings:
+    """How followers of this node fetch."""
+    return FetchSettings(
+        wait_ms_max=config.replica_fetch_wait_max_ms,
+        bytes_min=config.replica_fetch_min_bytes,
+        bytes_max=config.replica_fetch_response_max_bytes,
+        partition_bytes_max=config.replica_fetch_max_bytes,
+        backoff_ms=config.replica_fetch_backoff_ms,
+    )
+
+
+def watched_machine(config: NodeConfig, tracer: Tracer | None = None) -> Machine:
+    """A machine that ends with the first error of its disk: other nodes take over, and no other directory is left."""
+
+    def on_disk_failed(what: str, error: OSError) -> None:
+        failure = BrokerFailure(
+            f"node {config.node_id} ends, because its disk refused to {what} ({error.strerror}). Nothing more is"
+            " written here: free some room or replace the disk, then start it again"
+        )
+        life.forget_broker_epoch(machine.path)
+        # On whatever thread, and in the midst of whatever: what was begun is left in order first.
+        loop.call_soon_threadsafe(machine.fail, failure)
+
+    loop = asyncio.get_running_loop()
+    machine = Machine(config, tracer=tracer, files=WatchedFiles(on_disk_failed), checkpoints=(HIGH_WATERMARKS,))
+    return machine

@@ -1,0 +1,96 @@
+"""The heartbeats of a broker: with them it tells the controller that it is alive, is unfenced, and asks to leave."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from minibroker.client.errors import known_code
+from minibroker.controller.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from minibroker.log.clock import monotonic_ms
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.image import Image
+from minibroker.partitions.errors import Disconnect
+from minibroker.replicas.fetching import Self
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.05
+_LEAVE_MS_MAX = 10_000
+_ALONE_MS_MAX = 1000
+
+Ask = Callable[[BrokerHeartbeatRequest], Awaitable[BrokerHeartbeatResponse]]
+"""Asks the controller, for as long as it takes."""
+
+
+class Heartbeats:
+    """One broker's side of its session with the controller."""
+
+    def __init__(self, config: NodeConfig, me: Self, ask: Ask, image: Callable[[], Image]) -> None:
+        self._config = config
+        self._me = me
+        self._ask = ask
+        self._image = image
+        self._heard_ms = 0
+        """When this node last sent something that the controller has heard."""
+        self.unfenced = asyncio.Event()
+        """Set once the controller lets this broker serve clients."""
+        self._leaving = asyncio.Event()
+        self._may_leave = asyncio.Event()
+
+    async def run(self) -> None:
+        """Send a heartbeat now and then, until the node is gone."""
+        interval_s = self._config.broker_heartbeat_interval_ms / 1000
+        while True:
+            await self._beat()
+            if self._leaving.is_set() or not self.unfenced.is_set():
+                await asyncio.sleep(_RETRY_S)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), interval_s)
+
+    async def _beat(self) -> None:
+        sent_ms = monotonic_ms()
+        request = BrokerHeartbeatRequest(
+            broker_id=self._me.node_id,
+            broker_epoch=self._me.broker_epoch,
+            current_metadata_offset=self._image().offset,
+            want_fence=False,
+            want_shut_down=self._leaving.is_set(),
+            offline_log_dirs=[],
+        )
+        response = await self._ask(request)
+        if response.error_code:
+            log.warning("node %d is not heard: %s", self._me.node_id, known_code(response.error_code).name)
+        else:
+            self._heard_ms = sent_ms
+        if response.should_shut_down:
+            self._may_leave.set()
+        elif not response.error_code and not response.is_fenced:
+            self.unfenced.set()
+
+    def check_heard(self) -> None:
+        """Disconnect a producer from a leader that may be deposed without knowing it.
+
+        A client that is told that a write took too long tries the same node again, for minutes. Without a connection it
+        asks another node for the leader.
+        """
+        silent_ms = monotonic_ms() - self._heard_ms
+        if silent_ms > self._config.broker_session_timeout_ms:
+            raise Disconnect(f"this node was not heard for {silent_ms} ms: another one may lead")
+
+    def say_goodbye(self) -> None:
+        """Ask the controller, with the next heartbeat, to let other brokers lead what this one leads."""
+        self._leaving.set()
+
+    async def has_leave(self, is_led: Callable[[], bool]) -> bool:
+        """Wait until others lead what this broker led; not for long where no controller is left (`is_led`)."""
+        begun_ms = led_ms = monotonic_ms()
+        while not self._may_leave.is_set():
+            now_ms = monotonic_ms()
+            if is_led():
+                led_ms = now_ms
+            if now_ms - begun_ms > _LEAVE_MS_MAX or now_ms - led_ms > _ALONE_MS_MAX:
+                return False
+            await asyncio.sleep(_RETRY_S)
+        return True

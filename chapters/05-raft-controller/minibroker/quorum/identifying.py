@@ -1,0 +1,109 @@
+"""Of which cluster a new data directory is: the voters say so, or their names are its identity."""
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections import Counter
+
+from minibroker.client.errors import ClientError
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.listeners import QuorumVoter
+from minibroker.partitions.errors import BrokerFailure
+from minibroker.partitions.identity import META_PROPERTIES, Identity, identify
+from minibroker.partitions.store import METADATA
+from minibroker.raft.tables.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumPartition,
+    QuorumTopic,
+)
+from minibroker.replicas.peers import Peers
+from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
+from minibroker.wire.uuids import uuid_text
+
+log = logging.getLogger(__name__)
+
+_ASK_MS = 3000
+_RETRY_S = 0.05
+
+
+class Identification:
+    """Finds out the cluster of one node's directory."""
+
+    def __init__(self, config: NodeConfig, peers: Peers) -> None:
+        self._config = config
+        self._peers = peers
+
+    async def identify(self) -> Identity:
+        """Read whose directory this is. A new one of a voter is of the voters' cluster; other nodes ask the voters.
+
+        A directory that names its cluster needs no answer, and must not wait for one: its node may be a voter for which
+        all the others wait. Whether they are of the same cluster, the quorum finds out.
+        """
+        config = self._config
+        path = config.log_dirs[0]
+        if os.path.exists(f"{path}/{META_PROPERTIES}"):
+            return identify(path, config.node_id)
+        if "controller" in config.process_roles:
+            cluster_id = await self._cluster_of_most() or self._cluster_of_voters()
+        else:
+            cluster_id = await self._ask_for_cluster_id()
+        return identify(path, config.node_id, cluster_id=cluster_id)
+
+    async def _cluster_of_most(self) -> str | None:
+        """The cluster that most of the voters serve already, if they do: others than these may have begun it."""
+        voters = self._config.quorum_voters
+        others = [it for it in voters if it.node_id != self._config.node_id]
+        answers = await asyncio.gather(*map(self._ask_voter, others), return_exceptions=True)
+        found = Counter(
+            answer[0]
+            for it, answer in zip(others, answers, strict=True)
+            if not isinstance(answer, BaseException) and it.node_id in answer[1]
+        )
+        return next((cluster_id for cluster_id, count in found.items() if count > len(voters) // 2), None)
+
+    def _cluster_of_voters(self) -> str | None:
+        """The voters of a cluster are its identity, until a directory has one: nodes need not be told another name."""
+        voters = self._config.quorum_voters
+        if not voters:
+            return None
+        names = ",".join(f"{it.node_id}@{it.host}:{it.port}" for it in sorted(voters))
+        return uuid_text(hashlib.sha256(names.encode()).digest()[:16])
+
+    async def _ask_for_cluster_id(self) -> str:
+        """Ask one voter after the other, until one is part of its cluster; nodes may be started in any order."""
+        told: set[str] = set()
+        while True:
+            wrong = []
+            for voter in self._config.quorum_voters:
+                try:
+                    cluster_id, voters = await self._ask_voter(voter)
+                    if voter.node_id in voters:
+                        return cluster_id
+                    place = f"node {voter.node_id} at {voter.host}:{voter.port}"
+                    wrong.append(f"{place}, which leads to a cluster whose voters are {voters}: correct it")
+                    _tell_once(told, f"controller.quorum.voters has {wrong[-1]}")
+                except ClientError as error:
+                    if not told:
+                        _tell_once(told, f"waiting for the voters: node {voter.node_id}: {error}")
+            # A voter that was removed may be named here for a while; but if all are wrong, this is another cluster.
+            if len(wrong) == len(self._config.quorum_voters):
+                raise BrokerFailure(f"controller.quorum.voters has {wrong[0]}")
+            await asyncio.sleep(_RETRY_S)
+
+    async def _ask_voter(self, voter: QuorumVoter) -> tuple[str, list[int]]:
+        """Of which cluster a node is that is to be a voter, and which nodes vote there."""
+        metadata: MetadataResponse = await self._peers.send(
+            voter.node_id, MetadataRequest(topics=[]), timeout_ms=_ASK_MS
+        )
+        topic = QuorumTopic(topic_name=METADATA.topic, partitions=[QuorumPartition(partition_index=0)])
+        request = DescribeQuorumRequest(topics=[topic])
+        response: DescribeQuorumResponse = await self._peers.send(voter.node_id, request, timeout_ms=_ASK_MS)
+        return metadata.cluster_id or "", sorted(it.node_id for it in response.nodes)
+
+
+def _tell_once(told: set[str], line: str) -> None:
+    if line not in told:
+        told.add(line)
+        log.warning("%s", line)

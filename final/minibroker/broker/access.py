@@ -1,0 +1,7 @@
+"""The whole access table of the finished broker: the rows that its packages declare, together."""
+
+from minibroker.partitions import access as partitions
+from minibroker.quorum import access as quorum
+from minibroker.replicas import access as replicas
+
+ROWS = {**partitions.ROWS, **replicas.REPLICA_ROWS, **quorum.ROWS}
