@@ -442,7 +442,7 @@ def test_files_and_connections_share_what_the_system_gives(limit: int, expected:
         resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
         from minibroker.metadata.configs import NodeConfig
         from minibroker.partitions.errors import BrokerFailure
-        from minibroker.partitions.node import handles_of
+        from minibroker.partitions.machine import handles_of
         try:
             print(handles_of(NodeConfig()))
         except BrokerFailure as failure:
