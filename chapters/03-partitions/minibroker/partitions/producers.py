@@ -26,8 +26,10 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from minibroker.log.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
-from minibroker.log.interfaces import Files, write_all
+from minibroker.log.compression import Bytes
+from minibroker.log.interfaces import Files, FileSlice, write_all
 from minibroker.partitions.errors import Refused
+from minibroker.segments.companions import Companion
 from minibroker.segments.segment import LOG_SUFFIX, stem
 from minibroker.wire.codes import ErrorCode
 
@@ -218,7 +220,7 @@ def _decoded(entry: tuple[int, ...]) -> tuple[int, ProducerState]:
 # The companion --------------------------------------------------------------------------------------------------------
 
 
-class ProducerStates:
+class ProducerStates(Companion):
     """All producers of one partition: a companion of its log, whose directory the snapshots stand in."""
 
     def __init__(self, files: Files, directory: str, *, expiration_ms: int = EXPIRATION_MS) -> None:
@@ -261,7 +263,7 @@ class ProducerStates:
 
     # What the log tells -----------------------------------------------------------------------------------------------
 
-    def on_append(self, header: BatchHeader, position: int) -> None:  # noqa: ARG002
+    def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
         """A batch is in the log."""
         if header.producer_id > NO_PRODUCER_ID:
             state = self._producers.get(header.producer_id)
@@ -269,10 +271,7 @@ class ProducerStates:
                 state = self._producers[header.producer_id] = ProducerState()
             state.update(header)
 
-    replay = on_append
-
-    def on_flush(self, offset: int) -> None:
-        """Nothing to do: a snapshot that is lost or torn only makes the next start slower."""
+    on_append = replay
 
     def on_roll(self, base_offset: int) -> None:
         """A segment begins: write a snapshot for it, and remove those whose segment is gone."""
