@@ -25,7 +25,15 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from minibroker.log.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from minibroker.log.batch import (
+    CONTROL_BIT,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+)
 from minibroker.log.compression import Bytes
 from minibroker.log.interfaces import Files, FileSlice, write_all
 from minibroker.partitions.errors import Refused
@@ -143,14 +151,16 @@ class ProducerState:
             self.epoch = header.producer_epoch
             self.batches.clear()
         self.timestamp = header.max_timestamp
-        if header.is_control:
+        # Every append passes here, so the bits are looked at without a call for each.
+        if header.attributes & CONTROL_BIT:
             # A marker has no sequence; it ends the transaction.
             self.current_txn_first_offset = NO_OFFSET
             return
-        if header.is_transactional and self.current_txn_first_offset == NO_OFFSET:
+        if header.attributes & TRANSACTIONAL_BIT and self.current_txn_first_offset == NO_OFFSET:
             self.current_txn_first_offset = header.base_offset
+        delta = header.last_offset_delta
         self.batches.append(
-            SequencedBatch(last_sequence_of(header), header.last_offset, header.last_offset_delta, header.max_timestamp)
+            SequencedBatch(last_sequence_of(header), header.base_offset + delta, delta, header.max_timestamp)
         )
         del self.batches[:-BATCHES_KEPT]
 

@@ -117,7 +117,7 @@ class EpochCache(Companion):
 
     def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
         """A batch is in the log; a follower learns of a new epoch by it."""
-        if header.leader_epoch > self.latest_epoch:
+        if not self.entries or header.leader_epoch > self.entries[-1].epoch:
             # A log may start within its first batch.
             self.assign(header.leader_epoch, max(header.base_offset, self._log_start_offset))
         if header.leader_epoch > self._written_epoch:
