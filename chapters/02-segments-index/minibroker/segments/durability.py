@@ -5,8 +5,8 @@ recovery point moves *after* a flush and goes back *before* a truncation, so it 
 the disk. A background thread flushes the segments that were rolled, and may finish them in any order; the recovery
 point passes them in the order of the log.
 
-A disk that refuses a flush, or one step of a change that takes several, leaves files that no one has checked. The log
-is then offline: it refuses every further change until a restart has recovered it.
+A disk that refuses a flush, or one step of a change that takes several, leaves files in an unknown state. The log is
+then offline: it refuses every further change until a restart has recovered it.
 """
 
 from collections import deque
@@ -194,7 +194,7 @@ class Durability:
         self._move_forward(self._tail.flushed_offset)
 
     def _move_forward(self, offset: int) -> None:
-        """The next start trusts what is before it, so what the companions know of it must be on the disk first."""
+        """Move the recovery point. The next start trusts what is before it, so the companions flush theirs first."""
         if offset <= self.recovery_point:
             return
         try:

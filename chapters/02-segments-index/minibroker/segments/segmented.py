@@ -172,7 +172,7 @@ class SegmentedLog:
     ) -> int:
         """Check one batch, stamp it in place, write it; return the base offset it was given.
 
-        Who has called `check_whole` already says so with `is_checked`: no checksum need be computed twice.
+        A caller that has called `check_whole` already passes `is_checked`, so that no checksum is computed twice.
         """
         if not is_checked:
             check_whole(batch)
@@ -205,7 +205,7 @@ class SegmentedLog:
             position += len(batch)
 
     def _make_room(self, header: BatchHeader, size: int) -> None:
-        """Roll if a batch does not belong into the active segment any more."""
+        """Roll if the active segment has no room for a batch, or is too old for it."""
         if self._durability.rolled:
             self._durability.settle()
             self._durability.check_online()
