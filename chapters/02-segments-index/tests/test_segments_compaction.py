@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Queue
 from random import Random
@@ -19,10 +19,11 @@ from minibroker.log.compression import Bytes, Compression
 from minibroker.log.control import ControlType, build_marker
 from minibroker.log.disk import OSFiles
 from minibroker.log.errors import CorruptBatch, InvalidRecord, LogError
-from minibroker.log.interfaces import Files
+from minibroker.log.interfaces import Files, FileSlice
 from minibroker.log.memory import MemoryFile, MemoryFiles
 from minibroker.log.record import Record
 from minibroker.segments.compaction import Cleaned, clean, is_worth_it
+from minibroker.segments.companions import Companion
 from minibroker.segments.config import COMPACT, DELETE, LogConfig
 from minibroker.segments.keymap import SLOT_BYTES
 from minibroker.segments.segmented import SegmentedLog
@@ -376,6 +377,27 @@ def test_small_neighbours_become_one_segment() -> None:
     assert (done.segments_before, done.segments_after) == (6, 2)
     assert [segment.base_offset for segment in log.segments] == [0, 5, 6]
     assert shown(log) == "a=1 b=1 c=1 d=1 e=1 f=1 g=1"
+
+
+def test_companions_hear_which_segments_were_replaced() -> None:
+    class Listener(Companion):
+        def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
+            return log_end_offset
+
+        def replay(self, header: BatchHeader, batch: FileSlice) -> None:
+            pass
+
+        def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:
+            pass
+
+        def on_replace(self, base_offsets: Sequence[int]) -> None:
+            heard.append(base_offsets)
+
+    heard: list[Sequence[int]] = []
+    log = open_log(companions=[Listener()])
+    append_each(log, "a=1 b=1 | a=2 | c=1 | d=1 d=2 d=3 d=4 d=5 | e=1")
+    cleaned(log)
+    assert heard == [[0, 2, 3], [4]]
 
 
 def test_neighbours_whose_indexes_do_not_fit_together_stay_apart() -> None:

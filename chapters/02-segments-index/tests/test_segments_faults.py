@@ -180,7 +180,7 @@ class Run:
         if offset == self.log.log_end_offset:
             return
         # The batch that holds the offset goes as a whole; before it offsets may be missing.
-        staying = [it.next_offset for _position, it in self.log._headers_from(0) if it.last_offset < offset]
+        staying = [it.next_offset for it, _batch in self.log._batches_from(0) if it.last_offset < offset]
         end = max(staying, default=self.log.segments[0].base_offset)
         self.acked = {it: record for it, record in self.acked.items() if it < end}
         self.durable_end = min(self.durable_end, end)
@@ -216,7 +216,7 @@ class Run:
                 self.restart()
             with self.may_be_refused():
                 self.chance.choice(self.WAYS)(self)
-            if self.log.failure is None and not self.log._rolled:
+            if self.log.failure is None and not self.log._durability.rolled:
                 self.durable_end = max(self.durable_end, self.log.flushed_offset)
             self.check_readable()
 

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -410,6 +411,32 @@ def test_a_flush_that_fails_in_the_background_takes_the_log_offline() -> None:
     files.fsync_error = None
     with pytest.raises(LogOffline, match="a flush failed"):
         log.append(values_batch(b"y"))
+
+
+@pytest.mark.parametrize("segment_bytes", [400, 4000])
+def test_a_read_at_the_logs_end_finds_the_same_as_one_that_looks_it_up(segment_bytes: int) -> None:
+    """The positions of the last appends are remembered; a log that was opened anew has to read them from the disk."""
+    files = MemoryFiles()
+    config = replace(SMALL, segment_bytes=segment_bytes)
+    log = SegmentedLog.open(files, DIRECTORY, config)
+
+    def check() -> None:
+        cold = SegmentedLog.open(files, DIRECTORY, config)
+        end = log.log_end_offset
+        for offset in range(max(end - 25, 0), end + 1):
+            for bound in (None, *range(offset, end + 1)):
+                for bytes_max in (0, 150, 10**6):
+                    found = log.read(offset, bytes_max=bytes_max, upto_offset=bound)
+                    expected = cold.read(offset, bytes_max=bytes_max, upto_offset=bound)
+                    assert found.read() == expected.read(), (offset, bound, bytes_max)
+
+    for n in range(22):
+        log.append(values_batch(*[b"%d" % n] * (1 + n % 3)))
+    check()
+    log.truncate(log.log_end_offset - 3)
+    check()
+    log.append(values_batch(b"again"))
+    check()
 
 
 def test_a_rolled_segment_that_is_not_flushed_yet_holds_the_recovery_point() -> None:

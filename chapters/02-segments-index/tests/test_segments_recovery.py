@@ -10,11 +10,14 @@ import pytest
 from segments_model import read_on, values_batch
 
 from minibroker.log.batch import BatchHeader, stamp
+from minibroker.log.compression import Bytes
 from minibroker.log.disk import OSFiles
 from minibroker.log.errors import CorruptBatch, LogError, LogOffline
+from minibroker.log.interfaces import FileSlice
 from minibroker.log.memory import MemoryFile, MemoryFiles
 from minibroker.segments import checkpoint
 from minibroker.segments.checkpoint import TopicPartition
+from minibroker.segments.companions import Companion
 from minibroker.segments.config import LogConfig
 from minibroker.segments.directory import CLEAN_SHUTDOWN, RECOVERY_POINTS, DataDirectory
 from minibroker.segments.segmented import SegmentedLog
@@ -288,7 +291,7 @@ def test_leftovers_are_swept_away() -> None:
     assert [name for name in files.list(DIRECTORY) if "cleaned" in name or "77" in name] == []
 
 
-class Witness:
+class Witness(Companion):
     """A companion that remembers what it hears, and of a former life everything before `kept_offset`."""
 
     def __init__(self, kept_offset: int = 0) -> None:
@@ -299,10 +302,10 @@ class Witness:
         self.heard.append(("restore", log_end_offset))
         return self.kept_offset
 
-    def replay(self, header: BatchHeader, position: int) -> None:
+    def replay(self, header: BatchHeader, batch: FileSlice) -> None:
         self.heard.append(("replay", header.base_offset))
 
-    def on_append(self, header: BatchHeader, position: int) -> None:
+    def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:
         self.heard.append(("append", header.base_offset))
 
     def on_flush(self, offset: int) -> None:
@@ -348,6 +351,28 @@ def test_a_companion_hears_of_everything_in_order() -> None:
     ]
 
 
+def test_a_companion_gets_the_batch_as_it_is_written_and_a_slice_of_it_when_it_is_replayed() -> None:
+    """Chapter 06 reads the record of a marker; of all other batches a replay reads the headers alone."""
+
+    class Reader(Witness):
+        def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:
+            appended.append((position, bytes(batch)))
+
+        def replay(self, header: BatchHeader, batch: FileSlice) -> None:
+            assert batch.count == header.size
+            replayed.append((batch.position, batch.read()))
+
+    appended: list[tuple[int, bytes]] = []
+    replayed: list[tuple[int, bytes]] = []
+    files = MemoryFiles()
+    log = SegmentedLog.open(files, DIRECTORY, SMALL, companions=[Reader()])
+    for n in range(9):
+        log.append(values_batch(b"%d" % n))
+    SegmentedLog.open(files, DIRECTORY, SMALL, companions=[Reader()])
+    assert len(appended) == 9
+    assert replayed == appended
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_companion_is_read_what_it_did_not_keep(is_clean: bool) -> None:
     """Also after a clean start, and also where nothing was checked: below the recovery point."""
@@ -378,8 +403,12 @@ def test_a_companion_forgets_everything_with_a_log_that_is_begun_anew() -> None:
 class Broken(Witness):
     """A companion that fails as soon as it hears a certain thing."""
 
-    def __init__(self, of: str) -> None:
+    def __init__(self, of: str | None = None) -> None:
         super().__init__()
+        if of is not None:
+            self.fail_at(of)
+
+    def fail_at(self, of: str) -> None:
         setattr(self, of, self.fail)
 
     def fail(self, *_arguments: object, **_options: object) -> int:
@@ -388,9 +417,9 @@ class Broken(Witness):
 
 @pytest.mark.parametrize("of", ["on_append", "on_roll", "on_truncate", "on_delete", "restore", "replay"])
 def test_a_companion_that_fails_takes_the_log_offline(of: str) -> None:
-    log = SegmentedLog.open(written(9), DIRECTORY, SMALL)
-    witness = Broken(of)
-    log._companions = [witness]
+    witness = Broken()
+    log = SegmentedLog.open(written(9), DIRECTORY, SMALL, companions=[witness])
+    witness.fail_at(of)
     works: dict[str, Callable[[], object]] = {
         "on_append": lambda: log.append(values_batch(b"9")),
         "on_roll": log.roll,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from minibroker.log.batch import BatchBuilder, BatchHeader, read_header, stamp
 from minibroker.log.control import ControlType, build_marker
+from minibroker.log.interfaces import FileSlice
 from minibroker.log.memory import MemoryFiles
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.producers import (
@@ -59,11 +60,11 @@ class Partition:
         self.replayed = 0
         replay = self.producers.replay
 
-        def counted(header: BatchHeader, position: int) -> None:
+        def counted(header: BatchHeader, batch: FileSlice) -> None:
             self.replayed += 1
-            replay(header, position)
+            replay(header, batch)
 
-        self.producers.replay = counted  # type: ignore[method-assign]
+        self.producers.replay = counted  # type: ignore[assignment,method-assign]
         self.log = SegmentedLog.open(self.files, DIRECTORY, config, companions=[self.producers], **opening)  # type: ignore[arg-type]
 
     def send(self, one: bytearray) -> int | Duplicate | ErrorCode:
@@ -429,7 +430,7 @@ def test_the_state_is_what_the_log_tells_through_everything(operations: list[tup
             partition = Partition(partition.files, is_clean=what == "close", log_start_offset=start)
             log = partition.log
         in_log: dict[int, int] = {}
-        for _position, header in log._headers_from(log.log_start_offset):
+        for header, _batch in log._batches_from(log.log_start_offset):
             in_log[header.producer_id] = header.base_sequence + header.last_offset_delta
         known = {it: state.last_sequence for it, state in partition.producers.producers.items()}
         assert in_log == {it: known[it] for it in in_log}

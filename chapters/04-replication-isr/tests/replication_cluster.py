@@ -196,7 +196,7 @@ class Held(NamedTuple):
     crc: int
 
 
-class Mirror:
+class Mirror(Companion):
     """A companion of a log that knows every batch in it."""
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class Mirror:
             return log_start_offset
         return log_end_offset
 
-    def replay(self, header: BatchHeader, position: int) -> None:
+    def replay(self, header: BatchHeader, batch: object, position: int = 0) -> None:
         self.held.append(Held(header.base_offset, header.next_offset, header.leader_epoch, header.crc))
         self._bases.append(header.base_offset)
 
@@ -230,14 +230,8 @@ class Mirror:
             first -= 1
         del self.held[:first], self._bases[:first]
 
-    def on_flush(self, offset: int) -> None:
-        pass
-
     def on_roll(self, base_offset: int) -> None:
         self.rolls += 1
-
-    def on_close(self, offset: int) -> None:
-        pass
 
     def between(self, start: int, end: int) -> list[Held]:
         """The batches from one offset to another."""

@@ -89,9 +89,9 @@ class QuorumMirror(Mirror):
         self._name = name
         self._lines = lines
 
-    def replay(self, header: BatchHeader, position: int) -> None:
+    def replay(self, header: BatchHeader, batch: object, position: int = 0) -> None:
         last = self.held[-1] if self.held else None
-        super().replay(header, position)
+        super().replay(header, batch, position)
         key = (header.base_offset, header.leader_epoch)
         line = Line(header.crc, None if last is None else (last.base_offset, last.leader_epoch))
         known = self._lines.setdefault(key, line)

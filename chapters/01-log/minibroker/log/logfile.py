@@ -108,6 +108,8 @@ class LogFile:
         if log_append_time_ms is not None:
             stamp_log_append_time(batch, timestamp=log_append_time_ms)
         self.write(batch, read_header(batch))
+        # Flush it if the policy says so.
+        self.flush_if_due()
         return base_offset
 
     def check_writable(self, leader_epoch: int) -> None:
@@ -118,25 +120,22 @@ class LogFile:
             raise LogError(f"leader epoch {leader_epoch} is older than {self.leader_epoch}, the log's last")
 
     def write(self, batch: bytearray | memoryview, header: BatchHeader) -> None:
-        """Write a batch that was checked, and has its place behind the log's end."""
+        """Write a batch that was checked, and has its place after the log's end."""
         assert header.base_offset >= self.log_end_offset
-        self._write(batch)
-        # Only now may the log's end move (invariant 1).
-        self.size += len(batch)
-        self.log_end_offset = next_offset = header.next_offset
-        self.leader_epoch = header.leader_epoch
-        if next_offset - self.flushed_offset >= self._flush_messages:
-            self.flush()
-
-    def _write(self, batch: bytearray | memoryview) -> None:
         try:
-            write_all(self._file, batch, self.size)
+            written = self._file.pwrite(batch, self.size)
+            if written < len(batch):
+                write_all(self._file, memoryview(batch)[written:], self.size + written)
         except OSError as error:
             self._cut_back()
             raise StorageError(
                 f"append of {len(batch)} bytes at position {self.size} failed ({error.strerror}): "
                 "nothing of it was kept; free some disk and send it again"
             ) from error
+        # Only now may the log's end move (invariant 1).
+        self.size += len(batch)
+        self.log_end_offset = header.base_offset + header.last_offset_delta + 1
+        self.leader_epoch = header.leader_epoch
 
     def _cut_back(self) -> None:
         try:
@@ -152,6 +151,11 @@ class LogFile:
         messages = flush_policy.interval_messages
         self._flush_messages = _NO_INTERVAL if messages is None else messages
         self._flush_ms = flush_policy.interval_ms
+
+    def flush_if_due(self) -> None:
+        """Flush if as many records as the policy's interval have been appended since the last flush."""
+        if self.log_end_offset - self.flushed_offset >= self._flush_messages:
+            self.flush()
 
     def flush(self) -> None:
         """Make everything appended so far survive a power cut."""

@@ -72,14 +72,15 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
     return b"".join(parts)
 
 
+# A consumer spends most of its time in the loops below, and a call costs more than the decoding. So the first byte of
+# each varint is read in place, and the second where there mostly is one. Lengths stay raw, that is zigzagged: 1 is
+# null, even is twice the length, any other odd number is a lie.
+
+
 def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp: int) -> Iterator[Record]:
     """Read `count` records that fill `data` exactly, each as it is asked for.
 
-    Takes memory in proportion to `data`, whatever the lengths inside claim; the worst case is a record of nothing but
-    empty headers, some forty bytes of memory for each byte. A consumer spends most of its time in this loop, and a
-    call costs more than the decoding: so the first byte of each varint is read in place, for it is often the only
-    one, and so is the second of those that mostly have one. Lengths stay raw, that is zigzagged: 1 is null, even is
-    twice the length, any other odd number is a lie.
+    Takes memory in proportion to `data`, whatever the lengths inside claim: at worst some forty bytes for each of it.
     """
     new, position = tuple.__new__, 0
     if count < 0:
@@ -87,22 +88,18 @@ def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp:
     try:
         for _ in range(count):
             # The record's length says where the record must end.
-            length = data[position]
-            position += 1
+            length, position = data[position], position + 1
             if length > 0x7F:
                 length += (data[position] << 7) - 0x80
                 position += 1
                 if length > 0x3FFF:
                     length, position = decode_unsigned_varint(data, position - 2)
-            end = position + (length >> 1)
-            lies = length
+            end, lies = position + (length >> 1), length
             # One byte of attributes that mean nothing yet, then the two deltas.
-            timestamp = data[position + 1]
-            position += 2
+            timestamp, position = data[position + 1], position + 2
             if timestamp > 0x7F:
                 timestamp, position = _longer_varint(data, position, VARLONG_BYTES_MAX)
-            offset = data[position]
-            position += 1
+            offset, position = data[position], position + 1
             if offset > 0x7F:
                 offset += (data[position] << 7) - 0x80
                 position += 1
@@ -110,15 +107,13 @@ def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp:
                     offset, position = decode_unsigned_varint(data, position - 2)
             # Key, value and headers, each with its length before it.
             key = value = None
-            length = data[position]
-            position += 1
+            length, position = data[position], position + 1
             if length != _RAW_NULL:
                 if length > 0x7F:
                     length, position = _longer_varint(data, position)
                 lies |= length
                 key = data[position : (position := position + (length >> 1))]
-            length = data[position]
-            position += 1
+            length, position = data[position], position + 1
             if length != _RAW_NULL:
                 if length > 0x7F:
                     length += (data[position] << 7) - 0x80
@@ -137,10 +132,8 @@ def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp:
             offset = base_offset + ((offset >> 1) ^ -(offset & 1))
             timestamp = base_timestamp + ((timestamp >> 1) ^ -(timestamp & 1))
             yield new(Record, (offset, timestamp, key, value, headers))
-    except IndexError:
-        raise InvalidRecord(f"{count} records do not fit in {len(data)} bytes: the last is cut off") from None
-    except InvalidVarint as error:
-        raise InvalidRecord(f"a record's field is malformed: {error}") from None
+    except (IndexError, InvalidVarint) as error:
+        raise InvalidRecord(_damage(error, data, count)) from None
     if position != len(data):
         raise InvalidRecord(f"{count} records end at byte {position} of {len(data)}")
 
@@ -153,32 +146,27 @@ def scan_records(data: bytes, *, count: int) -> Iterator[Scanned]:
     """Walk over `count` records that fill `data` exactly, without decoding values and headers.
 
     For compaction, which decides by key and offset and then copies the record's bytes, or does not. It asks of every
-    record in a log what a consumer asks of a few, so varints are read in place as in `decode_records`.
+    record in a log what a consumer asks of a few, so it is as fast as `decode_records`.
     """
     position = 0
     try:
         for _ in range(count):
             start = position
-            length = data[position]
-            position += 1
+            length, position = data[position], position + 1
             if length > 0x7F:
                 length += (data[position] << 7) - 0x80
                 position += 1
                 if length > 0x3FFF:
                     length, position = decode_unsigned_varint(data, position - 2)
-            end = position + (length >> 1)
-            lies = length
-            timestamp = data[position + 1]
-            position += 2
+            end, lies = position + (length >> 1), length
+            timestamp, position = data[position + 1], position + 2
             if timestamp > 0x7F:
                 timestamp, position = _longer_varint(data, position, VARLONG_BYTES_MAX)
-            offset = data[position]
-            position += 1
+            offset, position = data[position], position + 1
             if offset > 0x7F:
                 offset, position = _longer_varint(data, position)
             key = None
-            length = data[position]
-            position += 1
+            length, position = data[position], position + 1
             if length != _RAW_NULL:
                 if length > 0x7F:
                     length, position = _longer_varint(data, position)
@@ -190,15 +178,19 @@ def scan_records(data: bytes, *, count: int) -> Iterator[Scanned]:
             has_value = data[position] != _RAW_NULL
             position = end
             yield start, end, (timestamp >> 1) ^ -(timestamp & 1), (offset >> 1) ^ -(offset & 1), key, has_value
-    except IndexError:
-        raise InvalidRecord(f"{count} records do not fit in {len(data)} bytes: the last is cut off") from None
-    except InvalidVarint as error:
-        raise InvalidRecord(f"a record's field is malformed: {error}") from None
+    except (IndexError, InvalidVarint) as error:
+        raise InvalidRecord(_damage(error, data, count)) from None
     if position != len(data):
         raise InvalidRecord(f"{count} records end at byte {position} of {len(data)}")
 
 
 _RAW_NULL = 1  # zigzag(-1)
+
+
+def _damage(error: Exception, data: bytes, count: int) -> str:
+    if isinstance(error, InvalidVarint):
+        return f"a record's field is malformed: {error}"
+    return f"{count} records do not fit in {len(data)} bytes: the last is cut off"
 
 
 def _contradiction(position: int, end: int, lies: int) -> str:

@@ -32,9 +32,10 @@ from minibroker.log.errors import CorruptBatch, LogError
 from minibroker.log.record import scan_records
 from minibroker.log.recovery import check_batch, check_continuity, header_at
 from minibroker.segments.config import LogConfig
+from minibroker.segments.durability import run_now
 from minibroker.segments.keymap import KeyMap, bytes_wanted
 from minibroker.segments.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, Segment
-from minibroker.segments.segmented import SegmentedLog, run_now
+from minibroker.segments.segmented import SegmentedLog
 from minibroker.segments.survivors import AbortedTransactions, Survivors
 
 DEDUPE_BUFFER_BYTES = 128 * 1024**2  # Kafka's log.cleaner.dedupe.buffer.size

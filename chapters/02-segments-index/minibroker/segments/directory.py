@@ -23,7 +23,8 @@ from minibroker.segments import checkpoint
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.companions import Companion
 from minibroker.segments.config import LogConfig
-from minibroker.segments.segmented import SegmentedLog, run_now
+from minibroker.segments.durability import run_now
+from minibroker.segments.segmented import SegmentedLog
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"

@@ -1,7 +1,8 @@
 """The two indexes of one segment kept together: the first companion of a log. A pure module."""
 
 from minibroker.log.batch import NO_TIMESTAMP, BatchHeader
-from minibroker.log.interfaces import File
+from minibroker.log.compression import Bytes
+from minibroker.log.interfaces import File, FileSlice
 from minibroker.segments.config import LogConfig
 from minibroker.segments.index import OffsetIndex, TimeIndex
 
@@ -34,7 +35,7 @@ class Indexes:
         """Whether both files can be indexes at all."""
         return self.offsets.is_sane() and self.times.is_sane()
 
-    def on_append(self, header: BatchHeader, position: int) -> None:
+    def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:  # noqa: ARG002
         """Take a batch into account; every so many bytes it becomes an entry of both."""
         # Remember the first batch that reached the largest timestamp so far.
         last_offset = header.base_offset + header.last_offset_delta
@@ -48,13 +49,15 @@ class Indexes:
             self._entry_position = position
             self.is_full = self._has_no_room()
 
+    def replay(self, header: BatchHeader, batch: FileSlice) -> None:
+        """Take a batch into account that the file holds already: the indexes are built anew."""
+        self.on_append(header, b"", batch.position)
+
     def _append_time(self) -> None:
         # Not if the last entry says as much.
         if self.max_timestamp > self._indexed_timestamp:
             self._indexed_timestamp = self.max_timestamp
             self.times.append(self.max_timestamp, self.max_timestamp_offset - self._base_offset)
-
-    replay = on_append
 
     def position_before(self, offset: int) -> tuple[int, int] | None:
         """The last entry not behind `offset`: the offset with which a batch ends, and that batch's position."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from minibroker.log.batch import HEADER_SIZE, LENGTH_COUNTS_FROM, Batch, BatchHeader, read_header
 from minibroker.log.errors import CorruptBatch
-from minibroker.log.interfaces import File, Files, directory_of
+from minibroker.log.interfaces import File, Files, FileSlice, directory_of
 from minibroker.log.logfile import FlushPolicy, LogFile
 from minibroker.log.record import Record
 from minibroker.log.recovery import Recovered, header_at, headers, recover
@@ -124,7 +124,7 @@ class Segment:
         assert self.tail is not None, "only the active segment is written to"
         position = self.tail.size
         self.tail.write(batch, header)
-        self.indexes.on_append(header, position)
+        self.indexes.on_append(header, batch, position)
         return position
 
     def drop_cache(self) -> None:
@@ -149,8 +149,7 @@ class Segment:
             self.file.truncate(recovered.size)
         self._size = recovered.size
         self.open_indexes().truncate(start.log_end_offset)
-        for position, header in headers(self.file, position=start.size):
-            self.open_indexes().replay(header, position)
+        self._index_from(start.size)
 
     def check_start(self, recovery_point: int) -> Recovered:
         """Where to begin, so that everything from `recovery_point` on is checked.
@@ -224,21 +223,15 @@ class Segment:
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The first batch that ends with `offset` or behind it: its position and header. None if all end before."""
-        position = self._hop(self._start_for(offset), offset=offset)
-        if position is None:
-            return None
-        header = header_at(self.file, position)
-        if position + header.size > self.size:
-            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: {header.size} bytes at position {position} of {self.size}")
-        return position, header
+        return self._hop(self._start_for(offset), offset=offset)
 
     def find_time(self, timestamp: int, *, offset: int = 0) -> Record | None:
         """The first record from `offset` on that is not older than `timestamp`."""
         # The time index leads to an offset, the offset index to a position; from there the headers tell which batch
         # holds such a record, and only that one is decoded.
-        position: int | None = self._start_for(max(self.indexes.offset_before(timestamp), offset))
-        while position is not None and (position := self._hop(position, timestamp=timestamp)) is not None:
-            header = header_at(self.file, position)
+        position = self._start_for(max(self.indexes.offset_before(timestamp), offset))
+        while (found := self._hop(position, timestamp=timestamp)) is not None:
+            position, header = found
             for record in Batch(self.file.pread(header.size, position)).records():
                 if record.timestamp >= timestamp and record.offset >= offset:
                     return record
@@ -262,15 +255,15 @@ class Segment:
             return None
         return header if header.last_offset == offset else None
 
-    def _hop(self, position: int, *, offset: int = 2**63, timestamp: int = 2**63) -> int | None:
-        """The position of the first batch that ends with `offset` or later, or is as young as `timestamp`."""
+    def _hop(self, position: int, *, offset: int = 2**63, timestamp: int = 2**63) -> tuple[int, BatchHeader] | None:
+        """The first batch that ends with `offset` or later, or is as young as `timestamp`: its position and header."""
         while position < self.size:
             chunk = self.file.pread(min(_HOP_BYTES, self.size - position), position)
             at = 0
-            while at + _HOP.size <= len(chunk):
+            while at + HEADER_SIZE <= len(chunk):
                 base_offset, length, last_offset_delta, max_timestamp = _HOP.unpack_from(chunk, at)
                 if base_offset + last_offset_delta >= offset or max_timestamp >= timestamp:
-                    return position + at
+                    return position + at, self._whole(chunk, at, position + at)
                 if length <= 0:
                     raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: length {length} at position {position + at}")
                 at += LENGTH_COUNTS_FROM + length
@@ -281,18 +274,23 @@ class Segment:
             raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a batch ends at position {position}, behind the file's end")
         return None
 
+    def _whole(self, chunk: bytes, at: int, position: int) -> BatchHeader:
+        """The header at a place of a chunk that was read, of a batch at `position` that must be in the file whole."""
+        try:
+            header = read_header(chunk, at)
+        except CorruptBatch as error:
+            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: from position {position - at} on, {error}") from None
+        if position + header.size > self.size:
+            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: {header.size} bytes at position {position} of {self.size}")
+        return header
+
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """All batch headers from a position on, read a few at a time."""
         chunk, start, size = b"", position, self.size
         while position < size:
             if position + HEADER_SIZE - start > len(chunk):
                 chunk, start = self.file.pread(min(_HOP_BYTES, size - position), position), position
-            try:
-                header = read_header(chunk, position - start)
-            except CorruptBatch as error:
-                raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: from position {start} on, {error}") from None
-            if position + header.size > size:
-                raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: {header.size} bytes at position {position} of {size}")
+            header = self._whole(chunk, position - start, position)
             yield position, header
             position += header.size
 
@@ -300,12 +298,16 @@ class Segment:
         """Make both indexes anew from the log file."""
         indexes = self.open_indexes()
         indexes.reset()
-        for position, header in headers(self.file):
-            indexes.replay(header, position)
+        self._index_from(0)
         with suppress(OSError):
             indexes.seal()
             indexes.flush()
             self._files.fsync_directory(directory_of(self._stem))
+
+    def _index_from(self, position: int) -> None:
+        indexes = self.open_indexes()
+        for at, header in headers(self.file, position=position):
+            indexes.replay(header, FileSlice(self.file, at, header.size))
 
     # Going away -----------------------------------------------------------------------------------------------------
 

@@ -25,9 +25,20 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from minibroker.log.batch import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
-from minibroker.log.interfaces import Files, write_all
+from minibroker.log.batch import (
+    CONTROL_BIT,
+    NO_OFFSET,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+)
+from minibroker.log.compression import Bytes
+from minibroker.log.interfaces import Files, FileSlice, write_all
 from minibroker.partitions.errors import Refused
+from minibroker.segments.companions import Companion
 from minibroker.segments.segment import LOG_SUFFIX, stem
 from minibroker.wire.codes import ErrorCode
 
@@ -140,14 +151,16 @@ class ProducerState:
             self.epoch = header.producer_epoch
             self.batches.clear()
         self.timestamp = header.max_timestamp
-        if header.is_control:
+        # Every append passes here, so the bits are looked at without a call for each.
+        if header.attributes & CONTROL_BIT:
             # A marker has no sequence; it ends the transaction.
             self.current_txn_first_offset = NO_OFFSET
             return
-        if header.is_transactional and self.current_txn_first_offset == NO_OFFSET:
+        if header.attributes & TRANSACTIONAL_BIT and self.current_txn_first_offset == NO_OFFSET:
             self.current_txn_first_offset = header.base_offset
+        delta = header.last_offset_delta
         self.batches.append(
-            SequencedBatch(last_sequence_of(header), header.last_offset, header.last_offset_delta, header.max_timestamp)
+            SequencedBatch(last_sequence_of(header), header.base_offset + delta, delta, header.max_timestamp)
         )
         del self.batches[:-BATCHES_KEPT]
 
@@ -217,7 +230,7 @@ def _decoded(entry: tuple[int, ...]) -> tuple[int, ProducerState]:
 # The companion --------------------------------------------------------------------------------------------------------
 
 
-class ProducerStates:
+class ProducerStates(Companion):
     """All producers of one partition: a companion of its log, whose directory the snapshots stand in."""
 
     def __init__(self, files: Files, directory: str, *, expiration_ms: int = EXPIRATION_MS) -> None:
@@ -260,7 +273,7 @@ class ProducerStates:
 
     # What the log tells -----------------------------------------------------------------------------------------------
 
-    def on_append(self, header: BatchHeader, position: int) -> None:  # noqa: ARG002
+    def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
         """A batch is in the log."""
         if header.producer_id > NO_PRODUCER_ID:
             state = self._producers.get(header.producer_id)
@@ -268,10 +281,7 @@ class ProducerStates:
                 state = self._producers[header.producer_id] = ProducerState()
             state.update(header)
 
-    replay = on_append
-
-    def on_flush(self, offset: int) -> None:
-        """Nothing to do: a snapshot that is lost or torn only makes the next start slower."""
+    on_append = replay
 
     def on_roll(self, base_offset: int) -> None:
         """A segment begins: write a snapshot for it, and remove those whose segment is gone."""

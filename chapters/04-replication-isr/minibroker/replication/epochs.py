@@ -22,10 +22,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from minibroker.log.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchHeader
+from minibroker.log.compression import Bytes
 from minibroker.log.errors import LogError
-from minibroker.log.interfaces import Files
+from minibroker.log.interfaces import Files, FileSlice
 from minibroker.partitions.partition import EpochEnd
 from minibroker.segments import checkpoint
+from minibroker.segments.companions import Companion
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 UNKNOWN = EpochEnd(NO_LEADER_EPOCH, NO_OFFSET)
@@ -38,7 +40,7 @@ class EpochEntry(NamedTuple):
     start_offset: int
 
 
-class EpochCache:
+class EpochCache(Companion):
     """The epochs of one log; a companion of it. Entries rise in both numbers."""
 
     def __init__(self, files: Files, directory: str) -> None:
@@ -113,15 +115,15 @@ class EpochCache:
 
     # What the log tells -----------------------------------------------------------------------------------------------
 
-    def on_append(self, header: BatchHeader, position: int) -> None:  # noqa: ARG002
+    def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
         """A batch is in the log; a follower learns of a new epoch by it."""
-        if header.leader_epoch > self.latest_epoch:
+        if not self.entries or header.leader_epoch > self.entries[-1].epoch:
             # A log may start within its first batch.
             self.assign(header.leader_epoch, max(header.base_offset, self._log_start_offset))
         if header.leader_epoch > self._written_epoch:
             self._try_to_write()
 
-    replay = on_append
+    on_append = replay
 
     def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
         """Take up the file as far as it is certain; return the first offset that it may be wrong about."""
@@ -144,9 +146,6 @@ class EpochCache:
         """The recovery point is about to pass: from now on the file is believed."""
         if not self._is_flushed:
             self._write(durably=True)
-
-    def on_roll(self, base_offset: int) -> None:
-        """Nothing to do: segments and epochs have nothing to do with each other."""
 
     def on_truncate(self, offset: int) -> None:
         """The log ends earlier; with offset 0 nothing is left of it."""

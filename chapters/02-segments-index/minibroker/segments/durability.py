@@ -1,0 +1,219 @@
+"""How much of a log is on the disk, and whether the log can still be trusted. A pure module that `SegmentedLog` uses.
+
+A log has one recovery point. Every record before it survives a power cut, and the next start does not check it. The
+recovery point moves *after* a flush and goes back *before* a truncation, so it never promises a record that is not on
+the disk. A background thread flushes the segments that were rolled, and may finish them in any order; the recovery
+point passes them in the order of the log.
+
+A disk that refuses a flush, or one step of a change that takes several, leaves files in an unknown state. The log is
+then offline: it refuses every further change until a restart has recovered it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn, Protocol
+
+from minibroker.log.errors import LogError, LogOffline, StorageError
+from minibroker.log.interfaces import Files, directory_of
+from minibroker.segments.companions import Companion
+from minibroker.segments.segment import Segment
+
+
+def run_now(work: Callable[[], None]) -> None:
+    """Do background work at once: for tests, and for logs whose owner has no thread."""
+    work()
+
+
+class Memory(Protocol):
+    """Where a log's two most important numbers are kept between two starts. Called where the log is used."""
+
+    def recovery_point(self, offset: int, *, is_urgent: bool) -> None:
+        """What is before `offset` needs no checking. If it is urgent, return once that is on the disk."""
+
+    def log_start(self, offset: int, *, is_urgent: bool) -> None:
+        """The log starts with `offset`. If it is urgent, return once that is on the disk."""
+
+
+class Forgetful:
+    """Remembers nothing: everything is checked at the next start."""
+
+    def recovery_point(self, offset: int, *, is_urgent: bool) -> None:
+        """Forget it."""
+
+    def log_start(self, offset: int, *, is_urgent: bool) -> None:
+        """Forget it."""
+
+
+class _Rolled:
+    """A segment that was rolled and is being flushed; made for one roll, and never used again.
+
+    The background thread only records the outcome. The log's own thread draws the conclusions.
+    """
+
+    def __init__(self, segment: Segment, end_offset: int) -> None:
+        assert segment.tail is not None
+        self.segment = segment
+        self.tail = segment.tail
+        self.end_offset = end_offset
+        self.is_done = False
+        self.failure: str | None = None
+
+
+class Durability:
+    """The recovery point of one log, its rolled segments that are not flushed yet, and the reason if it is offline."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        active: Segment,
+        *,
+        is_named: bool,
+        companions: Sequence[Companion],
+        background: Callable[[Callable[[], None]], None],
+        memory: Memory,
+    ) -> None:
+        assert active.tail is not None
+        self._files = files
+        self._directory = directory
+        self._companions = companions
+        self._background = background
+        self._memory = memory
+        self._active = active
+        self._tail = active.tail
+        self.rolled: deque[_Rolled] = deque()
+        self.recovery_point = self._tail.flushed_offset
+        self.is_named = is_named or self.recovery_point > active.base_offset
+        """Whether the names of the log's files are certain to be on the disk. Before the first flush they need not."""
+
+    def use(self, active: Segment) -> None:
+        """Take another segment as the active one. A log that is offline stays offline."""
+        assert active.tail is not None
+        active.tail.failure = self._tail.failure
+        self._active, self._tail = active, active.tail
+
+    @property
+    def flushed_offset(self) -> int:
+        """Records before it survive a power cut."""
+        self.settle()
+        return self.rolled[0].tail.flushed_offset if self.rolled else self._tail.flushed_offset
+
+    # Offline ----------------------------------------------------------------------------------------------------------
+
+    def fail(self, failure: str) -> None:
+        """Take the log offline: its files are not known any more, or differ from what this log serves."""
+        self._tail.failure = failure
+
+    def check_online(self) -> None:
+        """Demand that nothing has failed yet."""
+        if self._tail.failure is not None:
+            raise self._offline()
+
+    @contextmanager
+    def offline_if_it_fails(self, what: str) -> Iterator[None]:
+        """For changes of several steps: a disk that refuses one of them leaves something in between."""
+        self.check_online()
+        try:
+            yield
+        except (OSError, LogError) as error:
+            self.fail(f"{what} ({error})")
+            raise self._offline() from error
+
+    def _offline(self) -> LogOffline:
+        return LogOffline(f"{self._tail.failure}: the log is offline until a restart has checked it")
+
+    def fail_with_companion(self, error: Exception) -> NoReturn:
+        """A companion has missed a change and will be wrong from now on. The log itself is as it says."""
+        self.fail(f"a companion of the log failed ({error!r})")
+        raise LogOffline(f"{self._tail.failure}: the log is offline until a restart has read it again") from error
+
+    # Names ------------------------------------------------------------------------------------------------------------
+
+    def name_durably(self) -> None:
+        """Make certain that a log will be found, before its first batch is flushed: until then a name costs nothing."""
+        if self.is_named:
+            return
+        try:
+            self.flush_names()
+        except OSError as error:
+            raise StorageError(
+                f"the name of a new log could not be flushed ({error.strerror}): the log is as it was; send it again"
+            ) from error
+
+    def flush_names(self) -> None:
+        """Make the names of all the log's files durable, and its directory's own name."""
+        if not self.is_named:
+            self._files.fsync_directory(directory_of(self._directory))
+        self._files.fsync_directory(self._directory)
+        self.is_named = True
+
+    # Flushing ---------------------------------------------------------------------------------------------------------
+
+    def add_rolled(self, end_offset: int) -> None:
+        """The active segment ends with `end_offset` and makes way for another; it is still to be flushed."""
+        self.rolled.append(_Rolled(self._active, end_offset))
+
+    def flush_in_background(self) -> None:
+        """Have the segment that was rolled last flushed; once that is done, the recovery point moves to its end."""
+        rolled = self.rolled[-1]
+        self._background(lambda: self._flush_rolled(rolled))
+        self.settle()
+
+    def _flush_rolled(self, rolled: _Rolled) -> None:
+        # This may run on another thread, and late. It touches only the files of that roll.
+        try:
+            rolled.tail.flush()
+            rolled.segment.flush_indexes()
+            self._files.fsync_directory(self._directory)
+            rolled.is_done = True
+        except (OSError, LogError) as error:
+            rolled.failure = rolled.tail.failure or str(error)
+
+    def settle(self) -> None:
+        """Draw the conclusions of what was flushed: the recovery point passes only what is on the disk, in order."""
+        recovery_point = self.recovery_point
+        while self.rolled and self.rolled[0].is_done:
+            recovery_point = self.rolled.popleft().end_offset
+        self._move_forward(recovery_point)
+        for rolled in self.rolled:
+            if rolled.failure is not None and self._tail.failure is None:
+                self.fail(rolled.failure)
+
+    def flush(self) -> None:
+        """Make everything appended so far survive a power cut."""
+        self.check_online()
+        if self.recovery_point == self._tail.log_end_offset and not self.rolled:
+            return
+        for rolled in list(self.rolled):
+            self._flush_rolled(rolled)
+        self.settle()
+        with self.offline_if_it_fails("the active segment could not be flushed"):
+            self.name_durably()
+            self._active.flush()
+        self._move_forward(self._tail.flushed_offset)
+
+    def _move_forward(self, offset: int) -> None:
+        """Move the recovery point. The next start trusts what is before it, so the companions flush theirs first."""
+        if offset <= self.recovery_point:
+            return
+        try:
+            for companion in self._companions:
+                companion.on_flush(offset)
+        except OSError:
+            return  # the next start checks more, and nothing is lost
+        self.recovery_point = offset
+        self._memory.recovery_point(offset, is_urgent=False)
+
+    # Truncating -------------------------------------------------------------------------------------------------------
+
+    def move_back(self, offset: int, *, is_urgent: bool = True) -> None:
+        """Promise no more than what is before `offset`: records from there on are about to go, or have gone."""
+        self.recovery_point = offset
+        self._memory.recovery_point(offset, is_urgent=is_urgent)
+
+    def finish_rolled(self) -> None:
+        """Flush what the background has not flushed yet; a flush that it finishes later moves nothing."""
+        for rolled in self.rolled:
+            rolled.tail.flush()
+        self.rolled.clear()
