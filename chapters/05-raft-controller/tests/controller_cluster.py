@@ -9,22 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from partition_watch import Mirror
 from raft_cluster import QuorumNode
-from replication_cluster import (
-    NAME,
-    TICK_MS,
-    Answered,
-    AskEpoch,
-    Authority,
-    Consume,
-    Consumed,
-    Mirror,
-    Node,
-    Produce,
-    Produced,
-    ToldEpoch,
-)
-from replication_nodes import ENDPOINTS, TOPIC_ID
+from replication_cluster import Node
+from replication_messages import Answered
+from replication_nodes import ENDPOINTS, NAME, TOPIC_ID
 
 from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
@@ -41,8 +30,6 @@ from minibroker.metadata.snapshot import records_of
 from minibroker.raft.messages import SnapshotId
 from minibroker.replication.authority import AlteredPartition, IsrChange
 from minibroker.replication.leader import Altered, IsrProposal
-from minibroker.replication.opening import open_replica
-from minibroker.replication.replica import ReplicaSettings
 from minibroker.simulation.checker import Violation
 from minibroker.simulation.links import Reply
 from minibroker.simulation.trace import NOTE
@@ -55,7 +42,6 @@ HEARTBEAT_MS = 400
 SESSION_CHECK_MS = 200
 ASK_MS = 400
 DECIDE_MS_MAX = 2000
-NOBODY = PartitionImage(replicas=(), isr=(), leader=-1, leader_epoch=-1, partition_epoch=-1)
 
 
 class Ask(NamedTuple):
@@ -92,9 +78,9 @@ class Machine(QuorumNode):
 
     # Life -------------------------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        super()._open()
-        self.broker.begin()
+    def open(self) -> None:
+        super().open()
+        self.broker.open()
 
     def on_opened(self) -> None:
         self._asked: dict[Proposal[Any], Reply] = {}
@@ -125,13 +111,13 @@ class Machine(QuorumNode):
     def catch_up(self) -> None:
         self.controller.catch_up()
 
-    def _end(self, how: str) -> None:
-        super()._end(how)
-        self.broker.on_end()
+    def end(self, how: str) -> None:
+        super().end(how)
+        self.broker.hang_up()
 
     def stop(self) -> None:
         if self.process.is_alive and not self.process.is_paused:
-            self.process.run(self.broker._close)
+            self.process.run(self.broker.close)
             super().stop()
 
     def cut_power(self) -> None:
@@ -143,15 +129,9 @@ class Machine(QuorumNode):
         self.broker.on_power_cut()
         self.broker.disk = self.disk
 
-    def _on_died(self) -> None:
-        # What is promised must survive it, so not every death is one of the whole machine.
-        if self.how_it_dies == "power" and not self.world.may_cut_power(self.broker):
-            self.how_it_dies = "kill"
-        super()._on_died()
-
-    def _after_run(self) -> None:
-        super()._after_run()
-        self.broker._after_run()
+    def after_run(self) -> None:
+        super().after_run()
+        self.broker.after_run()
 
     # Deciding ---------------------------------------------------------------------------------------------------------
 
@@ -246,29 +226,15 @@ class Broker(Node):
         self.is_leaving = False
         self.is_let_go = False
 
-    def begin(self) -> None:
-        """A new life begins."""
-        self._forget()
+    def open(self) -> None:
+        self.forget()
         # What is on the disk is still there: its mirror stays until the replica is opened again.
         self.replica = None
         self.is_leaving = self.is_let_go = False
-        self.incarnation = self.world.next_incarnation()
+        self.incarnation = next(self.world.incarnations)
         self._register()
-        self._later(HEARTBEAT_MS, self._heartbeat)
-        self._later(TICK_MS, self._tick)
-        self._later(4000, self._checkpoint)
-
-    def on_end(self) -> None:
-        for link in self.links:
-            link.break_off()
-        self.links.clear()
-        for waiting in self._waiting:
-            waiting.timer.cancel()
-        self._waiting = []
-
-    def on_power_cut(self) -> None:
-        self.is_diminished = self.is_weak = True
-        self.kept_broker_epoch = -1
+        self.later(HEARTBEAT_MS, self._heartbeat)
+        self.begin_upkeep()
 
     # Being registered -------------------------------------------------------------------------------------------------
 
@@ -286,7 +252,7 @@ class Broker(Node):
             previous_broker_epoch=self.kept_broker_epoch,
         )
         self.machine.ask(command, self._on_registration)
-        self._later(ASK_MS, self._register)
+        self.later(ASK_MS, self._register)
 
     def _on_registration(self, registration: Registration) -> None:
         if registration.code is ErrorCode.NONE and registration.epoch > self.broker_epoch:
@@ -295,7 +261,7 @@ class Broker(Node):
             self.on_image(self.machine.controller.image)
 
     def _heartbeat(self) -> None:
-        self._later(HEARTBEAT_MS, self._heartbeat)
+        self.later(HEARTBEAT_MS, self._heartbeat)
         if self.is_registered:
             offset = self.machine.controller.image.offset
             command = Heartbeat(self.node_id, self.broker_epoch, offset, wants_shut_down=self.is_leaving)
@@ -327,28 +293,11 @@ class Broker(Node):
             self._drop()
             return
         if self.replica is None:
-            self._open_replica()
+            self.open_replica()
         assert self.replica is not None
         epochs = {it.node_id: it.epoch for it in image.brokers.values()}
         self.replica.on_partition(partition, epochs, self.process.now_ms)
-        self._fetch()
-
-    def _open_replica(self) -> None:
-        mirror = Mirror()
-        data = self.world.watched(self.disk, mirror)
-        self.data, self.mirror = data, mirror
-        self.replica = open_replica(
-            data,
-            self.disk,
-            NAME,
-            self.config,
-            node_id=self.node_id,
-            outbox=self.outbox,
-            wake=self._wake,
-            settings=ReplicaSettings(lag_ms_max=self.world.lag_ms_max),
-        )
-        self._seen = (-1, -1, self.replica.high_watermark)
-        self._start_seen = self.replica.log_start_offset
+        self.fetch()
 
     def _drop(self) -> None:
         """The partition is elsewhere now: whoever waits here is told so, and its files go."""
@@ -363,11 +312,7 @@ class Broker(Node):
         self.mirror = Mirror()
         self.outbox.clear()
 
-    def _close(self) -> None:
-        if self.replica is not None:
-            super()._close()
-
-    def _send_outbox(self) -> None:
+    def send_outbox(self) -> None:
         orders, self.outbox[:] = list(self.outbox), []
         for order in orders:
             it = order.proposal
@@ -379,60 +324,4 @@ class Broker(Node):
         (it,) = results
         if it.code is not ErrorCode.NONE:
             self.world.states.reach("proposal refused")
-        if self.replica is not None:
-            self._on_altered(proposal, Answered(Altered(it.code, it.isr, it.partition_epoch)))
-
-    # Serving ----------------------------------------------------------------------------------------------------------
-
-    def serve(self, request: Produce | Consume | AskEpoch, reply: Reply) -> None:
-        if self.replica is not None:
-            super().serve(request, reply)
-        elif isinstance(request, Produce):
-            reply(Produced(request.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        elif isinstance(request, Consume):
-            reply(Consumed(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        else:
-            reply(ToldEpoch(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-
-    def _tick(self) -> None:
-        if self.replica is not None:
-            super()._tick()
-        else:
-            self._later(TICK_MS, self._tick)
-
-    def _checkpoint(self) -> None:
-        if self.replica is not None:
-            super()._checkpoint()
-        else:
-            self._later(4000, self._checkpoint)
-
-    def _on_timeout(self, number: int) -> None:
-        if self._is_fetching and number == self._fetch_number:
-            self._is_fetching = False
-            if self.replica is not None:
-                self._fetch()
-
-    def _on_answer(self, number: int, position: Any, answer: Any) -> None:
-        if self.replica is not None:
-            super()._on_answer(number, position, answer)
-        elif number == self._fetch_number:
-            self._is_fetching = False
-
-
-class Decisions(Authority):
-    """What is decided, as the world knows it: the newest image of all. It asks nobody, and nobody asks it."""
-
-    def __init__(self, world: "World") -> None:
-        self.world = self._world = world
-        self.leaders: dict[int, int] = {}
-
-    @property
-    def image(self) -> Image:
-        return self._world.newest
-
-    @property
-    def partition(self) -> PartitionImage:
-        return self._world.newest.partition(NAME) or NOBODY
-
-    def live(self) -> list[int]:
-        return self.image.live_brokers()
+        self.on_altered(proposal, Answered(Altered(it.code, it.isr, it.partition_epoch)))

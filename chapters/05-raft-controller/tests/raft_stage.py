@@ -19,20 +19,22 @@
 In a log, `1:a` is a record `a` of epoch 1, `*` a record of the quorum's own, and `|` is the high watermark.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from raft_nodes import QuorumNode, batch_of, contents, voters
+from raft_nodes import QuorumNode, voters
+from replication_nodes import batch_of, contents, shown_log
 
 from minibroker.log.errors import StorageError
 from minibroker.raft.messages import BeginQuorumEpoch, EndQuorumEpoch, Send, Vote
 from minibroker.raft.node import NotLeader, Raft
 from minibroker.raft.roles import Role
 from minibroker.raft.voters import Voter
+from minibroker.simulation import scenario
 from minibroker.wire.codes import ErrorCode
 
 
-class Stage:
-    """Plays a scenario. There is no chance: every timeout is the shortest."""
+class Stage(scenario.Stage):
+    """Plays a scenario of the quorum. There is no chance: every timeout is the shortest."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, QuorumNode] = {}
@@ -40,18 +42,6 @@ class Stage:
         self.cut: set[int] = set()
         self.now_ms = 0
         self._loses_votes = False
-
-    def play(self, text: str) -> str:
-        """The same text with what was seen now below each step."""
-        lines: list[str] = []
-        for line in text.splitlines():
-            if line.startswith("> "):
-                words = line[2:].split()
-                step: Callable[..., list[str]] = getattr(self, "on_" + words[0].replace("-", "_"))
-                lines += [line, *(f"  {it}" for it in step(*words[1:]))]
-            elif line.startswith("#") or not line:
-                lines.append(line)
-        return "\n".join(lines) + "\n"
 
     def _raft(self, word: str | int) -> Raft:
         return self.nodes[int(word)].raft
@@ -195,12 +185,9 @@ class Stage:
 
     def _state(self, node_id: int) -> str:
         raft = self._raft(node_id)
-        marks = contents(raft)
-        below = " ".join(f"{e}:{v.decode()}" for o, e, v in marks if o < raft.high_watermark)
-        above = " ".join(f"{e}:{v.decode()}" for o, e, v in marks if o >= raft.high_watermark)
         follows = f" of {raft.leader_id}" if raft.role is Role.FOLLOWER else ""
         voter = "" if raft.is_voter else ", no voter"
         if raft.role is Role.UNATTACHED and raft.voted is not None:
             voter += f", voted for {raft.voted.node_id}"
-        log = f"[{below} | {above}]".replace("[ ", "[").replace(" ]", "]")
+        log = shown_log(contents(raft), raft.high_watermark)
         return f"{node_id} {raft.role.value}{follows} in epoch {raft.epoch}{voter}  {log}"

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from raft_nodes import batch_of, directory_id
+from raft_nodes import directory_id
+from replication_nodes import batch_of
 
 from minibroker.partitions.partition import EpochEnd
 from minibroker.quorum import translating as to
