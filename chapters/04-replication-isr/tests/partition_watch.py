@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 ACKS_MIN = 500
 CALM_MS_MIN, CALM_MS_MAX = 6_000, 60_000
 
+REPLICA_STATES = ("truncation", "divergence by epoch", "ISR shrink", "ISR expansion", "proposal refused")
+LEADER_CHANGES = (
+    "leader change",
+    "leader change while the old leader is alive",
+    "leader change with batches in flight",
+)
 CODES = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "NOT_ENOUGH_REPLICAS",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "NOT_LEADER_OR_FOLLOWER",

@@ -58,7 +58,7 @@ class Producer:
         self._schedule()
 
     def _begin(self) -> None:
-        """Be a new producer, of which nobody knows anything."""
+        """Be a new producer, of which no node knows anything."""
         self.lives += 1
         self.name = self.base_name if self.lives == 1 else f"{self.base_name}.{self.lives}"
         self.producer_id = next(self.world.producer_ids) if self.is_idempotent else -1

@@ -463,7 +463,7 @@ class Node(Host):
         self._seen = (replica.leader_epoch, watermark, watermark) if leading is not None else (-1, -1, watermark)
 
     def _check_cut(self) -> None:
-        """Who is in sync never cuts off what is committed."""
+        """A replica that is in sync never cuts off what is committed."""
         cut, self.mirror.cut = self.mirror.cut, []
         self.world.states.reach("truncation")
         self.world.trace.happened(self.name, NOTE, f"cuts off {cut[0].base_offset} to {cut[-1].next_offset - 1}")
@@ -486,7 +486,7 @@ class Node(Host):
                 facts = f"{node_id} counts and has told {'nothing' if progress is None else progress.log_end_offset}"
                 raise Violation(12, f"{self.name} moves its watermark to {watermark}, {facts}")
         world.committed.extend(self.name, batches)
-        # Whoever may be elected next has it, unless its power was cut since; whatever the leader believes of it.
+        # Every node that may be elected next has it, unless its power was cut since, whatever the leader believes.
         decided = world.partition
         if decided.leader_epoch == replica.leader_epoch:
             for node in (world.nodes[node_id] for node_id in decided.isr):
@@ -549,7 +549,7 @@ class Member(Node):
             return
         self._news_offset = news.offset
         if news.broker_epochs[self.node_id] != self.broker_epoch:
-            # A registration of an earlier life has arrived after ours: nobody would listen to us any more.
+            # A registration of an earlier life has arrived after ours: the authority would refuse what we say.
             self.is_registered = False
             self._register()
             return

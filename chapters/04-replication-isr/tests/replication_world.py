@@ -12,7 +12,7 @@ from itertools import count
 from random import Random
 from typing import ClassVar
 
-from partition_watch import CODES, PartitionWatch
+from partition_watch import CODES, LEADER_CHANGES, REPLICA_STATES, PartitionWatch
 from replication_clients import Consumer, Producer
 from replication_cluster import Authority, Member, Node
 
@@ -21,17 +21,7 @@ from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import ACKS_ALL
 from minibroker.replication.authority import Election
-from minibroker.simulation.cluster import (
-    CUT,
-    ISOLATE,
-    KILL,
-    PAUSE,
-    POWER_CUT,
-    RESTART,
-    SLOW,
-    any_node,
-    die_in_mid_write,
-)
+from minibroker.simulation import cluster
 from minibroker.simulation.faults import Fault, Kind
 from minibroker.simulation.host import DEATH
 from minibroker.simulation.scheduler import Action
@@ -43,18 +33,12 @@ class World(PartitionWatch):
 
     STORM_MS = 25_000
     STATES: ClassVar[tuple[str, ...]] = (
-        "truncation",
-        "divergence by epoch",
-        "ISR shrink",
-        "ISR expansion",
-        "proposal refused",
+        *REPLICA_STATES,
         "watermark moved while an ISR change was pending",
         *CODES.values(),
         "duplicate answered",
         "producer gave up",
-        "leader change",
-        "leader change while the old leader is alive",
-        "leader change with batches in flight",
+        *LEADER_CHANGES,
         "producers restored from a snapshot",
         "log start moved",
         "log start moved on a follower",
@@ -66,22 +50,26 @@ class World(PartitionWatch):
         "offline, the most complete one elected",
     )
     KINDS: ClassVar[tuple[Kind, ...]] = (
-        KILL,
-        POWER_CUT,
-        die_in_mid_write(changes_max=12, weight=2),
-        RESTART,
-        Kind("reincarnation", any_node, (300, 2500)),
-        PAUSE,
-        CUT,
-        ISOLATE._replace(weight=1),
-        Kind("deaf leader", any_node, (1000, 4000)),
-        Kind("last replica standing", any_node, (100, 1500)),
-        SLOW,
-        Kind("elect", any_node, weight=4),
-        Kind("clock", lambda chance: (*any_node(chance), chance.choice((-60_000, -3_000, 3_000, 60_000))), (500, 8000)),
-        Kind("break client links", any_node, weight=2),
+        cluster.KILL,
+        cluster.POWER_CUT,
+        cluster.die_in_mid_write(changes_max=12, weight=2),
+        cluster.RESTART,
+        Kind("reincarnation", cluster.any_node, (300, 2500)),
+        cluster.PAUSE,
+        cluster.CUT,
+        cluster.ISOLATE._replace(weight=1),
+        Kind("deaf leader", cluster.any_node, (1000, 4000)),
+        Kind("last replica standing", cluster.any_node, (100, 1500)),
+        cluster.SLOW,
+        Kind("elect", cluster.any_node, weight=4),
+        Kind(
+            "clock",
+            lambda chance: (*cluster.any_node(chance), chance.choice((-60_000, -3_000, 3_000, 60_000))),
+            (500, 8000),
+        ),
+        Kind("break client links", cluster.any_node, weight=2),
         Kind("stop the authority", lambda chance: (chance.randrange(2),), (50, 1500)),
-        Kind("delete records", any_node, weight=1),
+        Kind("delete records", cluster.any_node, weight=1),
     )
 
     # Setting up -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Nodes that decide for themselves: each has a member of the quorum with a controller, and a broker with a replica.
+"""Nodes of a whole cluster: each has a member of the quorum with a controller, and a broker with a replica.
 
-Chapter 04's nodes are taken as they are. Only whom they ask is another: not an authority that is never lost, but
-whoever leads the quorum at the moment, and what they hear is what is decided.
+The broker is chapter 04's node. It does not ask an authority that is never lost, but the node that it takes for the
+quorum's leader, and it acts on the metadata that are committed.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ DECIDE_MS_MAX = 2000
 
 
 class Ask(NamedTuple):
-    """A command, for whoever decides."""
+    """A command for the active controller."""
 
     command: Command[Any]
 
@@ -54,7 +54,7 @@ class Ask(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What came of it."""
+    """The result of a command."""
 
     result: Any
 
@@ -65,7 +65,7 @@ class Told(NamedTuple):
 # The member of the quorum ---------------------------------------------------------------------------------------------
 
 
-class Machine(QuorumNode):
+class ControllerHost(QuorumNode):
     """A node with everything: its process runs the quorum's part, the controller, and the broker."""
 
     world: "World"
@@ -159,7 +159,7 @@ class Machine(QuorumNode):
                 self.controller.propose(balance)
 
     def on_command(self, ask: Ask, reply: Reply) -> None:
-        """Somebody asks who it believes to decide."""
+        """A broker takes this node for the active controller."""
         command = ask.command
         if isinstance(command, Heartbeat):
             known = self.controller.image.brokers.get(command.broker_id)
@@ -176,12 +176,12 @@ class Machine(QuorumNode):
         self.process.after(DECIDE_MS_MAX, partial(self._forget_asked, proposal))
 
     def _made(self) -> PartitionImage | None:
-        """The partition as it is made, if this node decides: later commands are held against that."""
+        """The partition with uncommitted changes, if this node is active: later commands are checked against that."""
         ahead = self.controller._ahead
         return None if ahead is None else ahead.partition(NAME)
 
     def _check_altered(self, command: AlterMovingPartitions, before: PartitionImage | None) -> None:
-        """An in-sync set changes only by who knows what it is."""
+        """An in-sync set changes only by a leader that knows the current one."""
         after, (change,) = self._made(), command.changes
         if before is None or after is None or before.partition_epoch == after.partition_epoch:
             return
@@ -197,10 +197,10 @@ class Machine(QuorumNode):
             reply(Told(proposal.result))
 
     def ask(self, command: Command[Any], then: Callable[[Any], None]) -> None:
-        """Ask whoever this node takes for the leader; an answer may never come."""
+        """Ask the node that this one takes for the leader; an answer may never come."""
         target = self.world.quorum.get(self.raft.leader_id)
         if target is not None:
-            assert isinstance(target, Machine)
+            assert isinstance(target, ControllerHost)
             request = Ask(command)
             self.world.network.ask(
                 self.process,
@@ -219,7 +219,7 @@ class Broker(Node):
 
     world: "World"
 
-    def __init__(self, world: "World", machine: Machine, config: TopicConfig) -> None:
+    def __init__(self, world: "World", machine: ControllerHost, config: TopicConfig) -> None:
         super().__init__(world, machine.node_id, config)
         self.machine = machine
         self.process, self.disk = machine.process, machine.disk
@@ -277,12 +277,12 @@ class Broker(Node):
 
     def on_image(self, image: Image) -> None:
         """What is decided by now: open, follow, lead, or let go."""
-        # Who does not know yet that it was registered would act on what was before.
+        # A broker that does not know yet of its registration would act on older metadata.
         known = image.brokers.get(self.node_id)
         if not self.is_registered or known is None or image.offset < self.broker_epoch:
             return
         if known.epoch != self.broker_epoch:
-            # A registration of an earlier life has arrived after ours: nobody would listen to us any more.
+            # A registration of an earlier life has arrived after ours: the controller would refuse what we say.
             self.is_registered = False
             self._register()
             return
@@ -300,7 +300,7 @@ class Broker(Node):
         self.fetch()
 
     def _drop(self) -> None:
-        """The partition is elsewhere now: whoever waits here is told so, and its files go."""
+        """The partition is elsewhere now: clients that wait here are told so, and its files go."""
         if self.replica is None:
             return
         self.replica.retire()

@@ -1,13 +1,14 @@
-"""The world of the controller: who decides may change at any time, and partitions must not notice.
+"""The world of the controller: the active one may change at any time, and partitions must not notice.
 
     python -m minibroker.simulation controller_world --path chapters/05-raft-controller/tests --seeds 1000
 
-Every node votes, or observes, and is a broker. The quorum decides who is alive and who leads; the partition is chapter
-04's, with its producers, its consumers, and its invariants. Those of the quorum hold as well, and what ties them:
+Every node is a voter or an observer, and a broker. The quorum decides which brokers are alive and which lead. The
+partition is chapter 04's, with its producers, its consumers, and its invariants. Those of the quorum hold as well, and
+what ties them:
 
-    10  a partition's leader epoch has one leader, who is not fenced
+    10  a partition's leader epoch has one leader, which is not fenced
     11  the metadata are the same on all nodes at the same offset
-    13  a partition's epochs only rise, and who joins the in-sync replicas has caught up
+    13  a partition's epochs only rise, and a replica that joins the in-sync replicas has caught up
 """
 
 from collections.abc import Mapping
@@ -15,8 +16,8 @@ from functools import partial
 from random import Random
 from typing import Any, ClassVar
 
-from controller_cluster import Broker, Machine
-from partition_watch import CODES, PartitionWatch
+from controller_cluster import Broker, ControllerHost
+from partition_watch import CODES, LEADER_CHANGES, REPLICA_STATES, PartitionWatch
 from quorum_watch import QuorumWatch, voter_of
 from raft_cluster import QuorumNode
 from replication_clients import Consumer, Producer
@@ -31,8 +32,8 @@ from minibroker.metadata.image import Image, PartitionImage
 from minibroker.partitions.partition import ACKS_ALL
 from minibroker.raft.voters import VoterSet
 from minibroker.replication.authority import Election
+from minibroker.simulation import cluster
 from minibroker.simulation.checker import Violation
-from minibroker.simulation.cluster import CUT, ISOLATE, KILL, PAUSE, POWER_CUT, SLOW, any_node, die_in_mid_write
 from minibroker.simulation.faults import Fault, Kind
 from minibroker.simulation.host import DEATH
 from minibroker.simulation.scheduler import Action
@@ -51,20 +52,14 @@ class _Some(States):
 
 
 class World(PartitionWatch, QuorumWatch):
-    """Three to five nodes, one partition, producers and consumers; no node is never lost."""
+    """Three to five nodes, one partition, producers and consumers; any node may be lost."""
 
     STORM_MS = 25_000
     STATES: ClassVar[tuple[str, ...]] = (
-        "truncation",
-        "divergence by epoch",
-        "ISR shrink",
-        "ISR expansion",
-        "proposal refused",
+        *REPLICA_STATES,
         *CODES.values(),
         "duplicate answered",
-        "leader change",
-        "leader change while the old leader is alive",
-        "leader change with batches in flight",
+        *LEADER_CHANGES,
         "unclean registration",
         "stale incarnation refused",
         DEATH,
@@ -83,26 +78,26 @@ class World(PartitionWatch, QuorumWatch):
         "log forgets what is in a snapshot",
     )
     KINDS: ClassVar[tuple[Kind, ...]] = (
-        KILL,
-        POWER_CUT,
-        die_in_mid_write(changes_max=16, weight=2),
-        Kind("leave", any_node, (20, 1000), 2),
-        PAUSE,
-        CUT,
-        ISOLATE,
-        SLOW,
-        Kind("elect", any_node, weight=2),
-        Kind("break client links", any_node),
-        Kind("move", lambda chance: (*any_node(chance), *any_node(chance)), weight=3),
-        Kind("reincarnation", any_node, (300, 2500)),
-        Kind("lose disk", any_node, (50, 3000)),
-        Kind("snapshot", any_node),
+        cluster.KILL,
+        cluster.POWER_CUT,
+        cluster.die_in_mid_write(changes_max=16, weight=2),
+        Kind("leave", cluster.any_node, (20, 1000), 2),
+        cluster.PAUSE,
+        cluster.CUT,
+        cluster.ISOLATE,
+        cluster.SLOW,
+        Kind("elect", cluster.any_node, weight=2),
+        Kind("break client links", cluster.any_node),
+        Kind("move", lambda chance: (*cluster.any_node(chance), *cluster.any_node(chance)), weight=3),
+        Kind("reincarnation", cluster.any_node, (300, 2500)),
+        Kind("lose disk", cluster.any_node, (50, 3000)),
+        Kind("snapshot", cluster.any_node),
     )
 
     # Setting up -------------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """All nodes start; there is no topic until somebody decides."""
+        """All nodes start; there is no topic until a controller is active."""
         self.states = _Some(self.STATES)
         chance = self.chance("build")
         size = chance.choice((3, 4, 4, 5))
@@ -116,7 +111,7 @@ class World(PartitionWatch, QuorumWatch):
         self.newest = Image()
         self.images: dict[int, Image] = {}
         self.last_partition: PartitionImage | None = None
-        machines = {number: Machine(self, number) for number in range(1, size + 1)}
+        machines = {number: ControllerHost(self, number) for number in range(1, size + 1)}
         self.machines = machines
         self.quorum = dict(machines)
         brokers = {number: Broker(self, machine, self.config) for number, machine in machines.items()}
@@ -132,7 +127,7 @@ class World(PartitionWatch, QuorumWatch):
         self.consumers = [Consumer(self, "c1")]
         self.scheduler.after(self.reaction_ms, self._operate)
 
-    def hosts(self) -> Mapping[int, Machine]:
+    def hosts(self) -> Mapping[int, ControllerHost]:
         return self.machines
 
     def _broker(self, node_id: int) -> Broker:
@@ -150,7 +145,7 @@ class World(PartitionWatch, QuorumWatch):
     def elect(self, live: list[int], kind: Election = Election.PREFERRED) -> None:
         self._propose(ElectMovingLeaders([NAME], live=live, node=NODE_CONFIG, kind=kind))
 
-    def on_image(self, machine: Machine, image: Image) -> None:
+    def on_image(self, machine: ControllerHost, image: Image) -> None:
         """A node has folded what is decided up to an offset."""
         known = self.images.setdefault(image.offset, image)
         if known is not image and known != image:
@@ -204,24 +199,24 @@ class World(PartitionWatch, QuorumWatch):
 
     # Faults -----------------------------------------------------------------------------------------------------------
 
-    def host_hit(self, fault: Fault) -> Machine:
+    def host_hit(self, fault: Fault) -> ControllerHost:
         """The controller and the partition's leader are hit more often than others."""
         number = int(fault.arguments[0])
-        hit = {0: self.decider(), 1: self.machines.get(self.partition.leader)}.get(number % 4)
+        hit = {0: self.active_host(), 1: self.machines.get(self.partition.leader)}.get(number % 4)
         return hit or self.machines[1 + number // 4 % len(self.machines)]
 
-    def decider(self) -> Machine | None:
-        """Who decides, if somebody does."""
+    def active_host(self) -> ControllerHost | None:
+        """The node whose controller is active, if there is one."""
         found = [it for it in self.machines.values() if it.process.is_alive and it.controller.is_active]
         return max(found, key=lambda it: it.raft.epoch, default=None)
 
     def _propose(self, command: Command[Any]) -> None:
-        decider = self.decider()
-        if decider is not None:
-            decider.process.run(partial(_propose_to, decider, command))
+        active = self.active_host()
+        if active is not None:
+            active.process.run(partial(_propose_to, active, command))
 
     def on_leave(self, fault: Fault) -> Action:
-        """A controlled shutdown: others lead first, then it goes."""
+        """A controlled shutdown: other brokers lead first, then the node stops."""
         machine = self.host_hit(fault)
         life = machine.process.lives
         machine.broker.is_leaving = True
@@ -243,6 +238,7 @@ class World(PartitionWatch, QuorumWatch):
         return lambda: None
 
     def on_move(self, fault: Fault) -> None:
+        """The partition is moved to other brokers."""
         if any(node.is_weak for node in self.nodes.values()) or self.newest.partition(NAME) is None:
             return
         chance = Random(int(fault.arguments[0]))
@@ -268,12 +264,12 @@ class World(PartitionWatch, QuorumWatch):
     # The operator -----------------------------------------------------------------------------------------------------
 
     def _operate(self) -> None:
-        """Somebody looks after the cluster: makes the topic, mends the voters, and helps where nobody is in sync."""
+        """An operator makes the topic, mends the set of voters, and elects a leader where no replica is in sync."""
         self.scheduler.after(self.reaction_ms, self._operate)
-        decider = self.decider()
-        if decider is None:
+        active = self.active_host()
+        if active is None:
             return
-        decider.process.run(partial(self.look_after_voters, decider))
+        active.process.run(partial(self.look_after_voters, active))
         partition = self.newest.partition(NAME)
         if partition is None:
             self._create(self.live())
@@ -302,5 +298,5 @@ class World(PartitionWatch, QuorumWatch):
         return super().missing()
 
 
-def _propose_to(decider: Machine, command: Command[Any]) -> None:
-    decider.controller.propose(command)
+def _propose_to(active: ControllerHost, command: Command[Any]) -> None:
+    active.controller.propose(command)

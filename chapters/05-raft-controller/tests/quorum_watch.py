@@ -188,7 +188,7 @@ class QuorumWatch(ClusterWorld):
             raise Violation(11, f"{name} has folded {state}, others {self.digests[state.end_offset]}")
 
     def quorum_leader(self) -> "QuorumNode | None":
-        """Who leads the newest epoch."""
+        """The leader of the newest epoch, if there is one."""
         found = [it for it in self.quorum.values() if it.process.is_alive and it.raft.is_leader]
         return max(found, key=lambda it: it.raft.epoch, default=None)
 
@@ -206,7 +206,7 @@ class QuorumWatch(ClusterWorld):
         return True
 
     def has_majority(self, voters: VoterSet, *, without: int = -1) -> bool:
-        """Whether enough voters of a set have their disks. An operator who makes another set has nobody left."""
+        """Whether enough voters of a set have their disks. Without them, a new set could decide nothing."""
         kept = [it for it in voters if it != without and self.quorum[it].key in voters]
         return len(kept) >= voters.majority
 

@@ -14,20 +14,8 @@ from replication_nodes import batch_of
 
 from minibroker.log.batch import batches
 from minibroker.partitions.store import METADATA
+from minibroker.raft import messages
 from minibroker.raft.election import Ballot
-from minibroker.raft.messages import (
-    BeginQuorumEpoch,
-    EndQuorumEpoch,
-    Fetch,
-    Fetched,
-    FetchSnapshot,
-    Heard,
-    Send,
-    SnapshotFetched,
-    SnapshotId,
-    Vote,
-    Voted,
-)
 from minibroker.raft.node import NotLeader
 from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
@@ -152,7 +140,7 @@ class QuorumNode(Host):
             self.state = State.of(self.snapshots.latest.end_offset, list(self.snapshots.values()))
 
     def lose_disk(self) -> None:
-        """The disk is gone, and with it all promises: it comes back as somebody else."""
+        """The disk is gone, and with it all promises: the node comes back as another voter."""
         if self.process.is_alive:
             self.end("disk lost")
         self.world.lost[self.key] = (self.mirror, self.raft.log.log_start_offset)
@@ -181,7 +169,7 @@ class QuorumNode(Host):
             self._check_quorum()
         self.process.after(min(max(self.raft.next_deadline_ms - now_ms, 1), TICK_MS_MAX), self._tick)
 
-    def _send(self, sends: list[Send]) -> None:
+    def _send(self, sends: list[messages.Send]) -> None:
         for node_id, message in sends:
             other = self.world.quorum[node_id]
             self.world.network.ask(
@@ -192,32 +180,34 @@ class QuorumNode(Host):
                 partial(self._on_answer, node_id, message),
             )
 
-    def on_message(self, message: Vote | BeginQuorumEpoch | EndQuorumEpoch, reply: Reply) -> None:
+    def on_message(
+        self, message: messages.Vote | messages.BeginQuorumEpoch | messages.EndQuorumEpoch, reply: Reply
+    ) -> None:
         now_ms = self.process.now_ms
-        if isinstance(message, Vote):
+        if isinstance(message, messages.Vote):
             voted = self.raft.on_vote(message, now_ms)
             if voted.is_granted and not message.is_pre_vote:
                 self.world.on_vote(self.key, message.epoch, message.candidate)
             reply(Said(voted))
-        elif isinstance(message, BeginQuorumEpoch):
+        elif isinstance(message, messages.BeginQuorumEpoch):
             reply(Said(self.raft.on_begin(message, now_ms)))
         else:
             reply(Said(self.raft.on_end(message, now_ms)))
 
     def _on_answer(self, node_id: int, message: object, said: Said) -> None:
         answer = said.message
-        if isinstance(answer, Voted):
-            assert isinstance(message, Vote)
+        if isinstance(answer, messages.Voted):
+            assert isinstance(message, messages.Vote)
             self._send(self.raft.on_voted(node_id, message, answer, self.process.now_ms))
         else:
-            assert isinstance(answer, Heard)
+            assert isinstance(answer, messages.Heard)
             self.raft.on_heard(answer, self.process.now_ms)
 
     def _fetch(self) -> None:
         """Keep one fetch under way."""
         if self._is_fetching:
             return
-        request: Fetch | FetchSnapshot | None
+        request: messages.Fetch | messages.FetchSnapshot | None
         target = self.raft.target()
         request = self.raft.snapshot_position(self.snapshots.received(self.raft.snapshot_wanted, target))
         if request is None:
@@ -243,27 +233,29 @@ class QuorumNode(Host):
             self.raft.on_unanswered()
             self._fetch()
 
-    def _on_fetched(self, number: int, source: int, request: Fetch | FetchSnapshot, said: Said) -> None:
+    def _on_fetched(
+        self, number: int, source: int, request: messages.Fetch | messages.FetchSnapshot, said: Said
+    ) -> None:
         answer = said.message
-        assert isinstance(answer, Fetched | SnapshotFetched)
+        assert isinstance(answer, messages.Fetched | messages.SnapshotFetched)
         # An answer that comes after its time is out is an answer all the same.
         is_last = number == self._fetch_number
         if is_last:
             self._is_fetching = False
-        if isinstance(answer, Fetched):
-            assert isinstance(request, Fetch)
+        if isinstance(answer, messages.Fetched):
+            assert isinstance(request, messages.Fetch)
             if answer.diverging is not None:
                 self.world.states.reach("divergence")
             self.raft.on_fetched(request, answer, self.process.now_ms)
         else:
-            assert isinstance(request, FetchSnapshot)
+            assert isinstance(request, messages.FetchSnapshot)
             self._on_piece(source, request, answer)
         if is_last and answer.code is ErrorCode.NONE:
             self._fetch()
         elif is_last:
             self.later(40, self._fetch)
 
-    def _on_piece(self, source: int, request: FetchSnapshot, found: SnapshotFetched) -> None:
+    def _on_piece(self, source: int, request: messages.FetchSnapshot, found: messages.SnapshotFetched) -> None:
         if found.code is ErrorCode.SNAPSHOT_NOT_FOUND:
             self.snapshots.give_up()
         if not self.raft.on_snapshot_fetched(found, self.process.now_ms):
@@ -274,15 +266,15 @@ class QuorumNode(Host):
             self.world.states.reach("snapshot taken over")
             self.on_snapshot_taken(request.snapshot)
 
-    def on_snapshot_taken(self, snapshot: SnapshotId) -> None:
+    def on_snapshot_taken(self, snapshot: messages.SnapshotId) -> None:
         self.state = State.of(snapshot.end_offset, list(self.snapshots.values()))
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
-    def on_fetch(self, request: Fetch | FetchSnapshot, reply: Reply) -> None:
+    def on_fetch(self, request: messages.Fetch | messages.FetchSnapshot, reply: Reply) -> None:
         if self.raft.is_leader and request.epoch == self.raft.epoch:
             self.heard_ms[request.replica] = self.world.scheduler.now_ms
-        if isinstance(request, FetchSnapshot):
+        if isinstance(request, messages.FetchSnapshot):
             reply(Said(self._piece(request)))
             return
         bytes_max, now_ms = self.chance.choice(self.world.quorum_fetch_bytes), self.process.now_ms
@@ -300,13 +292,13 @@ class QuorumNode(Host):
         if not attempt():
             self.wait(attempt, FETCH_WAIT_MS, lambda: attempt(is_last=True))
 
-    def _piece(self, request: FetchSnapshot) -> SnapshotFetched:
+    def _piece(self, request: messages.FetchSnapshot) -> messages.SnapshotFetched:
         code, raft = self.raft.on_fetch_snapshot(request, self.process.now_ms), self.raft
         piece = self.snapshots.piece(request.snapshot, request.position, SNAPSHOT_PIECE_BYTES)
         if code is ErrorCode.NONE and piece is None:
             code = ErrorCode.SNAPSHOT_NOT_FOUND
         size, data = piece if code is ErrorCode.NONE and piece is not None else (0, b"")
-        return SnapshotFetched(code, raft.epoch, raft.leader_id, size, request.position, data)
+        return messages.SnapshotFetched(code, raft.epoch, raft.leader_id, size, request.position, data)
 
     def serve(self, request: Append, reply: Reply) -> None:
         """A client appends: it is told when that is decided."""
@@ -361,7 +353,7 @@ class QuorumNode(Host):
         end_offset, values = self.folded()
         if end_offset - (0 if latest is None else latest.end_offset) <= at_least:
             return
-        snapshot = SnapshotId(end_offset, raft.epochs.epoch_of(end_offset - 1))
+        snapshot = messages.SnapshotId(end_offset, raft.epochs.epoch_of(end_offset - 1))
         self.snapshots.write(snapshot, raft.voters_at(end_offset), values, timestamp=0)
         raft.forget_before(snapshot)
         self.world.states.reach("log forgets what is in a snapshot")

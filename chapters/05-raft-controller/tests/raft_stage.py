@@ -4,13 +4,13 @@
     > time-out 1                 node 1 has waited for a leader in vain: it asks for votes, and all who are up answer
     > time-out 1 to 2            only node 2 hears it
     > time-out 1 unanswered      votes are given, but word of them does not arrive
-    > impatient 2 3              these have heard of no leader for too long, and say so to nobody
+    > impatient 2 3              these have heard of no leader for too long, and send nothing
     > append 1 a b               node 1, the leader, appends a batch
     > fetch 2 / fetch 2 3        these nodes fetch once, each from whom it would ask
     > kill 1 / start 1           the process dies; it starts again on its disk
     > lose-disk 1                it is down, and its disk is replaced by an empty one
     > fail-disk 1                from now on every flush fails
-    > cut 1 / heal 1             nobody hears node 1, and it hears nobody
+    > cut 1 / heal 1             no node hears node 1, and it hears no node
     > alone 1                    node 1 has heard of no majority for too long
     > resign 1                   node 1 is shut down in order
     > add-voter 1 3 / remove-voter 1 3      node 1, the leader, changes the set of voters
@@ -73,7 +73,7 @@ class Stage(scenario.Stage):
         return [self._state(int(word)) for word in words]
 
     def _carry(self, source: int, sends: Sequence[Send], hearers: set[int]) -> list[str]:
-        """Bring messages and answers about, until nobody has anything to say."""
+        """Bring messages and answers about, until no node has anything to say."""
         lines: list[str] = []
         queue = list(sends)
         while queue:

@@ -20,18 +20,8 @@ from raft_cluster import Append, Appended, QuorumNode
 
 from minibroker.log.batch import Batch
 from minibroker.raft.voters import VoterKey, VoterSet
+from minibroker.simulation import cluster
 from minibroker.simulation.checker import LIVENESS, Violation
-from minibroker.simulation.cluster import (
-    CUT,
-    ISOLATE,
-    KILL,
-    PAUSE,
-    POWER_CUT,
-    RESTART,
-    SLOW,
-    any_node,
-    die_in_mid_write,
-)
 from minibroker.simulation.faults import Fault, Kind
 from minibroker.simulation.history import Acked, Invoked, Promise, Unknown, Value
 from minibroker.simulation.host import DEATH
@@ -63,20 +53,20 @@ class World(QuorumWatch):
         "two leaders at a time",
     )
     KINDS: ClassVar[tuple[Kind, ...]] = (
-        KILL,
-        POWER_CUT,
+        cluster.KILL,
+        cluster.POWER_CUT,
         Kind("power cut of all", lambda _chance: (), (50, 2000)),
-        die_in_mid_write(changes_max=16, weight=3),
-        RESTART,
-        PAUSE,
-        CUT,
-        ISOLATE,
-        SLOW,
-        Kind("clock", lambda chance: (*any_node(chance), chance.choice((300, 2_000, 60_000)))),
-        Kind("lose disk", any_node, (50, 3000), 2),
-        Kind("change voters", any_node, weight=2),
-        Kind("change voters twice", lambda chance: (*any_node(chance), *any_node(chance))),
-        Kind("snapshot", any_node),
+        cluster.die_in_mid_write(changes_max=16, weight=3),
+        cluster.RESTART,
+        cluster.PAUSE,
+        cluster.CUT,
+        cluster.ISOLATE,
+        cluster.SLOW,
+        Kind("clock", lambda chance: (*cluster.any_node(chance), chance.choice((300, 2_000, 60_000)))),
+        Kind("lose disk", cluster.any_node, (50, 3000), 2),
+        Kind("change voters", cluster.any_node, weight=2),
+        Kind("change voters twice", lambda chance: (*cluster.any_node(chance), *cluster.any_node(chance))),
+        Kind("snapshot", cluster.any_node),
     )
 
     # Setting up -------------------------------------------------------------------------------------------------------
@@ -123,6 +113,7 @@ class World(QuorumWatch):
         return leader if leader is not None and number % 3 == 0 else self.quorum[1 + number // 3 % len(self.quorum)]
 
     def on_power_cut_of_all(self, _fault: Fault) -> Action:
+        """All machines lose power at once."""
         for node in self.quorum.values():
             node.cut_power()
         return self._start_all
@@ -132,7 +123,7 @@ class World(QuorumWatch):
             node.start()
 
     def on_clock(self, fault: Fault) -> None:
-        # A clock that only goes forward leaps: as if the machine had slept.
+        """A node's clock leaps, as if the machine had slept; it never goes back."""
         self.host_hit(fault).process.clock_error_ms += int(fault.arguments[1])
 
     def on_change_voters(self, fault: Fault) -> None:
@@ -159,6 +150,7 @@ class World(QuorumWatch):
             self.states.reach("leader removed")
 
     def _operate(self) -> None:
+        """An operator looks after the set of voters."""
         self.scheduler.after(OPERATOR_MS, self._operate)
         leader = self.quorum_leader()
         if leader is not None:
@@ -203,7 +195,7 @@ class World(QuorumWatch):
 
 
 class Client:
-    """Appends one batch after the other, each once. Who has no answer in time does not know what became of it."""
+    """Appends one batch after the other, each once. Without an answer in time it does not know what became of it."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
