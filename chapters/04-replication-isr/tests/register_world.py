@@ -19,19 +19,23 @@ WRITE_MS = 3
 TIMEOUT_MS = 200
 
 
-class Write(NamedTuple):
+class Spoken(NamedTuple):
+    """A request to write a value, or the answer with its offset; a trace shows the text."""
+
+    text: str
     value: Value
+    offset: int = -1
 
     def __str__(self) -> str:
-        return f"write {self.value}"
+        return self.text
 
 
-class Written(NamedTuple):
-    value: Value
-    offset: int
+def write(value: Value) -> Spoken:
+    return Spoken(f"write {value}", value)
 
-    def __str__(self) -> str:
-        return f"{self.value} is at {self.offset}"
+
+def written(value: Value, offset: int) -> Spoken:
+    return Spoken(f"{value} is at {offset}", value, offset)
 
 
 class Server:
@@ -42,34 +46,34 @@ class Server:
         self.log: list[Value] = []
         self.world = world
 
-    def serve(self, request: Write, reply: Callable[[Written], None]) -> None:
+    def serve(self, request: Spoken, reply: Callable[[Spoken], None]) -> None:
         if request.value in self.log:
             self.world.states.reach("retry")
-            reply(Written(request.value, self.log.index(request.value)))
+            reply(written(request.value, self.log.index(request.value)))
         else:
             self.process.after(WRITE_MS, partial(self.write, request.value, reply))
 
-    def write(self, value: Value, reply: Callable[[Written], None]) -> None:
+    def write(self, value: Value, reply: Callable[[Spoken], None]) -> None:
         if value not in self.log:
             self.log.append(value)
             self.world.trace.happened("server", MARK, f"end {len(self.log)}")
-        reply(Written(value, self.log.index(value)))
+        reply(written(value, self.log.index(value)))
 
 
 class Forgetful(Server):
-    def serve(self, request: Write, reply: Callable[[Written], None]) -> None:
+    def serve(self, request: Spoken, reply: Callable[[Spoken], None]) -> None:
         if request.value not in self.log:
-            reply(Written(request.value, len(self.log)))
-        super().serve(request, reply if request.value in self.log else lambda _written: None)
+            reply(written(request.value, len(self.log)))
+        super().serve(request, reply if request.value in self.log else lambda _spoken: None)
 
 
 class Stuttering(Server):
-    def serve(self, request: Write, reply: Callable[[Written], None]) -> None:
+    def serve(self, request: Spoken, reply: Callable[[Spoken], None]) -> None:
         self.process.after(WRITE_MS, partial(self.write, request.value, reply))
 
-    def write(self, value: Value, reply: Callable[[Written], None]) -> None:
+    def write(self, value: Value, reply: Callable[[Spoken], None]) -> None:
         self.log.append(value)
-        reply(Written(value, len(self.log) - 1))
+        reply(written(value, len(self.log) - 1))
 
 
 class Client:
@@ -103,7 +107,7 @@ class Client:
                 on_answer=self.on_answer,
                 on_broken=lambda: None,
             )
-        self.link.send(Write(self.value))
+        self.link.send(write(self.value))
         self.process.after(TIMEOUT_MS, partial(self.on_timeout, self.value))
 
     def on_timeout(self, value: Value) -> None:
@@ -111,9 +115,9 @@ class Client:
             self.link.break_off()
             self.send()
 
-    def on_answer(self, written: Written) -> None:
-        if written.value == self.value:
-            self.world.history.record(Acked(self.world.scheduler.now_ms, written.value, written.offset))
+    def on_answer(self, answer: Spoken) -> None:
+        if answer.value == self.value:
+            self.world.history.record(Acked(self.world.scheduler.now_ms, answer.value, answer.offset))
             self.next()
 
 

@@ -8,6 +8,7 @@ looks for every bug anew, in 500 seeds at most, and prints the table.
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,13 +169,8 @@ _ON_FETCHED = Replica.on_fetched
 # The bugs -------------------------------------------------------------------------------------------------------------
 
 
-def _bug(name: str, *patches: tuple[Any, str, Any], seed: int, invariant: int | None) -> Bug:
-    return Bug(name, patches, world=World, seed=seed, invariant=invariant)
-
-
-def _shown(name: str, *patches: tuple[Any, str, Any], by: str) -> Bug:
-    return Bug(name, patches, scenario=SCENARIOS / f"{by}.txt", stage=Stage)
-
+_bug = partial(Bug.in_world, World)
+_shown = partial(Bug.in_scenario, Stage, SCENARIOS)
 
 BUGS = (
     _bug("acknowledged before the watermark", (Replica, "verdict", _acks_at_once), seed=1, invariant=2),

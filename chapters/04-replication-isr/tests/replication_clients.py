@@ -4,7 +4,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from replication_cluster import AskEpoch, Consume, Consumed, Produce, Produced, ToldEpoch
+from replication_messages import AskEpoch, Consume, Consumed, Produce, Produced, ToldEpoch
 from replication_nodes import batch_of
 
 from minibroker.log.batch import batches
@@ -16,7 +16,7 @@ from minibroker.simulation.process import Process
 from minibroker.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
-    from replication_world import World
+    from partition_watch import PartitionWatch
 
 REQUEST_TIMEOUT_MS = 1800
 IN_FLIGHT_MAX = 5
@@ -41,7 +41,7 @@ class Outgoing:
 class Producer:
     """Sends batches, several at a time, and each again and again until it knows what became of it."""
 
-    def __init__(self, world: "World", name: str, *, acks: int, is_idempotent: bool) -> None:
+    def __init__(self, world: "PartitionWatch", name: str, *, acks: int, is_idempotent: bool) -> None:
         self.world = world
         self.base_name = name
         self.acks = acks
@@ -58,10 +58,10 @@ class Producer:
         self._schedule()
 
     def _begin(self) -> None:
-        """Be a new producer, of which nobody knows anything."""
+        """Be a new producer, of which no node knows anything."""
         self.lives += 1
         self.name = self.base_name if self.lives == 1 else f"{self.base_name}.{self.lives}"
-        self.producer_id = self.world.next_producer_id() if self.is_idempotent else -1
+        self.producer_id = next(self.world.producer_ids) if self.is_idempotent else -1
         self.world.promises[self.name] = Promise(is_durable=self.acks == ACKS_ALL, is_idempotent=self.is_idempotent)
         self.window: deque[Outgoing] = deque()
         self.sequence = 0
@@ -190,7 +190,7 @@ class Producer:
 class Consumer:
     """Reads from the beginning, follows the leader, and asks a new one whether it still has what was read (KIP-320)."""
 
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, world: "PartitionWatch", name: str) -> None:
         self.world = world
         self.name = name
         self.chance = world.chance(name)
@@ -214,7 +214,7 @@ class Consumer:
         node = self.world.guess_leader(self.chance)
         if node is None:
             return
-        leader_epoch = self.world.authority.partition.leader_epoch
+        leader_epoch = self.world.partition.leader_epoch
         self.asked += 1
         if self.last_epoch >= 0 and leader_epoch != self.validated_epoch:
             request: Consume | AskEpoch = AskEpoch(self.last_epoch, leader_epoch)

@@ -1,47 +1,58 @@
 """The nodes of the simulated cluster: the real log, companions, replica and authority, on simulated disks.
 
-What stands here is the driver, as small as it can be: it carries messages, lets requests wait, and keeps time. And it
-watches: `Committed` knows what was ever below a high watermark, and every replica is held against it after every event.
+What stands here is the driver, as small as it can be: it carries messages, lets requests wait, and keeps time. After
+every event each replica is checked against what `partition_watch` knows.
 """
 
 import itertools
-from bisect import bisect_left
-from collections.abc import Callable
+from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from replication_nodes import AuthorityNode, answer_fetch
+from partition_watch import Held, Mirror, PartitionWatch, WatchedDirectory
+from replication_messages import (
+    Answered,
+    AskEpoch,
+    Consume,
+    Consumed,
+    Fetch,
+    FetchAnswer,
+    News,
+    Produce,
+    Produced,
+    Propose,
+    Register,
+    Registered,
+    Start,
+    ToldEpoch,
+)
+from replication_nodes import NAME, AuthorityNode, answer_fetch
 
-from minibroker.log.batch import NO_OFFSET, BatchHeader
+from minibroker.log.batch import NO_OFFSET
 from minibroker.log.errors import LogError
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.configs import NodeConfig, TopicConfig
-from minibroker.metadata.image import Image, PartitionImage
+from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import CONSUMER, Appended, EpochEnd
+from minibroker.partitions.partition import CONSUMER, Appended
 from minibroker.partitions.store import METADATA
 from minibroker.replication.authority import Election, ElectLeaders
-from minibroker.replication.follower import Fetched, Position
-from minibroker.replication.leader import Altered, IsrProposal
+from minibroker.replication.follower import Position
+from minibroker.replication.leader import IsrProposal
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import AlterIsr, Replica, ReplicaSettings
-from minibroker.segments.checkpoint import TopicPartition
-from minibroker.segments.companions import Companion
-from minibroker.segments.config import LogConfig
 from minibroker.segments.directory import DataDirectory
-from minibroker.segments.segmented import SegmentedLog
-from minibroker.simulation.checker import Violation
+from minibroker.simulation.checker import LIVENESS, Violation
 from minibroker.simulation.disk import Disk
-from minibroker.simulation.links import Link, Reply
+from minibroker.simulation.host import Host
+from minibroker.simulation.links import Reply
 from minibroker.simulation.process import Process
-from minibroker.simulation.scheduler import Action, Timer
 from minibroker.simulation.trace import BAND, MARK, NOTE
 from minibroker.wire.codes import ErrorCode
 
 if TYPE_CHECKING:
     from replication_world import World
 
-NAME = TopicPartition("orders", 0)
 NODE_CONFIG = NodeConfig()
 
 FETCH_WAIT_MS = 400
@@ -50,254 +61,8 @@ PRODUCE_TIMEOUT_MS = 1500
 REGISTER_RETRY_MS = 300
 NEWS_EVERY_MS = 500
 TICK_MS = 250
+CHECKPOINT_MS = 4000
 SETTLED_AFTER = 1000  # turns of trying what waits: one that wakes another ends after a few
-
-
-# What nodes say to each other -----------------------------------------------------------------------------------------
-
-
-class Register(NamedTuple):
-    node_id: int
-    incarnation: int
-    previous_broker_epoch: int
-
-    def __str__(self) -> str:
-        return f"register incarnation {self.incarnation}, was {self.previous_broker_epoch}"
-
-
-class News(NamedTuple):
-    """What the authority has decided, as of one offset of its log."""
-
-    offset: int
-    partition: PartitionImage
-    broker_epochs: dict[int, int]
-
-    def __str__(self) -> str:
-        it = self.partition
-        return f"leader {it.leader} epoch {it.leader_epoch}, ISR {list(it.isr)} v{it.partition_epoch}"
-
-
-class Registered(NamedTuple):
-    broker_epoch: int
-    news: News
-
-    def __str__(self) -> str:
-        return f"broker epoch {self.broker_epoch}; {self.news}"
-
-
-class Propose(NamedTuple):
-    broker_epoch: int
-    proposal: IsrProposal
-
-    def __str__(self) -> str:
-        return f"propose ISR {list(self.proposal.members)} on v{self.proposal.partition_epoch}"
-
-
-class Answered(NamedTuple):
-    altered: Altered
-
-    def __str__(self) -> str:
-        if self.altered.code is not ErrorCode.NONE:
-            return self.altered.code.name
-        return f"ISR {list(self.altered.isr)} v{self.altered.partition_epoch}"
-
-
-class Fetch(NamedTuple):
-    position: Position
-    broker_epoch: int
-    bytes_max: int
-
-    def __str__(self) -> str:
-        if self.position.is_lost:
-            return "where does the log start?"
-        return f"fetch {self.position.fetch_offset} in epoch {self.position.leader_epoch}"
-
-
-class FetchAnswer(NamedTuple):
-    fetched: Fetched
-
-    def __str__(self) -> str:
-        it = self.fetched
-        if it.code is not ErrorCode.NONE:
-            return it.code.name
-        if it.diverging is not None:
-            return f"epoch {it.diverging.epoch} ends at {it.diverging.end_offset}"
-        return f"{len(it.records)} bytes, watermark {it.high_watermark}"
-
-
-class Start(NamedTuple):
-    log_start_offset: int
-
-    def __str__(self) -> str:
-        return f"the log starts at {self.log_start_offset}"
-
-
-class Produce(NamedTuple):
-    label: str
-    number: int
-    batch: bytes
-    acks: int
-
-    def __str__(self) -> str:
-        return f"produce {self.label}"
-
-
-class Produced(NamedTuple):
-    number: int
-    code: ErrorCode
-    base_offset: int = NO_OFFSET
-
-    def __str__(self) -> str:
-        return f"at {self.base_offset}" if self.code is ErrorCode.NONE else self.code.name
-
-
-class Consume(NamedTuple):
-    offset: int
-    leader_epoch: int
-
-    def __str__(self) -> str:
-        return f"consume from {self.offset}"
-
-
-class Consumed(NamedTuple):
-    code: ErrorCode
-    records: bytes = b""
-    log_start_offset: int = NO_OFFSET
-
-    def __str__(self) -> str:
-        return f"{len(self.records)} bytes" if self.code is ErrorCode.NONE else self.code.name
-
-
-class AskEpoch(NamedTuple):
-    epoch: int
-    leader_epoch: int
-
-    def __str__(self) -> str:
-        return f"where does epoch {self.epoch} end?"
-
-
-class ToldEpoch(NamedTuple):
-    code: ErrorCode
-    end: EpochEnd | None = None
-
-    def __str__(self) -> str:
-        return f"at {self.end.end_offset}" if self.end is not None else self.code.name
-
-
-# What is watched ------------------------------------------------------------------------------------------------------
-
-
-class Held(NamedTuple):
-    """A batch in a log, as far as two logs can differ in it."""
-
-    base_offset: int
-    next_offset: int
-    leader_epoch: int
-    crc: int
-
-
-class Mirror(Companion):
-    """A companion of a log that knows every batch in it."""
-
-    def __init__(self) -> None:
-        self.held: list[Held] = []
-        self._bases: list[int] = []
-        self.rolls = 0
-        self.cut: list[Held] = []
-        """What was truncated since somebody looked."""
-        self._is_complete = False
-
-    def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
-        if not self._is_complete:
-            self._is_complete = True
-            return log_start_offset
-        return log_end_offset
-
-    def replay(self, header: BatchHeader, batch: object, position: int = 0) -> None:
-        self.held.append(Held(header.base_offset, header.next_offset, header.leader_epoch, header.crc))
-        self._bases.append(header.base_offset)
-
-    on_append = replay
-
-    def on_truncate(self, offset: int) -> None:
-        kept = bisect_left(self._bases, offset) if offset else 0
-        self.cut += self.held[kept:]
-        del self.held[kept:], self._bases[kept:]
-
-    def on_delete(self, offset: int) -> None:
-        first = bisect_left(self._bases, offset)
-        if first and self.held[first - 1].next_offset > offset:
-            first -= 1
-        del self.held[:first], self._bases[:first]
-
-    def on_roll(self, base_offset: int) -> None:
-        self.rolls += 1
-
-    def between(self, start: int, end: int) -> list[Held]:
-        """The batches from one offset to another."""
-        return self.held[bisect_left(self._bases, start) : bisect_left(self._bases, end)]
-
-    def has(self, batch: Held) -> bool:
-        index = bisect_left(self._bases, batch.base_offset)
-        return index < len(self.held) and self.held[index] == batch
-
-    @property
-    def end(self) -> int:
-        return self.held[-1].next_offset if self.held else 0
-
-    @property
-    def last_epoch(self) -> int:
-        return self.held[-1].leader_epoch if self.held else -1
-
-
-class Committed:
-    """Every batch that was ever below a leader's high watermark: it is the same in every log, and for good."""
-
-    def __init__(self) -> None:
-        self._batches: dict[int, Held] = {}
-        self.end = 0
-
-    def extend(self, node: "Node", batches: list[Held]) -> None:
-        """A leader's watermark has passed these."""
-        for batch in batches:
-            known = self._batches.setdefault(batch.base_offset, batch)
-            if known != batch:
-                raise Violation(11, f"{node.name} commits {batch}, committed was {known}")
-            self.end = max(self.end, batch.next_offset)
-
-    def check(self, node: "Node", batches: list[Held]) -> None:
-        """A follower believes that these are committed."""
-        for batch in batches:
-            known = self._batches.get(batch.base_offset)
-            if known != batch:
-                raise Violation(11, f"{node.name} has {batch} below its high watermark, committed was {known}")
-
-    def holds(self, batch: Held) -> bool:
-        return self._batches.get(batch.base_offset) == batch
-
-    def missing(self, node: "Node") -> Held | None:
-        """The first committed batch that a log should have and has not."""
-        start = node.replica.log_start_offset if node.replica is not None else 0
-        for base_offset in sorted(self._batches):
-            batch = self._batches[base_offset]
-            if batch.next_offset > start and not node.mirror.has(batch):
-                return batch
-        return None
-
-
-class _Watched(DataDirectory):
-    """Opens logs with a mirror beside them."""
-
-    def __init__(self, disk: Disk, mirror: Mirror) -> None:
-        tokens = itertools.count()
-        super().__init__(disk, "data", more_checkpoints=[HIGH_WATERMARKS], token=lambda: f"{next(tokens):032x}")
-        self._mirror = mirror
-
-    def open_log(
-        self, partition: TopicPartition, config: LogConfig | None = None, *, companions: Any = ()
-    ) -> SegmentedLog:
-        both: list[Companion] = [*companions, self._mirror]
-        return super().open_log(partition, config, companions=both)
 
 
 # The authority --------------------------------------------------------------------------------------------------------
@@ -313,7 +78,6 @@ class Authority(AuthorityNode):
         self.process.after_run = self.tell_if_news
         self.lives: dict[int, int] = {}
         """The life of each node that is registered."""
-        self.leaders: dict[int, int] = {}
         self._told = -1
         self.start()
 
@@ -337,10 +101,7 @@ class Authority(AuthorityNode):
     def tell_if_news(self) -> None:
         if self.image.offset != self._told:
             self._told = self.image.offset
-            self.check_leader()
-            for node_id in self.partition.isr:
-                node = self.world.nodes[node_id]
-                node.is_weak = node.is_weak and node.is_diminished
+            self.world.check_partition()
             self.tell()
 
     def _tell_again(self) -> None:
@@ -352,7 +113,7 @@ class Authority(AuthorityNode):
 
     def tell(self) -> None:
         news = self.news_now()
-        for node in self.world.nodes.values():
+        for node in self.world.members.values():
             self.world.network.send(self.process, node.process, news, partial(node.on_news, news))
 
     # Deciding ---------------------------------------------------------------------------------------------------------
@@ -388,33 +149,7 @@ class Authority(AuthorityNode):
         joined = set(after.isr) - set(before.isr)
         self.world.states.reach("ISR expansion" if joined else "ISR shrink")
         for each in joined:
-            self.check_joined(self.world.nodes[node_id], self.world.nodes[each])
-
-    def check_joined(self, leader: "Node", node: "Node") -> None:
-        """Who joins has all that is committed, and all that was there when the leader's epoch began."""
-        if node.is_diminished or node.replica is None or leader.replica is None or leader.replica.leading is None:
-            return
-        start = leader.replica.leading.epoch_start_offset
-        if leader.replica.leader_epoch == self.partition.leader_epoch and node.replica.log_end_offset < start:
-            facts = f"its log ends at {node.replica.log_end_offset}, the leader's epoch began at {start}"
-            raise Violation(13, f"{node.name} joins: {facts}")
-        missing = self.world.committed.missing(node)
-        if missing is not None:
-            raise Violation(13, f"{node.name} joins without {missing}, which is committed")
-
-    def check_leader(self) -> None:
-        """A leader has an epoch of its own, and all that is committed."""
-        it = self.partition
-        if it.leader < 0:
-            return
-        if self.leaders.setdefault(it.leader_epoch, it.leader) != it.leader:
-            raise Violation(10, f"epoch {it.leader_epoch} has leaders {self.leaders[it.leader_epoch]} and {it.leader}")
-        node = self.world.nodes[it.leader]
-        if it.leader_epoch != self.world.last_leader_epoch and node.replica is not None:
-            self.world.on_leader(it)
-            missing = self.world.committed.missing(node)
-            if missing is not None:
-                raise Violation(1, f"{node.name} is to lead in epoch {it.leader_epoch} without {missing}, committed")
+            self.world.check_joined(self.world.nodes[node_id], self.world.nodes[each])
 
     # Elections --------------------------------------------------------------------------------------------------------
 
@@ -426,38 +161,21 @@ class Authority(AuthorityNode):
             if node.process.is_alive and self.lives.get(node_id) == node.process.lives
         ]
 
-    def elect(self, live: list[int], kind: Election = Election.PREFERRED) -> bool:
-        (elected,) = self.voter.propose(ElectLeaders([NAME], live=live, node=NODE_CONFIG, kind=kind)).result
-        return elected.code is ErrorCode.NONE
-
-    @property
-    def image(self) -> Image:
-        return self.voter.image
+    def elect(self, live: list[int], kind: Election) -> None:
+        self.voter.propose(ElectLeaders([NAME], live=live, node=NODE_CONFIG, kind=kind))
 
 
 # A node ---------------------------------------------------------------------------------------------------------------
 
 
-class _Waiting(NamedTuple):
-    """A request whose answer waits: `attempt` says whether it was given now."""
+class Node(Host):
+    """A broker with one replica."""
 
-    attempt: Callable[[], bool]
-    timer: Timer
+    world: PartitionWatch
 
-
-class Node:
-    """A broker with one replica. All that it does runs in its process; all it keeps is on its disk."""
-
-    def __init__(self, world: "World", node_id: int, config: TopicConfig) -> None:
-        self.world = world
-        self.node_id = node_id
-        self.name = f"node-{node_id}"
+    def __init__(self, world: PartitionWatch, node_id: int, config: TopicConfig) -> None:
+        super().__init__(world, node_id)
         self.config = config
-        self.disk = Disk(world.chance(f"disk {node_id}"))
-        self.process = Process(world.scheduler, world.trace, self.name, on_died=self._on_died)
-        self.process.after_run = self._after_run
-        self.chance = world.chance(self.name)
-        self.links: list[Link] = []
         self.replica: Replica | None = None
         self.mirror = Mirror()
         self.is_diminished = False
@@ -466,16 +184,13 @@ class Node:
         """Whether its power was cut since it was last in sync."""
         self.kept_broker_epoch = -1
         """On its disk, with the boot id of the machine: a power cut makes it worthless."""
-        self.how_it_dies = "kill"
         self.incarnation = 0
-        self.restart_ms = 500
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         self.broker_epoch = -1
         self.is_registered = False
         self.outbox: list[AlterIsr] = []
-        self._waiting: list[_Waiting] = []
         self._is_woken = False
         self._news_offset = -1
         self._is_fetching = False
@@ -485,16 +200,10 @@ class Node:
 
     # Life -------------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        if self.process.is_alive:
-            return
-        self._forget()
-        self.process.start()
-        self.process.run(self._open)
-
-    def _open(self) -> None:
+    def open_replica(self) -> None:
+        """Read what the disk holds of the partition."""
         mirror = Mirror()
-        data = _Watched(self.disk, mirror)
+        data = WatchedDirectory(self.disk, mirror)
         names = self.disk.list(data.directory_of(NAME))
         replica = open_replica(
             data,
@@ -511,118 +220,38 @@ class Node:
             self.world.states.reach("producers restored from a snapshot")
         self._seen = (-1, -1, replica.high_watermark)
         self._start_seen = replica.log_start_offset
-        self.incarnation = self.world.next_incarnation()
-        self._register()
-        self._later(TICK_MS, self._tick)
-        self._later(4000, self._checkpoint)
-
-    def _later(self, delay_ms: int, action: Action) -> None:
-        """Do something after about so long."""
-        self.process.after(delay_ms // 2 + int(self.chance.random() * delay_ms), action)
-
-    def kill(self) -> None:
-        """kill -9: what was written is in the page cache."""
-        if self.process.is_alive:
-            self._end("")
-            self.disk.kill()
 
     def cut_power(self) -> None:
-        """The machine loses power: what was not flushed may be gone."""
-        if self.process.is_alive:
-            self._end("power cut")
-        self.disk.cut_power()
+        super().cut_power()
+        self.on_power_cut()
+
+    def on_power_cut(self) -> None:
         self.is_diminished = self.is_weak = True
         self.kept_broker_epoch = -1
 
-    def stop(self) -> None:
-        """A clean shutdown."""
-        if self.process.is_alive and not self.process.is_paused:
-            self.process.run(self._close)
-            if self.process.is_alive:
-                self._end("clean shutdown")
-                self.disk.kill()
-
-    def _close(self) -> None:
+    def close(self) -> None:
         if self.replica is not None and self.replica.log.failure is None:
             self.data.remember(HIGH_WATERMARKS, NAME, self.replica.high_watermark, is_urgent=False)
             self.data.close()
 
-    def _end(self, how: str) -> None:
-        self.process.kill(how)
-        for link in self.links:
-            link.break_off()
-        self.links.clear()
-        for waiting in self._waiting:
-            waiting.timer.cancel()
-        self._waiting = []
+    def end(self, how: str) -> None:
+        super().end(how)
         self._epoch_told = -1
-        self.world.trace.happened(self.name, BAND, "")
 
-    def _on_died(self) -> None:
-        """It died in the middle of a write."""
-        self.world.states.reach("death in mid-write")
-        if self.how_it_dies == "power" and self.world.may_cut_power(self):
-            self.cut_power()
-        else:
-            self.kill()
-        self.world.scheduler.after(self.restart_ms, self.start)
+    # Leading ----------------------------------------------------------------------------------------------------------
 
-    # The authority ----------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def send_outbox(self) -> None:
+        """Take what the replica wants to be decided, and ask for it."""
 
-    def _register(self) -> None:
-        if self.is_registered or self.replica is None:
-            return
-        authority, life = self.world.authority, self.process.lives
-        request = Register(self.node_id, self.incarnation, self.kept_broker_epoch)
-        self.world.network.ask(
-            self.process,
-            authority.process,
-            request,
-            partial(authority.on_register, request, life),
-            self._on_registered,
-        )
-        self._later(REGISTER_RETRY_MS, self._register)
-
-    def _on_registered(self, answer: Registered) -> None:
-        if self.is_registered and answer.broker_epoch <= self.broker_epoch:
-            return
-        self.is_registered = True
-        self.broker_epoch = self.kept_broker_epoch = answer.broker_epoch
-        self.on_news(answer.news)
-
-    def on_news(self, news: News) -> None:
-        # Decisions are read from the authority's log, so a node never goes back to older ones.
-        if not self.is_registered or self.replica is None or news.offset < self._news_offset:
-            return
-        self._news_offset = news.offset
-        if news.broker_epochs[self.node_id] != self.broker_epoch:
-            # A registration of an earlier life has arrived after ours: nobody would listen to us any more.
-            self.is_registered = False
-            self._register()
-            return
-        self.replica.on_partition(news.partition, news.broker_epochs, self.process.now_ms)
-        self._fetch()
-
-    def _send_outbox(self) -> None:
-        orders, self.outbox[:] = list(self.outbox), []
-        authority = self.world.authority
-        for order in orders:
-            request = Propose(self.broker_epoch, order.proposal)
-            self.world.network.ask(
-                self.process,
-                authority.process,
-                request,
-                partial(authority.on_propose, self.node_id, request),
-                partial(self._on_altered, order.proposal),
-            )
-
-    def _on_altered(self, proposal: IsrProposal, answer: Answered) -> None:
-        assert self.replica is not None
-        self.replica.on_altered(proposal, answer.altered)
+    def on_altered(self, proposal: IsrProposal, answer: Answered) -> None:
+        """A proposal was decided."""
+        if self.replica is not None:
+            self.replica.on_altered(proposal, answer.altered)
 
     # Following --------------------------------------------------------------------------------------------------------
 
-    def _fetch(self) -> None:
+    def fetch(self) -> None:
         """Ask the leader for what comes next, unless an answer is still to come."""
         position = self.replica.position() if self.replica is not None else None
         if position is None or self._is_fetching:
@@ -644,14 +273,15 @@ class Node:
     def _on_timeout(self, number: int) -> None:
         if self._is_fetching and number == self._fetch_number:
             self._is_fetching = False
-            self._fetch()
+            self.fetch()
 
     def _on_answer(self, number: int, position: Position, answer: FetchAnswer | Start) -> None:
         # An answer that comes after its time is out is an answer all the same.
-        assert self.replica is not None
         is_last = number == self._fetch_number
         if is_last:
             self._is_fetching = False
+        if self.replica is None:
+            return
         is_eager = True
         if isinstance(answer, Start):
             self.replica.on_start(position, answer.log_start_offset)
@@ -660,9 +290,9 @@ class Node:
                 self.world.states.reach("divergence by epoch")
             is_eager = self.replica.on_fetched(answer.fetched)
         if is_eager:
-            self._fetch()
+            self.fetch()
         elif is_last:
-            self._later(60, self._fetch)
+            self.later(60, self.fetch)
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
@@ -694,7 +324,7 @@ class Node:
             return False
 
         if not attempt(is_again=False):
-            self._wait(attempt, FETCH_WAIT_MS, lambda: attempt(is_last=True))
+            self.wait(attempt, FETCH_WAIT_MS, lambda: attempt(is_last=True))
 
     def serve(self, request: Produce | Consume | AskEpoch, reply: Reply) -> None:
         """Answer a client."""
@@ -706,12 +336,13 @@ class Node:
             reply(self._on_epoch(request))
 
     def _on_produce(self, request: Produce, reply: Reply) -> None:
-        assert self.replica is not None
-        replica, end = self.replica, self.replica.log_end_offset
+        replica = self.replica
+        if replica is None:
+            reply(Produced(request.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        end, batch = replica.log_end_offset, memoryview(bytearray(request.batch))
         try:
-            appended = replica.append(
-                memoryview(bytearray(request.batch)), acks=request.acks, now_ms=self.process.now_ms
-            )
+            appended = replica.append(batch, acks=request.acks, now_ms=self.process.now_ms)
         except Refused as refused:
             self.world.reach_code(refused.code)
             reply(Produced(request.number, refused.code))
@@ -723,7 +354,7 @@ class Node:
         attempt = partial(self._answer_produce, replica, request, appended, reply)
         if not attempt():
             timed_out = Produced(request.number, ErrorCode.REQUEST_TIMED_OUT)
-            self._wait(attempt, PRODUCE_TIMEOUT_MS, lambda: reply(timed_out))
+            self.wait(attempt, PRODUCE_TIMEOUT_MS, lambda: reply(timed_out))
 
     def _answer_produce(self, replica: Replica, request: Produce, appended: Appended, reply: Reply) -> bool:
         verdict = replica.verdict(appended, acks=request.acks)
@@ -734,17 +365,20 @@ class Node:
         return True
 
     def _on_consume(self, request: Consume) -> Consumed:
-        assert self.replica is not None
+        replica = self.replica
+        if replica is None:
+            return Consumed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         try:
-            self.replica.check_leader(request.leader_epoch)
-            found = self.replica.read(request.offset, bytes_max=4000, reader=CONSUMER)
+            replica.check_leader(request.leader_epoch)
+            found = replica.read(request.offset, bytes_max=4000, reader=CONSUMER)
         except Refused as refused:
-            start = self.replica.log_start_offset if self.replica.leading is not None else NO_OFFSET
+            start = replica.log_start_offset if replica.leading is not None else NO_OFFSET
             return Consumed(refused.code, log_start_offset=start)
-        return Consumed(ErrorCode.NONE, found.read(), self.replica.log_start_offset)
+        return Consumed(ErrorCode.NONE, found.read(), replica.log_start_offset)
 
     def _on_epoch(self, request: AskEpoch) -> ToldEpoch:
-        assert self.replica is not None
+        if self.replica is None:
+            return ToldEpoch(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         try:
             self.replica.check_leader(request.leader_epoch)
         except Refused as refused:
@@ -756,44 +390,32 @@ class Node:
     def _wake(self, _key: object) -> None:
         self._is_woken = True
 
-    def _wait(self, attempt: Callable[[], bool], timeout_ms: int, expire: Callable[[], object]) -> None:
-        def on_timeout() -> None:
-            # A process that was paused comes to its timers late: the answer may have been given a moment ago.
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
-                expire()
-
-        waiting = _Waiting(attempt, self.process.after(timeout_ms, on_timeout))
-        self._waiting.append(waiting)
-
     def _settle(self) -> None:
         """Try what waits, as long as that wakes something."""
         for turn in itertools.count():
             if not self._is_woken:
                 return
             if turn > SETTLED_AFTER:
-                raise Violation(0, f"{self.name} tries {len(self._waiting)} waiting requests again and again")
+                raise Violation(LIVENESS, f"{self.name} tries {len(self._waiting)} waiting requests again and again")
             self._is_woken = False
-            waiting, self._waiting = self._waiting, []
-            for it in waiting:
-                if it.attempt():
-                    it.timer.cancel()
-                else:
-                    self._waiting.append(it)
+            self.try_waiting()
 
     # Time -------------------------------------------------------------------------------------------------------------
 
+    def begin_upkeep(self) -> None:
+        self.later(TICK_MS, self._tick)
+        self.later(CHECKPOINT_MS, self._checkpoint)
+
     def _tick(self) -> None:
-        assert self.replica is not None
-        self.replica.tick(self.process.now_ms)
-        self._fetch()
-        self._later(TICK_MS, self._tick)
+        if self.replica is not None:
+            self.replica.tick(self.process.now_ms)
+            self.fetch()
+        self.later(TICK_MS, self._tick)
 
     def _checkpoint(self) -> None:
         """What a broker does now and then: retention, a flush, and writing down the high watermark."""
-        assert self.replica is not None
         replica = self.replica
-        if replica.log.failure is None:
+        if replica is not None and replica.log.failure is None:
             try:
                 replica.log.retain(self.process.now_ms, upto_offset=replica.high_watermark)
                 if self.chance.random() < 0.3:
@@ -801,15 +423,15 @@ class Node:
             except LogError as error:
                 self.world.trace.happened(self.name, NOTE, str(error))
             self.data.remember(HIGH_WATERMARKS, NAME, replica.high_watermark, is_urgent=True)
-        self._later(4000, self._checkpoint)
+        self.later(CHECKPOINT_MS, self._checkpoint)
 
     # After every event ------------------------------------------------------------------------------------------------
 
-    def _after_run(self) -> None:
+    def after_run(self) -> None:
         if self._is_woken:
             self._settle()
         if self.outbox:
-            self._send_outbox()
+            self.send_outbox()
         if self.replica is not None:
             self._check(self.replica)
             if self.world.trace.is_kept:
@@ -836,17 +458,17 @@ class Node:
         if watermark > checked_to:
             batches = mirror.between(checked_to, watermark)
             if leading is None:
-                world.committed.check(self, batches)
+                world.committed.check(self.name, batches)
             else:
                 self._check_advance(replica, batches)
         self._seen = (replica.leader_epoch, watermark, watermark) if leading is not None else (-1, -1, watermark)
 
     def _check_cut(self) -> None:
-        """Who is in sync never cuts off what is committed."""
+        """A replica that is in sync never cuts off what is committed."""
         cut, self.mirror.cut = self.mirror.cut, []
         self.world.states.reach("truncation")
         self.world.trace.happened(self.name, NOTE, f"cuts off {cut[0].base_offset} to {cut[-1].next_offset - 1}")
-        if self.node_id in self.world.authority.partition.isr and not self.is_diminished:
+        if self.node_id in self.world.partition.isr and not self.is_diminished:
             for batch in cut:
                 if self.world.committed.holds(batch) and batch.next_offset > self.world.log_start_offset():
                     raise Violation(11, f"{self.name} is in sync and cuts off {batch}, which is committed")
@@ -864,9 +486,9 @@ class Node:
             if progress is None or progress.log_end_offset < watermark:
                 facts = f"{node_id} counts and has told {'nothing' if progress is None else progress.log_end_offset}"
                 raise Violation(12, f"{self.name} moves its watermark to {watermark}, {facts}")
-        world.committed.extend(self, batches)
-        # Whoever may be elected next has it, unless its power was cut since; whatever the leader believes of it.
-        decided = world.authority.partition
+        world.committed.extend(self.name, batches)
+        # Every node that may be elected next has it, unless its power was cut since, whatever the leader believes.
+        decided = world.partition
         if decided.leader_epoch == replica.leader_epoch:
             for node in (world.nodes[node_id] for node_id in decided.isr):
                 for batch in batches:
@@ -887,3 +509,63 @@ class Node:
         self._epoch_told, self._watermark_told = epoch, watermark
 
     _epoch_told = _watermark_told = -1
+
+
+class Member(Node):
+    """A node for which one authority decides."""
+
+    world: "World"
+
+    def open(self) -> None:
+        self.forget()
+        self.open_replica()
+        self.incarnation = next(self.world.incarnations)
+        self._register()
+        self.begin_upkeep()
+
+    def _register(self) -> None:
+        if self.is_registered or self.replica is None:
+            return
+        authority, life = self.world.authority, self.process.lives
+        request = Register(self.node_id, self.incarnation, self.kept_broker_epoch)
+        self.world.network.ask(
+            self.process,
+            authority.process,
+            request,
+            partial(authority.on_register, request, life),
+            self._on_registered,
+        )
+        self.later(REGISTER_RETRY_MS, self._register)
+
+    def _on_registered(self, answer: Registered) -> None:
+        if self.is_registered and answer.broker_epoch <= self.broker_epoch:
+            return
+        self.is_registered = True
+        self.broker_epoch = self.kept_broker_epoch = answer.broker_epoch
+        self.on_news(answer.news)
+
+    def on_news(self, news: News) -> None:
+        # Decisions are read from the authority's log, so a node never goes back to older ones.
+        if not self.is_registered or self.replica is None or news.offset < self._news_offset:
+            return
+        self._news_offset = news.offset
+        if news.broker_epochs[self.node_id] != self.broker_epoch:
+            # A registration of an earlier life has arrived after ours: the authority would refuse what we say.
+            self.is_registered = False
+            self._register()
+            return
+        self.replica.on_partition(news.partition, news.broker_epochs, self.process.now_ms)
+        self.fetch()
+
+    def send_outbox(self) -> None:
+        orders, self.outbox[:] = list(self.outbox), []
+        authority = self.world.authority
+        for order in orders:
+            request = Propose(self.broker_epoch, order.proposal)
+            self.world.network.ask(
+                self.process,
+                authority.process,
+                request,
+                partial(authority.on_propose, self.node_id, request),
+                partial(self.on_altered, order.proposal),
+            )

@@ -4,7 +4,7 @@ Nothing here sends anything: a test, a scenario or a world carries what nodes sa
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from minibroker.log.batch import NO_LEADER_EPOCH, BatchBuilder, batches
 from minibroker.log.memory import MemoryFiles
@@ -22,6 +22,7 @@ from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import AlterIsr, Replica, ReplicaSettings
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.directory import DataDirectory
+from minibroker.segments.segmented import SegmentedLog
 
 NAME = TopicPartition("orders", 0)
 TOPIC_ID = b"orders".rjust(16, b"\0")
@@ -171,17 +172,41 @@ def batch_of(*values: bytes, producer_id: int = -1, sequence: int = -1, producer
     return builder.build()
 
 
-def contents(replica: Replica, upto_offset: int | None = None) -> list[tuple[int, int, bytes]]:
-    """Every record of a log: its offset, its epoch, its value."""
-    found: list[tuple[int, int, bytes]] = []
-    offset = replica.log.log_start_offset
-    end = replica.log.log_end_offset if upto_offset is None else upto_offset
+class HasLog(Protocol):
+    """A replica, or a node of a quorum."""
+
+    @property
+    def log(self) -> SegmentedLog: ...
+
+
+Content = tuple[int, int, bytes]
+"""A record of a log: its offset, its epoch, its value."""
+
+
+def contents(owner: HasLog, upto_offset: int | None = None) -> list[Content]:
+    """Every record of a log; those of a control batch have the value `*`."""
+    found: list[Content] = []
+    log = owner.log
+    offset = log.log_start_offset
+    end = log.log_end_offset if upto_offset is None else upto_offset
     while offset < end:
-        data = replica.log.read(offset, bytes_max=1 << 20, upto_offset=end).read()
-        read = list(batches(data))
+        read = list(batches(log.read(offset, bytes_max=1 << 20, upto_offset=end).read()))
         assert read, f"nothing at {offset} of {end}"
         for batch in read:
-            epoch = batch.header.leader_epoch
-            found += [(it.offset, epoch, it.value or b"") for it in batch.records() if it.offset >= offset]
+            epoch, is_control = batch.header.leader_epoch, batch.header.is_control
+            records = [it for it in batch.records() if it.offset >= offset]
+            found += [(it.offset, epoch, b"*" if is_control else it.value or b"") for it in records]
         offset = read[-1].header.next_offset
     return found
+
+
+def shown(found: list[Content]) -> str:
+    """Records as a scenario shows them: `1:a` is a record `a` of epoch 1."""
+    return " ".join(f"{epoch}:{value.decode()}" for _offset, epoch, value in found)
+
+
+def shown_log(found: list[Content], high_watermark: int, start: str = "") -> str:
+    """A log as a scenario shows it: `|` is the high watermark."""
+    below = shown([it for it in found if it[0] < high_watermark])
+    above = shown([it for it in found if it[0] >= high_watermark])
+    return f"[{start}{below} | {above}]".replace("[ ", "[").replace(" ]", "]")

@@ -23,10 +23,19 @@
 Lines that begin with # are for the reader. In a log, `1:a` is a record `a` of epoch 1, and `|` is the high watermark.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from replication_nodes import AuthorityNode, ReplicaNode, answer_fetch, batch_of, contents, named
+from replication_nodes import (
+    NAME,
+    AuthorityNode,
+    ReplicaNode,
+    answer_fetch,
+    batch_of,
+    contents,
+    named,
+    shown,
+    shown_log,
+)
 
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.partitions.errors import Refused
@@ -35,10 +44,8 @@ from minibroker.replication.authority import Election, ElectLeaders
 from minibroker.replication.follower import Fetched
 from minibroker.replication.leader import Altered
 from minibroker.replication.replica import Replica
-from minibroker.segments.checkpoint import TopicPartition
+from minibroker.simulation import scenario
 from minibroker.wire.codes import ErrorCode
-
-NAME = TopicPartition("orders", 0)
 
 
 @dataclass
@@ -52,8 +59,8 @@ class _Produced:
     """What the producer was told, once it was told something: that is final."""
 
 
-class Stage:
-    """Plays a scenario."""
+class Stage(scenario.Stage):
+    """Plays a scenario of one partition."""
 
     def __init__(self) -> None:
         self.authority = AuthorityNode()
@@ -62,22 +69,6 @@ class Stage:
         self.now_ms = 0
         self.produced: list[_Produced] = []
         self.held: dict[int, Fetched] = {}
-
-    def play(self, text: str) -> str:
-        """The same text with what was seen now below each step."""
-        lines: list[str] = []
-        for line in text.splitlines():
-            if line.startswith("> "):
-                lines += [line, *self._step(line[2:].split())]
-            elif line.startswith("#") or not line:
-                lines.append(line)
-        return "\n".join(lines) + "\n"
-
-    def _step(self, words: Sequence[str]) -> list[str]:
-        step: Callable[..., list[str]] = getattr(self, "on_" + words[0].replace("-", "_"))
-        lines = step(*words[1:])
-        self._settle()
-        return [f"  {line}" for line in lines]
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -126,7 +117,7 @@ class Stage:
         what = "appended at" if replica.log_end_offset > end else "was there already, at"
         return [f"{what} {appended.base_offset}: {self._verdict(self.produced[-1])}"]
 
-    def _settle(self) -> None:
+    def after_step(self) -> None:
         """Answer every producer that can be answered now, as a broker does after each event."""
         for it in self.produced:
             is_there = it.node_id in self.up and self.nodes[it.node_id].replica is it.replica
@@ -137,7 +128,7 @@ class Stage:
                 it.said = it.said or "never answered"
 
     def _verdict(self, it: _Produced) -> str:
-        self._settle()
+        self.after_step()
         return it.said or "waits"
 
     def on_acks(self) -> list[str]:
@@ -170,7 +161,7 @@ class Stage:
         before = contents(node.replica)
         node.replica.on_fetched(fetched)
         lost = [it for it in before if it not in contents(node.replica)]
-        cut = [f"cuts off {_records(lost)}"] if lost else []
+        cut = [f"cuts off {shown(lost)}"] if lost else []
         return [_told(fetched), *cut, self._log(node)]
 
     def on_alter(self, word: str, *options: str) -> list[str]:
@@ -237,7 +228,7 @@ class Stage:
             return [f"refused: {refused.code.name}"]
         first = int(options[1]) if options else replica.log_start_offset
         read = [it for it in contents(replica, replica.high_watermark) if it[0] >= first]
-        return [_records(read) or "nothing"]
+        return [shown(read) or "nothing"]
 
     def on_show(self) -> list[str]:
         return [f"authority: {self._partition()}"] + [self._shown(node) for node in self.nodes.values()]
@@ -261,17 +252,8 @@ class Stage:
 
     def _log(self, node: ReplicaNode) -> str:
         replica = node.replica
-        marks = contents(replica)
-        below = [it for it in marks if it[0] < replica.high_watermark]
-        above = [it for it in marks if it[0] >= replica.high_watermark]
         start = f"{replica.log_start_offset}: " if replica.log_start_offset else ""
-        return f"{node.node_id} has [{start}{_records(below)} | {_records(above)}]".replace("[ ", "[").replace(
-            " ]", "]"
-        )
-
-
-def _records(found: list[tuple[int, int, bytes]]) -> str:
-    return " ".join(f"{epoch}:{value.decode()}" for _offset, epoch, value in found)
+        return f"{node.node_id} has {shown_log(contents(replica), replica.high_watermark, start)}"
 
 
 def _told(fetched: Fetched) -> str:

@@ -219,18 +219,27 @@ def results(response: Any) -> list[tuple[int, int, int]]:
 REPLICATED = ("nodes 1 2", "produce a b", "fetch 2", "fetch 2")
 
 
+class Deletion:
+    """A leader was asked to delete its first record, and waits for its follower."""
+
+    def __init__(self, **options: Any) -> None:
+        self.stage = play(*REPLICATED)
+        self.broker = Broker(self.stage)
+        self.responses = self.broker.wait_for(delete(1, **options))
+
+    def results(self, *steps: str) -> list[Any]:
+        """What is answered after some more steps."""
+        self.stage.play("\n".join(f"> {step}" for step in steps))
+        self.broker.waiting.settle()
+        return [results(it) for it in self.responses]
+
+
 def test_records_are_deleted_once_no_replica_in_sync_has_them() -> None:
     """KIP-107: or the next leader would bring them back."""
-    stage = play(*REPLICATED)
-    broker = Broker(stage)
-    responses = broker.wait_for(delete(1))
-    stage.play("> fetch 2")
-    broker.waiting.settle()
-    assert responses == []
+    deletion = Deletion()
+    assert deletion.results("fetch 2") == []
     # With that answer it has deleted them; with its next fetch the leader knows.
-    stage.play("> fetch 2")
-    broker.waiting.settle()
-    assert [results(it) for it in responses] == [[(0, ErrorCode.NONE, 1)]]
+    assert deletion.results("fetch 2") == [[(0, ErrorCode.NONE, 1)]]
 
 
 def test_a_follower_that_is_not_in_sync_is_not_waited_for() -> None:
@@ -239,30 +248,18 @@ def test_a_follower_that_is_not_in_sync_is_not_waited_for() -> None:
 
 
 def test_who_waits_for_a_follower_that_leaves_the_in_sync_set_waits_no_longer() -> None:
-    stage = play(*REPLICATED)
-    broker = Broker(stage)
-    responses = broker.wait_for(delete(1))
-    stage.play("> produce c\n> tick 31000\n> alter 1")
-    broker.waiting.settle()
-    assert [results(it) for it in responses] == [[(0, ErrorCode.NONE, 1)]]
+    assert Deletion().results("produce c", "tick 31000", "alter 1") == [[(0, ErrorCode.NONE, 1)]]
 
 
 def test_who_waits_at_a_leader_that_is_deposed_is_told_so() -> None:
-    stage = play(*REPLICATED)
-    broker = Broker(stage)
-    responses = broker.wait_for(delete(1, indexes=[0, 4]))
-    stage.play("> elect 2\n> tell")
-    broker.waiting.settle()
     codes = [(0, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1), (4, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
-    assert [results(it) for it in responses] == [codes]
+    assert Deletion(indexes=[0, 4]).results("elect 2", "tell") == [codes]
 
 
 def test_a_follower_that_does_not_delete_in_time_is_told_of() -> None:
-    stage = play(*REPLICATED)
-    broker = Broker(stage)
-    responses = broker.wait_for(delete(1))
-    broker.waiting.expire(1000)
-    assert [results(it) for it in responses] == [[(0, ErrorCode.REQUEST_TIMED_OUT, 0)]]
+    deletion = Deletion()
+    deletion.broker.waiting.expire(1000)
+    assert deletion.results() == [[(0, ErrorCode.REQUEST_TIMED_OUT, 0)]]
 
 
 def test_what_is_refused_does_not_wait() -> None:

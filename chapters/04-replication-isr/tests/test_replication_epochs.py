@@ -47,6 +47,14 @@ def append(log: SegmentedLog, epoch: int, count: int = 1) -> None:
     log.append(batch_of(*[b"v"] * count), leader_epoch=epoch)
 
 
+def filled(files: MemoryFiles, *epochs: int) -> SegmentedLog:
+    """A log with one record of each of these epochs."""
+    log, _cache = open_log(files)
+    for epoch in epochs:
+        append(log, epoch)
+    return log
+
+
 # Questions ------------------------------------------------------------------------------------------------------------
 
 # The log of the module's picture: epoch 3 from 0, epoch 5 from 40, epoch 6 from 90, and its end is 120.
@@ -130,17 +138,13 @@ def test_a_log_that_ends_earlier_forgets_the_epochs_without_a_record() -> None:
 
 def test_the_file_is_kafkas_byte_for_byte() -> None:
     files = MemoryFiles()
-    log, _cache = open_log(files)
-    append(log, 0)
-    append(log, 7)
+    filled(files, 0, 7)
     assert content(files) == b"0\n2\n0 0\n7 1\n"
 
 
 def test_the_file_of_a_log_can_be_dumped() -> None:
     files = MemoryFiles()
-    log, _cache = open_log(files)
-    append(log, 2)
-    append(log, 4)
+    filled(files, 2, 4)
     assert list(dump_of(files, PATH).lines(records=False, annotated=False)) == [
         "version 0",
         "entries 2",
@@ -171,9 +175,7 @@ def test_anything_else_is_refused_and_the_log_is_read_instead(data: bytes) -> No
     with pytest.raises(LogError, match=LEADER_EPOCH_CHECKPOINT):
         decode(data)
     files = MemoryFiles()
-    log, _cache = open_log(files)
-    for epoch in (1, 1, 3):
-        append(log, epoch)
+    filled(files, 1, 1, 3)
     files.open(PATH).truncate(0)
     files.open(PATH).pwrite(data, 0)
     assert open_log(files)[1].entries == [(1, 0), (3, 2)]
@@ -199,10 +201,7 @@ def test_an_epoch_is_written_down_with_its_first_record_and_not_before() -> None
 def test_an_epoch_is_on_the_disk_before_the_recovery_point_passes_its_first_record() -> None:
     """Nor does a first record cost a flush: a thousand partitions get theirs at once."""
     files = MemoryFiles()
-    log, _cache = open_log(files)
-    append(log, 1)
-    append(log, 4)
-    log.flush()
+    filled(files, 1, 4).flush()
     files.crash()
     assert content(files) == b"0\n2\n1 0\n4 1\n"
 

@@ -3,21 +3,17 @@
 `make simulate SEEDS=10000` runs more of them; `replication_bugs` looks for each planted bug anew.
 """
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from partition_watch import ACKS_MIN
 from replication_bugs import BUGS
-from replication_world import ACKS_MIN, World
+from replication_world import World
+from simulation_claims import check_found, check_one_trace, check_seeds
 
 from minibroker.simulation.checker import INVARIANTS
-from minibroker.simulation.faults import COUNT_MIN
-from minibroker.simulation.planted import SEEDS_MAX, Bug
-from minibroker.simulation.running import run_seeds
-from minibroker.simulation.trace import digest
+from minibroker.simulation.planted import Bug
 
 HERE = Path(__file__).parent
 SEEDS, PARTS = 200, 4
@@ -28,30 +24,15 @@ RARE = {"offline, the most complete one elected", "producer gave up", "consumer 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_invariant_holds_in_every_seed(part: int) -> None:
     """Invariants 1 to 6 and 10 to 13, after every event; and once all is healed, everything comes right again."""
-    summary = run_seeds(World, range(1 + part, 1 + SEEDS, PARTS))
-    assert summary.failure is None, f"seed {summary.failure.seed}: {summary.failure.violation}"
-    assert summary.seeds == SEEDS // PARTS
-    # A seed is worth something: it is long, much is acked, and much goes wrong.
+    summary = check_seeds(World, range(1 + part, 1 + SEEDS, PARTS), rare=RARE)
     assert summary.acks_min is not None
     assert summary.acks_min >= ACKS_MIN
-    assert summary.virtual_ms >= 30_000 * summary.seeds
-    assert summary.faults >= COUNT_MIN * summary.seeds
-    assert set(summary.missing) <= RARE
 
 
-@pytest.mark.parametrize("bug", [it for it in BUGS if it.world is not None], ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Bug) -> None:
-    """By the first seed that finds it, as what the table says; in the code as it is, no seed finds anything."""
-    assert bug.seed <= SEEDS_MAX
-    outcome = bug.run(bug.seed)
-    assert outcome.violation is not None, f"seed {bug.seed} does not find it any more: look for another one"
-    assert outcome.invariant == bug.invariant, outcome.violation
-
-
-@pytest.mark.parametrize("bug", [it for it in BUGS if it.scenario is not None], ids=lambda bug: bug.name)
-def test_a_scenario_shows_a_planted_bug(bug: Bug) -> None:
-    recorded, played = bug.play()
-    assert recorded != played
+    """In the code as it is, no seed finds anything, and every scenario plays as recorded."""
+    check_found(bug)
 
 
 def test_a_planted_bug_is_gone_afterwards() -> None:
@@ -80,15 +61,7 @@ def shown_as(bug: Bug) -> str:
 
 
 def test_a_seed_has_one_trace_under_any_hash_seed() -> None:
-    program = "import replication_world as w; from minibroker.simulation.trace import digest; "
-    program += "print(digest(w.World(5, is_traced=True).run().entries))"
-    printed = set()
-    for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", program]
-        child = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=True)
-        printed.add(child.stdout.strip())
-    assert printed == {digest(World(5, is_traced=True).run().entries)}
+    check_one_trace(World, 5)
 
 
 def test_a_trace_changes_nothing() -> None:

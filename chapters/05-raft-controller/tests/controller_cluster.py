@@ -1,7 +1,7 @@
-"""Nodes that decide for themselves: each has a member of the quorum with a controller, and a broker with a replica.
+"""Nodes of a whole cluster: each has a member of the quorum with a controller, and a broker with a replica.
 
-Chapter 04's nodes are taken as they are. Only whom they ask is another: not an authority that is never lost, but
-whoever leads the quorum at the moment, and what they hear is what is decided.
+The broker is chapter 04's node. It does not ask an authority that is never lost, but the node that it takes for the
+quorum's leader, and it acts on the metadata that are committed.
 """
 
 from collections.abc import Callable
@@ -9,22 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from partition_watch import Mirror
 from raft_cluster import QuorumNode
-from replication_cluster import (
-    NAME,
-    TICK_MS,
-    Answered,
-    AskEpoch,
-    Authority,
-    Consume,
-    Consumed,
-    Mirror,
-    Node,
-    Produce,
-    Produced,
-    ToldEpoch,
-)
-from replication_nodes import ENDPOINTS, TOPIC_ID
+from replication_cluster import Node
+from replication_messages import Answered
+from replication_nodes import ENDPOINTS, NAME, TOPIC_ID
 
 from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
@@ -41,8 +30,6 @@ from minibroker.metadata.snapshot import records_of
 from minibroker.raft.messages import SnapshotId
 from minibroker.replication.authority import AlteredPartition, IsrChange
 from minibroker.replication.leader import Altered, IsrProposal
-from minibroker.replication.opening import open_replica
-from minibroker.replication.replica import ReplicaSettings
 from minibroker.simulation.checker import Violation
 from minibroker.simulation.links import Reply
 from minibroker.simulation.trace import NOTE
@@ -55,11 +42,10 @@ HEARTBEAT_MS = 400
 SESSION_CHECK_MS = 200
 ASK_MS = 400
 DECIDE_MS_MAX = 2000
-NOBODY = PartitionImage(replicas=(), isr=(), leader=-1, leader_epoch=-1, partition_epoch=-1)
 
 
 class Ask(NamedTuple):
-    """A command, for whoever decides."""
+    """A command for the active controller."""
 
     command: Command[Any]
 
@@ -68,7 +54,7 @@ class Ask(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What came of it."""
+    """The result of a command."""
 
     result: Any
 
@@ -79,7 +65,7 @@ class Told(NamedTuple):
 # The member of the quorum ---------------------------------------------------------------------------------------------
 
 
-class Machine(QuorumNode):
+class ControllerHost(QuorumNode):
     """A node with everything: its process runs the quorum's part, the controller, and the broker."""
 
     world: "World"
@@ -92,9 +78,9 @@ class Machine(QuorumNode):
 
     # Life -------------------------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        super()._open()
-        self.broker.begin()
+    def open(self) -> None:
+        super().open()
+        self.broker.open()
 
     def on_opened(self) -> None:
         self._asked: dict[Proposal[Any], Reply] = {}
@@ -125,13 +111,13 @@ class Machine(QuorumNode):
     def catch_up(self) -> None:
         self.controller.catch_up()
 
-    def _end(self, how: str) -> None:
-        super()._end(how)
-        self.broker.on_end()
+    def end(self, how: str) -> None:
+        super().end(how)
+        self.broker.hang_up()
 
     def stop(self) -> None:
         if self.process.is_alive and not self.process.is_paused:
-            self.process.run(self.broker._close)
+            self.process.run(self.broker.close)
             super().stop()
 
     def cut_power(self) -> None:
@@ -143,15 +129,9 @@ class Machine(QuorumNode):
         self.broker.on_power_cut()
         self.broker.disk = self.disk
 
-    def _on_died(self) -> None:
-        # What is promised must survive it, so not every death is one of the whole machine.
-        if self.how_it_dies == "power" and not self.world.may_cut_power(self.broker):
-            self.how_it_dies = "kill"
-        super()._on_died()
-
-    def _after_run(self) -> None:
-        super()._after_run()
-        self.broker._after_run()
+    def after_run(self) -> None:
+        super().after_run()
+        self.broker.after_run()
 
     # Deciding ---------------------------------------------------------------------------------------------------------
 
@@ -179,7 +159,7 @@ class Machine(QuorumNode):
                 self.controller.propose(balance)
 
     def on_command(self, ask: Ask, reply: Reply) -> None:
-        """Somebody asks who it believes to decide."""
+        """A broker takes this node for the active controller."""
         command = ask.command
         if isinstance(command, Heartbeat):
             known = self.controller.image.brokers.get(command.broker_id)
@@ -196,12 +176,12 @@ class Machine(QuorumNode):
         self.process.after(DECIDE_MS_MAX, partial(self._forget_asked, proposal))
 
     def _made(self) -> PartitionImage | None:
-        """The partition as it is made, if this node decides: later commands are held against that."""
+        """The partition with uncommitted changes, if this node is active: later commands are checked against that."""
         ahead = self.controller._ahead
         return None if ahead is None else ahead.partition(NAME)
 
     def _check_altered(self, command: AlterMovingPartitions, before: PartitionImage | None) -> None:
-        """An in-sync set changes only by who knows what it is."""
+        """An in-sync set changes only by a leader that knows the current one."""
         after, (change,) = self._made(), command.changes
         if before is None or after is None or before.partition_epoch == after.partition_epoch:
             return
@@ -217,10 +197,10 @@ class Machine(QuorumNode):
             reply(Told(proposal.result))
 
     def ask(self, command: Command[Any], then: Callable[[Any], None]) -> None:
-        """Ask whoever this node takes for the leader; an answer may never come."""
+        """Ask the node that this one takes for the leader; an answer may never come."""
         target = self.world.quorum.get(self.raft.leader_id)
         if target is not None:
-            assert isinstance(target, Machine)
+            assert isinstance(target, ControllerHost)
             request = Ask(command)
             self.world.network.ask(
                 self.process,
@@ -239,36 +219,22 @@ class Broker(Node):
 
     world: "World"
 
-    def __init__(self, world: "World", machine: Machine, config: TopicConfig) -> None:
+    def __init__(self, world: "World", machine: ControllerHost, config: TopicConfig) -> None:
         super().__init__(world, machine.node_id, config)
         self.machine = machine
         self.process, self.disk = machine.process, machine.disk
         self.is_leaving = False
         self.is_let_go = False
 
-    def begin(self) -> None:
-        """A new life begins."""
-        self._forget()
+    def open(self) -> None:
+        self.forget()
         # What is on the disk is still there: its mirror stays until the replica is opened again.
         self.replica = None
         self.is_leaving = self.is_let_go = False
-        self.incarnation = self.world.next_incarnation()
+        self.incarnation = next(self.world.incarnations)
         self._register()
-        self._later(HEARTBEAT_MS, self._heartbeat)
-        self._later(TICK_MS, self._tick)
-        self._later(4000, self._checkpoint)
-
-    def on_end(self) -> None:
-        for link in self.links:
-            link.break_off()
-        self.links.clear()
-        for waiting in self._waiting:
-            waiting.timer.cancel()
-        self._waiting = []
-
-    def on_power_cut(self) -> None:
-        self.is_diminished = self.is_weak = True
-        self.kept_broker_epoch = -1
+        self.later(HEARTBEAT_MS, self._heartbeat)
+        self.begin_upkeep()
 
     # Being registered -------------------------------------------------------------------------------------------------
 
@@ -286,7 +252,7 @@ class Broker(Node):
             previous_broker_epoch=self.kept_broker_epoch,
         )
         self.machine.ask(command, self._on_registration)
-        self._later(ASK_MS, self._register)
+        self.later(ASK_MS, self._register)
 
     def _on_registration(self, registration: Registration) -> None:
         if registration.code is ErrorCode.NONE and registration.epoch > self.broker_epoch:
@@ -295,7 +261,7 @@ class Broker(Node):
             self.on_image(self.machine.controller.image)
 
     def _heartbeat(self) -> None:
-        self._later(HEARTBEAT_MS, self._heartbeat)
+        self.later(HEARTBEAT_MS, self._heartbeat)
         if self.is_registered:
             offset = self.machine.controller.image.offset
             command = Heartbeat(self.node_id, self.broker_epoch, offset, wants_shut_down=self.is_leaving)
@@ -311,12 +277,12 @@ class Broker(Node):
 
     def on_image(self, image: Image) -> None:
         """What is decided by now: open, follow, lead, or let go."""
-        # Who does not know yet that it was registered would act on what was before.
+        # A broker that does not know yet of its registration would act on older metadata.
         known = image.brokers.get(self.node_id)
         if not self.is_registered or known is None or image.offset < self.broker_epoch:
             return
         if known.epoch != self.broker_epoch:
-            # A registration of an earlier life has arrived after ours: nobody would listen to us any more.
+            # A registration of an earlier life has arrived after ours: the controller would refuse what we say.
             self.is_registered = False
             self._register()
             return
@@ -327,31 +293,14 @@ class Broker(Node):
             self._drop()
             return
         if self.replica is None:
-            self._open_replica()
+            self.open_replica()
         assert self.replica is not None
         epochs = {it.node_id: it.epoch for it in image.brokers.values()}
         self.replica.on_partition(partition, epochs, self.process.now_ms)
-        self._fetch()
-
-    def _open_replica(self) -> None:
-        mirror = Mirror()
-        data = self.world.watched(self.disk, mirror)
-        self.data, self.mirror = data, mirror
-        self.replica = open_replica(
-            data,
-            self.disk,
-            NAME,
-            self.config,
-            node_id=self.node_id,
-            outbox=self.outbox,
-            wake=self._wake,
-            settings=ReplicaSettings(lag_ms_max=self.world.lag_ms_max),
-        )
-        self._seen = (-1, -1, self.replica.high_watermark)
-        self._start_seen = self.replica.log_start_offset
+        self.fetch()
 
     def _drop(self) -> None:
-        """The partition is elsewhere now: whoever waits here is told so, and its files go."""
+        """The partition is elsewhere now: clients that wait here are told so, and its files go."""
         if self.replica is None:
             return
         self.replica.retire()
@@ -363,11 +312,7 @@ class Broker(Node):
         self.mirror = Mirror()
         self.outbox.clear()
 
-    def _close(self) -> None:
-        if self.replica is not None:
-            super()._close()
-
-    def _send_outbox(self) -> None:
+    def send_outbox(self) -> None:
         orders, self.outbox[:] = list(self.outbox), []
         for order in orders:
             it = order.proposal
@@ -379,60 +324,4 @@ class Broker(Node):
         (it,) = results
         if it.code is not ErrorCode.NONE:
             self.world.states.reach("proposal refused")
-        if self.replica is not None:
-            self._on_altered(proposal, Answered(Altered(it.code, it.isr, it.partition_epoch)))
-
-    # Serving ----------------------------------------------------------------------------------------------------------
-
-    def serve(self, request: Produce | Consume | AskEpoch, reply: Reply) -> None:
-        if self.replica is not None:
-            super().serve(request, reply)
-        elif isinstance(request, Produce):
-            reply(Produced(request.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        elif isinstance(request, Consume):
-            reply(Consumed(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        else:
-            reply(ToldEpoch(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-
-    def _tick(self) -> None:
-        if self.replica is not None:
-            super()._tick()
-        else:
-            self._later(TICK_MS, self._tick)
-
-    def _checkpoint(self) -> None:
-        if self.replica is not None:
-            super()._checkpoint()
-        else:
-            self._later(4000, self._checkpoint)
-
-    def _on_timeout(self, number: int) -> None:
-        if self._is_fetching and number == self._fetch_number:
-            self._is_fetching = False
-            if self.replica is not None:
-                self._fetch()
-
-    def _on_answer(self, number: int, position: Any, answer: Any) -> None:
-        if self.replica is not None:
-            super()._on_answer(number, position, answer)
-        elif number == self._fetch_number:
-            self._is_fetching = False
-
-
-class Decisions(Authority):
-    """What is decided, as the world knows it: the newest image of all. It asks nobody, and nobody asks it."""
-
-    def __init__(self, world: "World") -> None:
-        self.world = self._world = world
-        self.leaders: dict[int, int] = {}
-
-    @property
-    def image(self) -> Image:
-        return self._world.newest
-
-    @property
-    def partition(self) -> PartitionImage:
-        return self._world.newest.partition(NAME) or NOBODY
-
-    def live(self) -> list[int]:
-        return self.image.live_brokers()
+        self.on_altered(proposal, Answered(Altered(it.code, it.isr, it.partition_epoch)))

@@ -1,27 +1,28 @@
-"""The world of the controller: who decides may change at any time, and partitions must not notice.
+"""The world of the controller: the active one may change at any time, and partitions must not notice.
 
     python -m minibroker.simulation controller_world --path chapters/05-raft-controller/tests --seeds 1000
 
-Every node votes, or observes, and is a broker. The quorum decides who is alive and who leads; the partition is chapter
-04's, with its producers, its consumers, and its invariants. Those of the quorum hold as well, and what ties them:
+Every node is a voter or an observer, and a broker. The quorum decides which brokers are alive and which lead. The
+partition is chapter 04's, with its producers, its consumers, and its invariants. Those of the quorum hold as well, and
+what ties them:
 
-    10  a partition's leader epoch has one leader, who is not fenced
+    10  a partition's leader epoch has one leader, which is not fenced
     11  the metadata are the same on all nodes at the same offset
-    13  a partition's epochs only rise, and who joins the in-sync replicas has caught up
+    13  a partition's epochs only rise, and a replica that joins the in-sync replicas has caught up
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from random import Random
 from typing import Any, ClassVar
 
-from controller_cluster import Broker, Decisions, Machine
-from raft_cluster import QuorumWatch, voter_of
+from controller_cluster import Broker, ControllerHost
+from partition_watch import CODES, LEADER_CHANGES, REPLICA_STATES, PartitionWatch
+from quorum_watch import QuorumWatch, voter_of
+from raft_cluster import QuorumNode
 from replication_clients import Consumer, Producer
-from replication_cluster import NAME, NODE_CONFIG, Committed, Mirror, Node, _Watched
-from replication_nodes import TOPIC_ID
-from replication_world import CODES
-from replication_world import World as PartitionWorld
+from replication_cluster import NODE_CONFIG
+from replication_nodes import NAME, TOPIC_ID
 
 from minibroker.controller.moving import ElectMovingLeaders, Move, ReassignPartitions
 from minibroker.metadata.commands import CreateTopics, NewTopic
@@ -31,22 +32,15 @@ from minibroker.metadata.image import Image, PartitionImage
 from minibroker.partitions.partition import ACKS_ALL
 from minibroker.raft.voters import VoterSet
 from minibroker.replication.authority import Election
+from minibroker.simulation import cluster
 from minibroker.simulation.checker import Violation
-from minibroker.simulation.disk import Disk
-from minibroker.simulation.faults import Cause, Fault, Kind
+from minibroker.simulation.faults import Fault, Kind
+from minibroker.simulation.host import DEATH
+from minibroker.simulation.scheduler import Action
 from minibroker.simulation.states import States
-from minibroker.wire.codes import ErrorCode
 
-_ANY = 1_000_000
 LEAVE_MS_MAX = 6000
-
-
-def _node(chance: Random) -> tuple[int]:
-    return (chance.randrange(_ANY),)
-
-
-def _two(chance: Random) -> tuple[int, int, int]:
-    return (chance.randrange(_ANY), chance.randrange(_ANY), chance.randrange(2))
+NO_PARTITION = PartitionImage(replicas=(), isr=(), leader=-1, leader_epoch=-1, partition_epoch=-1)
 
 
 class _Some(States):
@@ -57,24 +51,18 @@ class _Some(States):
             super().reach(name)
 
 
-class World(PartitionWorld, QuorumWatch):
-    """Three to five nodes, one partition, producers and consumers; nobody who is never lost."""
+class World(PartitionWatch, QuorumWatch):
+    """Three to five nodes, one partition, producers and consumers; any node may be lost."""
 
     STORM_MS = 25_000
     STATES: ClassVar[tuple[str, ...]] = (
-        "truncation",
-        "divergence by epoch",
-        "ISR shrink",
-        "ISR expansion",
-        "proposal refused",
+        *REPLICA_STATES,
         *CODES.values(),
         "duplicate answered",
-        "leader change",
-        "leader change while the old leader is alive",
-        "leader change with batches in flight",
+        *LEADER_CHANGES,
         "unclean registration",
         "stale incarnation refused",
-        "death in mid-write",
+        DEATH,
         "session over",
         "back to the preferred leader",
         "another controller",
@@ -90,31 +78,26 @@ class World(PartitionWorld, QuorumWatch):
         "log forgets what is in a snapshot",
     )
     KINDS: ClassVar[tuple[Kind, ...]] = (
-        Kind("kill", _node, (50, 4000), 2),
-        Kind("power cut", _node, (50, 4000), 2),
-        Kind(
-            "die in mid-write",
-            lambda chance: (*_node(chance), chance.randrange(16), chance.randrange(2)),
-            (50, 3000),
-            2,
-        ),
-        Kind("leave", _node, (20, 1000), 2),
-        Kind("pause", _node, (100, 5000), 2),
-        Kind("cut", _two, (100, 5000), 2),
-        Kind("isolate", _node, (500, 5000), 2),
-        Kind("slow", lambda chance: (*_two(chance), chance.choice((50, 300, 1500))), (500, 5000)),
-        Kind("elect", _node, weight=2),
-        Kind("break client links", _node),
-        Kind("move", lambda chance: (chance.randrange(_ANY), chance.randrange(_ANY)), weight=3),
-        Kind("reincarnation", _node, (300, 2500)),
-        Kind("lose disk", _node, (50, 3000)),
-        Kind("snapshot", _node),
+        cluster.KILL,
+        cluster.POWER_CUT,
+        cluster.die_in_mid_write(changes_max=16, weight=2),
+        Kind("leave", cluster.any_node, (20, 1000), 2),
+        cluster.PAUSE,
+        cluster.CUT,
+        cluster.ISOLATE,
+        cluster.SLOW,
+        Kind("elect", cluster.any_node, weight=2),
+        Kind("break client links", cluster.any_node),
+        Kind("move", lambda chance: (*cluster.any_node(chance), *cluster.any_node(chance)), weight=3),
+        Kind("reincarnation", cluster.any_node, (300, 2500)),
+        Kind("lose disk", cluster.any_node, (50, 3000)),
+        Kind("snapshot", cluster.any_node),
     )
 
     # Setting up -------------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """All nodes start; there is no topic until somebody decides."""
+        """All nodes start; there is no topic until a controller is active."""
         self.states = _Some(self.STATES)
         chance = self.chance("build")
         size = chance.choice((3, 4, 4, 5))
@@ -124,25 +107,17 @@ class World(PartitionWorld, QuorumWatch):
         self.session_ms = chance.choice((1500, 3000))
         self.balance_ms = chance.choice((None, 2000, 5000))
         self.fetch_bytes = chance.choice(((1 << 20,), (1 << 20, 300)))
-        self.config = TopicConfig({"min.insync.replicas": "2", "internal.segment.bytes": "20000"})
-        self.committed = Committed()
-        self.last_leader_epoch = self.last_leader = -1
-        self.is_producing = True
-        self._incarnations = self._producer_ids = 0
-        self.written = {}
-        self._values = {}
-        self.producers = []
+        self.watch_partition(TopicConfig({"min.insync.replicas": "2", "internal.segment.bytes": "20000"}))
         self.newest = Image()
         self.images: dict[int, Image] = {}
         self.last_partition: PartitionImage | None = None
-        self.authority = Decisions(self)
-        machines = {number: Machine(self, number) for number in range(1, size + 1)}
+        machines = {number: ControllerHost(self, number) for number in range(1, size + 1)}
         self.machines = machines
         self.quorum = dict(machines)
         brokers = {number: Broker(self, machine, self.config) for number, machine in machines.items()}
         for number, machine in machines.items():
             machine.broker = brokers[number]
-        self.nodes: dict[int, Node] = dict(brokers)
+        self.nodes = dict(brokers)
         voters = range(1, (3 if size < 5 else chance.choice((3, 5))) + 1)
         self.bootstrap = VoterSet.of(voter_of(machines[it].key) for it in voters)
         self.wanted_size = len(self.bootstrap)
@@ -152,15 +127,25 @@ class World(PartitionWorld, QuorumWatch):
         self.consumers = [Consumer(self, "c1")]
         self.scheduler.after(self.reaction_ms, self._operate)
 
-    def watched(self, disk: Disk, mirror: Mirror) -> Any:
-        return _Watched(disk, mirror)
+    def hosts(self) -> Mapping[int, ControllerHost]:
+        return self.machines
 
     def _broker(self, node_id: int) -> Broker:
         return self.machines[node_id].broker
 
     # What is decided --------------------------------------------------------------------------------------------------
 
-    def on_image(self, machine: Machine, image: Image) -> None:
+    @property
+    def partition(self) -> PartitionImage:
+        return self.newest.partition(NAME) or NO_PARTITION
+
+    def live(self) -> list[int]:
+        return self.newest.live_brokers()
+
+    def elect(self, live: list[int], kind: Election = Election.PREFERRED) -> None:
+        self._propose(ElectMovingLeaders([NAME], live=live, node=NODE_CONFIG, kind=kind))
+
+    def on_image(self, machine: ControllerHost, image: Image) -> None:
         """A node has folded what is decided up to an offset."""
         known = self.images.setdefault(image.offset, image)
         if known is not image and known != image:
@@ -189,10 +174,7 @@ class World(PartitionWorld, QuorumWatch):
             raise Violation(10, f"node {partition.leader} is to lead, in sync are {partition.isr}")
         if not set(partition.isr) <= set(partition.replicas):
             raise Violation(13, f"in sync are {partition.isr}, replicas {partition.replicas}")
-        self.authority.check_leader()
-        for node_id in partition.isr:
-            node = self.nodes[node_id]
-            node.is_weak = node.is_weak and node.is_diminished
+        self.check_partition()
         if old is not None and old != partition:
             self._on_partition_changed(old, partition)
 
@@ -206,9 +188,9 @@ class World(PartitionWorld, QuorumWatch):
             self.states.reach("move ended")
         if new.leader == old.leader and new.leader >= 0 and new.leader_epoch == old.leader_epoch:
             for each in joined:
-                self.authority.check_joined(self.nodes[new.leader], self.nodes[each])
+                self.check_joined(self.nodes[new.leader], self.nodes[each])
 
-    def on_quorum_leader(self, node: Any) -> None:
+    def on_quorum_leader(self, node: QuorumNode) -> None:
         super().on_quorum_leader(node)
         self.states.reach("another controller")
         others = [it for it in self.machines.values() if it is not node and it.process.is_alive]
@@ -217,74 +199,25 @@ class World(PartitionWorld, QuorumWatch):
 
     # Faults -----------------------------------------------------------------------------------------------------------
 
-    def causes(self) -> Mapping[str, Cause]:
-        return {
-            "kill": self._on_kill,
-            "power cut": self._on_power_cut,
-            "die in mid-write": self._on_die,
-            "leave": self._on_leave,
-            "pause": self._on_pause,
-            "cut": self._on_cut,
-            "isolate": self._on_isolate,
-            "slow": self._on_slow,
-            "elect": self._on_elect,
-            "break client links": self._on_break,
-            "move": self._on_move,
-            "reincarnation": self._on_reincarnation,
-            "lose disk": self._on_lose_disk,
-            "snapshot": self._on_snapshot,
-        }
-
-    def _machine(self, fault: Fault) -> Machine:
-        """Whoever decides and whoever leads are hit more often than others."""
+    def host_hit(self, fault: Fault) -> ControllerHost:
+        """The controller and the partition's leader are hit more often than others."""
         number = int(fault.arguments[0])
-        hit = {0: self.decider(), 1: self.machines.get(self.authority.partition.leader)}.get(number % 4)
+        hit = {0: self.active_host(), 1: self.machines.get(self.partition.leader)}.get(number % 4)
         return hit or self.machines[1 + number // 4 % len(self.machines)]
 
-    def _node(self, fault: Fault, which: int = 0) -> Node:
-        return self._machine(fault).broker
-
-    def decider(self) -> Machine | None:
-        """Who decides, if somebody does."""
+    def active_host(self) -> ControllerHost | None:
+        """The node whose controller is active, if there is one."""
         found = [it for it in self.machines.values() if it.process.is_alive and it.controller.is_active]
         return max(found, key=lambda it: it.raft.epoch, default=None)
 
     def _propose(self, command: Command[Any]) -> None:
-        decider = self.decider()
-        if decider is not None:
-            decider.process.run(partial(_propose_to, decider, command))
+        active = self.active_host()
+        if active is not None:
+            active.process.run(partial(_propose_to, active, command))
 
-    def _on_kill(self, fault: Fault) -> Callable[[], None]:
-        machine = self._machine(fault)
-        machine.kill()
-        return machine.start
-
-    def _on_power_cut(self, fault: Fault) -> Callable[[], None] | None:
-        machine = self._machine(fault)
-        if not self.may_cut_power(machine.broker):
-            return None
-        machine.cut_power()
-        return machine.start
-
-    def _on_die(self, fault: Fault) -> Callable[[], None]:
-        machine = self._machine(fault)
-        machine.how_it_dies = ("kill", "power")[int(fault.arguments[2])]
-        machine.restart_ms = fault.duration_ms
-        disk = machine.disk
-        disk.die_after(int(fault.arguments[1]))
-        return lambda: disk.die_after(None)
-
-    def _on_lose_disk(self, fault: Fault) -> Callable[[], None] | None:
-        machine = self._machine(fault)
-        if not self.may_lose_disk(machine.node_id) or not self.may_cut_power(machine.broker):
-            return None
-        self.states.reach("disk lost")
-        machine.lose_disk()
-        return machine.start
-
-    def _on_leave(self, fault: Fault) -> Callable[[], None]:
-        """A controlled shutdown: others lead first, then it goes."""
-        machine = self._machine(fault)
+    def on_leave(self, fault: Fault) -> Action:
+        """A controlled shutdown: other brokers lead first, then the node stops."""
+        machine = self.host_hit(fault)
         life = machine.process.lives
         machine.broker.is_leaving = True
         begun_ms = self.scheduler.now_ms
@@ -304,24 +237,8 @@ class World(PartitionWorld, QuorumWatch):
         look()
         return lambda: None
 
-    def _parties(self, fault: Fault) -> tuple[str, str]:
-        names = [machine.name for machine in self.machines.values()]
-        source = names.pop(int(fault.arguments[0]) % len(names))
-        return source, names[int(fault.arguments[1]) % len(names)]
-
-    def _on_isolate(self, fault: Fault) -> Callable[[], None]:
-        name = self._machine(fault).name
-        others = [machine.name for machine in self.machines.values() if machine.name != name]
-        heals = [self.network.cut(*pair) for other in others for pair in ((name, other), (other, name))]
-        return partial(_all, heals)
-
-    def _on_elect(self, fault: Fault) -> None:
-        live = [it for it in self.authority.live() if it in self.authority.partition.isr]
-        if live:
-            chosen = live[int(fault.arguments[0]) % len(live)]
-            self._propose(ElectMovingLeaders([NAME], live=[chosen], node=NODE_CONFIG))
-
-    def _on_move(self, fault: Fault) -> None:
+    def on_move(self, fault: Fault) -> None:
+        """The partition is moved to other brokers."""
         if any(node.is_weak for node in self.nodes.values()) or self.newest.partition(NAME) is None:
             return
         chance = Random(int(fault.arguments[0]))
@@ -334,51 +251,30 @@ class World(PartitionWorld, QuorumWatch):
             self.scheduler.after(chance.choice((0, 10, 50, 200)), then)
 
     def _take_back(self) -> None:
-        if self.authority.partition.adding_replicas:
+        if self.partition.adding_replicas:
             self.states.reach("move taken back")
         self._propose(ReassignPartitions([Move(NAME, None)]))
 
     def _move_on(self, chance: Random) -> None:
-        if self.authority.partition.adding_replicas:
+        if self.partition.adding_replicas:
             self.states.reach("move on top of a move")
         target = chance.sample(sorted(self.machines), min(3, len(self.machines)))
         self._propose(ReassignPartitions([Move(NAME, target)]))
 
-    def _on_reincarnation(self, fault: Fault) -> Callable[[], None] | None:
-        """A node is gone and back at once, and what it said before is heard after what it says now (KIP-903)."""
-        machine, leader = self._machine(fault), self.machines.get(self.authority.partition.leader)
-        if leader is None or leader is machine or not self.may_cut_power(machine.broker):
-            return None
-        end = self.network.slow(machine.name, leader.name, fault.duration_ms)
-        self.scheduler.after(fault.duration_ms // 4, partial(self._come_back, machine))
-        return end
-
-    def _come_back(self, machine: Machine) -> None:
-        if self.may_cut_power(machine.broker):
-            machine.cut_power()
-            machine.start()
-
-    def _on_snapshot(self, fault: Fault) -> None:
-        machine = self._machine(fault)
-        machine.process.run(machine.take_snapshot)
-
     # The operator -----------------------------------------------------------------------------------------------------
 
     def _operate(self) -> None:
-        """Somebody looks after the cluster: makes the topic, mends the voters, and helps where nobody is in sync."""
+        """An operator makes the topic, mends the set of voters, and elects a leader where no replica is in sync."""
         self.scheduler.after(self.reaction_ms, self._operate)
-        decider = self.decider()
-        if decider is None:
+        active = self.active_host()
+        if active is None:
             return
-        decider.process.run(partial(self._look_after_voters, decider))
-        live = self.newest.live_brokers()
+        active.process.run(partial(self.look_after_voters, active))
         partition = self.newest.partition(NAME)
         if partition is None:
-            self._create(live)
-        elif not partition.isr and set(partition.replicas) <= set(live):
-            ends = {it: (self.nodes[it].mirror.last_epoch, self.nodes[it].mirror.end) for it in partition.replicas}
-            best = max(ends, key=lambda it: ends[it])
-            self._propose(ElectMovingLeaders([NAME], live=[best], node=NODE_CONFIG, kind=Election.UNCLEAN))
+            self._create(self.live())
+        elif not partition.isr and set(partition.replicas) <= set(self.live()):
+            self.elect_most_complete(partition.replicas)
 
     def _create(self, live: list[int]) -> None:
         if len(live) >= 3:
@@ -386,66 +282,21 @@ class World(PartitionWorld, QuorumWatch):
             topic = NewTopic(NAME.topic, TOPIC_ID, assignments=[(0, live[:3])], configs=configs)
             self._propose(CreateTopics([topic], NODE_CONFIG))
 
-    def _look_after_voters(self, leader: Machine) -> None:
-        raft = leader.raft
-        if not raft.is_leader:
-            return
-        lost = [key for key in map(raft.voters.key_of, raft.voters) if key != self.quorum[key.node_id].key]
-        if lost and self.has_majority(raft.voters.without(lost[0].node_id)):
-            raft.remove_voter(lost[0], timestamp=0)
-        elif len(raft.voters) < self.wanted_size:
-            for machine in self.machines.values():
-                voter = voter_of(machine.key)
-                is_free = machine.process.is_alive and machine.node_id not in raft.voters.voters
-                may_add = is_free and self.has_majority(raft.voters.with_voter(voter))
-                if may_add and raft.add_voter(voter, timestamp=0) is ErrorCode.NONE:
-                    return
-
     # The end ----------------------------------------------------------------------------------------------------------
 
-    def heal(self) -> None:
-        self.network.become_calm()
-        for machine in self.machines.values():
-            machine.process.resume()
-            machine.disk.die_after(None)
-            machine.start()
-
-    def _missing(self) -> str:
+    def missing(self) -> str:
         partition = self.newest.partition(NAME)
         if partition is None:
             return f"there is no topic: {self.told()}"
         if partition.adding_replicas or partition.removing_replicas:
             return f"a move is not over: {partition}"
-        leader = self.nodes.get(partition.leader)
-        if leader is None or leader.replica is None or leader.replica.leading is None:
-            return f"node {partition.leader} does not lead: {partition}; {self.told()}"
-        if set(partition.isr) != set(partition.replicas):
-            return f"only {list(partition.isr)} of {list(partition.replicas)} are in sync"
         fenced = [it.node_id for it in self.newest.brokers.values() if it.is_fenced]
         if fenced or len(self.newest.brokers) < len(self.nodes):
             return f"of {sorted(self.newest.brokers)} {fenced} are fenced"
-        waiting = [producer.name for producer in self.producers if producer.window]
-        if waiting:
-            return f"{waiting} wait for acks"
-        replicas = [it.replica for it in self.nodes.values() if it.replica is not None]
-        offsets = {it.log_end_offset for it in replicas} | {it.high_watermark for it in replicas}
-        if len(offsets) > 1 or len(replicas) != len(partition.replicas):
-            return f"{len(replicas)} logs end at {offsets}"
         if len({it.controller.image.offset for it in self.machines.values()}) > 1:
             return f"metadata differ: {self.told()}"
-        return ""
-
-    def finish(self) -> None:
-        dropped = {number: node for number, node in self.nodes.items() if node.replica is None}
-        for number in dropped:
-            del self.nodes[number]
-        super().finish()
+        return super().missing()
 
 
-def _propose_to(decider: Machine, command: Command[Any]) -> None:
-    decider.controller.propose(command)
-
-
-def _all(actions: list[Callable[[], None]]) -> None:
-    for action in actions:
-        action()
+def _propose_to(active: ControllerHost, command: Command[Any]) -> None:
+    active.controller.propose(command)

@@ -7,6 +7,7 @@ only here.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
 from minibroker.replication import authority
 from minibroker.replication.leader import Leadership
-from minibroker.simulation.planted import Bug, Patch, print_table
+from minibroker.simulation.planted import Bug, print_table
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 
@@ -41,7 +42,7 @@ def _same_directory(self: QuorumNode) -> None:
     self.key = key or self.key
 
 
-_NEW_DISK = QuorumNode._new_disk
+_NEW_DISK = QuorumNode.new_disk
 
 
 def _advance_without_epoch(self: Raft) -> None:
@@ -129,21 +130,13 @@ def _always(*_arguments: object, **_named: object) -> bool:
 # The bugs -------------------------------------------------------------------------------------------------------------
 
 
-def _quorum(name: str, *patches: Patch, seed: int, invariant: int | None) -> Bug:
-    return Bug(name, patches, world=raft_world.World, seed=seed, invariant=invariant)
-
-
-def _cluster(name: str, *patches: Patch, seed: int, invariant: int | None) -> Bug:
-    return Bug(name, patches, world=controller_world.World, seed=seed, invariant=invariant)
-
-
-def _shown(name: str, *patches: Patch, by: str) -> Bug:
-    return Bug(name, patches, scenario=SCENARIOS / f"{by}.txt", stage=Stage)
-
+_quorum = partial(Bug.in_world, raft_world.World)
+_cluster = partial(Bug.in_world, controller_world.World)
+_shown = partial(Bug.in_scenario, Stage, SCENARIOS)
 
 BUGS = (
     _quorum("a vote is not on the disk", (Ballot, "write", _write_in_memory), seed=3, invariant=10),
-    _quorum("a lost disk keeps its voter's key", (QuorumNode, "_new_disk", _same_directory), seed=24, invariant=10),
+    _quorum("a lost disk keeps its voter's key", (QuorumNode, "new_disk", _same_directory), seed=24, invariant=10),
     _shown("old epochs are decided by counting", (Raft, "_advance", _advance_without_epoch), by="raft-figure-8"),
     _quorum(
         "a leader counts itself before its flush",

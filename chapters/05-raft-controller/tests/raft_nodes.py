@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.memory import MemoryFiles
 from minibroker.raft.election import Ballot
 from minibroker.raft.node import Raft, RaftSettings
@@ -70,23 +69,3 @@ class QuorumNode:
         """Come back with an empty disk, and so as another voter."""
         self.files = MemoryFiles()
         self.key = VoterKey(self.key.node_id, directory_id(self.key.node_id, self.key.directory_id[-1] + 1))
-
-
-def batch_of(*values: bytes) -> bytearray:
-    builder = BatchBuilder()
-    for value in values:
-        builder.append(timestamp=0, key=None, value=value)
-    return builder.build()
-
-
-def contents(raft: Raft) -> list[tuple[int, int, bytes]]:
-    """Every record of a log: its offset, its epoch, its value; the quorum's own have the value `*`."""
-    found: list[tuple[int, int, bytes]] = []
-    offset = raft.log.log_start_offset
-    while offset < raft.log.log_end_offset:
-        read = list(batches(raft.log.read(offset, bytes_max=1 << 20).read()))
-        for batch in read:
-            epoch, is_control = batch.header.leader_epoch, batch.header.is_control
-            found += [(it.offset, epoch, b"*" if is_control else it.value or b"") for it in batch.records()]
-        offset = read[-1].header.next_offset
-    return found

@@ -4,13 +4,13 @@
     > time-out 1                 node 1 has waited for a leader in vain: it asks for votes, and all who are up answer
     > time-out 1 to 2            only node 2 hears it
     > time-out 1 unanswered      votes are given, but word of them does not arrive
-    > impatient 2 3              these have heard of no leader for too long, and say so to nobody
+    > impatient 2 3              these have heard of no leader for too long, and send nothing
     > append 1 a b               node 1, the leader, appends a batch
     > fetch 2 / fetch 2 3        these nodes fetch once, each from whom it would ask
     > kill 1 / start 1           the process dies; it starts again on its disk
     > lose-disk 1                it is down, and its disk is replaced by an empty one
     > fail-disk 1                from now on every flush fails
-    > cut 1 / heal 1             nobody hears node 1, and it hears nobody
+    > cut 1 / heal 1             no node hears node 1, and it hears no node
     > alone 1                    node 1 has heard of no majority for too long
     > resign 1                   node 1 is shut down in order
     > add-voter 1 3 / remove-voter 1 3      node 1, the leader, changes the set of voters
@@ -19,20 +19,22 @@
 In a log, `1:a` is a record `a` of epoch 1, `*` a record of the quorum's own, and `|` is the high watermark.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from raft_nodes import QuorumNode, batch_of, contents, voters
+from raft_nodes import QuorumNode, voters
+from replication_nodes import batch_of, contents, shown_log
 
 from minibroker.log.errors import StorageError
 from minibroker.raft.messages import BeginQuorumEpoch, EndQuorumEpoch, Send, Vote
 from minibroker.raft.node import NotLeader, Raft
 from minibroker.raft.roles import Role
 from minibroker.raft.voters import Voter
+from minibroker.simulation import scenario
 from minibroker.wire.codes import ErrorCode
 
 
-class Stage:
-    """Plays a scenario. There is no chance: every timeout is the shortest."""
+class Stage(scenario.Stage):
+    """Plays a scenario of the quorum. There is no chance: every timeout is the shortest."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, QuorumNode] = {}
@@ -40,18 +42,6 @@ class Stage:
         self.cut: set[int] = set()
         self.now_ms = 0
         self._loses_votes = False
-
-    def play(self, text: str) -> str:
-        """The same text with what was seen now below each step."""
-        lines: list[str] = []
-        for line in text.splitlines():
-            if line.startswith("> "):
-                words = line[2:].split()
-                step: Callable[..., list[str]] = getattr(self, "on_" + words[0].replace("-", "_"))
-                lines += [line, *(f"  {it}" for it in step(*words[1:]))]
-            elif line.startswith("#") or not line:
-                lines.append(line)
-        return "\n".join(lines) + "\n"
 
     def _raft(self, word: str | int) -> Raft:
         return self.nodes[int(word)].raft
@@ -83,7 +73,7 @@ class Stage:
         return [self._state(int(word)) for word in words]
 
     def _carry(self, source: int, sends: Sequence[Send], hearers: set[int]) -> list[str]:
-        """Bring messages and answers about, until nobody has anything to say."""
+        """Bring messages and answers about, until no node has anything to say."""
         lines: list[str] = []
         queue = list(sends)
         while queue:
@@ -195,12 +185,9 @@ class Stage:
 
     def _state(self, node_id: int) -> str:
         raft = self._raft(node_id)
-        marks = contents(raft)
-        below = " ".join(f"{e}:{v.decode()}" for o, e, v in marks if o < raft.high_watermark)
-        above = " ".join(f"{e}:{v.decode()}" for o, e, v in marks if o >= raft.high_watermark)
         follows = f" of {raft.leader_id}" if raft.role is Role.FOLLOWER else ""
         voter = "" if raft.is_voter else ", no voter"
         if raft.role is Role.UNATTACHED and raft.voted is not None:
             voter += f", voted for {raft.voted.node_id}"
-        log = f"[{below} | {above}]".replace("[ ", "[").replace(" ]", "]")
+        log = shown_log(contents(raft), raft.high_watermark)
         return f"{node_id} {raft.role.value}{follows} in epoch {raft.epoch}{voter}  {log}"

@@ -10,33 +10,28 @@ cut to snapshots; clients append, and are told what is decided. The invariants a
     12  the high watermark never goes back, and what is before it is on a majority's disks
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from random import Random
 from typing import ClassVar
 
-from raft_cluster import TRANSITIONS, Append, Appended, QuorumNode, QuorumWatch, voter_of
+from partition_watch import values_of
+from quorum_watch import TRANSITIONS, QuorumWatch, voter_of
+from raft_cluster import Append, Appended, QuorumNode
 
 from minibroker.log.batch import Batch
 from minibroker.raft.voters import VoterKey, VoterSet
+from minibroker.simulation import cluster
 from minibroker.simulation.checker import LIVENESS, Violation
-from minibroker.simulation.faults import Cause, Fault, Kind
+from minibroker.simulation.faults import Fault, Kind
 from minibroker.simulation.history import Acked, Invoked, Promise, Unknown, Value
+from minibroker.simulation.host import DEATH
 from minibroker.simulation.process import Process
+from minibroker.simulation.scheduler import Action
 from minibroker.wire.codes import ErrorCode
 
 CALM_MS_MIN, CALM_MS_MAX = 4_000, 30_000
 LEADER_MS_MAX = 10_000
 OPERATOR_MS = 800
-_ANY = 1_000_000
-
-
-def _node(chance: Random) -> tuple[int]:
-    return (chance.randrange(_ANY),)
-
-
-def _two(chance: Random) -> tuple[int, int, int]:
-    return (chance.randrange(_ANY), chance.randrange(_ANY), chance.randrange(2))
 
 
 class World(QuorumWatch):
@@ -54,40 +49,25 @@ class World(QuorumWatch):
         "voter removed",
         "change refused: another one is under way",
         "leader removed",
-        "death in mid-write",
+        DEATH,
         "two leaders at a time",
     )
     KINDS: ClassVar[tuple[Kind, ...]] = (
-        Kind("kill", _node, (50, 4000), 2),
-        Kind("power cut", _node, (50, 4000), 2),
+        cluster.KILL,
+        cluster.POWER_CUT,
         Kind("power cut of all", lambda _chance: (), (50, 2000)),
-        Kind(
-            "die in mid-write",
-            lambda chance: (*_node(chance), chance.randrange(16), chance.randrange(2)),
-            (50, 3000),
-            3,
-        ),
-        Kind("restart", _node, (20, 1000)),
-        Kind("pause", _node, (100, 5000), 2),
-        Kind("cut", _two, (100, 5000), 2),
-        Kind("isolate", _node, (500, 5000), 2),
-        Kind("slow", lambda chance: (*_two(chance), chance.choice((50, 300, 1500))), (500, 5000)),
-        Kind("clock", lambda chance: (*_node(chance), chance.choice((300, 2_000, 60_000)))),
-        Kind("lose disk", _node, (50, 3000), 2),
-        Kind("change voters", _node, weight=2),
-        Kind("change voters twice", lambda chance: (*_node(chance), chance.randrange(_ANY))),
-        Kind("snapshot", _node),
+        cluster.die_in_mid_write(changes_max=16, weight=3),
+        cluster.RESTART,
+        cluster.PAUSE,
+        cluster.CUT,
+        cluster.ISOLATE,
+        cluster.SLOW,
+        Kind("clock", lambda chance: (*cluster.any_node(chance), chance.choice((300, 2_000, 60_000)))),
+        Kind("lose disk", cluster.any_node, (50, 3000), 2),
+        Kind("change voters", cluster.any_node, weight=2),
+        Kind("change voters twice", lambda chance: (*cluster.any_node(chance), *cluster.any_node(chance))),
+        Kind("snapshot", cluster.any_node),
     )
-
-    def play(self) -> None:
-        """A storm, healing, a calm in which everything comes right, and a look at everything."""
-        self.build()
-        storm = self.storm()
-        self.scheduler.run(self.STORM_MS)
-        storm.heal()
-        self.heal()
-        self.come_right()
-        self.checker.finish(self.values)
 
     # Setting up -------------------------------------------------------------------------------------------------------
 
@@ -110,6 +90,9 @@ class World(QuorumWatch):
         self.clients = [Client(self, f"c{number}") for number in (1, 2)]
         self.scheduler.after(OPERATOR_MS, self._operate)
 
+    def hosts(self) -> Mapping[int, QuorumNode]:
+        return self.quorum
+
     # What nodes report ------------------------------------------------------------------------------------------------
 
     def on_decided(self, batch: Batch) -> None:
@@ -117,49 +100,20 @@ class World(QuorumWatch):
         if self.crcs.get(batch.header.base_offset) == batch.header.crc or batch.header.is_control:
             return
         self.crcs[batch.header.base_offset] = batch.header.crc
-        for record in batch.records():
-            name, _slash, number = (record.value or b"").decode().rpartition("/")
-            value = Value(name, int(number))
-            if self.values.setdefault(record.offset, value) != value:
-                raise Violation(2, f"offset {record.offset} is {self.values[record.offset]} and {value}")
+        for offset, value in values_of(batch):
+            if self.values.setdefault(offset, value) != value:
+                raise Violation(2, f"offset {offset} is {self.values[offset]} and {value}")
 
     # Faults -----------------------------------------------------------------------------------------------------------
 
-    def causes(self) -> Mapping[str, Cause]:
-        return {
-            "kill": self._on_kill,
-            "power cut": self._on_power_cut,
-            "power cut of all": self._on_power_cut_of_all,
-            "die in mid-write": self._on_die,
-            "restart": self._on_restart,
-            "pause": self._on_pause,
-            "cut": self._on_cut,
-            "isolate": self._on_isolate,
-            "slow": self._on_slow,
-            "clock": self._on_clock,
-            "lose disk": self._on_lose_disk,
-            "change voters": self._on_change,
-            "change voters twice": self._on_change_twice,
-            "snapshot": self._on_snapshot,
-        }
-
-    def _node(self, fault: Fault, which: int = 0) -> QuorumNode:
-        # Whoever leads is hit more often than others.
-        number = int(fault.arguments[which])
+    def host_hit(self, fault: Fault) -> QuorumNode:
+        """The leader is hit more often than others."""
+        number = int(fault.arguments[0])
         leader = self.quorum_leader()
         return leader if leader is not None and number % 3 == 0 else self.quorum[1 + number // 3 % len(self.quorum)]
 
-    def _on_kill(self, fault: Fault) -> Callable[[], None]:
-        node = self._node(fault)
-        node.kill()
-        return node.start
-
-    def _on_power_cut(self, fault: Fault) -> Callable[[], None]:
-        node = self._node(fault)
-        node.cut_power()
-        return node.start
-
-    def _on_power_cut_of_all(self, _fault: Fault) -> Callable[[], None]:
+    def on_power_cut_of_all(self, _fault: Fault) -> Action:
+        """All machines lose power at once."""
         for node in self.quorum.values():
             node.cut_power()
         return self._start_all
@@ -168,78 +122,21 @@ class World(QuorumWatch):
         for node in self.quorum.values():
             node.start()
 
-    def _on_die(self, fault: Fault) -> Callable[[], None]:
-        node = self._node(fault)
-        node.how_it_dies = ("kill", "power")[int(fault.arguments[2])]
-        node.restart_ms = fault.duration_ms
-        node.disk.die_after(int(fault.arguments[1]))
-        disk = node.disk
-        return lambda: disk.die_after(None)
+    def on_clock(self, fault: Fault) -> None:
+        """A node's clock leaps, as if the machine had slept; it never goes back."""
+        self.host_hit(fault).process.clock_error_ms += int(fault.arguments[1])
 
-    def _on_restart(self, fault: Fault) -> Callable[[], None]:
-        node = self._node(fault)
-        node.stop()
-        return node.start
-
-    def _on_pause(self, fault: Fault) -> Callable[[], None]:
-        process = self._node(fault).process
-        process.pause()
-        return process.resume
-
-    def _parties(self, fault: Fault) -> tuple[str, str]:
-        names = [node.name for node in self.quorum.values()]
-        source = names.pop(int(fault.arguments[0]) % len(names))
-        return source, names[int(fault.arguments[1]) % len(names)]
-
-    def _on_cut(self, fault: Fault) -> Callable[[], None]:
-        source, target = self._parties(fault)
-        heals = [self.network.cut(source, target)]
-        if fault.arguments[2]:
-            heals.append(self.network.cut(target, source))
-        return partial(_all, heals)
-
-    def _on_isolate(self, fault: Fault) -> Callable[[], None]:
-        name = self._node(fault).name
-        others = [node.name for node in self.quorum.values() if node.name != name]
-        heals = [self.network.cut(*pair) for other in others for pair in ((name, other), (other, name))]
-        return partial(_all, heals)
-
-    def _on_slow(self, fault: Fault) -> Callable[[], None]:
-        source, target = self._parties(fault)
-        delay_ms = int(fault.arguments[3])
-        ends = [self.network.slow(source, target, delay_ms)]
-        if fault.arguments[2]:
-            ends.append(self.network.slow(target, source, delay_ms))
-        return partial(_all, ends)
-
-    def _on_clock(self, fault: Fault) -> None:
-        # A clock that only goes forward leaps: as if the machine had slept.
-        self._node(fault).process.clock_error_ms += int(fault.arguments[1])
-
-    def _on_lose_disk(self, fault: Fault) -> Callable[[], None] | None:
-        node = self._node(fault)
-        if not self.may_lose_disk(node.node_id):
-            return None
-        self.states.reach("disk lost")
-        node.lose_disk()
-        return node.start
-
-    # The set of voters ------------------------------------------------------------------------------------------------
-
-    def _on_change(self, fault: Fault) -> None:
+    def on_change_voters(self, fault: Fault) -> None:
+        """One of the voters is removed, or two: the second change must wait for the first."""
         leader = self.quorum_leader()
         if leader is not None:
-            leader.process.run(partial(self._remove, leader, int(fault.arguments[0])))
+            leader.process.run(partial(self._remove_all, leader, [int(it) for it in fault.arguments]))
 
-    def _on_change_twice(self, fault: Fault) -> None:
-        """Two changes at once: the second must wait for the first."""
-        leader = self.quorum_leader()
-        if leader is not None:
-            leader.process.run(partial(self._remove_two, leader, fault))
+    on_change_voters_twice = on_change_voters
 
-    def _remove_two(self, leader: QuorumNode, fault: Fault) -> None:
-        for number in fault.arguments:
-            self._remove(leader, int(number))
+    def _remove_all(self, leader: QuorumNode, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._remove(leader, number)
 
     def _remove(self, leader: QuorumNode, number: int) -> None:
         raft = leader.raft
@@ -252,93 +149,53 @@ class World(QuorumWatch):
         if code is ErrorCode.NONE and chosen == leader.node_id:
             self.states.reach("leader removed")
 
-    def on_change(self, what: str, code: ErrorCode) -> None:
-        if code is ErrorCode.NONE:
-            self.states.reach(what)
-        elif code is ErrorCode.REQUEST_TIMED_OUT:
-            self.states.reach("change refused: another one is under way")
-
     def _operate(self) -> None:
-        """Somebody looks after the voters: who has lost its disk goes, and who is up comes, one at a time."""
+        """An operator looks after the set of voters."""
         self.scheduler.after(OPERATOR_MS, self._operate)
         leader = self.quorum_leader()
         if leader is not None:
-            leader.process.run(partial(self._look_after, leader))
-
-    def _look_after(self, leader: QuorumNode) -> None:
-        raft = leader.raft
-        if not raft.is_leader:
-            return
-        lost = [key for key in map(raft.voters.key_of, raft.voters) if self._is_lost(key)]
-        if lost and self.has_majority(raft.voters.without(lost[0].node_id)):
-            self.on_change("voter removed", raft.remove_voter(lost[0], timestamp=0))
-        elif len(raft.voters) < self.wanted_size:
-            for node in self.quorum.values():
-                is_free = node.process.is_alive and node.node_id not in raft.voters.voters
-                if is_free and self.has_majority(raft.voters.with_voter(voter_of(node.key))):
-                    code = raft.add_voter(voter_of(node.key), timestamp=0)
-                    self.on_change("voter added", code)
-                    if code is ErrorCode.NONE:
-                        return
-
-    def _is_lost(self, key: VoterKey) -> bool:
-        return key.directory_id not in (bytes(16), self.quorum[key.node_id].key.directory_id)
-
-    def _on_snapshot(self, fault: Fault) -> None:
-        node = self._node(fault)
-
-        node.process.run(node.take_snapshot)
+            leader.process.run(partial(self.look_after_voters, leader))
 
     # The end ----------------------------------------------------------------------------------------------------------
-
-    def heal(self) -> None:
-        self.network.become_calm()
-        for node in self.quorum.values():
-            node.process.resume()
-            node.disk.die_after(None)
-            node.start()
 
     def come_right(self) -> None:
         """There is a leader soon, it stays, and all logs come to be the same."""
         healed_ms = self.scheduler.now_ms
-        while self.quorum_leader() is None:
-            self.scheduler.run(self.scheduler.now_ms + 100)
-            if self.scheduler.now_ms > healed_ms + LEADER_MS_MAX:
-                raise Violation(LIVENESS, f"nobody leads {LEADER_MS_MAX} ms after healing: {self.told()}")
+        self.run_until(self._lacks_leader, limit_ms=healed_ms + LEADER_MS_MAX, step_ms=100)
         self.scheduler.run(healed_ms + CALM_MS_MIN)
-        self._await("the voters are not settled", self._are_voters_settled)
+        self.run_until(self._unsettled, limit_ms=self.scheduler.now_ms + CALM_MS_MAX)
         leaders = len(self.quorum_leaders)
         self.scheduler.run(self.scheduler.now_ms + 1_500)
         if len(self.quorum_leaders) > leaders:
-            raise Violation(
-                LIVENESS, f"all is well, and {len(self.quorum_leaders) - leaders} more leaders were elected"
-            )
+            more = len(self.quorum_leaders) - leaders
+            raise Violation(LIVENESS, f"all is well, and {more} more leaders were elected")
         self.is_appending = False
-        self._await("logs differ", self._are_logs_equal)
+        self.run_until(self._differing, limit_ms=self.scheduler.now_ms + CALM_MS_MAX)
 
-    def _await(self, what: str, is_so: Callable[[], bool]) -> None:
-        limit_ms = self.scheduler.now_ms + CALM_MS_MAX
-        while not is_so():
-            self.scheduler.run(self.scheduler.now_ms + 250)
-            if self.scheduler.now_ms > limit_ms:
-                raise Violation(LIVENESS, f"{CALM_MS_MAX} ms later {what}: {self.told()}")
+    def finish(self) -> None:
+        self.checker.finish(self.values)
 
-    def _are_voters_settled(self) -> bool:
+    def _lacks_leader(self) -> str:
+        return "" if self.quorum_leader() else f"there is no leader {LEADER_MS_MAX} ms after healing: {self.told()}"
+
+    def _unsettled(self) -> str:
         leader = self.quorum_leader()
-        if leader is None or not leader.raft._is_settled or len(leader.raft.voters) < self.wanted_size:
-            return False
-        voters = leader.raft.voters
-        return all(voters.key_of(it) == self.quorum[it].key for it in voters)
+        if leader is not None and leader.raft._is_settled and len(leader.raft.voters) >= self.wanted_size:
+            voters = leader.raft.voters
+            if all(voters.key_of(it) == self.quorum[it].key for it in voters):
+                return ""
+        return f"the voters are not settled: {self.told()}"
 
-    def _are_logs_equal(self) -> bool:
+    def _differing(self) -> str:
         ends = {it.raft.log.log_end_offset for it in self.quorum.values()}
         marks = {it.raft.high_watermark for it in self.quorum.values()}
         states = {it.state for it in self.quorum.values()}
-        return len(ends | marks) == 1 and len(states) == 1 and not any(it.outgoing for it in self.clients)
+        is_equal = len(ends | marks) == 1 and len(states) == 1 and not any(it.outgoing for it in self.clients)
+        return "" if is_equal else f"logs differ: {self.told()}"
 
 
 class Client:
-    """Appends one batch after the other, each once. Who has no answer in time does not know what became of it."""
+    """Appends one batch after the other, each once. Without an answer in time it does not know what became of it."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -390,8 +247,3 @@ class Client:
         for index, value in enumerate(self.outgoing):
             self.world.history.record(Acked(self.world.scheduler.now_ms, value, answer.base_offset + index))
         self.outgoing = []
-
-
-def _all(actions: list[Callable[[], None]]) -> None:
-    for action in actions:
-        action()

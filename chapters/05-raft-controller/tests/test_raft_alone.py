@@ -1,6 +1,7 @@
 """Claims about beginning: a quorum of one waits for nobody, and takes up a log that was there before; others ask."""
 
-from raft_nodes import DIRECTORY, QuorumNode, batch_of, contents, voters
+from raft_nodes import DIRECTORY, QuorumNode, voters
+from replication_nodes import batch_of, contents
 
 from minibroker.raft.messages import Vote, Voted
 from minibroker.raft.roles import Role

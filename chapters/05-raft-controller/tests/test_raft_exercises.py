@@ -4,7 +4,8 @@ What a learner sees of a failure is the name of the test and the message of the 
 """
 
 import pytest
-from raft_nodes import DIRECTORY, QuorumNode, batch_of, directory_id, voters
+from raft_nodes import DIRECTORY, QuorumNode, directory_id, voters
+from replication_nodes import batch_of
 
 from minibroker.partitions.partition import EpochEnd
 from minibroker.raft.election import Ballot, Election

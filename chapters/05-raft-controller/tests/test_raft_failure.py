@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from controller_nodes import Trio
-from raft_nodes import DIRECTORY, QuorumNode, batch_of, directory_id, voters
-from replication_nodes import ENDPOINTS
+from raft_nodes import DIRECTORY, QuorumNode, directory_id, voters
+from replication_nodes import ENDPOINTS, batch_of
 
 from minibroker.controller.lifecycle import RegisterFenced
 from minibroker.log.batch import batches

@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 from controller_nodes import Trio
-from raft_nodes import DIRECTORY, QuorumNode, batch_of, contents, voters
+from raft_nodes import DIRECTORY, QuorumNode, voters
+from replication_nodes import batch_of, contents
 
 from minibroker.log.batch import batches
 from minibroker.log.control import ControlType, control_type

@@ -17,8 +17,11 @@ The modules, lowest first:
 - ``history`` and ``checker``: what clients saw, and whether a log could have shown them that
 - ``shrinking``: the fewest faults with which a run still fails
 - ``world``: what a chapter implements
+- ``host`` and ``cluster``: a node's machine, and a world of several of them with the faults that hit any of them
+- ``scenario``: texts that say step by step what happens, with what was seen
 - ``diagram``: a run drawn as a space-time diagram
+- ``planted``: bugs that are patched in for a while, and what finds each
 - ``running`` and ``__main__``: many seeds on many cores, and the report
 
-All but the last two lines are pure; `random` is used, and always seeded.
+All but the last three modules are pure; `random` is used, and always seeded.
 """

@@ -5,29 +5,23 @@ that holds for the time of a `with`; the code itself has no switch for any of th
 world, or by a scenario whose transcript comes out otherwise.
 
     BUGS = (
-        Bug("the pending set is ignored", ((Leadership, "maximal_isr", …),), world=World, seed=1, invariant=12),
-        Bug("a deposed leader answers", ((Replica, "check_leader", …),), scenario=FOLDER / "kip-320.txt", stage=Stage),
+        Bug.in_world(World, "the pending set is ignored", (Leadership, "maximal_isr", …), seed=1, invariant=12),
+        Bug.in_scenario(Stage, FOLDER, "a deposed leader answers", (Replica, "check_leader", …), by="kip-320"),
     )
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from minibroker.simulation.scenario import Stage
 from minibroker.simulation.world import Outcome, World
 
 SEEDS_MAX = 500
 Patch = tuple[Any, str, Any]
 """The owner of a name, the name, and what it is to stand for."""
-
-
-class Stage(Protocol):
-    """Plays a scenario, and returns it with what was seen."""
-
-    def play(self, text: str) -> str:
-        """Play it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +36,17 @@ class Bug:
     invariant: int | None = None
     """Which invariant that seed sees broken; None if the code trips over its own assertions."""
     scenario: Path | None = None
-    stage: Callable[[], Stage] | None = None
+    stage: type[Stage] | None = None
+
+    @classmethod
+    def in_world(cls, world: type[World], name: str, *patches: Patch, seed: int, invariant: int | None) -> "Bug":
+        """A bug that a seed of a world finds."""
+        return cls(name, patches, world=world, seed=seed, invariant=invariant)
+
+    @classmethod
+    def in_scenario(cls, stage: type[Stage], folder: Path, name: str, *patches: Patch, by: str) -> "Bug":
+        """A bug that a scenario in a folder shows."""
+        return cls(name, patches, scenario=folder / f"{by}.txt", stage=stage)
 
     @contextmanager
     def planted(self) -> Iterator[None]:

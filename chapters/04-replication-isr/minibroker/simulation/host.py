@@ -1,0 +1,147 @@
+"""A node's machine: one process on one disk, killed, cut off from power and started again. A pure module.
+
+A node of a world is a `Host`. It says in `open` what its process does first, in `close` what a clean shutdown writes
+down, and in `after_run` what follows everything that it does. The faults of `cluster` act on hosts.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from minibroker.simulation.disk import Disk
+from minibroker.simulation.links import Link
+from minibroker.simulation.process import Process
+from minibroker.simulation.scheduler import Action, Timer
+from minibroker.simulation.trace import BAND
+
+if TYPE_CHECKING:
+    from minibroker.simulation.cluster import ClusterWorld
+
+DEATH = "death in mid-write"
+"""The state that is reached when a process dies between two changes of its disk."""
+
+
+class _Waiting(NamedTuple):
+    """A request whose answer waits: `attempt` says whether the answer was given now."""
+
+    attempt: Callable[[], bool]
+    timer: Timer
+
+
+class Host(ABC):
+    """A machine of a world. All that its node does runs in its process; all that the node keeps is on its disk."""
+
+    disk: Disk
+
+    def __init__(self, world: "ClusterWorld", node_id: int) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.name = f"node-{node_id}"
+        self.chance = world.chance(self.name)
+        self.process = Process(world.scheduler, world.trace, self.name, on_died=self.on_died)
+        self.process.after_run = self.after_run
+        self.links: list[Link] = []
+        """The connections that clients have to it."""
+        self.dies_by_power_cut = False
+        """Whether a death in the middle of a write is a power cut, and not only the end of the process."""
+        self.restart_ms = 500
+        """How long it is down after such a death."""
+        self._waiting: list[_Waiting] = []
+        self.new_disk()
+
+    def new_disk(self) -> None:
+        """Get an empty disk."""
+        self.disk = Disk(self.world.chance(f"disk {self.node_id}"))
+
+    # What a node says -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def open(self) -> None:
+        """Read what the disk holds, and begin."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write down what a clean shutdown leaves."""
+
+    @abstractmethod
+    def after_run(self) -> None:
+        """Send what there is to say, and check what the node has become. It follows everything that the node does."""
+
+    # Life and death ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin a new life, unless it is alive."""
+        if not self.process.is_alive:
+            self.process.start()
+            self.process.run(self.open)
+
+    def stop(self) -> None:
+        """A clean shutdown."""
+        if self.process.is_alive and not self.process.is_paused:
+            self.process.run(self.close)
+            if self.process.is_alive:
+                self.end("clean shutdown")
+                self.disk.kill()
+
+    def kill(self) -> None:
+        """kill -9: what was written is in the page cache."""
+        if self.process.is_alive:
+            self.end("")
+            self.disk.kill()
+
+    def cut_power(self) -> None:
+        """The machine loses power: what was not flushed may be gone."""
+        if self.process.is_alive:
+            self.end("power cut")
+        self.disk.cut_power()
+
+    def on_died(self) -> None:
+        """The process died in the middle of a write; it is started again later."""
+        self.world.states.reach(DEATH)
+        if self.dies_by_power_cut and self.world.may_cut_power(self):
+            self.cut_power()
+        else:
+            self.kill()
+        self.world.scheduler.after(self.restart_ms, self.start)
+
+    def end(self, how: str) -> None:
+        """The process is gone, and with it all but the disk."""
+        self.process.kill(how)
+        self.hang_up()
+        self.world.trace.happened(self.name, BAND, "")
+
+    def hang_up(self) -> None:
+        """Clients lose their connections, and what waits is never answered."""
+        for link in self.links:
+            link.break_off()
+        self.links.clear()
+        for waiting in self._waiting:
+            waiting.timer.cancel()
+        self._waiting = []
+
+    # Time -------------------------------------------------------------------------------------------------------------
+
+    def later(self, delay_ms: int, action: Action) -> None:
+        """Do something after about so long, in this life."""
+        self.process.after(delay_ms // 2 + int(self.chance.random() * delay_ms), action)
+
+    def wait(self, attempt: Callable[[], bool], timeout_ms: int, expire: Callable[[], object]) -> None:
+        """Let a request wait until `attempt` has answered it, or until its time is over."""
+
+        def on_timeout() -> None:
+            # A process that was paused comes to its timers late: the answer may have been given a moment ago.
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+                expire()
+
+        waiting = _Waiting(attempt, self.process.after(timeout_ms, on_timeout))
+        self._waiting.append(waiting)
+
+    def try_waiting(self) -> None:
+        """Try once to answer every request that waits."""
+        waiting, self._waiting = self._waiting, []
+        for it in waiting:
+            if it.attempt():
+                it.timer.cancel()
+            else:
+                self._waiting.append(it)

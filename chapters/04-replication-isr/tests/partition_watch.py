@@ -1,0 +1,389 @@
+"""What a world must know of a replicated partition to check it: which batches are committed, and which node leads.
+
+Every node has a `Mirror` of its log, and `PartitionWatch` compares the mirrors after every event. The worlds of
+chapters 04 and 05 are such watches; each says by itself how a leader is decided.
+"""
+
+import itertools
+from abc import abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from replication_clients import Producer
+
+from minibroker.log.batch import Batch, BatchHeader, batches
+from minibroker.metadata.configs import TopicConfig
+from minibroker.metadata.image import PartitionImage
+from minibroker.partitions.partition import CONSUMER
+from minibroker.replication.authority import Election
+from minibroker.replication.opening import HIGH_WATERMARKS
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.segments.companions import Companion
+from minibroker.segments.config import LogConfig
+from minibroker.segments.directory import DataDirectory
+from minibroker.segments.segmented import SegmentedLog
+from minibroker.simulation.checker import Violation
+from minibroker.simulation.cluster import ClusterWorld
+from minibroker.simulation.disk import Disk
+from minibroker.simulation.faults import Fault
+from minibroker.simulation.history import Value
+from minibroker.simulation.host import Host
+from minibroker.simulation.scheduler import Action
+from minibroker.simulation.trace import MARK
+from minibroker.wire.codes import ErrorCode
+
+if TYPE_CHECKING:
+    from replication_cluster import Node
+
+ACKS_MIN = 500
+CALM_MS_MIN, CALM_MS_MAX = 6_000, 60_000
+
+REPLICA_STATES = ("truncation", "divergence by epoch", "ISR shrink", "ISR expansion", "proposal refused")
+LEADER_CHANGES = (
+    "leader change",
+    "leader change while the old leader is alive",
+    "leader change with batches in flight",
+)
+CODES = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: "NOT_ENOUGH_REPLICAS",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "NOT_LEADER_OR_FOLLOWER",
+}
+
+
+# Logs -----------------------------------------------------------------------------------------------------------------
+
+
+class Held(NamedTuple):
+    """A batch in a log, as far as two logs can differ in it."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    crc: int
+
+
+class Mirror(Companion):
+    """A companion of a log that knows every batch in it."""
+
+    def __init__(self) -> None:
+        self.held: list[Held] = []
+        self._bases: list[int] = []
+        self.rolls = 0
+        self.cut: list[Held] = []
+        """What was truncated since the watch last looked."""
+        self._is_complete = False
+
+    def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
+        if not self._is_complete:
+            self._is_complete = True
+            return log_start_offset
+        return log_end_offset
+
+    def replay(self, header: BatchHeader, batch: object, position: int = 0) -> None:
+        self.held.append(Held(header.base_offset, header.next_offset, header.leader_epoch, header.crc))
+        self._bases.append(header.base_offset)
+
+    on_append = replay
+
+    def on_truncate(self, offset: int) -> None:
+        kept = bisect_left(self._bases, offset) if offset else 0
+        self.cut += self.held[kept:]
+        del self.held[kept:], self._bases[kept:]
+
+    def on_delete(self, offset: int) -> None:
+        first = bisect_left(self._bases, offset)
+        if first and self.held[first - 1].next_offset > offset:
+            first -= 1
+        del self.held[:first], self._bases[:first]
+
+    def on_roll(self, base_offset: int) -> None:
+        self.rolls += 1
+
+    def between(self, start: int, end: int) -> list[Held]:
+        """The batches from one offset to another."""
+        return self.held[bisect_left(self._bases, start) : bisect_left(self._bases, end)]
+
+    def has(self, batch: Held) -> bool:
+        index = bisect_left(self._bases, batch.base_offset)
+        return index < len(self.held) and self.held[index] == batch
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """The last epoch and the end offset: of two logs, the one with the greater end is more complete."""
+        return (self.held[-1].leader_epoch, self.held[-1].next_offset) if self.held else (-1, 0)
+
+
+class WatchedDirectory(DataDirectory):
+    """Opens logs with a mirror beside them."""
+
+    def __init__(self, disk: Disk, mirror: Mirror) -> None:
+        tokens = itertools.count()
+        super().__init__(disk, "data", more_checkpoints=[HIGH_WATERMARKS], token=lambda: f"{next(tokens):032x}")
+        self._mirror = mirror
+
+    def open_log(
+        self, partition: TopicPartition, config: LogConfig | None = None, *, companions: Any = ()
+    ) -> SegmentedLog:
+        both: list[Companion] = [*companions, self._mirror]
+        return super().open_log(partition, config, companions=both)
+
+
+class Committed:
+    """Every batch that was ever below a leader's high watermark: it is the same in every log, and for good."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, Held] = {}
+
+    def extend(self, name: str, found: list[Held]) -> None:
+        """A leader's watermark has passed these."""
+        for batch in found:
+            known = self._batches.setdefault(batch.base_offset, batch)
+            if known != batch:
+                raise Violation(11, f"{name} commits {batch}, committed was {known}")
+
+    def check(self, name: str, found: list[Held]) -> None:
+        """A follower believes that these are committed."""
+        for batch in found:
+            if not self.holds(batch):
+                known = self._batches.get(batch.base_offset)
+                raise Violation(11, f"{name} has {batch} below its high watermark, committed was {known}")
+
+    def holds(self, batch: Held) -> bool:
+        return self._batches.get(batch.base_offset) == batch
+
+    def missing(
+        self, mirror: Mirror, log_start_offset: int, is_due: Callable[[Held], bool] = lambda _batch: True
+    ) -> Held | None:
+        """The first committed batch that a log should have and has not."""
+        for _base_offset, batch in sorted(self._batches.items()):
+            if batch.next_offset > log_start_offset and is_due(batch) and not mirror.has(batch):
+                return batch
+        return None
+
+
+# A world with a partition ---------------------------------------------------------------------------------------------
+
+
+class PartitionWatch(ClusterWorld):
+    """What a world must know of its partition: what is committed, which node leads, what clients have sent."""
+
+    lag_ms_max: int
+    fetch_bytes: tuple[int, ...]
+
+    def watch_partition(self, config: TopicConfig) -> None:
+        """Begin to watch."""
+        self.config = config
+        self.nodes: dict[int, Node] = {}
+        self.committed = Committed()
+        self.leaders: dict[int, int] = {}
+        """The leader of each epoch."""
+        self.last_leader_epoch = self.last_leader = -1
+        self.producers: list[Producer] = []
+        self.is_producing = True
+        self.incarnations = itertools.count(1)
+        self.producer_ids = itertools.count(1)
+        self.written: dict[str, int] = {}
+        """The batches that a leader has ever written, each with its last place."""
+        self._values: dict[tuple[int, int], list[tuple[int, Value]]] = {}
+
+    # What is decided --------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def partition(self) -> PartitionImage:
+        """What is decided about the partition."""
+
+    @abstractmethod
+    def live(self) -> list[int]:
+        """The nodes that may be elected: those that are up and registered in this life."""
+
+    @abstractmethod
+    def elect(self, live: list[int], kind: Election = Election.PREFERRED) -> None:
+        """Let one of these nodes be elected."""
+
+    def elect_most_complete(self, node_ids: Iterable[int]) -> None:
+        """No replica is in sync. A careful operator waits until all are there and takes the most complete one.
+
+        Whatever is promised was on as many nodes as must be in sync, and fewer than that have lost anything since. So
+        the most complete log has all of it.
+        """
+        self.states.reach("offline, the most complete one elected")
+        self.elect([max(node_ids, key=lambda node_id: self.nodes[node_id].mirror.end)], Election.UNCLEAN)
+
+    def check_partition(self) -> None:
+        """Something was decided: a leader has an epoch of its own, and all that is committed."""
+        it = self.partition
+        if it.leader >= 0:
+            known = self.leaders.setdefault(it.leader_epoch, it.leader)
+            if known != it.leader:
+                raise Violation(10, f"epoch {it.leader_epoch} has leaders {known} and {it.leader}")
+            node = self.nodes[it.leader]
+            if it.leader_epoch != self.last_leader_epoch and node.replica is not None:
+                self._on_leader(it)
+                missing = self.committed.missing(node.mirror, node.started_at)
+                if missing is not None:
+                    facts = f"is to lead in epoch {it.leader_epoch} without {missing}, committed"
+                    raise Violation(1, f"{node.name} {facts}")
+        for node_id in it.isr:
+            node = self.nodes[node_id]
+            node.is_weak = node.is_weak and node.is_diminished
+
+    def _on_leader(self, partition: PartitionImage) -> None:
+        old = self.nodes.get(self.last_leader)
+        if self.last_leader_epoch >= 0:
+            self.states.reach("leader change")
+            if old is not None and old.process.is_alive and partition.leader != self.last_leader:
+                self.states.reach("leader change while the old leader is alive")
+                if any(producer.window for producer in self.producers):
+                    self.states.reach("leader change with batches in flight")
+        self.last_leader, self.last_leader_epoch = partition.leader, partition.leader_epoch
+        self.trace.happened("authority", MARK, f"leader {partition.leader}, epoch {partition.leader_epoch}")
+
+    def check_joined(self, leader: "Node", node: "Node") -> None:
+        """A replica that joins has all that is committed, and all that was there when the leader's epoch began."""
+        if node.is_diminished or node.replica is None or leader.replica is None or leader.replica.leading is None:
+            return
+        start = leader.replica.leading.epoch_start_offset
+        if leader.replica.leader_epoch == self.partition.leader_epoch and node.replica.log_end_offset < start:
+            facts = f"its log ends at {node.replica.log_end_offset}, the leader's epoch began at {start}"
+            raise Violation(13, f"{node.name} joins: {facts}")
+        missing = self.committed.missing(node.mirror, node.started_at)
+        if missing is not None:
+            raise Violation(13, f"{node.name} joins without {missing}, which is committed")
+
+    # What clients and nodes ask ---------------------------------------------------------------------------------------
+
+    def guess_leader(self, chance: Random) -> "Node | None":
+        """Whom a client takes for the leader: mostly it is right."""
+        leader = self.partition.leader
+        if chance.random() < 0.05:
+            leader = chance.choice(list(self.nodes))
+        node = self.nodes.get(leader)
+        return node if node is not None and node.process.is_alive and node.replica is not None else None
+
+    def values_of(self, batch: Batch) -> list[tuple[int, Value]]:
+        """The records of a batch. Many read the same one: it is decoded once."""
+        key = (batch.header.base_offset, batch.header.crc)
+        if key not in self._values:
+            self._values[key] = values_of(batch)
+        return self._values[key]
+
+    def reach_code(self, code: ErrorCode) -> None:
+        """A client is told an error."""
+        if code in CODES:
+            self.states.reach(CODES[code])
+
+    def log_start_offset(self) -> int:
+        """Where the log of the node that went furthest starts: what is before was deleted on purpose."""
+        return max(node.started_at for node in self.nodes.values())
+
+    def on_start_moved(self, log_start_offset: int, *, is_leader: bool) -> None:
+        """A log starts later now. What a producer waits for may be among what was deleted, and no node knows it."""
+        self.states.reach("log start moved" if is_leader else "log start moved on a follower")
+        for producer in self.producers:
+            if producer.is_idempotent and any(
+                self.written.get(outgoing.label, log_start_offset) < log_start_offset for outgoing in producer.window
+            ):
+                producer.forsake()
+
+    # Faults -----------------------------------------------------------------------------------------------------------
+
+    def may_cut_power(self, host: Host) -> bool:
+        """What is promised must survive this: fewer nodes than min.insync.replicas are weak at a time."""
+        weak = [it for it in self.nodes.values() if it.is_weak and it.node_id != host.node_id]
+        return len(weak) + 1 < self.config.min_insync_replicas
+
+    def on_reincarnation(self, fault: Fault) -> Action | None:
+        """A node is gone and back at once, and what it said before is heard after what it says now (KIP-903)."""
+        host, leader = self.host_hit(fault), self.nodes.get(self.partition.leader)
+        if leader is None or leader.node_id == host.node_id or not self.may_cut_power(host):
+            return None
+        end = self.network.slow(host.name, leader.name, fault.duration_ms)
+        self.scheduler.after(fault.duration_ms // 4, partial(self._reincarnate, host))
+        return end
+
+    def _reincarnate(self, host: Host) -> None:
+        if self.may_cut_power(host):
+            host.cut_power()
+            host.start()
+
+    def on_elect(self, fault: Fault) -> None:
+        """A leader is elected though nothing is wrong with the old one."""
+        live = [it for it in self.live() if it in self.partition.isr]
+        if live:
+            self.elect([live[int(fault.arguments[0]) % len(live)]])
+
+    def on_break_client_links(self, fault: Fault) -> None:
+        """Clients lose their connections to a node."""
+        for link in self.nodes[self.host_hit(fault).node_id].links:
+            link.break_off()
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def come_right(self) -> None:
+        """Go on until all is as it should be, and enough was done."""
+        healed_ms = self.scheduler.now_ms
+        limit_ms = healed_ms + CALM_MS_MAX
+
+        def too_few() -> str:
+            is_enough = self.scheduler.now_ms >= healed_ms + CALM_MS_MIN and self.history.acks >= ACKS_MIN
+            return "" if is_enough else f"only {self.history.acks} acks: {self.missing()}"
+
+        self.run_until(too_few, limit_ms=limit_ms, step_ms=500)
+        self.is_producing = False
+        self.run_until(self.missing, limit_ms=limit_ms)
+
+    def missing(self) -> str:
+        """What is not as it should be."""
+        it = self.partition
+        leader = self.nodes.get(it.leader)
+        if leader is None or leader.replica is None or leader.replica.leading is None:
+            return f"node {it.leader} does not lead: {it}"
+        if set(it.isr) != set(it.replicas):
+            return f"only {list(it.isr)} of {list(it.replicas)} are in sync"
+        waiting = [producer.name for producer in self.producers if producer.window]
+        if waiting:
+            return f"{waiting} wait for acks"
+        replicas = {node.node_id: node.replica for node in self.nodes.values() if node.replica is not None}
+        ends = {node_id: replica.log_end_offset for node_id, replica in replicas.items()}
+        marks = {node_id: replica.high_watermark for node_id, replica in replicas.items()}
+        if len({*ends.values(), *marks.values()}) > 1 or len(replicas) != len(it.replicas):
+            return f"logs end at {ends}, high watermarks are {marks}"
+        return ""
+
+    def finish(self) -> None:
+        """Read everything back, and compare all logs."""
+        start = self.log_start_offset()
+        logs = {
+            node.name: [held for held in node.mirror.held if held.base_offset >= start]
+            for node in self.nodes.values()
+            if node.replica is not None
+        }
+        first, *others = logs
+        for name in others:
+            if logs[name] != logs[first]:
+                differing = sorted(set(logs[name]) ^ set(logs[first]))
+                raise Violation(11, f"{first} and {name} differ from {start} on: {differing[:4]}")
+        leader = self.nodes[self.partition.leader].replica
+        assert leader is not None
+        log: dict[int, Value] = {}
+        offset = leader.log_start_offset
+        while offset < leader.high_watermark:
+            data = leader.read(offset, bytes_max=1 << 20, reader=CONSUMER).read()
+            for batch in batches(data):
+                batch.check_crc()
+                log.update(self.values_of(batch))
+                offset = batch.header.next_offset
+        self.checker.finish(log, log_start_offset=leader.log_start_offset)
+
+
+def values_of(batch: Batch) -> list[tuple[int, Value]]:
+    """The records of a batch, each with its offset."""
+    found: list[tuple[int, Value]] = []
+    for record in batch.records():
+        name, _slash, number = (record.value or b"").decode().rpartition("/")
+        found.append((record.offset, Value(name, int(number))))
+    return found
