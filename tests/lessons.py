@@ -79,8 +79,13 @@ class Page:
 def pages(root: Path) -> list[Page]:
     """Every page that people read, in a fixed order."""
     found = {root / "README.md", root / "CONTRIBUTING.md", root / "CHANGELOG.md", root / "final/README.md"}
-    found |= {*root.glob("chapters/*/README.md"), *root.glob("docs/**/*.md")}
+    found |= {*root.glob("chapters/*/README.md"), *lessons(root), *root.glob("docs/**/*.md")}
     return [Page(root, path.relative_to(root)) for path in sorted(found) if path.exists()]
+
+
+def lessons(root: Path) -> list[Path]:
+    """The lessons of all chapters, each one sitting, in the order in which they are read."""
+    return sorted(root.glob("chapters/*/lessons/*.md"))
 
 
 def _fences(lines: list[str]) -> Iterator[Fence]:

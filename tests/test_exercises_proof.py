@@ -1,6 +1,7 @@
-"""The proof of the course's exercises: take one out, and every test that it lists fails because of it (E4).
+"""The proof of the course's tasks: take one out, and every test that it lists fails because of it (E4).
 
-Also that a learner's package takes the place of the reference, in a program that is run (E3).
+Exercises (the fast track) and modules to build (the build track) are proved in the same way. Also that a learner's
+package takes the place of the reference, in a program that is run (E3).
 """
 
 import os
@@ -10,16 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.course.exercises import Chapter, Exercise, is_written, load_chapter
+from minibroker.course.exercises import Chapter, Task, Track, count_tasks, is_written, load_chapter
 from minibroker.course.house import CHAPTER_NUMBERS, House, find_house
-from minibroker.course.proving import complaints_about_exercise, complaints_about_order, complaints_about_reference
-from minibroker.course.workspace import copy_rooms
+from minibroker.course.proving import complaints_about_order, complaints_about_reference, complaints_about_task
+from minibroker.course.workspace import copy_packages
 
 HOUSE = find_house(Path(__file__))
 WRITTEN = [number for number in CHAPTER_NUMBERS if is_written(HOUSE.folder(number))]
 # Loading checks the files: ids unique and of their chapter, at least one test each, functions and files that exist.
-CHAPTERS = [load_chapter(HOUSE, number) for number in WRITTEN]
-EXERCISES = [(chapter, exercise) for chapter in CHAPTERS for exercise in chapter.exercises]
+CHAPTERS = [
+    load_chapter(HOUSE, number, track) for number in WRITTEN for track in Track if count_tasks(HOUSE, number)[track]
+]
+TASKS = [(chapter, task) for chapter in CHAPTERS for task in chapter.tasks]
+NOT_LAST = [(chapter, task) for chapter, task in TASKS if task != chapter.tasks[-1]]
 
 
 @pytest.fixture
@@ -27,29 +31,35 @@ def house(tmp_path: Path) -> House:
     return House(HOUSE.root, tmp_path / "workspace")
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda it: it.folder.name)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda it: f"{it.folder.name}-{it.track}")
 def test_the_reference_passes_every_listed_test(house: House, chapter: Chapter) -> None:
     assert complaints_about_reference(house, chapter) == []
 
 
-@pytest.mark.parametrize(("chapter", "exercise"), EXERCISES, ids=[exercise.id for _, exercise in EXERCISES])
-def test_with_an_exercise_stripped_alone_each_of_its_tests_fails_because_of_it(
-    house: House, chapter: Chapter, exercise: Exercise, tmp_path: Path
+@pytest.mark.parametrize(("chapter", "task"), TASKS, ids=[task.id for _, task in TASKS])
+def test_with_a_task_stripped_alone_each_of_its_tests_fails_because_of_it(
+    house: House, chapter: Chapter, task: Task, tmp_path: Path
 ) -> None:
-    assert complaints_about_exercise(house, chapter, exercise, tmp_path) == []
+    assert complaints_about_task(house, chapter, task, tmp_path) == []
+
+
+@pytest.mark.parametrize(("chapter", "task"), NOT_LAST, ids=[task.id for _, task in NOT_LAST])
+def test_tasks_can_be_done_in_order(house: House, chapter: Chapter, task: Task, tmp_path: Path) -> None:
+    assert complaints_about_order(house, chapter, task, tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("chapter", "exercise"),
-    [(chapter, exercise) for chapter, exercise in EXERCISES if exercise != chapter.exercises[-1]],
-    ids=[exercise.id for chapter, exercise in EXERCISES if exercise != chapter.exercises[-1]],
+    ("chapter", "task"),
+    [(chapter, task) for chapter, task in TASKS if chapter.track is Track.BUILD],
+    ids=[task.id for chapter, task in TASKS if chapter.track is Track.BUILD],
 )
-def test_exercises_can_be_done_in_order(house: House, chapter: Chapter, exercise: Exercise, tmp_path: Path) -> None:
-    assert complaints_about_order(house, chapter, exercise, tmp_path) == []
+def test_a_module_to_build_is_of_a_size_that_one_person_writes(chapter: Chapter, task: Task) -> None:
+    lines = (chapter.folder / task.file).read_text().splitlines()
+    assert 80 <= sum(bool(line.strip()) for line in lines) <= 250
 
 
 def test_a_learners_package_replaces_the_reference_in_a_program_that_is_run(tmp_path: Path) -> None:
-    copy_rooms(load_chapter(HOUSE, 1), tmp_path, [])
+    copy_packages(load_chapter(HOUSE, 1), tmp_path, [])
     program = tmp_path / "minibroker" / "log" / "__main__.py"
     program.write_text('print("the learner\'s log")\n' + program.read_text())
     mine = _run_log(PYTHONPATH=str(tmp_path))

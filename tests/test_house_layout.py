@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lessons import Page, lessons
 
 from minibroker.cli.pending import PENDING, PRESENT
 
@@ -17,6 +18,11 @@ CHAPTERS = sorted(ROOT.glob("chapters/[0-9][0-9]-*"))
 CHAPTERS_WITH_CODE = [folder for folder in CHAPTERS if (folder / "minibroker").is_dir()]
 ROOTS = [*CHAPTERS_WITH_CODE, ROOT / "final"]
 NAMES = [str(root.relative_to(ROOT)) for root in ROOTS]
+LESSONS = [path.relative_to(ROOT) for path in lessons(ROOT)]
+LESSON_WORDS_MAX = 2000
+# Taken over from others as it is, so our rules for text do not apply.
+VENDORED = ROOT / "docs/javascripts"
+every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=str)
 every_chapter_with_code = pytest.mark.parametrize("chapter", CHAPTERS_WITH_CODE, ids=lambda path: path.name)
 
 
@@ -40,7 +46,7 @@ def lines_of_the_repository() -> list[tuple[str, str]]:
     found = []
     for path in files_of_the_repository():
         text = path.read_bytes()
-        if b"\0" not in text:
+        if b"\0" not in text and not path.is_relative_to(VENDORED):
             lines = text.decode("utf-8").splitlines()
             found += [(f"{path.relative_to(ROOT)}:{number}", line) for number, line in enumerate(lines, start=1)]
     return found
@@ -114,6 +120,37 @@ def test_a_chapter_with_code_is_complete(chapter: Path) -> None:
 def test_every_chapter_has_its_page_on_the_site(chapter: Path) -> None:
     stub = (ROOT / "docs/chapters" / chapter.name / "README.md").read_text()
     assert stub.splitlines()[0] == f'--8<-- "chapters/{chapter.name}/README.md"'
+
+
+@every_lesson
+def test_every_lesson_has_its_page_on_the_site_and_its_place_in_the_navigation(lesson: Path) -> None:
+    stub = ROOT / "docs" / lesson
+    assert stub.is_file(), f'write docs/{lesson} with one line: --8<-- "{lesson}"'
+    assert stub.read_text().splitlines()[0] == f'--8<-- "{lesson}"'
+    entries = [line.rpartition(" ")[2] for line in (ROOT / "mkdocs.yml").read_text().splitlines()]
+    assert str(lesson) in entries, f"mkdocs.yml: name {lesson} in nav, under its chapter"
+    # Under its chapter: after the chapter's own page, before the next chapter's.
+    chapters = [entry for entry in entries if re.fullmatch(r"chapters/[^/]+/README\.md", entry)]
+    before = [entry for entry in entries[: entries.index(str(lesson))] if entry in chapters]
+    assert before[-1] == f"chapters/{lesson.parts[1]}/README.md"
+
+
+def test_no_lesson_is_on_the_site_that_its_chapter_does_not_have() -> None:
+    stubs = [path.relative_to(ROOT / "docs") for path in sorted(ROOT.glob("docs/chapters/*/lessons/*.md"))]
+    assert stubs == LESSONS
+
+
+@every_lesson
+def test_a_lesson_is_one_sitting_and_has_a_picture(lesson: Path) -> None:
+    page = Page(ROOT, lesson)
+    assert len(page.prose().split()) <= LESSON_WORDS_MAX
+    assert "![" in page.prose() or any(fence.language == "mermaid" for fence in page.fences())
+
+
+@every_lesson
+def test_a_lesson_is_reached_from_its_chapters_page(lesson: Path) -> None:
+    links = Page(ROOT, lesson.parent.parent / "README.md").inline_targets()
+    assert f"lessons/{lesson.name}" in [link.partition("#")[0] for link in links]
 
 
 def test_what_the_command_line_says_of_this_version_is_true() -> None:

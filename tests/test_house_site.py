@@ -1,27 +1,86 @@
-"""The site builds without a warning, and asks no other host for anything."""
+"""The site builds without a warning, and asks no other host for anything.
 
+The theme's script names one foreign address: that of mermaid, which it loads where a page has a diagram and no script
+has defined `mermaid` before. So each page with a diagram must bring the copy in docs/javascripts, and that copy must
+define it. Where Chromium is installed, it shows the same.
+"""
+
+import functools
+import http.server
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from lessons import ROOT, Page, lessons
 
 # What a browser would fetch by itself from another host.
 FETCHED = re.compile(r'<(?:script|img|iframe|source)[^>]+src="(?:https?:)?//|<link[^>]+href="(?:https?:)?//')
 
 
-def test_the_site_builds_strictly_and_is_whole(tmp_path: Path) -> None:
-    """One test, because a build takes seconds and every claim needs one."""
-    site = build(tmp_path / "site")
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site: a build takes seconds, and every claim needs one."""
+    return build(tmp_path_factory.mktemp("built") / "site")
+
+
+def test_the_site_builds_strictly_and_is_whole(site: Path) -> None:
     assert pages_without_their_title(site) == []
     assert images_that_are_missing(site) == []
     assert links_that_a_disk_cannot_follow(site) == []
     assert pages_that_need_another_host(site) == []
+    assert diagrams_that_would_be_drawn_by_another_host(site) == []
+    assert scripts_that_the_theme_may_load(site) == []
     assert names_that_the_reference_lacks(site) == []
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
+def test_a_browser_draws_the_diagrams_and_asks_no_other_host(site: Path, tmp_path: Path) -> None:
+    (page, *_) = [path for path in sorted(site.rglob("*.html")) if '<pre class="mermaid">' in path.read_text()]
+    asked, drawn = browse(site, page, tmp_path / "first")
+    assert drawn
+    assert "http://here/assets/" in " ".join(asked)
+    assert [url for url in asked if not url.startswith("http://here/")] == []
+
+    # Without the script of ours the theme asks another host, and this test would see it.
+    bare = page.with_name("bare.htm")
+    bare.write_text(re.sub(r'<script src="[^"]*mermaid[^"]*"></script>', "", page.read_text()))
+    asked, drawn = browse(site, bare, tmp_path / "second")
+    assert not drawn
+    assert [url for url in asked if not url.startswith("http://here/")] != []
+
+
+def browse(site: Path, page: Path, scratch: Path) -> tuple[list[str], bool]:
+    """Open a page in a browser; return what the page asked for, the site being `here`, and whether a diagram is drawn.
+
+    No name is resolved, so that a request to another host ends on this machine.
+    """
+    handler = functools.partial(QuietHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        origin = f"http://127.0.0.1:{server.server_port}"
+        # Chromium's own sandbox needs rights that a container does not have.
+        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
+        command += [f"--user-data-dir={scratch}", f"--log-net-log={scratch}.json", "--dump-dom"]
+        command += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"{origin}/{page.relative_to(site)}"]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        server.shutdown()
+    # The browser asks its maker's hosts, too; what the page asks for has the page's origin.
+    events = [event.get("params", {}) for event in json.loads(Path(f"{scratch}.json").read_text())["events"]]
+    asked = {event["url"] for event in events if event.get("initiator") == origin and "url" in event}
+    return sorted(url.replace(origin, "http://here") for url in asked), '<div class="mermaid">' in shown
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files and says nothing."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Leave the output of the tests alone."""
 
 
 def test_strict_counts_the_warnings_of_a_build(tmp_path: Path) -> None:
@@ -51,11 +110,12 @@ def build(out: Path, house: Path = ROOT) -> Path:
 
 
 def pages_without_their_title(site: Path) -> list[str]:
-    """Chapters whose page on the site is not their README."""
+    """Chapters and lessons whose page on the site is not their page in the repository."""
     missing = []
-    for chapter in ROOT.glob("chapters/*/README.md"):
-        title = chapter.read_text().splitlines()[0].removeprefix("# ").replace("`", "")
-        page = (site / "chapters" / chapter.parent.name / "index.html").read_text()
+    for path in [*ROOT.glob("chapters/*/README.md"), *lessons(ROOT)]:
+        title = path.read_text().splitlines()[0].removeprefix("# ").replace("`", "")
+        where = path.relative_to(ROOT).with_suffix(".html")
+        page = (site / (where.with_name("index.html") if path.name == "README.md" else where)).read_text()
         missing += [] if title in re.sub(r"<[^>]+>", "", page) else [title]
     return missing
 
@@ -82,6 +142,33 @@ def links_that_a_disk_cannot_follow(site: Path) -> list[str]:
 
 def pages_that_need_another_host(site: Path) -> list[str]:
     return [str(page.relative_to(site)) for page in site.rglob("*.html") if FETCHED.search(page.read_text())]
+
+
+def diagrams_that_would_be_drawn_by_another_host(site: Path) -> list[str]:
+    """Pages with a diagram but without a script of ours that defines `mermaid`, and diagrams that became plain code."""
+    faults = []
+    drawn = 0
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        drawn += text.count('<pre class="mermaid">')
+        scripts = [page.parent / source for source in re.findall(r'<script src="([^":]*mermaid[^":]*)"', text)]
+        if '<pre class="mermaid">' in text and not any(defines_mermaid(script) for script in scripts):
+            faults.append(str(page.relative_to(site)))
+    in_sources = [Page(ROOT, path.relative_to(ROOT)) for path in [*ROOT.glob("chapters/*/README.md"), *lessons(ROOT)]]
+    meant = sum(fence.language == "mermaid" for page in in_sources for fence in page.fences())
+    return faults if drawn >= meant > 0 else [*faults, f"{drawn} diagrams on the site, {meant} in the chapters"]
+
+
+def defines_mermaid(script: Path) -> bool:
+    return script.is_file() and 'globalThis["mermaid"] =' in script.read_text(encoding="utf-8")
+
+
+def scripts_that_the_theme_may_load(site: Path) -> list[str]:
+    """Scripts of other hosts that the theme's own script names; of mermaid's there is a copy here."""
+    bundles = [path.read_text(encoding="utf-8") for path in site.glob("assets/javascripts/bundle*.js")]
+    assert bundles
+    named = [address for text in bundles for address in re.findall(r"https?://[\w./@-]+\.js\b", text)]
+    return [address for address in named if not re.search(r"/mermaid(@\d+)?/", address)]
 
 
 def names_that_the_reference_lacks(site: Path) -> list[str]:

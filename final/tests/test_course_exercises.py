@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.course.errors import CourseError, InvalidExercises, WrongUsage
-from minibroker.course.exercises import load_chapter
+from minibroker.course.exercises import Exercise, Track, count_tasks, load_chapter
 from minibroker.course.house import House
 
 RIGHT = """
@@ -60,15 +60,62 @@ def write(house: House, text: str) -> None:
 def test_a_right_file_gives_the_exercises_in_order(house: House) -> None:
     write(house, RIGHT)
     chapter = load_chapter(house, 2)
-    assert [exercise.id for exercise in chapter.exercises] == ["2.1", "2.2"]
-    assert chapter.exercise("2.2").functions == ("Counter.up", "Counter.down")
-    assert (chapter.title, chapter.rooms, chapter.exercise("2.1").hint) == ("Toys and sums", ["toy"], "Plus.")
+    assert [task.id for task in chapter.tasks] == ["2.1", "2.2"]
+    second = chapter.task("2.2")
+    assert isinstance(second, Exercise)
+    assert second.functions == ("Counter.up", "Counter.down")
+    assert (chapter.title, chapter.packages, chapter.task("2.1").hint) == ("Toys and sums", ["toy"], "Plus.")
 
 
 def test_a_chapter_without_a_lesson_is_called_by_its_folder(house: House) -> None:
     write(house, RIGHT)
     (house.root / "chapters" / "02-toy" / "README.md").unlink()
     assert load_chapter(house, 2).title == "02-toy"
+
+
+BUILD = """
+[[build]]
+id = "2.B1"
+title = "Sums"
+file = "minibroker/toy/sums.py"
+tests = ["tests/test_toy.py::test_add"]
+"""
+
+
+def test_each_track_has_its_own_tasks(house: House) -> None:
+    write(house, RIGHT + BUILD)
+    assert [task.id for task in load_chapter(house, 2, Track.BUILD).tasks] == ["2.B1"]
+    assert [task.id for task in load_chapter(house, 2).tasks] == ["2.1", "2.2"]
+    assert count_tasks(house, 2) == {Track.FAST: 2, Track.BUILD: 1}
+    with pytest.raises(WrongUsage, match=r"the build track of chapter 2 has no task 2\.1: it has 2\.B1"):
+        load_chapter(house, 2, Track.BUILD).task("2.1")
+
+
+def test_a_chapter_without_a_build_track_says_so(house: House) -> None:
+    write(house, RIGHT)
+    with pytest.raises(CourseError, match="chapter 2 has no build track yet: `minibroker course list` shows"):
+        load_chapter(house, 2, Track.BUILD)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('id = "2.B1"', 'id = "2.3"', "build 2.3: the id must be 2.B1, 2.B2 …"),
+        ('title = "Sums"', "", "build 2.B1: title is missing"),
+        ('title = "Sums"', 'title = "Sums"\nfunctions = ["add"]', "build 2.B1: unknown key functions"),
+        ("toy/sums.py", "toy/none.py", "build 2.B1: file minibroker/toy/none.py does not exist in 02-toy"),
+        ("test_toy.py::test_add", "test_toy.py", "build 2.B1: test tests/test_toy.py must name one test"),
+        ("[[build]]", "[build]", "build must be a list of tables: [[build]]"),
+        (BUILD, BUILD + BUILD, "build 2.B1: this id is taken by an earlier build"),
+        (BUILD, BUILD + BUILD.replace("B1", "B2"), "build 2.B2: minibroker/toy/sums.py overlaps with"),
+    ],
+)
+def test_a_mistake_in_a_build_task_is_named(house: House, old: str, new: str, complaint: str) -> None:
+    assert old in BUILD
+    write(house, RIGHT + BUILD.replace(old, new))
+    for track in Track:
+        with pytest.raises(InvalidExercises, match=re.escape(complaint)):
+            load_chapter(house, 2, track)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +135,13 @@ def test_a_chapter_without_a_lesson_is_called_by_its_folder(house: House) -> Non
         ('["add"]', '["twice"]', "exercise 2.1: minibroker/toy/sums.py: twice is defined 2 times"),
         ('"Counter.down"', '"add"', "exercise 2.2: add overlaps with add of an earlier one"),
         ("toy/sums.py", "toy/none.py", "exercise 2.1: file minibroker/toy/none.py does not exist in 02-toy"),
-        ("minibroker/toy/sums.py", "../x.py", "exercise 2.1: file ../x.py must be minibroker/<room>/<module>.py"),
+        ("minibroker/toy/sums.py", "../x.py", "exercise 2.1: file ../x.py must be minibroker/<package>/<module>.py"),
         ("minibroker/toy/sums.py", "minibroker/x.py", "exercise 2.1: file minibroker/x.py must be"),
         ('["tests/test_toy.py::test_add"]', "[]", "exercise 2.1: tests must be a list of at least one text"),
         ("test_toy.py::test_add", "test_toy.py", "exercise 2.1: test tests/test_toy.py must name one test"),
         ("test_toy.py::test_add", "test_no.py::test_a", "there is no file tests/test_no.py in 02-toy"),
         ("::test_up", "::test_down", "exercise 2.2: a test is listed twice"),
-        ("[[exercise]]", "[[exercises]]", "unknown key exercises: only [[exercise]] tables belong here"),
+        ("[[exercise]]", "[[exercises]]", "unknown key exercises: only [[exercise]] and [[build]] tables belong here"),
         ('title = "Add"', "title = ", "not valid TOML"),
     ],
 )
@@ -123,8 +170,8 @@ def test_a_function_inside_another_exercises_function_is_a_mistake(house: House)
 
 def test_an_unknown_exercise_is_wrong_usage_and_the_known_ones_are_named(house: House) -> None:
     write(house, RIGHT)
-    with pytest.raises(WrongUsage, match=r"chapter 2 has no exercise 2\.9: it has 2\.1, 2\.2"):
-        load_chapter(house, 2).exercise("2.9")
+    with pytest.raises(WrongUsage, match=r"the fast track of chapter 2 has no task 2\.9: it has 2\.1, 2\.2"):
+        load_chapter(house, 2).task("2.9")
 
 
 def test_a_chapter_that_is_not_there_and_one_without_a_list_are_told_apart(house: House) -> None:

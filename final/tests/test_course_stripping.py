@@ -11,11 +11,11 @@ import typing
 import pytest
 
 from minibroker.course.errors import FunctionNotFound
-from minibroker.course.stripping import function_row, function_source, strip
+from minibroker.course.stripping import function_row, function_source, reduce, strip
 
 
 def stripped(source: str, function: str = "decode") -> str:
-    result = strip(textwrap.dedent(source).lstrip("\n"), function, "1.1")
+    result = strip(textwrap.dedent(source).lstrip("\n"), function, "exercise 1.1")
     compile(result, "stripped.py", "exec")
     return result
 
@@ -315,7 +315,7 @@ def test_text_beyond_ascii_is_kept_wherever_it_stands() -> None:
 
 def test_windows_line_ends_stay_windows_line_ends() -> None:
     source = 'X = 1\r\ndef decode():\r\n    """Doc\r\n    two."""\r\n    # Why.\r\n    return 1\r\nY = 2\r\n'
-    result = strip(source, "decode", "1.1")
+    result = strip(source, "decode", "exercise 1.1")
     assert result.count("\r\n") == result.count("\n")
     assert result.startswith('X = 1\r\ndef decode():\r\n    """Doc\r\n    two."""\r\n    # Why.\r\n    raise ')
     assert result.endswith(")\r\nY = 2\r\n")
@@ -350,13 +350,13 @@ def test_overloads_are_signatures_and_only_the_implementation_is_stripped() -> N
 @pytest.mark.parametrize("name", ["encode", "C", "C.decode", "decode.inner", ""])
 def test_a_function_that_is_not_there_is_named(name: str) -> None:
     with pytest.raises(FunctionNotFound, match=f"there is no function {name}"):
-        strip("def decode():\n    pass\nclass C:\n    pass\n", name, "1.1")
+        strip("def decode():\n    pass\nclass C:\n    pass\n", name, "exercise 1.1")
 
 
 def test_a_function_that_is_defined_twice_is_refused() -> None:
     source = "class C:\n    @property\n    def x(self): ...\n    @x.setter\n    def x(self, value): ...\n"
     with pytest.raises(FunctionNotFound, match=r"C\.x is defined 2 times"):
-        strip(source, "C.x", "1.1")
+        strip(source, "C.x", "exercise 1.1")
 
 
 def test_the_source_of_a_function_begins_with_its_decorators() -> None:
@@ -386,7 +386,7 @@ def test_functions_of_the_standard_library_can_be_stripped(module: types.ModuleT
     single = [name for name in names if names.count(name) == 1]
     assert len(single) > 20
     for name in single[:: len(single) // 8]:
-        result = strip(source, name, "1.1")
+        result = strip(source, name, "exercise 1.1")
         compile(result, "stripped.py", "exec")
         # Cut the function out of both: what is left must be the same to the byte.
         after = function_source(result, name)
@@ -394,3 +394,191 @@ def test_functions_of_the_standard_library_can_be_stripped(module: types.ModuleT
         assert source.startswith(head)
         assert source.endswith(tail)
         assert after.rstrip().endswith(f'raise NotImplementedError("exercise 1.1: {name}")')
+
+
+# A whole module
+
+
+def reduced(source: str) -> str:
+    result = reduce(textwrap.dedent(source).lstrip("\n"), "build 1.B1")
+    compile(result, "reduced.py", "exec")
+    return result
+
+
+def test_a_module_is_reduced_to_its_public_signatures_docstrings_constants_and_types() -> None:
+    result = reduced('''
+        """A counter."""
+
+        from typing import NamedTuple
+
+        LIMIT = 10
+        # No count is lower.
+        _LOWEST = 0
+
+
+        class Range(NamedTuple):
+            """From and to."""
+
+            first: int
+            last: int = LIMIT
+
+
+        class Counter:
+            """Counts."""
+
+            # Counting ----------
+
+            def __init__(self, start: int) -> None:
+                self._count = max(start, _LOWEST)
+
+            def up(self) -> int:
+                """Count one up, to the limit."""
+                # Look at the limit first.
+                if self._count < LIMIT:
+                    self._count += 1
+                return self._told()
+
+            def _told(self) -> int:
+                return self._count
+
+
+        def count(many: Range) -> int:
+            return _sum(many)
+
+
+        # Adds.
+        def _sum(many: Range) -> int:
+            return sum(range(*many))
+    ''')
+    assert same(
+        result,
+        '''
+        """A counter."""
+
+        from typing import NamedTuple
+
+        LIMIT = 10
+
+
+        class Range(NamedTuple):
+            """From and to."""
+
+            first: int
+            last: int = LIMIT
+
+
+        class Counter:
+            """Counts."""
+
+            # Counting ----------
+
+            def __init__(self, start: int) -> None:
+                raise NotImplementedError("build 1.B1: Counter.__init__")
+
+            def up(self) -> int:
+                """Count one up, to the limit."""
+                raise NotImplementedError("build 1.B1: Counter.up")
+
+
+        def count(many: Range) -> int:
+            raise NotImplementedError("build 1.B1: count")
+    ''',
+    )
+
+
+def test_a_private_name_stays_where_something_that_stays_uses_it() -> None:
+    result = reduced("""
+        _SIZE = 4
+        _COUNT = _SIZE * 2
+        _UNUSED = _SIZE
+        BYTES = _COUNT + 1
+
+
+        class _Base:
+            def _hidden(self):
+                return 1
+
+
+        class Public(_Base):
+            pass
+
+
+        def _twice(number):
+            return number * 2
+
+
+        BY_NAME = {"twice": _twice}
+
+
+        def read(size=_SIZE):
+            return _UNUSED
+    """)
+    assert same(
+        result,
+        """
+        _SIZE = 4
+        _COUNT = _SIZE * 2
+        BYTES = _COUNT + 1
+
+
+        class _Base:
+            pass
+
+
+        class Public(_Base):
+            pass
+
+
+        def _twice(number):
+            raise NotImplementedError("build 1.B1: _twice")
+
+
+        BY_NAME = {"twice": _twice}
+
+
+        def read(size=_SIZE):
+            raise NotImplementedError("build 1.B1: read")
+    """,
+    )
+
+
+def test_what_has_no_body_to_write_stays_as_it_is() -> None:
+    source = '''
+        import typing
+
+
+        class Disk(typing.Protocol):
+            def read(self) -> bytes: ...
+
+            def close(self) -> None:
+                """Give the file back."""
+
+
+        @typing.overload
+        def half(number: int) -> int: ...
+        @typing.overload
+        def half(number: float) -> float: ...
+    '''
+    assert same(reduced(source), source)
+
+
+@pytest.mark.parametrize(
+    "module", [argparse, asyncio.base_events, dataclasses, textwrap, types], ids=lambda it: it.__name__
+)
+def test_every_public_name_of_a_real_module_is_there_after_reducing(module: types.ModuleType) -> None:
+    assert module.__file__ is not None
+    with open(module.__file__, encoding="utf-8") as file:
+        source = file.read()
+    before, after = ast.parse(source), ast.parse(reduce(source, "build 1.B1"))
+    assert public_names(before) == public_names(after)
+
+
+def public_names(tree: ast.Module) -> list[str]:
+    definitions = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    scopes: list[ast.Module | ast.ClassDef] = [tree, *(node for node in definitions if not node.name.startswith("_"))]
+    return sorted(
+        node.name
+        for scope in scopes
+        for node in scope.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    )

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from minibroker.course import checking
-from minibroker.course.exercises import load_chapter
+from minibroker.course.exercises import Track, load_chapter
 from minibroker.course.house import House
-from minibroker.course.proving import complaints_about_exercise, complaints_about_order, complaints_about_reference
+from minibroker.course.proving import complaints_about_order, complaints_about_reference, complaints_about_task
 
 CONFTEST = Path(__file__).parents[2] / "conftest.py"
 
@@ -67,9 +67,6 @@ def total(numbers: list[int]) -> int:
 TEST_SUMS = """
 import pytest
 
-from minibroker.course.exercises import load_chapter
-from minibroker.course.house import House
-from minibroker.course.proving import complaints_about_exercise, complaints_about_order, complaints_about_reference
 from minibroker.toy.sums import add
 
 @pytest.mark.parametrize("b", [1, 2])
@@ -114,6 +111,15 @@ class Learner:
         assert "Traceback" not in ended.stderr
         assert not (code and not ended.stdout and ended.stderr.count("\n") != 1), "an error is one line"
         return ended.stdout + ended.stderr
+
+    def run_pytest(self, *words: str) -> str:
+        env = {
+            key: value for key, value in os.environ.items() if not key.startswith(("MINIBROKER_", "PYTHON", "PYTEST"))
+        }
+        roots = (self.chapter, Path(__file__).parents[1])
+        env["PYTHONPATH"] = os.pathsep.join(map(str, roots))
+        command = [sys.executable, "-m", "pytest", *words]
+        return subprocess.run(command, cwd=self.root, env=env, capture_output=True, text=True, check=False).stdout
 
     def writes(self, name: str, text: str) -> None:
         path = self.workspace / "minibroker" / "toy" / name
@@ -343,12 +349,12 @@ def test_check_warns_with_the_file_names_when_the_reference_moved_on(learner: Le
     (learner.chapter / "minibroker" / "toy" / "sums.py").write_text(SUMS + "\nMORE = 1\n")
     (learner.chapter / "minibroker" / "toy" / "fresh.py").write_text("")
     ended = learner.types("check", "1")
-    names = "minibroker/toy/fresh.py, minibroker/toy/sums.py"
-    assert f"warning: the reference moved on since your copy was made: {names}; see it with" in ended.stderr
-    assert "`minibroker course diff 1`" in ended.stderr
-    assert "reference moved on" in learner.sees("list")
+    what = "new: minibroker/toy/fresh.py; changed: minibroker/toy/sums.py"
+    assert f"warning: your copy of chapter 1 (minibroker.toy) no longer matches the repository: {what}" in ended.stderr
+    assert "`minibroker course diff 1` shows it, `minibroker course start 1` sets your copy aside" in ended.stderr
+    assert "no longer matches" in learner.sees("list")
     learner.sees("start", "1", "--again")
-    assert "moved on" not in learner.sees("check", "1", code=1) + learner.sees("list")
+    assert "no longer matches" not in learner.sees("check", "1", code=1) + learner.sees("list")
 
 
 def test_diff_turns_the_learners_code_into_the_reference(learner: Learner) -> None:
@@ -400,14 +406,14 @@ def test_list_shows_every_chapter_and_how_far_the_learner_is(learner: Learner) -
     learner.sees("check", "1", code=1)
     assert states()[0] == "1 of 2 done"
     table = learner.sees("list").splitlines()
-    assert table[0].split() == ["CHAPTER", "TITLE", "EXERCISES", "STATE"]
-    assert table[1].split() == ["1", "Toys", "2", "1", "of", "2", "done"]
+    assert table[0].split() == ["CHAPTER", "TITLE", "EXERCISES", "BUILD", "STATE"]
+    assert table[1].split() == ["1", "Toys", "2", "-", "1", "of", "2", "done"]
     assert len(table) == 1 + 7
 
 
 def test_list_says_in_json_what_is_there(learner: Learner) -> None:
     rows = json.loads(learner.sees("list", "--format", "json"))
-    expected = {"chapter": 1, "title": "Toys", "written": True, "exercises": 2, "state": "not started"}
+    expected = {"chapter": 1, "title": "Toys", "written": True, "exercises": 2, "builds": 0, "state": "not started"}
     assert rows[0] == expected
     assert rows[1]["written"] is False
 
@@ -423,7 +429,9 @@ def test_a_chapter_to_come_fails_and_a_number_beyond_the_course_is_wrong_usage(l
     learner.sees("start", "8", code=2)
     learner.sees("start", code=2)
     learner.sees("start", "1")
-    assert "chapter 1 has no exercise 1.9: it has 1.1, 1.2" in learner.sees("check", "1", "--exercise", "1.9", code=2)
+    assert "the fast track of chapter 1 has no task 1.9: it has 1.1, 1.2" in learner.sees(
+        "check", "1", "--exercise", "1.9", code=2
+    )
 
 
 def test_a_record_that_cannot_be_read_is_named(learner: Learner) -> None:
@@ -457,7 +465,7 @@ def test_outside_a_clone_one_line_says_that_the_course_needs_one(learner: Learne
 def proof(learner: Learner, tmp_path: Path, exercise_id: str) -> list[str]:
     house = House(learner.root, learner.workspace)
     chapter = load_chapter(house, 1)
-    return complaints_about_exercise(house, chapter, chapter.exercise(exercise_id), tmp_path / "scratch")
+    return complaints_about_task(house, chapter, chapter.task(exercise_id), tmp_path / "scratch")
 
 
 def test_the_proof_accepts_a_good_exercise(learner: Learner, tmp_path: Path) -> None:
@@ -509,11 +517,166 @@ def test_the_proof_finds_an_exercise_without_which_the_package_cannot_be_importe
 def test_the_proof_finds_an_exercise_that_needs_a_later_one(learner: Learner, tmp_path: Path) -> None:
     house = House(learner.root, learner.workspace)
     chapter = load_chapter(house, 1)
-    assert complaints_about_order(house, chapter, chapter.exercise("1.1"), tmp_path / "right") == []
+    assert complaints_about_order(house, chapter, chapter.task("1.1"), tmp_path / "right") == []
     reversed_ids = EXERCISES.replace("1.1", "1.x").replace("1.2", "1.1").replace("1.x", "1.2")
     first, second = reversed_ids.split("\n\n")
     (learner.chapter / "exercises.toml").write_text(f"{second}\n\n{first}\n")
     chapter = load_chapter(house, 1)
     complaint = "chapters/01-toy/tests/test_toy_totals.py::test_total: failed, not passed: "
     complaint += "NotImplementedError: exercise 1.2: add"
-    assert complaints_about_order(house, chapter, chapter.exercise("1.1"), tmp_path / "wrong") == [complaint]
+    assert complaints_about_order(house, chapter, chapter.task("1.1"), tmp_path / "wrong") == [complaint]
+
+
+# The build track
+
+BUILD = """
+[[build]]
+id = "1.B1"
+title = "Sums"
+file = "minibroker/toy/sums.py"
+tests = ["tests/test_toy_sums.py::test_add", "tests/test_toy_sums.py::test_add_stays_in_bounds"]
+hint = "Begin with add."
+"""
+
+SUMS_TO_BUILD = SUMS.replace("    # Use the operator.\n", "").replace("return a + b", "return _plus(a, b)")
+SUMS_TO_BUILD += "\n\ndef _plus(a: int, b: int) -> int:\n    return a + b\n"
+
+
+@pytest.fixture
+def builder(learner: Learner) -> Learner:
+    """A learner whose chapter has a build track, too."""
+    (learner.chapter / "minibroker" / "toy" / "sums.py").write_text(SUMS_TO_BUILD)
+    (learner.chapter / "exercises.toml").write_text(EXERCISES + BUILD)
+    return learner
+
+
+def test_the_build_track_goes_from_red_to_green(builder: Learner) -> None:
+    output = builder.sees("start", "1", "--build")
+    assert "  1.B1  Sums  workspace/minibroker/toy/sums.py: the whole module\n" in output
+    copy = files_in(builder.workspace / "minibroker")
+    assert copy["toy/totals.py"] == TOTALS
+    bare = SUMS.replace("    # Use the operator.\n", "")
+    assert copy["toy/sums.py"] == bare.replace("return a + b", 'raise NotImplementedError("build 1.B1: add")')
+
+    first = builder.sees("check", "1", code=1)
+    assert "  1.B1  Sums  not yet: NotImplementedError: build 1.B1: add\n" in first
+    step = "write the module workspace/minibroker/toy/sums.py, then `minibroker course check 1 --exercise 1.B1`"
+    assert first.splitlines()[-1] == f"next: {step}"
+    assert "hint: Begin with add." in builder.sees("check", "1", "--exercise", "1.B1", code=1)
+    assert "the build track of chapter 1 has no task 1.1" in builder.sees("check", "1", "--exercise", "1.1", code=2)
+    assert "build track: 0 of 1 done" in builder.sees("list")
+
+    builder.writes("sums.py", SUMS)
+    last = builder.sees("check", "1")
+    assert "all 1 build tasks are done" in last
+    assert "the rest of the chapter's tests pass with your code too: 2\n" in last
+    assert json.loads(builder.sees("list", "--format", "json"))[0]["state"] == "build track: 1 of 1 done"
+    diff = builder.sees("diff", "1", "--exercise", "1.B1")
+    assert diff.startswith("--- workspace/minibroker/toy/sums.py\n+++ chapters/01-toy/minibroker/toy/sums.py\n")
+    builder.writes("sums.py", SUMS_TO_BUILD)
+    same = builder.sees("diff", "1", "--exercise", "1.B1")
+    assert same == "your code of build 1.B1 is the same as the reference\n"
+
+
+def test_changing_the_track_sets_the_copy_aside_and_changing_back_goes_on_with_it(builder: Learner) -> None:
+    mine = builder.workspace / "minibroker" / "toy" / "sums.py"
+    builder.sees("start", "1")
+    builder.writes("sums.py", SUMS)
+    builder.sees("check", "1", "--exercise", "1.1")
+
+    output = builder.sees("start", "1", "--build")
+    kept = "your copy of the fast track is kept in workspace/.old/01-toy.1; `minibroker course start 1` brings it back"
+    assert output.splitlines()[0] == kept
+    assert (builder.workspace / ".old/01-toy.1/minibroker/toy/sums.py").read_text() == SUMS
+    assert "build 1.B1" in mine.read_text()
+    builder.writes("sums.py", "# half a module\n")
+
+    back = builder.sees("start", "1").splitlines()
+    assert back[0].startswith("your copy of the build track is kept in workspace/.old/01-toy.2; ")
+    assert back[1] == "your earlier copy of the fast track is back; `minibroker course start 1 --again` starts anew"
+    assert mine.read_text() == SUMS
+    assert not (builder.workspace / ".old/01-toy.1").exists()
+    assert "1 of 2 done" in builder.sees("list")
+
+    builder.sees("start", "1", "--build")
+    assert mine.read_text() == "# half a module\n"
+    again = builder.sees("start", "1", "--build", code=1)
+    assert "`minibroker course start 1 --build --again` keeps it aside and starts anew" in again
+
+
+def test_a_chapter_without_a_build_track_says_so_and_keeps_the_copy(learner: Learner) -> None:
+    learner.sees("start", "1")
+    before = files_in(learner.workspace)
+    assert "chapter 1 has no build track yet" in learner.sees("start", "1", "--build", code=1)
+    assert files_in(learner.workspace) == before
+
+
+def test_the_proof_holds_for_a_module_to_build_and_finds_one_that_cannot_be_imported(
+    builder: Learner, tmp_path: Path
+) -> None:
+    house = House(builder.root, builder.workspace)
+    chapter = load_chapter(house, 1, Track.BUILD)
+    assert complaints_about_task(house, chapter, chapter.task("1.B1"), tmp_path / "right") == []
+    (builder.chapter / "minibroker/toy/sums.py").write_text(SUMS_TO_BUILD + "\n\nTHREE = _plus(1, 2)\n")
+    wrong = complaints_about_task(house, chapter, chapter.task("1.B1"), tmp_path / "wrong")
+    assert wrong[0].endswith("test_toy_sums.py: build 1.B1 is called while it is imported")
+
+
+# A workspace from an older repository
+
+
+def test_a_copy_of_a_package_that_moved_is_named_with_the_command_that_helps(learner: Learner) -> None:
+    learner.sees("start", "1")
+    learner.writes("totals.py", "# hours of work\n")
+    # The repository moves totals to another package, whose name was not there before.
+    package = learner.chapter / "minibroker" / "totals"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (learner.chapter / "minibroker" / "toy" / "totals.py").rename(package / "totals.py")
+    (learner.chapter / "exercises.toml").write_text(EXERCISES.replace("toy/totals.py", "totals/totals.py"))
+    test = learner.chapter / "tests" / "test_toy_totals.py"
+    test.write_text(TEST_TOTALS.replace("toy.totals", "totals.totals"))
+
+    missing = "workspace/minibroker/totals is missing from your copy of chapter 1: `minibroker course start 1` sets"
+    assert missing in learner.sees("check", "1", code=1)
+    assert missing in learner.sees("diff", "1", code=1)
+    assert "no longer matches the repository" in learner.sees("list")
+    mine = learner.run_pytest("--mine", "-k", "test_add")
+    gone = "no longer in the repository: minibroker/toy/totals.py; new: minibroker/totals/__init__.py, "
+    assert f"warning: your copy of chapter 1 (minibroker.toy) no longer matches the repository: {gone}" in mine
+
+    assert "your earlier copy is kept in workspace/.old/01-toy.1" in learner.sees("start", "1")
+    assert (learner.workspace / ".old/01-toy.1/minibroker/toy/totals.py").read_text() == "# hours of work\n"
+    assert "no longer" not in learner.sees("check", "1", code=1) + learner.sees("list") + learner.run_pytest("--mine")
+
+
+def test_a_copy_of_which_only_the_contents_changed_is_set_aside_on_demand_alone(learner: Learner) -> None:
+    learner.sees("start", "1")
+    (learner.chapter / "minibroker" / "toy" / "sums.py").write_text(SUMS + "\nMORE = 1\n")
+    ended = learner.types("check", "1")
+    assert (
+        "changed: minibroker/toy/sums.py; `minibroker course diff 1` shows it, `minibroker course start 1 --again`"
+        in (ended.stderr)
+    )
+    assert "is already there" in learner.sees("start", "1", code=1)
+
+
+def test_every_copy_in_the_workspace_is_looked_at_whichever_chapter_is_checked(learner: Learner) -> None:
+    learner.sees("start", "1")
+    record = json.loads((learner.workspace / ".course.json").read_text())
+    record["chapters"]["2"] = {"files": {"minibroker/late/a.py": "0"}, "checked": {}}
+    (learner.workspace / ".course.json").write_text(json.dumps(record))
+    late = learner.workspace / "minibroker" / "lost"
+    late.mkdir()
+    (late / "__init__.py").write_text("")
+    ended = learner.types("check", "1")
+    assert "warning: your copy of chapter 2: chapter 2 is not written yet" in ended.stderr
+    assert "warning: workspace/minibroker/lost is a package that the repository does not have" in ended.stderr
+
+
+def test_a_long_list_of_changes_is_cut_short(learner: Learner) -> None:
+    learner.sees("start", "1")
+    for number in range(5):
+        (learner.chapter / "minibroker" / "toy" / f"new{number}.py").write_text("")
+    names = ", ".join(f"minibroker/toy/new{number}.py" for number in range(3))
+    assert f"new: {names} and 2 more;" in learner.types("check", "1").stderr

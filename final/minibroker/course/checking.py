@@ -1,7 +1,7 @@
-"""Running the tests that an exercise lists, against the learner's code, and judging the exercise by them.
+"""Running the tests that a task lists, against the learner's code, and judging the task by them.
 
 pytest runs in a process of its own, so that it imports the learner's code fresh and its options are ours
-alone; one run serves all exercises. `witness` writes down what each test did.
+alone; one run serves all tasks. `witness` writes down what each test did.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minibroker.course.errors import CourseError
-from minibroker.course.exercises import Chapter, Exercise
+from minibroker.course.exercises import Chapter, Task
 from minibroker.course.house import House
 from minibroker.course.witness import is_listed, total_beside
 
@@ -28,7 +28,7 @@ SIGN_SECONDS = 20  # how often a long run gives a sign of life
 _RAN = (0, 1, 5)  # pytest's exit codes for: all passed, some failed, none found
 
 # As the exception itself, as its repr inside another message, or as the line of source in a traceback.
-_STRIPPED = re.compile(r"NotImplementedError(?:: |\(\\?['\"])exercise (\d+\.\d+): ([\w.]+)")
+_STRIPPED = re.compile(r"NotImplementedError(?:: |\(\\?['\"])((?:exercise|build) \d+\.B?\d+): ([\w.]+)")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def stripped(self) -> list[tuple[str, str]]:
-        """The exercises (id and function) whose missing body shows in the failure."""
+        """The tasks (label and function) whose missing body shows in the failure."""
         return [] if self.outcome == "passed" else _STRIPPED.findall(self.text)
 
     @property
@@ -60,9 +60,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How far one exercise is, why, and the test that shows it."""
+    """How far one task is, why, and the test that shows it."""
 
-    exercise: Exercise
+    task: Task
     state: str
     because: str = ""
     test: str = ""
@@ -71,22 +71,22 @@ class Verdict:
         return f"{self.state}: {self.because}" if self.because else self.state
 
 
-def check(house: House, chapter: Chapter, exercises: Sequence[Exercise]) -> list[Verdict]:
-    """Run the tests of these exercises against the learner's code and judge each exercise."""
-    listed = [test for exercise in exercises for test in node_ids(house, chapter, exercise)]
+def check(house: House, chapter: Chapter, tasks: Sequence[Task]) -> list[Verdict]:
+    """Run the tests of these tasks against the learner's code and judge each task."""
+    listed = [test for task in tasks for test in node_ids(house, chapter, task)]
     outcomes = run_tests(house, listed, mine=True)
-    return [judge(exercise, node_ids(house, chapter, exercise), outcomes) for exercise in exercises]
+    return [judge(task, node_ids(house, chapter, task), outcomes) for task in tasks]
 
 
 def check_the_rest(house: House, chapter: Chapter, *, on_sign: OnSign) -> list[Outcome]:
-    """Run all tests of the chapter that no exercise lists, against the learner's code. It can take minutes."""
-    listed = [test for exercise in chapter.exercises for test in node_ids(house, chapter, exercise)]
+    """Run all tests of the chapter that no task of the track lists, against the learner's code. It can take minutes."""
+    listed = [test for task in chapter.tasks for test in node_ids(house, chapter, task)]
     return run_tests(house, listed, mine=True, instead=chapter.folder / "tests", on_sign=on_sign)
 
 
-def node_ids(house: House, chapter: Chapter, exercise: Exercise) -> list[str]:
-    """Return the exercise's tests as pytest names them when it runs in the clone's root."""
-    return [f"{chapter.folder.relative_to(house.root).as_posix()}/{test}" for test in exercise.tests]
+def node_ids(house: House, chapter: Chapter, task: Task) -> list[str]:
+    """Return the task's tests as pytest names them when it runs in the repository's root."""
+    return [f"{chapter.folder.relative_to(house.root).as_posix()}/{test}" for test in task.tests]
 
 
 def run_tests(
@@ -118,9 +118,9 @@ def run_tests(
 
 
 def _run(house: House, command: list[str], on_sign: Callable[[], None]) -> subprocess.CompletedProcess[str]:
-    environment = _environment(house, os.environ)
+    env = _environment(house, os.environ)
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=house.root, env=environment, text=True, stdout=pipe, stderr=pipe) as process:
+    with subprocess.Popen(command, cwd=house.root, env=env, text=True, stdout=pipe, stderr=pipe) as process:
         try:
             said, complained = _listen(process, on_sign)
         except BaseException:
@@ -137,31 +137,30 @@ def _listen(process: subprocess.Popen[str], on_sign: Callable[[], None]) -> tupl
             on_sign()
 
 
-def judge(exercise: Exercise, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verdict:
-    """Say how far an exercise is: its own function missing counts before all else, then the first failure."""
+def judge(task: Task, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verdict:
+    """Say how far a task is: its own code missing counts before all else, then the first failure."""
     concerned = outcomes_of(tests, outcomes)
     failed = [outcome for outcome in concerned if outcome.outcome == "failed"]
     for outcome in failed:
-        for number, function in outcome.stripped:
-            if number == exercise.id:
-                because = f"NotImplementedError: exercise {number}: {function}"
-                return Verdict(exercise, NOT_YET, because, outcome.test)
+        for label, function in outcome.stripped:
+            if label == task.label:
+                return Verdict(task, NOT_YET, f"NotImplementedError: {label}: {function}", outcome.test)
     for outcome in failed:
-        for number, function in outcome.stripped:
-            return Verdict(exercise, NOT_YET, f"needs exercise {number} first: {function}", outcome.test)
+        for label, function in outcome.stripped:
+            return Verdict(task, NOT_YET, f"needs {label} first: {function}", outcome.test)
     if failed:
-        return Verdict(exercise, FAILING, failed[0].because, failed[0].test)
-    return _unless_unseen(exercise, tests, concerned)
+        return Verdict(task, FAILING, failed[0].because, failed[0].test)
+    return _unless_unseen(task, tests, concerned)
 
 
-def _unless_unseen(exercise: Exercise, tests: Sequence[str], concerned: Sequence[Outcome]) -> Verdict:
+def _unless_unseen(task: Task, tests: Sequence[str], concerned: Sequence[Outcome]) -> Verdict:
     # No failure is not yet a success: each listed test must have been seen to pass.
     for test in tests:
         seen = [outcome for outcome in concerned if is_listed(outcome.test, [test])]
         if not any(outcome.outcome == "passed" for outcome in seen):
             because = f"{test} was skipped: {seen[0].line}" if seen else f"{test} did not run"
-            return Verdict(exercise, FAILING, because, test)
-    return Verdict(exercise, DONE)
+            return Verdict(task, FAILING, because, test)
+    return Verdict(task, DONE)
 
 
 def outcomes_of(tests: Sequence[str], outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -192,7 +191,7 @@ def _limited(listed: Sequence[str]) -> list[str]:
 
 
 def _environment(house: House, environ: Mapping[str, str]) -> dict[str, str]:
-    # The packages of this clone, and nothing that an outer run of pytest put in front of them.
+    # The packages of this repository, and none that an outer run of pytest put before them.
     inherited = environ.get("PYTHONPATH", "").split(os.pathsep)
     others = [entry for entry in inherited if entry and not (Path(entry) / "minibroker").is_dir()]
     return {

@@ -4,7 +4,7 @@ import difflib
 from pathlib import Path
 
 from minibroker.course.errors import CourseError, FunctionNotFound
-from minibroker.course.exercises import Chapter, Exercise
+from minibroker.course.exercises import Chapter, Exercise, Task
 from minibroker.course.house import House
 from minibroker.course.stripping import function_source
 from minibroker.course.workspace import reference_files
@@ -16,10 +16,12 @@ def diff_chapter(house: House, chapter: Chapter) -> str:
     return "".join(_diff_file(house, chapter, name) for name in sorted(names))
 
 
-def diff_exercise(house: House, chapter: Chapter, exercise: Exercise) -> str:
-    """Return a unified diff, learner → reference, of the functions of one exercise."""
-    mine, theirs = house.workspace / exercise.file, chapter.folder / exercise.file
-    pairs = [(f"::{name}", _function(house, mine, name), _function(house, theirs, name)) for name in exercise.functions]
+def diff_task(house: House, chapter: Chapter, task: Task) -> str:
+    """Return a unified diff, learner → reference, of one task: its functions, or its whole module."""
+    if not isinstance(task, Exercise):
+        return _diff_file(house, chapter, task.file)
+    mine, theirs = house.workspace / task.file, chapter.folder / task.file
+    pairs = [(f"::{name}", _function(house, mine, name), _function(house, theirs, name)) for name in task.functions]
     return "".join(
         _unified(before, after, f"{house.show(mine)}{name}", f"{house.show(theirs)}{name}")
         for name, before, after in pairs
@@ -27,8 +29,8 @@ def diff_exercise(house: House, chapter: Chapter, exercise: Exercise) -> str:
 
 
 def _learners_files(house: House, chapter: Chapter) -> set[str]:
-    rooms = [house.workspace / "minibroker" / room for room in chapter.rooms]
-    paths = [path for room in rooms for path in room.rglob("*.py")]
+    packages = [house.workspace / "minibroker" / package for package in chapter.packages]
+    paths = [path for package in packages for path in package.rglob("*.py")]
     return {path.relative_to(house.workspace).as_posix() for path in paths}
 
 

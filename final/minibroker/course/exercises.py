@@ -1,6 +1,6 @@
 """The format of a chapter's `exercises.toml`, and everything that can be wrong with one.
 
-    [[exercise]]
+    [[exercise]]                             # the fast track: functions to write
     id = "1.1"                               # chapter, point, number
     title = "Decode a varint"
     file = "minibroker/log/varint.py"        # from the chapter's folder
@@ -8,66 +8,128 @@
     tests = ["tests/test_log_varint.py::test_decoding_undoes_encoding"]
     hint = "The high bit says that another byte follows."     # may be left out
 
+    [[build]]                                # the build track: a whole module to write
+    id = "1.B1"                              # chapter, point, B, number
+    title = "A log in one file"
+    file = "minibroker/log/logfile.py"
+    tests = ["tests/test_log_logfile.py::test_a_log_may_begin_at_any_offset"]
+    hint = "Begin with append and read."     # may be left out
+
 A test is a pytest node id from the chapter's folder; the name of a parametrised test stands for all its
-cases. With its functions taken out, every test of the exercise must fail: `tests/test_exercises_proof.py`
-demands it.
+cases. With its functions or its module taken out, every test of a task must fail:
+`tests/test_exercises_proof.py` demands it.
 """
 
 import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from minibroker.course.errors import CourseError, InvalidExercises, WrongUsage
 from minibroker.course.house import House
-from minibroker.course.stripping import function_row
+from minibroker.course.stripping import function_row, reduce, strip
 
 FILE_NAME = "exercises.toml"
-_TEXTS = ("id", "title", "file")
-_LISTS = ("functions", "tests")
-_OPTIONAL = ("hint",)
 
 
-@dataclass(frozen=True)
-class Exercise:
-    """Functions for the learner to write, and the tests that tell whether they are right."""
+class Track(StrEnum):
+    """The two ways through a chapter: single functions, or whole modules."""
+
+    FAST = "fast"
+    BUILD = "build"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Code for the learner to write, and the tests that tell whether it is right."""
+
+    KIND: ClassVar[str]
+    TRACK: ClassVar[Track]
+    ID: ClassVar[str]
+    LISTS: ClassVar[tuple[str, ...]] = ("tests",)
 
     id: str
     title: str
     file: str
-    functions: tuple[str, ...]
     tests: tuple[str, ...]
     hint: str = ""
 
     @property
-    def room(self) -> str:
-        """The package that holds the functions: `log` for `minibroker/log/varint.py`."""
+    def label(self) -> str:
+        """What the error of a missing body calls the task: `exercise 1.1`."""
+        return f"{self.KIND} {self.id}"
+
+    @property
+    def package(self) -> str:
+        """The package that holds the file: `log` for `minibroker/log/varint.py`."""
         return self.file.split("/")[1]
+
+    def strip(self, source: str) -> str:
+        """Return the file's source without what the learner writes."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exercise(Task):
+    """A task of the fast track: the bodies of some functions."""
+
+    KIND = "exercise"
+    TRACK = Track.FAST
+    ID = r"{chapter}\.[1-9]\d*"
+    LISTS = ("functions", "tests")
+
+    functions: tuple[str, ...]
+
+    def strip(self, source: str) -> str:
+        """Take the bodies of the functions out."""
+        for function in self.functions:
+            source = strip(source, function, self.label)
+        return source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build(Task):
+    """A task of the build track: a whole module, of which only the public signatures are given."""
+
+    KIND = "build"
+    TRACK = Track.BUILD
+    ID = r"{chapter}\.B[1-9]\d*"
+
+    def strip(self, source: str) -> str:
+        """Reduce the module to its public signatures and docstrings."""
+        return reduce(source, self.label)
+
+
+_KINDS: tuple[type[Task], ...] = (Exercise, Build)
+_TEXTS = ("id", "title", "file")
+_OPTIONAL = ("hint",)
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter that has code, and its exercises in order."""
+    """A chapter that has code, seen on one of its tracks, with the tasks of that track in order."""
 
     number: int
     folder: Path
     title: str
-    exercises: tuple[Exercise, ...]
+    track: Track
+    tasks: tuple[Task, ...]
 
     @property
-    def rooms(self) -> list[str]:
-        """The packages that hold exercises: those a learner gets a copy of."""
-        return sorted({exercise.room for exercise in self.exercises})
+    def packages(self) -> list[str]:
+        """The packages that hold tasks: those a learner gets a copy of."""
+        return sorted({task.package for task in self.tasks})
 
-    def exercise(self, exercise_id: str) -> Exercise:
-        """Return the exercise with that id."""
-        for exercise in self.exercises:
-            if exercise.id == exercise_id:
-                return exercise
-        known = ", ".join(exercise.id for exercise in self.exercises)
-        raise WrongUsage(f"chapter {self.number} has no exercise {exercise_id}: it has {known}")
+    def task(self, task_id: str) -> Task:
+        """Return the task with that id."""
+        for task in self.tasks:
+            if task.id == task_id:
+                return task
+        known = ", ".join(task.id for task in self.tasks)
+        raise WrongUsage(f"the {self.track} track of chapter {self.number} has no task {task_id}: it has {known}")
 
 
 def chapter_title(folder: Path) -> str:
@@ -83,66 +145,80 @@ def is_written(folder: Path | None) -> bool:
     return folder is not None and (folder / "minibroker").is_dir()
 
 
-def load_chapter(house: House, number: int) -> Chapter:
-    """Read and check one chapter's list of exercises."""
+def load_chapter(house: House, number: int, track: Track = Track.FAST) -> Chapter:
+    """Read and check one chapter's list of tasks; return the chapter with those of one track."""
     folder = house.folder(number)
     if folder is None or not is_written(folder):
         raise CourseError(f"chapter {number} is not written yet: `minibroker course list` shows what is there")
     path = folder / FILE_NAME
     if not path.is_file():
         raise CourseError(f"chapter {number} has no exercises yet: `minibroker course list` shows which have")
-    exercises = tuple(_exercises(path, house.show(path), number))
-    return Chapter(number, folder, chapter_title(folder), exercises)
+    tasks = tuple(task for task in _checked_tasks(path, house.show(path), number) if track == task.TRACK)
+    if not tasks:
+        raise CourseError(f"chapter {number} has no {track} track yet: `minibroker course list` shows which have")
+    return Chapter(number, folder, chapter_title(folder), track, tasks)
 
 
-def _exercises(path: Path, shown: str, number: int) -> Iterator[Exercise]:
-    seen: set[str] = set()
-    functions: set[tuple[str, str]] = set()
-    for index, table in enumerate(_tables(path, shown), start=1):
-        name = table.get("id", f"number {index} in the file")
-        for wrong in _mistakes(table, path.parent, number):
-            raise InvalidExercises(f"{shown}: exercise {name}: {wrong}")
-        exercise = Exercise(**{**table, **{key: tuple(table[key]) for key in _LISTS}})
-        if exercise.id in seen:
-            raise InvalidExercises(f"{shown}: exercise {name}: this id is taken by an earlier exercise")
-        seen.add(exercise.id)
-        for function in exercise.functions:
-            _claim(functions, exercise, function, shown)
-        yield exercise
+def count_tasks(house: House, number: int) -> dict[Track, int]:
+    """Return how many tasks each track of a chapter has, whose list must be there."""
+    folder = house.folder(number)
+    assert folder is not None
+    tasks = _checked_tasks(folder / FILE_NAME, house.show(folder / FILE_NAME), number)
+    return {track: sum(track == task.TRACK for task in tasks) for track in Track}
 
 
-def _tables(path: Path, shown: str) -> list[dict[str, Any]]:
+def _checked_tasks(path: Path, shown: str, number: int) -> list[Task]:
+    tasks: list[Task] = []
+    claimed: set[tuple[str, str]] = set()
+    for kind, index, table in _tables(path, shown):
+        name = f"{kind.KIND} {table.get('id', f'number {index} in the file')}"
+        for wrong in _mistakes(kind, table, path.parent, number):
+            raise InvalidExercises(f"{shown}: {name}: {wrong}")
+        task = kind(**{**table, **{key: tuple(table[key]) for key in kind.LISTS}})
+        if task.id in [earlier.id for earlier in tasks]:
+            raise InvalidExercises(f"{shown}: {name}: this id is taken by an earlier {kind.KIND}")
+        _claim(claimed, task, shown)
+        tasks.append(task)
+    return tasks
+
+
+def _tables(path: Path, shown: str) -> Iterator[tuple[type[Task], int, dict[str, Any]]]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidExercises(f"{shown}: not valid TOML: {error}") from error
-    tables = document.pop("exercise", None)
-    if document:
-        raise InvalidExercises(f"{shown}: unknown key {min(document)}: only [[exercise]] tables belong here")
-    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+    unknown = sorted(document.keys() - {kind.KIND for kind in _KINDS})
+    if unknown:
+        raise InvalidExercises(f"{shown}: unknown key {unknown[0]}: only [[exercise]] and [[build]] tables belong here")
+    if not document.get("exercise"):
         raise InvalidExercises(f"{shown}: no [[exercise]] table")
-    return tables
+    for kind in _KINDS:
+        tables = document.get(kind.KIND, [])
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise InvalidExercises(f"{shown}: {kind.KIND} must be a list of tables: [[{kind.KIND}]]")
+        yield from ((kind, index, table) for index, table in enumerate(tables, start=1))
 
 
-def _mistakes(table: dict[str, Any], folder: Path, number: int) -> Iterator[str]:
-    """Say what is wrong with one exercise. The first answer counts: later ones may follow from it."""
-    yield from _shape_mistakes(table)
-    if not re.fullmatch(rf"{number}\.[1-9]\d*", table["id"]):
-        yield f"the id must be {number}.1, {number}.2 …: the chapter's number, a point, a number"
+def _mistakes(kind: type[Task], table: dict[str, Any], folder: Path, number: int) -> Iterator[str]:
+    """Say what is wrong with one task. The first answer counts: later ones may follow from it."""
+    yield from _shape_mistakes(kind, table)
+    if not re.fullmatch(kind.ID.format(chapter=number), table["id"]):
+        letter = "B" if kind is Build else ""
+        yield f"the id must be {number}.{letter}1, {number}.{letter}2 …: the chapter's number, a point, a number"
     yield from _file_mistakes(table, folder)
     yield from _test_mistakes(table, folder)
 
 
-def _shape_mistakes(table: dict[str, Any]) -> Iterator[str]:
-    for key in sorted(set(table) - {*_TEXTS, *_LISTS, *_OPTIONAL}):
+def _shape_mistakes(kind: type[Task], table: dict[str, Any]) -> Iterator[str]:
+    for key in sorted(set(table) - {*_TEXTS, *kind.LISTS, *_OPTIONAL}):
         yield f"unknown key {key}"
-    for key in (*_TEXTS, *_LISTS):
+    for key in (*_TEXTS, *kind.LISTS):
         if key not in table:
             yield f"{key} is missing"
     for key in (*_TEXTS, *_OPTIONAL):
         if not _is_line(table.get(key, "-")):
             yield f"{key} must be a text that is not empty"
-    for key in _LISTS:
+    for key in kind.LISTS:
         values = table[key]
         if not isinstance(values, list) or not values or not all(map(_is_line, values)):
             yield f"{key} must be a list of at least one text"
@@ -155,12 +231,12 @@ def _is_line(value: object) -> bool:
 def _file_mistakes(table: dict[str, Any], folder: Path) -> Iterator[str]:
     file = table["file"]
     if not re.fullmatch(r"minibroker(/\w+)+\.py", file) or file.count("/") < 2:
-        yield f"file {file} must be minibroker/<room>/<module>.py"
+        yield f"file {file} must be minibroker/<package>/<module>.py"
     path = folder / file
     if not path.is_file():
         yield f"file {file} does not exist in {folder.name}"
     source = path.read_text(encoding="utf-8")
-    for function in table["functions"]:
+    for function in table.get("functions", []):
         try:
             function_row(source, function)
         except CourseError as error:
@@ -178,12 +254,14 @@ def _test_mistakes(table: dict[str, Any], folder: Path) -> Iterator[str]:
         yield "a test is listed twice"
 
 
-def _claim(functions: set[tuple[str, str]], exercise: Exercise, function: str, shown: str) -> None:
+def _claim(claimed: set[tuple[str, str]], task: Task, shown: str) -> None:
     # Taking out a function takes out what is defined inside it, so neither may belong to two exercises.
-    for file, other in functions:
-        first, second = sorted([function, other], key=len)
-        if file == exercise.file and f"{second}.".startswith(f"{first}."):
-            raise InvalidExercises(
-                f"{shown}: exercise {exercise.id}: {function} overlaps with {other} of an earlier one"
-            )
-    functions.add((exercise.file, function))
+    # A module is claimed under an empty name: it overlaps with no function, because the tracks are apart.
+    for name in task.functions if isinstance(task, Exercise) else [""]:
+        for file, other in claimed:
+            first, second = sorted([name, other], key=len)
+            if file == task.file and (name == other or (first and f"{second}.".startswith(f"{first}."))):
+                raise InvalidExercises(
+                    f"{shown}: {task.label}: {name or file} overlaps with {other or file} of an earlier one"
+                )
+        claimed.add((task.file, name))

@@ -1,43 +1,46 @@
-"""Taking the body out of one function. Functions of source text; nothing is run and no file is touched.
+"""Taking code out for the learner to write. Functions of source text; nothing is run and no file is touched.
 
-What stays is the learner's outline: decorators, signature, docstring and every comment with a line to
-itself. The rest of the body makes way for `raise NotImplementedError("exercise 1.1: decode")`, and the rest
-of the file is the same to the byte. `ast` says where a function is and `tokenize` what a comment is; that is
-all it takes.
+`strip` takes the body out of one function. What stays is the learner's outline: decorators, signature, docstring
+and every comment with a line to itself. The rest of the body makes way for
+`raise NotImplementedError("exercise 1.1: decode")`.
+
+`reduce` does more to a whole module: every body goes with its comments, and so does every private name that nothing
+left over uses. Imports, public constants, types, signatures and docstrings stay.
+
+The rest of the file is the same to the byte. `ast` says where a definition is and `tokenize` what a comment is; that
+is all it takes.
 """
 
 import ast
 import io
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from minibroker.course.errors import FunctionNotFound
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
 
 
-def strip(source: str, function: str, exercise: str) -> str:
+def strip(source: str, function: str, label: str) -> str:
     """Return `source` with the body of `function` (a qualified name) replaced by its outline and a raise."""
-    lines = _lines_of(source)
-    node = _find(source, function)
-    tokens = list(tokenize.generate_tokens(iter(lines).__next__))
-    comments = _full_line_comments(lines, tokens)
-    header = _header(lines, tokens, node)
-    last = _last_row(lines, comments, node, header)
+    text = _Text.of(source)
+    return text.edited([_without_body(text, _find(source, function), f"{label}: {function}", keep_comments=True)])
 
-    # The outline is what is kept of the body, in the order of its rows.
-    outline = [comment for row, comment in comments.items() if header.last_row < row <= last]
-    outline += _docstring(source, node, header)
-    order = f'{header.indent}raise NotImplementedError("exercise {exercise}: {function}"){header.newline}'
-    return header.text + _paragraphs(outline, header.newline) + order + "".join(lines[last:])
+
+def reduce(source: str, label: str) -> str:
+    """Return the source of a module reduced to its public signatures, docstrings, constants and types."""
+    text = _Text.of(source)
+    tree = ast.parse(source)
+    gone = _what_goes(tree)
+    return text.edited(_reductions(text, tree, gone, "", label))
 
 
 def function_source(source: str, function: str) -> str:
     """Return the lines of one function, from its first decorator to its last statement."""
     node = _find(source, function)
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    return "".join(_lines_of(source)[first - 1 : node.end_lineno])
+    return "".join(_lines_of(source)[_first_row(node) - 1 : node.end_lineno])
 
 
 def function_row(source: str, function: str) -> int:
@@ -46,11 +49,20 @@ def function_row(source: str, function: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Header:
-    """All of the file up to and with the colon of the `def`, and how its body is written."""
+class _Edit:
+    """Rows, from 1, and the text that takes their place; None takes the empty lines around them away, too."""
 
-    text: str
+    first_row: int
     last_row: int
+    text: str | None
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The end of a signature: its last row, that row up to the colon, and how the body is written."""
+
+    line: str
+    row: int
     indent: str
     newline: str
 
@@ -65,6 +77,38 @@ class _Kept:
     is_comment: bool
 
 
+@dataclass(frozen=True)
+class _Text:
+    """A source as rows, tokens and comments that have a line to themselves."""
+
+    source: str
+    lines: list[str]
+    tokens: list[tokenize.TokenInfo]
+    comments: dict[int, _Kept]
+
+    @classmethod
+    def of(cls, source: str) -> "_Text":
+        lines = _lines_of(source)
+        tokens = list(tokenize.generate_tokens(iter(lines).__next__))
+        return cls(source, lines, tokens, _full_line_comments(lines, tokens))
+
+    def edited(self, edits: Iterable[_Edit]) -> str:
+        lines = list(self.lines)
+        # From the bottom up, so that the rows of the edits to come stay what they are.
+        for edit in sorted(edits, key=lambda edit: edit.first_row, reverse=True):
+            first, last = edit.first_row - 1, edit.last_row
+            if edit.text is not None:
+                lines[first:last] = [edit.text]
+                continue
+            before, after = _blank_before(lines, first), _blank_after(lines, last)
+            between = [] if last + after == len(lines) else ["\n"] * max(before, after)
+            lines[first - before : last + after] = between
+        return "".join(lines)
+
+
+# One function
+
+
 def _find(source: str, function: str) -> Function:
     scopes: list[ast.AST] = [ast.parse(source)]
     for name in function.split("."):
@@ -77,10 +121,10 @@ def _find(source: str, function: str) -> Function:
     return found[0]
 
 
-def _definitions(scope: ast.AST) -> Iterator[Function | ast.ClassDef]:
+def _definitions(scope: ast.AST) -> Iterator[Definition]:
     # A definition may stand inside an `if` or a `try`; inside another definition it has a longer name.
     for child in ast.iter_child_nodes(scope):
-        if isinstance(child, Function | ast.ClassDef):
+        if isinstance(child, Definition):
             yield child
         else:
             yield from _definitions(child)
@@ -88,6 +132,17 @@ def _definitions(scope: ast.AST) -> Iterator[Function | ast.ClassDef]:
 
 def _is_overload(node: Function) -> bool:
     return any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list)
+
+
+def _without_body(text: _Text, node: Function, order: str, *, keep_comments: bool) -> _Edit:
+    header = _header(text, node)
+    last = _last_row(text, node, len(header.indent))
+    # The outline is what is kept of the body, in the order of its rows.
+    outline = [comment for row, comment in text.comments.items() if keep_comments and header.row < row <= last]
+    outline += _docstring(text.source, node, header)
+    body = _paragraphs(outline, header.newline)
+    raising = f'{header.indent}raise NotImplementedError("{order}"){header.newline}'
+    return _Edit(header.row, last, header.line + body + raising)
 
 
 def _lines_of(source: str) -> list[str]:
@@ -104,16 +159,15 @@ def _full_line_comments(lines: Sequence[str], tokens: Sequence[tokenize.TokenInf
     }
 
 
-def _header(lines: Sequence[str], tokens: Sequence[tokenize.TokenInfo], node: Function) -> _Header:
+def _header(text: _Text, node: Function) -> _Header:
+    lines, tokens = text.lines, text.tokens
     colon = _colon(tokens, node)
     row, column = tokens[colon].end
     newline = "\r\n" if lines[row - 1].endswith("\r\n") else "\n"
     if tokens[colon + 1].type in (tokenize.COMMENT, tokenize.NEWLINE):
-        return _Header("".join(lines[:row]), row, _indent(lines[node.body[0].lineno - 1]), newline)
-
+        return _Header(lines[row - 1], row, _indent(lines[node.body[0].lineno - 1]), newline)
     # A body on the line of its `def` moves to lines of its own.
-    text = "".join(lines[: row - 1]) + lines[row - 1][:column] + newline
-    return _Header(text, row, _indent(lines[node.lineno - 1]) + "    ", newline)
+    return _Header(lines[row - 1][:column] + newline, row, _indent(lines[node.lineno - 1]) + "    ", newline)
 
 
 def _colon(tokens: Sequence[tokenize.TokenInfo], node: Function) -> int:
@@ -132,14 +186,19 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def _last_row(lines: Sequence[str], comments: dict[int, _Kept], node: Function, header: _Header) -> int:
-    # To the parser a function ends with its last statement; to a reader, with the comments behind it that are
+def _first_row(node: ast.stmt) -> int:
+    decorators = node.decorator_list if isinstance(node, Definition) else []
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _last_row(text: _Text, node: ast.stmt, body_indent: int) -> int:
+    # To the parser a definition ends with its last statement; to a reader, with the comments after it that are
     # indented like its body.
     assert node.end_lineno is not None
     last = node.end_lineno
-    for row in range(last + 1, len(lines) + 1):
-        line = lines[row - 1]
-        if row in comments and len(_indent(line)) >= len(header.indent):
+    for row in range(last + 1, len(text.lines) + 1):
+        line = text.lines[row - 1]
+        if row in text.comments and len(_indent(line)) >= body_indent:
             last = row
         elif line.strip():
             break
@@ -166,3 +225,98 @@ def _paragraphs(outline: list[_Kept], newline: str) -> str:
         text += kept.text + newline
         before = kept
     return text
+
+
+# A whole module
+
+
+def _what_goes(tree: ast.Module) -> set[ast.stmt]:
+    """Return the private statements that nothing names which stays."""
+    private = {node: names for node in _members(tree) if (names := _private_names(node, tree))}
+    gone = set(private)
+    while True:
+        used = {name for node in tree.body if node not in gone for name in _names_left(node, gone)}
+        needed = {node for node in gone if private[node] & used}
+        if not needed:
+            return gone
+        gone -= needed
+
+
+def _members(scope: ast.Module | ast.ClassDef) -> Iterator[ast.stmt]:
+    for node in scope.body:
+        yield node
+        if isinstance(node, ast.ClassDef):
+            yield from _members(node)
+
+
+def _private_names(node: ast.stmt, tree: ast.Module) -> set[str]:
+    """Return the names that a statement defines, if all of them are private and it may go at all."""
+    if isinstance(node, Definition):
+        names = {node.name}
+    elif isinstance(node, ast.Assign | ast.AnnAssign) and node in tree.body:
+        # A constant. Inside a class it would be a field, and belongs to the shape of the type.
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = {it.id for target in targets for it in ast.walk(target) if isinstance(it, ast.Name)}
+    else:
+        return set()
+    return names if all(name.startswith("_") and not name.endswith("__") for name in names) else set()
+
+
+def _names_left(node: ast.AST, gone: set[ast.stmt]) -> Iterator[str]:
+    """Yield the names that a statement uses once it is reduced."""
+    for child in ast.iter_child_nodes(node):
+        is_body = isinstance(node, Function) and child in node.body and not _is_given(node)
+        if not is_body and child not in gone:
+            yield from _names_left(child, gone)
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+
+
+def _is_given(node: Function) -> bool:
+    # An overload, or a method of a protocol: there is no body to write.
+    return _is_overload(node) or all(
+        isinstance(it, ast.Pass) or (isinstance(it, ast.Expr) and isinstance(it.value, ast.Constant))
+        for it in node.body
+    )
+
+
+def _reductions(text: _Text, scope: ast.AST, gone: set[ast.stmt], prefix: str, label: str) -> Iterator[_Edit]:
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.stmt) and node in gone:
+            yield _removal(text, node)
+        elif isinstance(node, Function):
+            if not _is_given(node):
+                yield _without_body(text, node, f"{label}: {prefix}{node.name}", keep_comments=False)
+        elif isinstance(node, ast.ClassDef) and gone.issuperset(node.body):
+            # A class must have a body, so one statement makes way for a word instead of for nothing.
+            first, *others = (_removal(text, it) for it in node.body)
+            indent = _indent(text.lines[node.body[0].lineno - 1])
+            yield _Edit(first.first_row, first.last_row, f"{indent}pass\n")
+            yield from others
+        else:
+            inner = f"{prefix}{node.name}." if isinstance(node, ast.ClassDef) else prefix
+            yield from _reductions(text, node, gone, inner, label)
+
+
+def _removal(text: _Text, node: ast.stmt) -> _Edit:
+    # A comment right above a definition speaks of it, and goes with it.
+    first = _first_row(node)
+    while first - 1 in text.comments:
+        first -= 1
+    last = _last_row(text, node, node.col_offset + 1) if isinstance(node, Definition) else node.end_lineno
+    assert last is not None
+    return _Edit(first, last, None)
+
+
+def _blank_before(lines: Sequence[str], index: int) -> int:
+    count = 0
+    while count < index and not lines[index - 1 - count].strip():
+        count += 1
+    return count
+
+
+def _blank_after(lines: Sequence[str], index: int) -> int:
+    count = 0
+    while index + count < len(lines) and not lines[index + count].strip():
+        count += 1
+    return count

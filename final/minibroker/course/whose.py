@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 
-def rooms(workspace: Path) -> list[str]:
+def packages(workspace: Path) -> list[str]:
     """Return the names of the packages that the workspace holds."""
     folders = sorted((workspace / "minibroker").glob("[a-z]*/"))
     return [folder.name for folder in folders if any(folder.glob("*.py"))]
@@ -30,30 +30,30 @@ def put_first(workspace: Path) -> None:
     os.environ["PYTHONSAFEPATH"] = "1"
 
 
-def is_mine(room: str, workspace: Path) -> bool:
-    """Tell whether `minibroker.<room>` is, or would be, imported from the workspace."""
-    spec = importlib.util.find_spec(f"minibroker.{room}")
+def is_mine(package: str, workspace: Path) -> bool:
+    """Tell whether `minibroker.<package>` is, or would be, imported from the workspace."""
+    spec = importlib.util.find_spec(f"minibroker.{package}")
     places = list(spec.submodule_search_locations or []) if spec else []
     return bool(places) and Path(places[0]).resolve().is_relative_to(workspace.resolve())
 
 
 def strangers(workspace: Path) -> list[str]:
     """Return the modules already imported from elsewhere although the workspace holds their package."""
-    held = tuple(f"minibroker.{room}." for room in rooms(workspace))
+    held = tuple(f"minibroker.{package}." for package in packages(workspace))
     loaded = [name for name in sys.modules if f"{name}.".startswith(held)] if held else []
     return sorted(name for name in loaded if not _is_inside(name, workspace))
 
 
 def report(workspace: Path, shown: str) -> list[str]:
     """Say whose code is under test, package by package where the workspace holds one."""
-    held = rooms(workspace)
-    mine = [room for room in held if is_mine(room, workspace)]
+    held = packages(workspace)
+    mine = [package for package in held if is_mine(package, workspace)]
     if not mine:
         return [f"minibroker: the reference (add --mine to test {shown}/)" if held else "minibroker: the reference"]
-    theirs = [room for room in held if room not in mine]
+    theirs = [package for package in held if package not in mine]
     return [
-        *(f"minibroker.{room}: yours ({shown}/minibroker/{room})" for room in mine),
-        *(f"minibroker.{room}: the reference, although {shown}/ has one" for room in theirs),
+        *(f"minibroker.{package}: yours ({shown}/minibroker/{package})" for package in mine),
+        *(f"minibroker.{package}: the reference, although {shown}/ has one" for package in theirs),
         "the rest of minibroker: the reference",
     ]
 
