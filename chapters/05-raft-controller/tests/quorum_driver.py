@@ -14,8 +14,8 @@ from minibroker.metadata.image import Image
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.quorum.running import Quorum
-from minibroker.raft.node import RaftSettings
 from minibroker.raft.snapshots import SnapshotFiles
+from minibroker.raft.state import RaftSettings
 from minibroker.replicas.peers import PeerAddress, Peers, client_id_of
 from minibroker.wire.apis import APIS
 from minibroker.wire.headers import RequestHeader

@@ -29,9 +29,10 @@ from minibroker.raft.messages import (
     Vote,
     Voted,
 )
-from minibroker.raft.node import NotLeader, Raft, RaftSettings
+from minibroker.raft.node import NotLeader, Raft
 from minibroker.raft.roles import NEXT, Cause, Role
 from minibroker.raft.snapshots import SnapshotFiles
+from minibroker.raft.state import RaftSettings
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replication.epochs import EpochCache
 from minibroker.segments.config import UNLIMITED, LogConfig
@@ -278,7 +279,7 @@ class QuorumWatch(world.World):
             # One that died in the middle of a write may have a set on its disk that it never knew of.
             if other.has_died_writing and other.node_id != node_id:
                 return False
-            for _offset, voters in other.raft._sets[-3:]:
+            for voters in other.raft.history.latest(3):
                 if any(voters.key_of(it).directory_id == bytes(16) for it in voters):
                     return False
                 if not self.has_majority(voters, without=node_id):

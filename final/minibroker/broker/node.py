@@ -52,9 +52,10 @@ from minibroker.quorum.envelope import Envelopes
 from minibroker.quorum.forwarding import ForwardInEnvelope
 from minibroker.quorum.running import Quorum
 from minibroker.raft.election import NOBODY, Ballot
-from minibroker.raft.node import Raft, RaftSettings
+from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
+from minibroker.raft.state import RaftSettings
 from minibroker.raft.tables.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,

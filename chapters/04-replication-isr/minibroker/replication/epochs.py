@@ -24,7 +24,7 @@ from typing import NamedTuple
 from minibroker.log.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchHeader
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import Files
-from minibroker.partitions.partition import EpochEnd
+from minibroker.partitions.partition import EpochEnd as EpochEnd
 from minibroker.segments import checkpoint
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
