@@ -15,12 +15,19 @@ from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.metadata.records import decode_record
 from minibroker.partitions.partition import LocalPartition, Reader
 from minibroker.partitions.producers import ProducerStates
+from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.store import METADATA, Store
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.describe_cluster import DescribeClusterRequest
 from minibroker.wire.tables.describe_topic_partitions import DescribeTopicPartitionsRequest
-from minibroker.wire.tables.fetch import FetchRequest, ReplicaState
+from minibroker.wire.tables.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    ReplicaState,
+)
 from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from minibroker.wire.tables.metadata import MetadataRequest
 
@@ -210,34 +217,43 @@ def test_a_fetch_tells_the_watermark_that_it_has_moved_itself(cluster: Cluster) 
 
 @pytest.fixture
 def with_metadata(cluster: Cluster) -> Cluster:
-    """The metadata log can be read by other nodes."""
-    config = TopicConfig.of({}, METADATA.topic, cluster.config)
+    """The metadata log can be fetched by other nodes."""
     log = cluster.authority._log
-    producers = ProducerStates(cluster.files, cluster.data.directory_of(METADATA))
-    partition = Replicated(METADATA, log, producers, config, leader_epoch=1, wake=cluster.waiting.wake)  # type: ignore[arg-type]
-    partition.readers = []
-    cluster.store.add_internal(METADATA, CLUSTER_METADATA_TOPIC_ID, partition)
+
+    def serve(_call: Call[FetchRequest]) -> Answer:
+        data = PartitionData(
+            partition_index=0,
+            error_code=ErrorCode.NONE,
+            high_watermark=log.log_end_offset,
+            records=log.read(0, bytes_max=1 << 20),
+        )
+        topic = FetchableTopicResponse(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=[data])
+        return FetchResponse(responses=[topic])
+
+    cluster.store.add_internal(CLUSTER_METADATA_TOPIC_ID, serve)
     return cluster
 
 
-def metadata_fetch(version: int, **more: Any) -> FetchRequest:
-    request = by_replica(version, topic=METADATA.topic) if more.pop("is_replica") else fetch_request(METADATA.topic)
+def metadata_fetch(version: int, *, is_replica: bool) -> FetchRequest:
+    request = by_replica(version, topic=METADATA.topic) if is_replica else fetch_request(METADATA.topic)
     if version >= 13:
         request.topics[0].topic, request.topics[0].topic_id = "", CLUSTER_METADATA_TOPIC_ID
     return request
 
 
-@pytest.mark.parametrize("version", [4, 12, 13, 16])
-def test_the_metadata_log_is_for_nodes_alone(version: int, with_metadata: Cluster) -> None:
+def test_the_metadata_log_is_for_nodes_alone_and_its_owner_answers_them(with_metadata: Cluster) -> None:
+    """A node asks by its id, in a version in which it says its state: KIP-903."""
     with_metadata.delete("orders")  # whose id, in this house, is that of the metadata log
-    (topic,) = with_metadata.ask(metadata_fetch(version, is_replica=True), version).responses
-    (answer,) = topic.partitions
-    assert answer.error_code == ErrorCode.NONE
-    found = [decode_record(record.value or b"") for it in batches(answer.records) for record in it.records()]
-    assert len(found) == with_metadata.authority.image.offset + 1
-    (topic,) = with_metadata.ask(metadata_fetch(version, is_replica=False), version).responses
-    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert topic.partitions[0].error_code == unknown
+    for version, is_replica in [(4, False), (12, False), (13, False), (16, False), (4, True), (12, True), (13, True)]:
+        (topic,) = with_metadata.ask(metadata_fetch(version, is_replica=is_replica), version).responses
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert topic.partitions[0].error_code == unknown, (version, is_replica)
+    for version in (15, 16):
+        (topic,) = with_metadata.ask(metadata_fetch(version, is_replica=True), version).responses
+        (answer,) = topic.partitions
+        assert answer.error_code == ErrorCode.NONE, version
+        found = [decode_record(record.value or b"") for it in batches(answer.records) for record in it.records()]
+        assert len(found) == with_metadata.authority.image.offset + 1, version
 
 
 def test_nobody_lists_the_metadata_log_or_writes_to_it_and_other_partitions_are_found_as_before(

@@ -43,10 +43,12 @@ from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.identity import META_PROPERTIES, Identity, identify, lock
 from minibroker.partitions.node import Node, bind, limits_of, only_listener, schedule_of
 from minibroker.partitions.registry import Answer, Call, Handler
+from minibroker.partitions.routes import is_internal
 from minibroker.partitions.server import Server, Tracer
 from minibroker.partitions.store import METADATA
 from minibroker.partitions.upkeep import Upkeep
 from minibroker.partitions.waiting import Wait
+from minibroker.quorum.answering import QuorumHandlers
 from minibroker.quorum.changing import VoterChanges
 from minibroker.quorum.envelope import Envelopes
 from minibroker.quorum.forwarding import ForwardInEnvelope
@@ -76,6 +78,7 @@ from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 from minibroker.wire.tables.describe_cluster import DescribeClusterResponse
+from minibroker.wire.tables.fetch import FetchRequest
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from minibroker.wire.uuids import parse_uuid, uuid_text
 
@@ -643,7 +646,7 @@ class ClusterNode(ReplicatedNode):
             if key not in BETWEEN_NODES:
                 self.registry.wrap(key, self._gate)
         self.registry.wrap(ApiKey.API_VERSIONS, self._gate_for_clients)
-        self.quorum.add_handlers(self.registry)
+        QuorumHandlers(self.quorum).add_handlers(self.registry, self.store)
         VoterChanges(self.quorum).add_handlers(self.registry)
         for key in (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER):
             self.registry.wrap(key, self._here_or_there)
@@ -701,9 +704,14 @@ class ClusterNode(ReplicatedNode):
     def _gate(self, call: Call[Any], inner: Handler) -> Answer:
         # Other nodes need it before it is heard to have caught up, clients do not.
         is_heard = not self._is_broker or self._unfenced.is_set()
-        if not self._is_serving or not (is_heard or _is_of_a_node(call)):
+        is_open = self._is_serving and (is_heard or _is_of_a_node(call))
+        if not is_open and not self._is_for_the_quorum(call):
             raise Disconnect("this node is not part of its cluster yet")
         return inner(call)
+
+    def _is_for_the_quorum(self, call: Call[Any]) -> bool:
+        """Whether another node fetches the metadata log: it needs that before anything else is served."""
+        return isinstance(call.request, FetchRequest) and is_internal(call.request, self.store.internal)
 
     def _refuse_clients(self, call: Call[Any], inner: Handler) -> Answer:
         if not _is_of_a_node(call):

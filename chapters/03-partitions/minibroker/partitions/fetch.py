@@ -17,7 +17,7 @@ from minibroker.log.interfaces import FileSlice
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import Partition, Reader
 from minibroker.partitions.registry import Answer, Call
-from minibroker.partitions.routes import WRONG_NODE, Routes
+from minibroker.partitions.routes import WRONG_NODE, Routes, is_internal
 from minibroker.partitions.waiting import Wait
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
@@ -59,12 +59,16 @@ class Fetch:
 
     def __init__(self, routes: Routes, *, bytes_max: int, clock: Callable[[], int] = lambda: 0) -> None:
         self._routes = routes
+        self._internal = routes.internal
         self._bytes_max = bytes_max
         self._clock = clock
 
     def __call__(self, call: Call[FetchRequest]) -> Answer:
         """Answer with what there is, if it is enough; otherwise wait for more."""
         request = call.request
+        # Another node may fetch a log that is no topic: its owner answers. A consumer never gets that far.
+        if request.replica_state.replica_id >= 0 and is_internal(request, self._internal):
+            return self._internal[request.topics[0].topic_id](call)
         refusal = _session_error(request)
         if refusal is not None:
             return FetchResponse(error_code=refusal, session_id=NO_SESSION, responses=[])
@@ -105,7 +109,7 @@ class _Fetch:
     """One request, that may be tried several times."""
 
     def __init__(self, routes: Routes, call: Call[FetchRequest], reader: Reader, bytes_max: int) -> None:
-        self._routes = routes.for_replicas() if reader.is_replica else routes
+        self._routes = routes
         self._version = call.version
         self._bytes_min = call.request.min_bytes
         self._bytes_max = bytes_max

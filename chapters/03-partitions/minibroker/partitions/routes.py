@@ -1,10 +1,20 @@
-"""How handlers find a partition, and whom they name instead if another node leads it. A pure module."""
+"""How handlers find a partition, and which node they name instead if another one leads it. A pure module.
 
+An internal partition is a log served by Fetch that is no topic: the metadata log is one. It is for other nodes alone,
+and its owner answers them itself.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from minibroker.partitions.partition import Partition
+from minibroker.partitions.registry import Answer, Call
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.fetch import FetchRequest
+
+# Answers the fetches of one internal partition.
+Serve = Callable[[Call[FetchRequest]], Answer]
 
 
 class Leader(NamedTuple):
@@ -29,8 +39,15 @@ class Routes(Protocol):
     def leader(self, name: TopicPartition) -> Leader | None:
         """Who leads a partition, as far as this node knows."""
 
-    def for_replicas(self) -> "Routes":
-        """The same for another node that copies logs: some partitions are for nodes alone."""
+    @property
+    def internal(self) -> Mapping[bytes, Serve]:
+        """What answers the fetches of each internal partition, by its id."""
+
+
+def is_internal(request: FetchRequest, internal: Mapping[bytes, Serve]) -> bool:
+    """Whether another node fetches an internal partition. It is fetched alone, and by its id."""
+    topics = request.topics
+    return bool(topics) and topics[0].topic_id in internal and request.replica_state.replica_id >= 0
 
 
 WRONG_NODE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})

@@ -6,7 +6,8 @@ each directory holds the id of its topic in `partition.metadata`, so the data of
 for that of another with the same name. Data that no metadata speaks of is never deleted, but set aside.
 
 What a partition is can be replaced: `open_partition` opens it, and `on_changed` tells what the image says of it from
-then on. The metadata log itself is no topic of the image; it is added as an internal partition, for other nodes alone.
+then on. The metadata log itself is no topic of the image; its owner adds it as an internal partition, for other nodes
+alone, and answers their fetches.
 """
 
 import logging
@@ -21,9 +22,9 @@ from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import Image, PartitionImage, TopicImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import LocalPartition, Partition
+from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.producers import ProducerStates
-from minibroker.partitions.routes import Leader, Routes
+from minibroker.partitions.routes import Leader, Serve
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.directory import DataDirectory
 from minibroker.segments.segmented import SegmentedLog
@@ -63,8 +64,7 @@ class Store:
         self._wake = wake
         self._open_partition = open_partition or self._open_local
         self._on_changed = on_changed
-        self._internal: dict[TopicPartition, Partition] = {}
-        self._internal_names: dict[bytes, str] = {}
+        self._internal: dict[bytes, Serve] = {}
         self._image: Image | None = None
         self._partitions: dict[TopicPartition, LocalPartition] = {}
         self._failed: dict[TopicPartition, str] = {}
@@ -100,14 +100,14 @@ class Store:
             return None
         return Leader(broker.node_id, partition.leader_epoch, broker.host, broker.port, broker.rack)
 
-    def for_replicas(self) -> Routes:
-        """The same for other nodes, who may also read what is internal."""
-        return _Inside(self, self._internal, self._internal_names)
+    @property
+    def internal(self) -> Mapping[bytes, Serve]:
+        """What answers the fetches of each internal partition, by its id."""
+        return self._internal
 
-    def add_internal(self, name: TopicPartition, topic_id: bytes, partition: Partition) -> None:
-        """Let other nodes, and nobody else, read a partition that is in no image. Its owner opens and closes it."""
-        self._internal[name] = partition
-        self._internal_names[topic_id] = name.topic
+    def add_internal(self, topic_id: bytes, serve: Serve) -> None:
+        """Let other nodes, and no client, fetch a log that is in no image: `serve` answers."""
+        self._internal[topic_id] = serve
 
     @property
     def image(self) -> Image:
@@ -296,32 +296,6 @@ class Store:
             if name.topic not in configs:
                 configs[name.topic] = self._topic_config(self.image, name.topic)
             partition.configure(configs[name.topic])
-
-
-class _Inside:
-    """The routes that another node takes: those of everybody, and the internal partitions."""
-
-    def __init__(self, store: Store, internal: Mapping[TopicPartition, Partition], names: Mapping[bytes, str]) -> None:
-        self._store = store
-        self._internal = internal
-        self._names = names
-
-    def partition(self, topic: str, index: int) -> Partition:
-        """The partition, if it is on this node."""
-        found = self._internal.get(TopicPartition(topic, index))
-        return self._store.partition(topic, index) if found is None else found
-
-    def topic_name(self, topic_id: bytes) -> str:
-        """The topic that has this id."""
-        return self._names.get(topic_id) or self._store.topic_name(topic_id)
-
-    def leader(self, name: TopicPartition) -> Leader | None:
-        """Who leads a partition, as far as this node knows."""
-        return self._store.leader(name)
-
-    def for_replicas(self) -> Routes:
-        """These."""
-        return self
 
 
 def _same_topic(topic: TopicImage, image: Image) -> Mapping[int, PartitionImage]:

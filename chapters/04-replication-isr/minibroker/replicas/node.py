@@ -27,6 +27,7 @@ from minibroker.metadata.image import BrokerImage, Endpoint, Image, PartitionIma
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID, check_topic_name
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure
+from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.identity import Identity, identify, new_id_bytes
 from minibroker.partitions.node import Node
 from minibroker.partitions.producers import ProducerStates
@@ -38,7 +39,7 @@ from minibroker.replicas.configuring import BrokerConfigs
 from minibroker.replicas.disk import WatchedFiles
 from minibroker.replicas.fetching import Fetchers, FetchSettings, Self
 from minibroker.replicas.forwarding import Forward
-from minibroker.replicas.observer import MetadataPartition, Observer
+from minibroker.replicas.observer import MetadataPartition, MetadataRoutes, Observer
 from minibroker.replicas.peers import PeerAddress, Peers, client_id_of
 from minibroker.replicas.proposing import Outbox, Proposer
 from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch, Replicas
@@ -171,13 +172,16 @@ class ReplicatedNode(Node):
         metadata_log = self.open_metadata_log()
         self.authority = voter = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
         # Other nodes read the log of metadata like any partition.
-        self._metadata = MetadataPartition(
+        metadata = MetadataPartition(
             METADATA,
             metadata_log,
             ProducerStates(self.files, self.data.directory_of(METADATA)),
             TopicConfig({}, self._config),
             leader_epoch=0,
             wake=self.waiting.wake,
+        )
+        self._fetch_metadata = Fetch(
+            MetadataRoutes(metadata), bytes_max=self._config.fetch_max_bytes, clock=monotonic_ms
         )
         command = RegisterReplicas(
             broker_id=self._node_id,
@@ -280,7 +284,7 @@ class ReplicatedNode(Node):
             on_changed=self._on_changed,
         )
         if self.is_authority:
-            store.add_internal(METADATA, CLUSTER_METADATA_TOPIC_ID, self._metadata)
+            store.add_internal(CLUSTER_METADATA_TOPIC_ID, self._serve_metadata)
         self.authority.subscribe(self._on_image)
         return store
 
@@ -387,7 +391,6 @@ class ReplicatedNode(Node):
             add(ApiKey.BROKER_REGISTRATION, decisions.register)
             self.registry.wrap(ApiKey.BROKER_REGISTRATION, self._refuse_our_own_number)
             add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
-            self.registry.wrap(ApiKey.FETCH, self._note_who_is_alive)
         else:
             self._forward = Forward(self._peers, self.waiting, authority_id=lambda: self._authority_id)
             for key in FORWARDED:
@@ -429,12 +432,13 @@ class ReplicatedNode(Node):
             return BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
         return inner(call)
 
-    def _note_who_is_alive(self, call: Call[FetchRequest], inner: Handler) -> Answer:
+    def _serve_metadata(self, call: Call[FetchRequest]) -> Answer:
+        """Answer a node that follows the metadata, and note that it is alive."""
         node_id, broker_epoch = call.request.replica_state.replica_id, call.request.replica_state.replica_epoch
         known = self.authority.image.brokers.get(node_id)
         if known is not None and known.epoch == broker_epoch:
             self._seen_ms[node_id] = monotonic_ms()
-        return inner(call)
+        return self._fetch_metadata(call)
 
     def _live(self) -> Collection[int]:
         """The nodes that have been heard of lately, and this one."""

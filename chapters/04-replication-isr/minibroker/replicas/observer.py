@@ -10,7 +10,7 @@ a node asks first for the last batch that it has, and goes on only if the author
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from minibroker.client.errors import ClientError, known_code
@@ -23,11 +23,13 @@ from minibroker.metadata.decision import Command
 from minibroker.metadata.errors import MetadataError
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
-from minibroker.partitions.errors import BrokerFailure
+from minibroker.partitions.errors import BrokerFailure, Refused
 from minibroker.partitions.partition import CONSUMER, LocalPartition, Reader
+from minibroker.partitions.routes import Leader, Serve
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.peers import Peers
 from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.fetch import (
@@ -56,6 +58,31 @@ class MetadataPartition(LocalPartition):
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
         """Batches from the one that holds `offset`; handlers let only nodes come this far."""
         return super().read(offset, bytes_max=bytes_max, reader=CONSUMER if reader.is_replica else reader)
+
+
+class MetadataRoutes:
+    """Chapter 03's routes with one partition on them: the metadata log."""
+
+    internal: Mapping[bytes, Serve] = {}
+
+    def __init__(self, partition: MetadataPartition) -> None:
+        self._partition = partition
+
+    def partition(self, topic: str, index: int) -> MetadataPartition:
+        """The metadata log."""
+        if (topic, index) != self._partition.name:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the metadata log has no partition {index}")
+        return self._partition
+
+    def topic_name(self, topic_id: bytes) -> str:
+        """The name of the metadata log; of any other id, none."""
+        if topic_id != CLUSTER_METADATA_TOPIC_ID:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "the metadata log is fetched alone")
+        return self._partition.name.topic
+
+    def leader(self, _name: TopicPartition) -> Leader | None:
+        """No other node leads it."""
+        return None
 
 
 class Observer:

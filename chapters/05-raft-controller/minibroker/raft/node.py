@@ -109,23 +109,21 @@ class Raft(QuorumState):
         """Ask whether we would be elected, before an epoch is begun that would only disturb (KIP-996)."""
         self._become(Cause.TIMED_OUT, now_ms + self._patience())
         self._asked += 1
-        poll = self._open_poll()
-        return self._stand(now_ms) if poll.is_won else self._ask_for_votes(is_pre_vote=True)
+        return self._ask_for_votes(now_ms, is_pre_vote=True)
 
     def _stand(self, now_ms: int) -> list[Send]:
         """Begin an epoch, and vote for ourselves: on the disk, before any voter is asked."""
         self._become(Cause.WOULD_WIN, now_ms + self._patience())
         self._ballot.write(Election(self.epoch + 1, NOBODY, self.me))
-        poll = self._open_poll()
-        return self._lead(now_ms, poll) if poll.is_won else self._ask_for_votes(is_pre_vote=False)
+        return self._ask_for_votes(now_ms, is_pre_vote=False)
 
-    def _open_poll(self) -> Poll:
-        self._poll = Poll(self.voters, votes_needed(self.voters, is_log_empty=self.log.log_end_offset == 0))
-        self._poll.add(self.me.node_id, self.is_voter)
-        return self._poll
-
-    def _ask_for_votes(self, *, is_pre_vote: bool) -> list[Send]:
+    def _ask_for_votes(self, now_ms: int, *, is_pre_vote: bool) -> list[Send]:
+        """Count our own vote, and ask the other voters for theirs unless that one is enough."""
         last_epoch, last_offset = self.last_epoch, self.log.log_end_offset
+        poll = self._poll = Poll(self.voters, votes_needed(self.voters, is_log_empty=last_offset == 0))
+        poll.add(self.me.node_id, self.is_voter)
+        if poll.is_won:
+            return self._stand(now_ms) if is_pre_vote else self._lead(now_ms, poll)
         return [
             Send(it, Vote(self.epoch, self.me, self.voters.key_of(it), last_epoch, last_offset, is_pre_vote))
             for it in self._others()
