@@ -9,6 +9,7 @@ from partitions_house import NOW_MS, TICKS_MS, House, batch, fetch_request
 from minibroker.log.batch import batches
 from minibroker.log.interfaces import FileSlice
 from minibroker.log.memory import MemoryFiles
+from minibroker.metadata.authority import Listeners
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
@@ -142,7 +143,7 @@ def test_what_a_crash_kept_of_a_partition_that_was_moved_away_is_set_aside(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.produce("orders", batch(b"a"), partition=1)
-    cluster.authority._listeners.clear()
+    cluster.authority._listeners = Listeners()
     cluster.change("orders", 1, replicas=[2, 3], isr=[2], leader=2)
     again = Cluster(cluster.files)
     assert [name for name, _topic_id in again.opened] == [ORDERS_0]

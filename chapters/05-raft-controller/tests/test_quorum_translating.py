@@ -8,19 +8,7 @@ from raft_nodes import batch_of, directory_id
 
 from minibroker.partitions.partition import EpochEnd
 from minibroker.quorum import translating as to
-from minibroker.raft.messages import (
-    BeginQuorumEpoch,
-    EndQuorumEpoch,
-    Fetch,
-    Fetched,
-    FetchSnapshot,
-    Heard,
-    Message,
-    SnapshotFetched,
-    SnapshotId,
-    Vote,
-    Voted,
-)
+from minibroker.raft import messages
 from minibroker.raft.tables.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 from minibroker.raft.tables.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
 from minibroker.raft.tables.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
@@ -33,7 +21,7 @@ from minibroker.wire.schema import decode_whole
 from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
 
 ONE, TWO = VoterKey(1, directory_id(1)), VoterKey(2, directory_id(2))
-SNAPSHOT = SnapshotId(300, 4)
+SNAPSHOT = messages.SnapshotId(300, 4)
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -49,14 +37,16 @@ def carried(message: Any) -> Any:
 @pytest.mark.parametrize(
     ("message", "read"),
     [
-        (Vote(7, ONE, TWO, 5, 400), to.vote_of),
-        (Vote(7, ONE, VoterKey(2), -1, 0, is_pre_vote=True), to.vote_of),
-        (BeginQuorumEpoch(7, 1, TWO), to.begin_of),
-        (EndQuorumEpoch(7, 1, (TWO, VoterKey(3))), to.end_of),
-        (EndQuorumEpoch(7, 1, ()), to.end_of),
+        (messages.Vote(7, ONE, TWO, 5, 400), to.vote_of),
+        (messages.Vote(7, ONE, VoterKey(2), -1, 0, is_pre_vote=True), to.vote_of),
+        (messages.BeginQuorumEpoch(7, 1, TWO), to.begin_of),
+        (messages.EndQuorumEpoch(7, 1, (TWO, VoterKey(3))), to.end_of),
+        (messages.EndQuorumEpoch(7, 1, ()), to.end_of),
     ],
 )
-def test_a_message_arrives_as_it_was_said(message: Message, read: Callable[[Any], Message | None]) -> None:
+def test_a_message_arrives_as_it_was_said(
+    message: messages.Message, read: Callable[[Any], messages.Message | None]
+) -> None:
     request = to.request_of(message, "here")
     arrived = carried(request)
     assert arrived.cluster_id == "here"
@@ -66,15 +56,19 @@ def test_a_message_arrives_as_it_was_said(message: Message, read: Callable[[Any]
 @pytest.mark.parametrize(
     ("answer", "write", "read"),
     [
-        (Voted(ErrorCode.NONE, 7, -1, is_granted=True), to.vote_response, to.voted_of),
-        (Voted(ErrorCode.KAFKA_STORAGE_ERROR, 7, 3), to.vote_response, to.voted_of),
-        (Heard(ErrorCode.NONE, 7, 1), to.begin_response, to.heard_of),
-        (Heard(ErrorCode.FENCED_LEADER_EPOCH, 9, -1), to.end_response, to.heard_of),
-        (Fetched(ErrorCode.NONE, 7, 1, memoryview(batch_of(b"a")), 12), to.fetch_response, to.fetched_of),
-        (Fetched(ErrorCode.NONE, 7, 1, high_watermark=0), to.fetch_response, to.fetched_of),
-        (Fetched(ErrorCode.NONE, 7, 1, high_watermark=3, diverging=EpochEnd(5, 40)), to.fetch_response, to.fetched_of),
-        (Fetched(ErrorCode.NONE, 7, 1, high_watermark=3, snapshot=SNAPSHOT), to.fetch_response, to.fetched_of),
-        (Fetched(NOT_LEADER, 9, 3), to.fetch_response, to.fetched_of),
+        (messages.Voted(ErrorCode.NONE, 7, -1, is_granted=True), to.vote_response, to.voted_of),
+        (messages.Voted(ErrorCode.KAFKA_STORAGE_ERROR, 7, 3), to.vote_response, to.voted_of),
+        (messages.Heard(ErrorCode.NONE, 7, 1), to.begin_response, to.heard_of),
+        (messages.Heard(ErrorCode.FENCED_LEADER_EPOCH, 9, -1), to.end_response, to.heard_of),
+        (messages.Fetched(ErrorCode.NONE, 7, 1, memoryview(batch_of(b"a")), 12), to.fetch_response, to.fetched_of),
+        (messages.Fetched(ErrorCode.NONE, 7, 1, high_watermark=0), to.fetch_response, to.fetched_of),
+        (
+            messages.Fetched(ErrorCode.NONE, 7, 1, high_watermark=3, diverging=EpochEnd(5, 40)),
+            to.fetch_response,
+            to.fetched_of,
+        ),
+        (messages.Fetched(ErrorCode.NONE, 7, 1, high_watermark=3, snapshot=SNAPSHOT), to.fetch_response, to.fetched_of),
+        (messages.Fetched(NOT_LEADER, 9, 3), to.fetch_response, to.fetched_of),
     ],
 )
 def test_an_answer_arrives_as_it_was_given(
@@ -85,20 +79,20 @@ def test_an_answer_arrives_as_it_was_given(
 
 @pytest.mark.parametrize("bytes_max", [1, 8 << 20])
 def test_a_fetch_arrives_with_who_asks_and_how_much_it_takes(bytes_max: int) -> None:
-    fetch = Fetch(7, TWO, 40, 5)
+    fetch = messages.Fetch(7, TWO, 40, 5)
     request = carried(to.fetch_request(fetch, "here", wait_ms=300, bytes_max=bytes_max))
     assert (request.cluster_id, request.max_wait_ms) == ("here", 300)
     assert to.fetch_of(request) == (fetch, bytes_max)
 
 
 def test_a_piece_of_a_snapshot_is_asked_for_and_comes() -> None:
-    wanted = FetchSnapshot(7, TWO, SNAPSHOT, 1024)
+    wanted = messages.FetchSnapshot(7, TWO, SNAPSHOT, 1024)
     request = carried(to.snapshot_request(wanted, "here", bytes_max=100))
     assert (request.cluster_id, request.max_bytes) == ("here", 100)
     assert to.snapshot_fetch_of(request) == wanted
     for found in (
-        SnapshotFetched(ErrorCode.NONE, 7, 1, 5000, 1024, b"a piece"),
-        SnapshotFetched(ErrorCode.SNAPSHOT_NOT_FOUND, 7, 1, 0, 1024),
+        messages.SnapshotFetched(ErrorCode.NONE, 7, 1, 5000, 1024, b"a piece"),
+        messages.SnapshotFetched(ErrorCode.SNAPSHOT_NOT_FOUND, 7, 1, 0, 1024),
     ):
         assert to.snapshot_fetched_of(carried(to.snapshot_response(SNAPSHOT, found))) == found
 
@@ -124,11 +118,11 @@ PLACE = to.Place("b.example.org", 9092)
 @pytest.mark.parametrize(
     ("response", "first_version"),
     [
-        (to.fetch_response(Fetched(NOT_LEADER, 9, 3)), 16),
-        (to.vote_response(Voted(ErrorCode.NONE, 7, 3)), 1),
-        (to.begin_response(Heard(ErrorCode.NONE, 7, 3)), 1),
-        (to.end_response(Heard(ErrorCode.NONE, 7, 3)), 1),
-        (to.snapshot_response(SNAPSHOT, SnapshotFetched(NOT_LEADER, 7, 3)), 1),
+        (to.fetch_response(messages.Fetched(NOT_LEADER, 9, 3)), 16),
+        (to.vote_response(messages.Voted(ErrorCode.NONE, 7, 3)), 1),
+        (to.begin_response(messages.Heard(ErrorCode.NONE, 7, 3)), 1),
+        (to.end_response(messages.Heard(ErrorCode.NONE, 7, 3)), 1),
+        (to.snapshot_response(SNAPSHOT, messages.SnapshotFetched(NOT_LEADER, 7, 3)), 1),
     ],
 )
 def test_where_the_leader_is_arrives_with_its_number(response: Any, first_version: int) -> None:
@@ -140,6 +134,6 @@ def test_where_the_leader_is_arrives_with_its_number(response: Any, first_versio
 
 
 def test_who_begins_to_lead_says_where_it_is() -> None:
-    request = carried(to.request_of(BeginQuorumEpoch(7, 1, TWO), "here", sender=PLACE))
+    request = carried(to.request_of(messages.BeginQuorumEpoch(7, 1, TWO), "here", sender=PLACE))
     assert to.leader_place_of(request) == PLACE
-    assert to.leader_place_of(carried(to.request_of(BeginQuorumEpoch(7, 1, TWO), "here"))) is None
+    assert to.leader_place_of(carried(to.request_of(messages.BeginQuorumEpoch(7, 1, TWO), "here"))) is None
