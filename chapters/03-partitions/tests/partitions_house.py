@@ -75,10 +75,7 @@ class House:
         self.registry = Registry()
         add = self.registry.add
         add(ApiKey.PRODUCE, Produce(self.store), advertised_from=0)
-        add(
-            ApiKey.FETCH,
-            Fetch(self.store, bytes_max=fetch_bytes_max, clock=lambda: TICKS_MS, internal=self.store.internal),
-        )
+        add(ApiKey.FETCH, Fetch(self.store, bytes_max=fetch_bytes_max, clock=lambda: TICKS_MS))
         add(ApiKey.LIST_OFFSETS, ListOffsets(self.store))
         add(ApiKey.API_VERSIONS, api_versions(self.registry))
         add(ApiKey.INIT_PRODUCER_ID, InitProducerId(self.authority, NODE_ID))

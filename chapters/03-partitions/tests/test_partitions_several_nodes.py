@@ -6,19 +6,29 @@ from typing import Any
 import pytest
 from partitions_house import NOW_MS, TICKS_MS, House, batch, fetch_request
 
+from minibroker.log.batch import batches
 from minibroker.log.interfaces import FileSlice
 from minibroker.log.memory import MemoryFiles
+from minibroker.metadata.authority import Listeners
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
+from minibroker.metadata.records import decode_record
 from minibroker.partitions.partition import LocalPartition, Reader
 from minibroker.partitions.producers import ProducerStates
+from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.store import METADATA, Store
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.describe_cluster import DescribeClusterRequest
 from minibroker.wire.tables.describe_topic_partitions import DescribeTopicPartitionsRequest
-from minibroker.wire.tables.fetch import FetchRequest, FetchResponse, ReplicaState
+from minibroker.wire.tables.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    ReplicaState,
+)
 from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from minibroker.wire.tables.metadata import MetadataRequest
 
@@ -133,7 +143,7 @@ def test_what_a_crash_kept_of_a_partition_that_was_moved_away_is_set_aside(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.produce("orders", batch(b"a"), partition=1)
-    cluster.authority._listeners.clear()
+    cluster.authority._listeners = Listeners()
     cluster.change("orders", 1, replicas=[2, 3], isr=[2], leader=2)
     again = Cluster(cluster.files)
     assert [name for name, _topic_id in again.opened] == [ORDERS_0]
@@ -208,26 +218,43 @@ def test_a_fetch_tells_the_watermark_that_it_has_moved_itself(cluster: Cluster) 
 
 @pytest.fixture
 def with_metadata(cluster: Cluster) -> Cluster:
-    """The metadata log is served to other nodes."""
-    cluster.store.internal[CLUSTER_METADATA_TOPIC_ID] = lambda _call: FetchResponse(session_id=77, responses=[])
+    """The metadata log can be fetched by other nodes."""
+    log = cluster.authority._log
+
+    def serve(_call: Call[FetchRequest]) -> Answer:
+        data = PartitionData(
+            partition_index=0,
+            error_code=ErrorCode.NONE,
+            high_watermark=log.log_end_offset,
+            records=log.read(0, bytes_max=1 << 20),
+        )
+        topic = FetchableTopicResponse(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=[data])
+        return FetchResponse(responses=[topic])
+
+    cluster.store.add_internal(CLUSTER_METADATA_TOPIC_ID, serve)
     return cluster
 
 
-def metadata_fetch(version: int, **more: Any) -> FetchRequest:
-    request = by_replica(version, topic=METADATA.topic) if more.pop("is_replica") else fetch_request(METADATA.topic)
+def metadata_fetch(version: int, *, is_replica: bool) -> FetchRequest:
+    request = by_replica(version, topic=METADATA.topic) if is_replica else fetch_request(METADATA.topic)
     if version >= 13:
         request.topics[0].topic, request.topics[0].topic_id = "", CLUSTER_METADATA_TOPIC_ID
     return request
 
 
-@pytest.mark.parametrize("version", [4, 12, 13, 16])
-def test_the_metadata_log_is_for_nodes_alone(version: int, with_metadata: Cluster) -> None:
+def test_the_metadata_log_is_for_nodes_alone_and_its_owner_answers_them(with_metadata: Cluster) -> None:
+    """A node asks by its id, in a version in which it says its state: KIP-903."""
     with_metadata.delete("orders")  # whose id, in this house, is that of the metadata log
-    served = with_metadata.ask(metadata_fetch(version, is_replica=True), version).session_id == 77
-    assert served == (version >= 15)  # nodes ask in no older version
-    (topic,) = with_metadata.ask(metadata_fetch(version, is_replica=False), version).responses
-    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert topic.partitions[0].error_code == unknown
+    for version, is_replica in [(4, False), (12, False), (13, False), (16, False), (4, True), (12, True), (13, True)]:
+        (topic,) = with_metadata.ask(metadata_fetch(version, is_replica=is_replica), version).responses
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert topic.partitions[0].error_code == unknown, (version, is_replica)
+    for version in (15, 16):
+        (topic,) = with_metadata.ask(metadata_fetch(version, is_replica=True), version).responses
+        (answer,) = topic.partitions
+        assert answer.error_code == ErrorCode.NONE, version
+        found = [decode_record(record.value or b"") for it in batches(answer.records) for record in it.records()]
+        assert len(found) == with_metadata.authority.image.offset + 1, version
 
 
 def test_nobody_lists_the_metadata_log_or_writes_to_it_and_other_partitions_are_found_as_before(

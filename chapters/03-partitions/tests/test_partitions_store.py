@@ -9,6 +9,7 @@ import pytest
 from partitions_house import House, batch
 
 from minibroker.log.memory import MemoryFiles
+from minibroker.metadata.authority import Listeners
 from minibroker.metadata.commands import AlterConfigs, ConfigChange, CreatePartitions, MorePartitions, ResourceChange
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.partitions.errors import Refused
@@ -72,7 +73,7 @@ class TwoLives(House):
     """A house whose store does not hear of changes: as if the broker had died behind the metadata's flush."""
 
     def stop_following(self) -> None:
-        self.authority._listeners.clear()
+        self.authority._listeners = Listeners()
 
 
 def test_a_crash_after_a_topic_was_decided_leaves_its_directories_to_the_next_start() -> None:

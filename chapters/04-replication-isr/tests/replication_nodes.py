@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from minibroker.log.batch import NO_LEADER_EPOCH, BatchBuilder, batches
+from minibroker.log.interfaces import Log
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.commands import CreateTopics, NewTopic
@@ -22,7 +23,6 @@ from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import AlterIsr, Replica, ReplicaSettings
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.directory import DataDirectory
-from minibroker.segments.segmented import SegmentedLog
 
 NAME = TopicPartition("orders", 0)
 TOPIC_ID = b"orders".rjust(16, b"\0")
@@ -176,7 +176,7 @@ class HasLog(Protocol):
     """A replica, or a node of a quorum."""
 
     @property
-    def log(self) -> SegmentedLog: ...
+    def log(self) -> Log: ...
 
 
 Content = tuple[int, int, bytes]

@@ -1,6 +1,6 @@
 """The handlers of replication, asked as nodes and operators ask them: with frames, in every version that is served."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import pytest
@@ -16,7 +16,7 @@ from minibroker.partitions.errors import Refused
 from minibroker.partitions.list_offsets import LATEST, ListOffsets
 from minibroker.partitions.logs import DeleteRecords
 from minibroker.partitions.registry import Deferred, Registry, Reply
-from minibroker.partitions.routes import Leader, Routes
+from minibroker.partitions.routes import Leader, Serve
 from minibroker.partitions.waiting import Waiting
 from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch
 from minibroker.replication.replica import Replica
@@ -51,6 +51,8 @@ R = TypeVar("R")
 class One:
     """Routes to the replica of one node of a stage."""
 
+    internal: Mapping[bytes, Serve] = {}
+
     def __init__(self, stage: Stage, node_id: int) -> None:
         self._stage = stage
         self._node_id = node_id
@@ -65,9 +67,6 @@ class One:
 
     def leader(self, name: TopicPartition) -> Leader | None:
         return None
-
-    def for_replicas(self) -> Routes:
-        return self
 
 
 class Broker:

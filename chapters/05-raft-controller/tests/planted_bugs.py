@@ -54,7 +54,7 @@ def _advance_before_flush(self: Raft) -> None:
 
 
 def _advance(raft: Raft, own_end: int, epoch_start_offset: int) -> None:
-    ends = [raft._progress(raft.voters.key_of(it)).end_offset for it in raft._others()]
+    ends = raft._followers.end_offsets(raft.voters, leader_id=raft.me.node_id)
     ends += [own_end] if raft.is_voter else []
     agreed = sorted(ends, reverse=True)[raft.voters.majority - 1]
     if agreed > epoch_start_offset and agreed > raft.high_watermark:

@@ -13,9 +13,10 @@ from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.image import Image
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.waiting import Wait, Waiting
+from minibroker.quorum.answering import QuorumHandlers
 from minibroker.quorum.running import Quorum
-from minibroker.raft.node import RaftSettings
 from minibroker.raft.snapshots import SnapshotFiles
+from minibroker.raft.state import RaftSettings
 from minibroker.replicas.peers import PeerAddress, Peers, client_id_of
 from minibroker.wire.apis import APIS
 from minibroker.wire.headers import RequestHeader
@@ -47,6 +48,7 @@ class Driven:
             begin=self._begin,
             snapshots=SnapshotFiles(self.node.files, DIRECTORY),
         )
+        self.handlers = QuorumHandlers(self.quorum)
         self.quorum.step(self.raft.tick(monotonic_ms()))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:

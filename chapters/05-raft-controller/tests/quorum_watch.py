@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from partition_watch import Committed, Held, Mirror
 
 from minibroker.log.batch import Batch, BatchHeader
-from minibroker.raft.node import Raft, RaftSettings
+from minibroker.raft.node import Raft
 from minibroker.raft.roles import NEXT, Cause, Role
+from minibroker.raft.state import RaftSettings
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.simulation.checker import Violation
 from minibroker.simulation.cluster import ClusterWorld
@@ -198,7 +199,7 @@ class QuorumWatch(ClusterWorld):
             # One that died in the middle of a write may have a set on its disk that it never knew of.
             if other.has_died_writing and other.node_id != node_id:
                 return False
-            for _offset, voters in other.raft._sets[-3:]:
+            for voters in other.raft.history.latest(3):
                 if any(voters.key_of(it).directory_id == bytes(16) for it in voters):
                     return False
                 if not self.has_majority(voters, without=node_id):

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from minibroker.log.memory import MemoryFiles
 from minibroker.raft.election import Ballot
-from minibroker.raft.node import Raft, RaftSettings
+from minibroker.raft.node import Raft
 from minibroker.raft.snapshots import SnapshotFiles
+from minibroker.raft.state import RaftSettings
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replication.epochs import EpochCache
 from minibroker.segments.config import LogConfig

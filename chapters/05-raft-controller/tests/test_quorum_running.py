@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from replication_nodes import ENDPOINTS
 
 from minibroker.client.errors import BrokerUnavailable
 from minibroker.controller.lifecycle import RegisterFenced
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.registry import Answer, Call, Registry
+from minibroker.partitions.routes import Serve
 from minibroker.partitions.store import METADATA
-from minibroker.quorum import running
+from minibroker.quorum import answering, running
 from minibroker.quorum.translating import (
     Place,
     fetch_request,
@@ -58,10 +61,6 @@ def registration() -> RegisterFenced:
     return RegisterFenced(broker_id=7, endpoints=ENDPOINTS, incarnation_id=bytes(16))
 
 
-def nothing(_call: Call[Any]) -> Answer:
-    raise AssertionError("the metadata log is asked for")
-
-
 def fetch(it: Driven, offset: int, *, wait_ms: int = 500, cluster_id: str = CLUSTER) -> Call[FetchRequest]:
     last_epoch = it.raft.epochs.epoch_of(offset - 1) if offset else -1
     position = Fetch(it.raft.epoch, TWO, offset, last_epoch)
@@ -82,20 +81,17 @@ def fetched(answer: object) -> tuple[ErrorCode, int, int]:
 def test_what_is_for_another_cluster_is_refused_and_changes_nothing() -> None:
     async def run() -> None:
         async with driven(1, 2, 3) as it:
-            registry = Registry()
-            registry.add(ApiKey.FETCH, nothing)
-            it.quorum.add_handlers(registry)
             wanted = snapshot_request(FetchSnapshot(0, TWO, SnapshotId(1, 1), 0), "elsewhere", bytes_max=1)
             answers: list[Answer] = [
-                it.quorum.on_vote(said(VOTE, "elsewhere")),
-                it.quorum.on_begin(said(BeginQuorumEpoch(5, 2, ONE), "elsewhere")),
-                it.quorum.on_end(said(EndQuorumEpoch(5, 2, (ONE,)), "elsewhere")),
-                it.quorum.on_fetch_snapshot(call(wanted)),
-                it.quorum.on_fetch(fetch(it, 0, cluster_id="elsewhere"), nothing),
+                it.handlers.on_vote(said(VOTE, "elsewhere")),
+                it.handlers.on_begin(said(BeginQuorumEpoch(5, 2, ONE), "elsewhere")),
+                it.handlers.on_end(said(EndQuorumEpoch(5, 2, (ONE,)), "elsewhere")),
+                it.handlers.on_fetch_snapshot(call(wanted)),
+                it.handlers.on_fetch(fetch(it, 0, cluster_id="elsewhere")),
             ]
             codes = {getattr(answer, "error_code", None) for answer in answers}
             assert codes == {ErrorCode.INCONSISTENT_CLUSTER_ID}
-            empty = it.quorum.on_vote(call(VoteRequest(cluster_id=CLUSTER, topics=[])))
+            empty = it.handlers.on_vote(call(VoteRequest(cluster_id=CLUSTER, topics=[])))
             assert isinstance(empty, VoteResponse)
             assert empty.error_code == ErrorCode.INVALID_REQUEST
             assert it.raft.epoch == 0
@@ -108,14 +104,14 @@ def test_a_fetch_waits_for_news_and_is_answered_with_nothing_in_the_end() -> Non
         async with driven(1) as it:
             end_offset = it.raft.log.log_end_offset
             # How much is decided is news as well, once.
-            assert fetched(it.quorum.on_fetch(fetch(it, end_offset), nothing)) == (ErrorCode.NONE, 0, end_offset)
-            waits = it.park(it.quorum.on_fetch(fetch(it, end_offset), nothing))
+            assert fetched(it.handlers.on_fetch(fetch(it, end_offset))) == (ErrorCode.NONE, 0, end_offset)
+            waits = it.park(it.handlers.on_fetch(fetch(it, end_offset)))
             it.quorum.controller.propose(registration())
             it.quorum.step()
             code, count, high_watermark = fetched(waits[0])
             assert (code, high_watermark) == (ErrorCode.NONE, end_offset + 1)
             assert count > 0
-            in_vain = it.park(it.quorum.on_fetch(fetch(it, end_offset + 1, wait_ms=30), nothing))
+            in_vain = it.park(it.handlers.on_fetch(fetch(it, end_offset + 1, wait_ms=30)))
             it.waiting.expire(29)
             assert in_vain == []
             it.waiting.expire(30)
@@ -124,12 +120,19 @@ def test_a_fetch_waits_for_news_and_is_answered_with_nothing_in_the_end() -> Non
     asyncio.run(run())
 
 
-def test_a_fetch_of_something_else_is_for_somebody_else() -> None:
+def test_the_metadata_log_is_an_internal_partition_and_fetches_of_topics_stay_with_chapter_03() -> None:
     async def run() -> None:
         async with driven(1) as it:
-            answer = VoteResponse()
-            consumer = call(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[]))
-            assert it.quorum.on_fetch(consumer, lambda _call: answer) is answer
+            registry, internal = Registry(), dict[bytes, Serve]()
+            store: Any = SimpleNamespace(add_internal=internal.__setitem__)
+            it.handlers.add_handlers(registry, store)
+            assert list(internal) == [CLUSTER_METADATA_TOPIC_ID]
+            assert ApiKey.FETCH not in registry.known()
+            asked = fetch(it, 0)
+            assert asked.request.topics[0].topic_id in internal
+            assert fetched(internal[CLUSTER_METADATA_TOPIC_ID](asked))[0] is ErrorCode.NONE
+            asked.request.topics[0].partitions = []
+            assert it.handlers.on_fetch(asked) == FetchResponse(responses=[])
 
     asyncio.run(run())
 
@@ -138,7 +141,7 @@ def test_who_leads_tells_how_far_all_are_and_others_tell_that_they_do_not_know()
     async def run() -> None:
         for node_ids, code, known in (((1,), ErrorCode.NONE, [1]), ((1, 2, 3), ErrorCode.NOT_LEADER_OR_FOLLOWER, [])):
             async with driven(*node_ids) as it:
-                answer = it.quorum.on_describe(call(DescribeQuorumRequest(topics=[])))
+                answer = it.handlers.on_describe(call(DescribeQuorumRequest(topics=[])))
                 assert isinstance(answer, DescribeQuorumResponse)
                 (result,) = answer.topics[0].partitions
                 assert (result.error_code, [one.replica_id for one in result.current_voters]) == (code, known)
@@ -154,15 +157,15 @@ def test_who_asks_is_told_where_the_leader_is_and_remembers_it() -> None:
         added = Place("127.0.0.1", 9009)
         async with driven(1, 2, 3) as it:
             begin: Any = request_of(BeginQuorumEpoch(5, 9, ONE), CLUSTER, sender=added)
-            it.quorum.on_begin(call(begin))
+            it.handlers.on_begin(call(begin))
             answers = [
-                it.quorum.on_vote(said(VOTE)),
-                it.quorum.on_begin(said(BeginQuorumEpoch(4, 2, ONE))),
-                it.quorum.on_end(said(EndQuorumEpoch(4, 2, (ONE,)))),
-                it.quorum.on_fetch_snapshot(
+                it.handlers.on_vote(said(VOTE)),
+                it.handlers.on_begin(said(BeginQuorumEpoch(4, 2, ONE))),
+                it.handlers.on_end(said(EndQuorumEpoch(4, 2, (ONE,)))),
+                it.handlers.on_fetch_snapshot(
                     call(snapshot_request(FetchSnapshot(0, TWO, SnapshotId(1, 1), 0), CLUSTER, bytes_max=1))
                 ),
-                it.quorum.on_fetch(fetch(it, 0), nothing),
+                it.handlers.on_fetch(fetch(it, 0)),
             ]
             assert all(isinstance(answer, Response) and places_of(answer) == {9: added} for answer in answers)
         async with driven(1, 2, 3) as other:
@@ -171,7 +174,7 @@ def test_who_asks_is_told_where_the_leader_is_and_remembers_it() -> None:
             assert other.quorum.places == {9: added}
         # Of a voter that is in the log everybody knows where it is.
         async with driven(1) as alone:
-            answer = alone.quorum.on_fetch(fetch(alone, 0), nothing)
+            answer = alone.handlers.on_fetch(fetch(alone, 0))
             assert isinstance(answer, FetchResponse)
             assert places_of(answer) == {1: Place("127.0.0.1", 9001)}
 
@@ -296,11 +299,8 @@ def test_a_leader_whose_disk_fails_ends_and_says_why() -> None:
 def test_a_vote_that_cannot_be_written_down_is_not_answered_and_the_node_ends() -> None:
     async def run() -> None:
         async with driven(1, 2, 3) as it:
-            registry = Registry()
-            registry.add(ApiKey.FETCH, nothing)
-            it.quorum.add_handlers(registry)
             refused_by_the_disk(it)
-            handler = running._or_hang_up(it.quorum.on_vote)
+            handler = answering._or_hang_up(it.handlers.on_vote)
             with pytest.raises(Disconnect, match="could not be written"):
                 handler(said(VOTE))
             it.quorum.start()
@@ -315,8 +315,8 @@ def test_whoever_waits_is_answered_by_a_driver_that_resigns() -> None:
         async with driven(1) as it:
             was_active = it.quorum.controller.is_active
             end_offset = it.raft.log.log_end_offset
-            it.quorum.on_fetch(fetch(it, end_offset), nothing)
-            waits: list[Response] = it.park(it.quorum.on_fetch(fetch(it, end_offset), nothing))
+            it.handlers.on_fetch(fetch(it, end_offset))
+            waits: list[Response] = it.park(it.handlers.on_fetch(fetch(it, end_offset)))
             await it.quorum.resign()
             assert (was_active, it.quorum.controller.is_active) == (True, False)
             it.waiting.wake(METADATA)

@@ -10,8 +10,9 @@ from replication_nodes import batch_of
 from minibroker.partitions.partition import EpochEnd
 from minibroker.raft.election import Ballot, Election
 from minibroker.raft.messages import Fetch, Fetched, Heard, SnapshotId, Vote, Voted
-from minibroker.raft.node import NoSnapshots, Raft
+from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
+from minibroker.raft.snapshots import NoSnapshots
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.wire.codes import ErrorCode
 
@@ -171,7 +172,7 @@ def test_the_voters_of_a_new_cluster_count_from_their_first_question_on() -> Non
     fetch(raft, 2, 0, last_epoch=-1)
     fetch(raft, 2, raft.log.log_end_offset)
     assert raft.high_watermark == raft.log.log_end_offset, (
-        "node 2 has everything, and is not counted: its number alone is not who it is, see _heard_from"
+        "node 2 has everything, and is not counted: its number alone is not who it is, see Followers.heard_from"
     )
     raft.bind_voters(timestamp=0)
     assert raft.voters.key_of(2) == OTHERS[2], "node 2 has asked, and is not bound to its directory"

@@ -76,6 +76,36 @@ class Authority(Protocol):
         """Call `listener(old, new)` after every change, in the order of subscription. It must not propose."""
 
 
+class Listeners:
+    """The listeners of an authority, told of each change in the order of subscription."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self.is_telling = False
+        """A listener must not propose: the others have not heard yet of what it was told."""
+
+    def add(self, listener: Listener) -> None:
+        """Call `listener(old, new)` after every change."""
+        self._listeners.append(listener)
+
+    def tell(self, old: Image, new: Image) -> None:
+        """Tell all of a change."""
+        self.is_telling = True
+        try:
+            for listener in self._listeners:
+                listener(old, new)
+        finally:
+            self.is_telling = False
+
+
+def batch_of(records: Sequence[MetadataRecord], *, timestamp: int) -> bytearray:
+    """The batch that writes records down."""
+    batch = BatchBuilder()
+    for record in records:
+        batch.append(timestamp=timestamp, key=None, value=encode_record(record))
+    return batch.build()
+
+
 class Voter:
     """One voter who needs nobody else, on one log."""
 
@@ -84,8 +114,7 @@ class Voter:
         self._log = log
         self._clock = clock
         self._epoch = epoch
-        self._listeners: list[Listener] = []
-        self._is_telling = False
+        self._listeners = Listeners()
         # What a killed process had written and not flushed is believed from now on.
         log.flush()
         self.image = replay(log, Image(cluster_id=cluster_id))
@@ -95,7 +124,7 @@ class Voter:
 
     def propose(self, command: Command[R]) -> Proposal[R]:
         """Decide at once."""
-        assert not self._is_telling, "a listener proposes"
+        assert not self._listeners.is_telling, "a listener proposes"
         proposal: Proposal[R] = Proposal()
         decision = decide(self.image, command)
         old = self.image
@@ -106,36 +135,23 @@ class Voter:
             proposal.complete(command.refuse(ErrorCode.KAFKA_STORAGE_ERROR, f"metadata could not be written: {error}"))
             return proposal
         proposal.complete(decision.result)
-        self._tell(old)
+        if self.image is not old:
+            self._listeners.tell(old, self.image)
         return proposal
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     def removed_topics(self) -> Collection[bytes]:
         """The topics of which the log says that they were deleted. It is read for that, so ask once, at the start."""
         return removed_topics(self._log)
 
     def _write(self, records: Sequence[MetadataRecord]) -> None:
-        batch = BatchBuilder()
-        timestamp = self._clock()
-        for record in records:
-            batch.append(timestamp=timestamp, key=None, value=encode_record(record))
-        base_offset = self._log.append(batch.build(), leader_epoch=self._epoch)
+        base_offset = self._log.append(batch_of(records, timestamp=self._clock()), leader_epoch=self._epoch)
         # Only what is on the disk is decided. If the flush fails, nobody knows, and the log takes nothing more.
         self._log.flush()
         self.image = fold_all(self.image, enumerate(records, start=base_offset))
-
-    def _tell(self, old: Image) -> None:
-        if self.image is old:
-            return
-        self._is_telling = True
-        try:
-            for listener in self._listeners:
-                listener(old, self.image)
-        finally:
-            self._is_telling = False
 
 
 # Replay ---------------------------------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ A fetch session, in which a client names only what changed, is chapter 07's. Her
 the answer's session id 0 tells the client so.
 """
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import NamedTuple
 
 from minibroker.log.batch import NO_LEADER_EPOCH
@@ -55,27 +54,20 @@ class _Wanted(NamedTuple):
 class Fetch:
     """The handler of Fetch. No answer has more bytes than `bytes_max`, the broker's fetch.max.bytes.
 
-    `clock` only moves forward: by it a leader tells how long a follower has been behind. `internal` partitions are logs
-    that are no topics, by id: only another node may fetch one, and what serves it answers the whole request.
+    `clock` only moves forward: by it a leader tells how long a follower has been behind.
     """
 
-    def __init__(
-        self,
-        routes: Routes,
-        *,
-        bytes_max: int,
-        clock: Callable[[], int] = lambda: 0,
-        internal: Mapping[bytes, Callable[[Call[FetchRequest]], Answer]] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, routes: Routes, *, bytes_max: int, clock: Callable[[], int] = lambda: 0) -> None:
         self._routes = routes
-        self._internal = internal
+        self._internal = routes.internal
         self._bytes_max = bytes_max
         self._clock = clock
 
     def __call__(self, call: Call[FetchRequest]) -> Answer:
         """Answer with what there is, if it is enough; otherwise wait for more."""
         request = call.request
-        if request.topics and request.topics[0].topic_id in self._internal and request.replica_state.replica_id >= 0:
+        # Another node may fetch a log that is no topic: its owner answers. A consumer never gets that far.
+        if request.replica_state.replica_id >= 0 and request.topics and request.topics[0].topic_id in self._internal:
             return self._internal[request.topics[0].topic_id](call)
         refusal = _session_error(request)
         if refusal is not None:

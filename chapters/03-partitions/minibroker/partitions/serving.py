@@ -107,8 +107,7 @@ class Partitions:
         config, store, authority = self._machine.config, self.store, self._cluster.authority
         # Some clients conclude from Produce 0 that a broker knows compression; none sends it any more.
         registry.add(ApiKey.PRODUCE, Produce(store, on_timeout=self._on_timeout), advertised_from=0)
-        fetch = Fetch(store, bytes_max=config.fetch_max_bytes, clock=monotonic_ms, internal=store.internal)
-        registry.add(ApiKey.FETCH, fetch)
+        registry.add(ApiKey.FETCH, Fetch(store, bytes_max=config.fetch_max_bytes, clock=monotonic_ms))
         registry.add(ApiKey.LIST_OFFSETS, ListOffsets(store))
         registry.add(ApiKey.DELETE_RECORDS, DeleteRecords(store))
         registry.add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: _disk(self._machine.path)))

@@ -6,7 +6,8 @@ each directory holds the id of its topic in `partition.metadata`, so the data of
 for that of another with the same name. Data that no metadata speaks of is never deleted, but set aside.
 
 What a partition is can be replaced: `open_partition` opens it, and `on_changed` tells what the image says of it from
-then on. The metadata log itself is no topic of the image; it is added as an internal partition, for other nodes alone.
+then on. The metadata log itself is no topic of the image; its owner adds it as an internal partition, for other nodes
+alone, and answers their fetches.
 """
 
 import logging
@@ -23,13 +24,11 @@ from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
 from minibroker.partitions.errors import Disconnect, Refused
 from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.producers import ProducerStates
-from minibroker.partitions.registry import Answer, Call
-from minibroker.partitions.routes import Leader
+from minibroker.partitions.routes import Leader, Serve
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.directory import DataDirectory
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.fetch import FetchRequest
 from minibroker.wire.uuids import parse_uuid, uuid_text
 
 log = logging.getLogger(__name__)
@@ -65,8 +64,7 @@ class Store:
         self._wake = wake
         self._open_partition = open_partition or self._open_local
         self._on_changed = on_changed or (lambda _name, _old, _new: None)
-        self.internal: dict[bytes, Callable[[Call[FetchRequest]], Answer]] = {}
-        """Logs that are no topics, by id, each with the function that serves it to other nodes."""
+        self._internal: dict[bytes, Serve] = {}
         self._image: Image | None = None
         self._partitions: dict[TopicPartition, LocalPartition] = {}
         self._failed: dict[TopicPartition, str] = {}
@@ -101,6 +99,15 @@ class Store:
         if partition is None or broker is None or broker.is_fenced:
             return None
         return Leader(broker.node_id, partition.leader_epoch, broker.host, broker.port, broker.rack)
+
+    @property
+    def internal(self) -> Mapping[bytes, Serve]:
+        """What answers the fetches of each internal partition, by its id."""
+        return self._internal
+
+    def add_internal(self, topic_id: bytes, serve: Serve) -> None:
+        """Let other nodes, and no client, fetch a log that is in no image: `serve` answers."""
+        self._internal[topic_id] = serve
 
     @property
     def image(self) -> Image:

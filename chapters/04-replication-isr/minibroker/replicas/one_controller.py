@@ -27,7 +27,7 @@ from minibroker.partitions.node import Node
 from minibroker.partitions.partition import LocalPartition, Partition
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.registry import Answer, Call, Handler, Registry
-from minibroker.partitions.routes import Leader, Routes
+from minibroker.partitions.routes import Leader, Routes, Serve
 from minibroker.partitions.server import Tracer
 from minibroker.partitions.serving import Partitions
 from minibroker.partitions.store import METADATA, Store
@@ -196,7 +196,7 @@ class OneController:
             registry.add(ApiKey.BROKER_REGISTRATION, self._on_registration)
             registry.add(ApiKey.ALTER_PARTITION, decisions.alter_partition)
             registry.add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
-            store.internal[CLUSTER_METADATA_TOPIC_ID] = self._on_metadata_fetch
+            store.add_internal(CLUSTER_METADATA_TOPIC_ID, self._on_metadata_fetch)
 
     def _on_registration(self, call: Call[BrokerRegistrationRequest]) -> Answer:
         if call.request.broker_id == self._node_id:
@@ -240,6 +240,8 @@ class OneController:
 
 class _OnePartition:
     """Routes that lead to one partition, for whatever name."""
+
+    internal: Mapping[bytes, Serve] = {}
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition

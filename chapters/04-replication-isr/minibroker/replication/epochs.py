@@ -25,7 +25,7 @@ from minibroker.log.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchHeader
 from minibroker.log.compression import Bytes
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import Files, FileSlice
-from minibroker.partitions.partition import EpochEnd
+from minibroker.partitions.partition import EpochEnd as EpochEnd
 from minibroker.segments import checkpoint
 from minibroker.segments.companions import Companion
 

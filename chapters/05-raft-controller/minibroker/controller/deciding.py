@@ -15,9 +15,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from minibroker.log.batch import BatchBuilder
 from minibroker.log.errors import StorageError
-from minibroker.metadata.authority import Listener, Proposal, read_records
+from minibroker.metadata.authority import Listener, Listeners, Proposal, batch_of, read_records
 from minibroker.metadata.decision import Command, decide
 from minibroker.metadata.image import Image, fold_all
 from minibroker.metadata.records import (
@@ -26,7 +25,6 @@ from minibroker.metadata.records import (
     FeatureLevelRecord,
     MetadataRecord,
     RemoveTopicRecord,
-    encode_record,
 )
 from minibroker.raft.node import Raft
 from minibroker.wire.codes import ErrorCode
@@ -67,8 +65,7 @@ class Controller:
         self._ahead: Image | None = None
         self._active_epoch = -1
         self._made: deque[_Made] = deque()
-        self._listeners: list[Listener] = []
-        self._is_telling = False
+        self._listeners = Listeners()
         # Whoever reads the whole log anyway notes what nobody should have to read it for again.
         self._removed: set[bytes] | None = set()
         self.on_active: Callable[[], None] = lambda: None
@@ -83,8 +80,8 @@ class Controller:
 
     def propose(self, command: Command[R]) -> Proposal[R]:
         """Make a decision; the proposal is done when a majority has it."""
-        # No listener proposes (`_is_telling`), we assert: others have not heard yet of what it was told.
-        assert not self._is_telling, "a listener proposes"
+        # No listener proposes (`_listeners.is_telling`), we assert: others have not heard yet of what it was told.
+        assert not self._listeners.is_telling, "a listener proposes"
         proposal: Proposal[R] = Proposal()
         # Who does not decide refuses at once, and says who does.
         if self._ahead is None:
@@ -115,11 +112,7 @@ class Controller:
 
     def _append(self, records: Sequence[MetadataRecord]) -> None:
         assert self._ahead is not None
-        batch = BatchBuilder()
-        timestamp = self._clock()
-        for record in records:
-            batch.append(timestamp=timestamp, key=None, value=encode_record(record))
-        base_offset = self.raft.append(batch.build())
+        base_offset = self.raft.append(batch_of(records, timestamp=self._clock()))
         self._ahead = fold_all(self._ahead, enumerate(records, start=base_offset))
 
     def _wait(self, proposal: Proposal[R], command: Command[R], result: R) -> None:
@@ -131,7 +124,7 @@ class Controller:
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change, in the order of subscription. It must not propose."""
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     def removed_topics(self) -> Collection[bytes]:
         """The topics of which the log says that they were deleted. Ask once, at the start: then they are forgotten.
@@ -166,15 +159,7 @@ class Controller:
         # Control batches hold no metadata: the last offset may be one of theirs.
         self.image = fold_all(old, decided)
         if self.image is not old:
-            self._tell(old)
-
-    def _tell(self, old: Image) -> None:
-        self._is_telling = True
-        try:
-            for listener in self._listeners:
-                listener(old, self.image)
-        finally:
-            self._is_telling = False
+            self._listeners.tell(old, self.image)
 
     def _activate(self) -> None:
         """All that was decided before is in the image: from here on this node decides."""
@@ -205,4 +190,4 @@ class Controller:
         """A snapshot has taken the place of the log's beginning: go on from its image."""
         assert not self.is_active, "a leader needs nobody's snapshot"
         old, self.image = self.image, image
-        self._tell(old)
+        self._listeners.tell(old, image)

@@ -11,6 +11,7 @@ moment are there fewer replicas than before (KIP-455).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from minibroker.metadata.decision import Command, Records, duplicates
 from minibroker.metadata.errors import Refused
@@ -29,16 +30,14 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """A partition, and the brokers that are to have it; None takes a move back that is under way."""
 
     name: TopicPartition
     replicas: Sequence[int] | None
 
 
-@dataclass(frozen=True)
-class Moved:
+class Moved(NamedTuple):
     """What came of it: whether it has begun."""
 
     name: TopicPartition

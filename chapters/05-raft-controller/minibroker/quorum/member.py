@@ -25,6 +25,7 @@ from minibroker.partitions.machine import Machine
 from minibroker.partitions.registry import Answer, Call, Handler, Registry
 from minibroker.partitions.store import METADATA, Store
 from minibroker.quorum import access
+from minibroker.quorum.answering import QuorumHandlers
 from minibroker.quorum.asking import ControllerCalls
 from minibroker.quorum.authority import ClusterAuthority
 from minibroker.quorum.changing import VoterChanges
@@ -36,9 +37,10 @@ from minibroker.quorum.heartbeats import Heartbeats
 from minibroker.quorum.identifying import Identification
 from minibroker.quorum.running import Quorum
 from minibroker.raft.election import NOBODY, Ballot
-from minibroker.raft.node import Raft, RaftSettings
+from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
+from minibroker.raft.state import RaftSettings
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replicas.configuring import BrokerConfigs
 from minibroker.replicas.fetching import Self
@@ -277,7 +279,7 @@ class QuorumMember:
         registry.add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
         registry.add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
         registry.add(ApiKey.UNREGISTER_BROKER, decisions.unregister)
-        self.quorum.add_handlers(registry, store)
+        QuorumHandlers(self.quorum).add_handlers(registry, store)
         VoterChanges(self.quorum).add_handlers(registry)
         registry.add(ApiKey.ENVELOPE, Envelopes(registry, {**partition_access.ROWS, **self.rows}))
 

@@ -9,20 +9,7 @@ from minibroker.client.errors import known_code
 from minibroker.log.batch import NO_LEADER_EPOCH
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 from minibroker.partitions.partition import EpochEnd
-from minibroker.raft.messages import (
-    NO_RECORDS,
-    BeginQuorumEpoch,
-    EndQuorumEpoch,
-    Fetch,
-    Fetched,
-    FetchSnapshot,
-    Heard,
-    Message,
-    SnapshotFetched,
-    SnapshotId,
-    Vote,
-    Voted,
-)
+from minibroker.raft import messages
 from minibroker.raft.tables.begin_quorum_epoch import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -101,11 +88,11 @@ _ENDPOINTS: dict[type[Response], tuple[int, Any]] = {
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
-def request_of(message: Message, cluster_id: str, *, sender: Place | None = None) -> Request:
+def request_of(message: messages.Message, cluster_id: str, *, sender: Place | None = None) -> Request:
     """The request that carries a message; who leads, or did, says where it is."""
-    if isinstance(message, Vote):
+    if isinstance(message, messages.Vote):
         return _vote_request(message, cluster_id)
-    if isinstance(message, BeginQuorumEpoch):
+    if isinstance(message, messages.BeginQuorumEpoch):
         begun = BegunPartition(
             partition_index=0,
             voter_directory_id=message.voter.directory_id,
@@ -133,7 +120,7 @@ def _leader_at(place: Place | None) -> list[LeaderEndpoint]:
     return [] if place is None else [LeaderEndpoint(name="CONTROLLER", host=place.host, port=place.port)]
 
 
-def _vote_request(message: Vote, cluster_id: str) -> VoteRequest:
+def _vote_request(message: messages.Vote, cluster_id: str) -> VoteRequest:
     partition = VotePartition(
         partition_index=0,
         replica_epoch=message.epoch,
@@ -148,11 +135,11 @@ def _vote_request(message: Vote, cluster_id: str) -> VoteRequest:
     return VoteRequest(cluster_id=cluster_id, voter_id=message.voter.node_id, topics=topics)
 
 
-def vote_of(request: VoteRequest) -> Vote | None:
+def vote_of(request: VoteRequest) -> messages.Vote | None:
     """The message in a request, if there is one."""
     for topic in request.topics:
         for it in topic.partitions:
-            return Vote(
+            return messages.Vote(
                 it.replica_epoch,
                 VoterKey(it.replica_id, bytes(it.replica_directory_id)),
                 VoterKey(request.voter_id, bytes(it.voter_directory_id)),
@@ -163,23 +150,23 @@ def vote_of(request: VoteRequest) -> Vote | None:
     return None
 
 
-def begin_of(request: BeginQuorumEpochRequest) -> BeginQuorumEpoch | None:
+def begin_of(request: BeginQuorumEpochRequest) -> messages.BeginQuorumEpoch | None:
     """The message in a request, if there is one."""
     for topic in request.topics:
         for it in topic.partitions:
             voter = VoterKey(request.voter_id, bytes(it.voter_directory_id))
-            return BeginQuorumEpoch(it.leader_epoch, it.leader_id, voter)
+            return messages.BeginQuorumEpoch(it.leader_epoch, it.leader_id, voter)
     return None
 
 
-def end_of(request: EndQuorumEpochRequest) -> EndQuorumEpoch | None:
+def end_of(request: EndQuorumEpochRequest) -> messages.EndQuorumEpoch | None:
     """The message in a request, if there is one."""
     for topic in request.topics:
         for it in topic.partitions:
             successors = tuple(
                 VoterKey(one.candidate_id, bytes(one.candidate_directory_id)) for one in it.preferred_candidates
             )
-            return EndQuorumEpoch(it.leader_epoch, it.leader_id, successors)
+            return messages.EndQuorumEpoch(it.leader_epoch, it.leader_id, successors)
     return None
 
 
@@ -203,7 +190,7 @@ def places_of(response: Response) -> dict[int, Place]:
     return {it.node_id: Place(it.host, it.port) for it in response.node_endpoints}  # type: ignore[attr-defined]
 
 
-def vote_response(voted: Voted) -> Response:
+def vote_response(voted: messages.Voted) -> Response:
     """The response that carries an answer."""
     result = VotePartitionResult(
         partition_index=0,
@@ -215,41 +202,41 @@ def vote_response(voted: Voted) -> Response:
     return VoteResponse(topics=[VoteTopicResult(topic_name=CLUSTER_METADATA_TOPIC, partitions=[result])])
 
 
-def voted_of(response: VoteResponse) -> Voted | None:
+def voted_of(response: VoteResponse) -> messages.Voted | None:
     """The answer in a response, if there is one."""
     for topic in response.topics:
         for it in topic.partitions:
-            return Voted(known_code(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
+            return messages.Voted(known_code(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
     return None
 
 
-def _heard_topics(heard: Heard) -> list[HeardTopic]:
+def _heard_topics(heard: messages.Heard) -> list[HeardTopic]:
     it = HeardPartition(partition_index=0, error_code=heard.code, leader_id=heard.leader_id, leader_epoch=heard.epoch)
     return [HeardTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[it])]
 
 
-def begin_response(heard: Heard) -> Response:
+def begin_response(heard: messages.Heard) -> Response:
     """The response that carries an answer."""
     return BeginQuorumEpochResponse(topics=_heard_topics(heard))
 
 
-def end_response(heard: Heard) -> Response:
+def end_response(heard: messages.Heard) -> Response:
     """The response that carries an answer."""
     return EndQuorumEpochResponse(topics=_heard_topics(heard))
 
 
-def heard_of(response: BeginQuorumEpochResponse | EndQuorumEpochResponse) -> Heard | None:
+def heard_of(response: BeginQuorumEpochResponse | EndQuorumEpochResponse) -> messages.Heard | None:
     """The answer in a response, if there is one."""
     for topic in response.topics:
         for it in topic.partitions:
-            return Heard(known_code(it.error_code), it.leader_epoch, it.leader_id)
+            return messages.Heard(known_code(it.error_code), it.leader_epoch, it.leader_id)
     return None
 
 
 # Fetches --------------------------------------------------------------------------------------------------------------
 
 
-def fetch_request(fetch: Fetch, cluster_id: str, *, wait_ms: int, bytes_max: int) -> FetchRequest:
+def fetch_request(fetch: messages.Fetch, cluster_id: str, *, wait_ms: int, bytes_max: int) -> FetchRequest:
     """The request that asks for the metadata log."""
     partition = FetchPartition(
         partition=0,
@@ -271,18 +258,18 @@ def fetch_request(fetch: Fetch, cluster_id: str, *, wait_ms: int, bytes_max: int
     )
 
 
-def fetch_of(request: FetchRequest) -> tuple[Fetch, int] | None:
+def fetch_of(request: FetchRequest) -> tuple[messages.Fetch, int] | None:
     """What is asked of the metadata log, and how many bytes at most; None if something else is asked for."""
     for topic in request.topics:
         if topic.topic_id == CLUSTER_METADATA_TOPIC_ID:
             for it in topic.partitions:
                 key = VoterKey(request.replica_state.replica_id, bytes(it.replica_directory_id or NO_UUID))
-                fetch = Fetch(it.current_leader_epoch, key, it.fetch_offset, it.last_fetched_epoch)
+                fetch = messages.Fetch(it.current_leader_epoch, key, it.fetch_offset, it.last_fetched_epoch)
                 return fetch, min(request.max_bytes, it.partition_max_bytes)
     return None
 
 
-def fetch_response(fetched: Fetched) -> Response:
+def fetch_response(fetched: messages.Fetched) -> Response:
     """The response that carries records, or where logs part, or who leads."""
     data = PartitionData(
         partition_index=0,
@@ -300,7 +287,7 @@ def fetch_response(fetched: Fetched) -> Response:
     return FetchResponse(responses=topics)
 
 
-def snapshot_request(fetch: FetchSnapshot, cluster_id: str, *, bytes_max: int) -> FetchSnapshotRequest:
+def snapshot_request(fetch: messages.FetchSnapshot, cluster_id: str, *, bytes_max: int) -> FetchSnapshotRequest:
     """The request that asks for a piece of a snapshot."""
     wanted = WantedSnapshot(
         partition=0,
@@ -317,17 +304,17 @@ def snapshot_request(fetch: FetchSnapshot, cluster_id: str, *, bytes_max: int) -
     )
 
 
-def snapshot_fetch_of(request: FetchSnapshotRequest) -> FetchSnapshot | None:
+def snapshot_fetch_of(request: FetchSnapshotRequest) -> messages.FetchSnapshot | None:
     """What is asked for, if anything is."""
     for topic in request.topics:
         for it in topic.partitions:
             key = VoterKey(request.replica_id, bytes(it.replica_directory_id or NO_UUID))
-            snapshot = SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch)
-            return FetchSnapshot(it.current_leader_epoch, key, snapshot, it.position)
+            snapshot = messages.SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch)
+            return messages.FetchSnapshot(it.current_leader_epoch, key, snapshot, it.position)
     return None
 
 
-def snapshot_response(snapshot: SnapshotId, found: SnapshotFetched) -> Response:
+def snapshot_response(snapshot: messages.SnapshotId, found: messages.SnapshotFetched) -> Response:
     """The response that carries a piece."""
     it = FoundSnapshot(
         index=0,
@@ -341,29 +328,31 @@ def snapshot_response(snapshot: SnapshotId, found: SnapshotFetched) -> Response:
     return FetchSnapshotResponse(topics=[FoundTopic(name=CLUSTER_METADATA_TOPIC, partitions=[it])])
 
 
-def snapshot_fetched_of(response: FetchSnapshotResponse) -> SnapshotFetched | None:
+def snapshot_fetched_of(response: FetchSnapshotResponse) -> messages.SnapshotFetched | None:
     """The piece in a response, if there is one."""
     for topic in response.topics:
         for it in topic.partitions:
             data = bytes(it.unaligned_records) if isinstance(it.unaligned_records, memoryview) else b""
             leader = it.current_leader
             code = known_code(it.error_code)
-            return SnapshotFetched(code, leader.leader_epoch, leader.leader_id, it.size, it.position, data)
+            return messages.SnapshotFetched(code, leader.leader_epoch, leader.leader_id, it.size, it.position, data)
     return None
 
 
-def fetched_of(response: FetchResponse) -> Fetched | None:
+def fetched_of(response: FetchResponse) -> messages.Fetched | None:
     """The answer in a response, if there is one."""
     for topic in response.responses:
         for it in topic.partitions:
             diverging = it.diverging_epoch
-            return Fetched(
+            return messages.Fetched(
                 known_code(it.error_code),
                 it.current_leader.leader_epoch,
                 it.current_leader.leader_id,
-                it.records if isinstance(it.records, memoryview) else NO_RECORDS,
+                it.records if isinstance(it.records, memoryview) else messages.NO_RECORDS,
                 it.high_watermark,
                 EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_LEADER_EPOCH else None,
-                SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch) if it.snapshot_id.epoch >= 0 else None,
+                messages.SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch)
+                if it.snapshot_id.epoch >= 0
+                else None,
             )
     return None

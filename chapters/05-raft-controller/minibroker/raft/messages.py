@@ -6,9 +6,9 @@ is meant, with its directory: one that has lost its disk since must not answer i
 
 from typing import NamedTuple
 
-from minibroker.partitions.partition import EpochEnd
 from minibroker.raft.election import NOBODY
 from minibroker.raft.voters import VoterKey
+from minibroker.replication.epochs import EpochEnd
 from minibroker.wire.codes import ErrorCode
 
 NO_RECORDS = memoryview(b"")

@@ -12,14 +12,17 @@ A follower that needs what the log has forgotten fetches the file, piece by piec
 
 import struct
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.control import ControlType, control_type
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import Files, write_all
 from minibroker.raft.control import add_voters
-from minibroker.raft.messages import SnapshotId
+from minibroker.raft.log import QuorumLog
+from minibroker.raft.messages import Fetch, SnapshotId
 from minibroker.raft.voters import VoterSet, decode_voters
+from minibroker.replication.epochs import EpochCache
 
 SUFFIX = ".checkpoint"
 PART = ".part"
@@ -27,6 +30,53 @@ WAY_OUT = "restore it, or start the node with an empty data directory, and let i
 RECORDS_PER_BATCH = 500
 _HEADER = struct.Struct(">hqb")  # version, timestamp of the last record, tagged fields
 _FOOTER = struct.Struct(">hb")  # version, tagged fields
+
+
+class Snapshots(Protocol):
+    """What a node must know of its snapshots; `SnapshotFiles` has them on a disk."""
+
+    @property
+    def latest(self) -> SnapshotId | None:
+        """The newest whole snapshot."""
+
+    @property
+    def voters(self) -> VoterSet | None:
+        """The set of voters in it."""
+
+
+class NoSnapshots:
+    """There are none."""
+
+    latest: SnapshotId | None = None
+    voters: VoterSet | None = None
+
+
+def start_at_snapshot(log: QuorumLog, epochs: EpochCache, latest: SnapshotId | None) -> None:
+    """Do again what a crash may have prevented after a snapshot was on the disk: the log begins where it ends."""
+    end_offset = 0 if latest is None else latest.end_offset
+    if log.log_start_offset > end_offset:
+        raise LogError(
+            f"the metadata log starts at offset {log.log_start_offset}, and the newest snapshot ends at"
+            f" {end_offset}: what was in between is gone. If a snapshot is missing, {WAY_OUT}"
+        )
+    if latest is None or log.log_start_offset == end_offset:
+        return
+    # A snapshot stands for what is committed. A log that does not lead up to it goes another way, or ends before.
+    is_continued = log.log_end_offset >= latest.end_offset
+    if is_continued and epochs.epoch_of(latest.end_offset - 1) == latest.epoch:
+        log.delete_before(latest.end_offset)
+    else:
+        log.truncate_fully_and_start_at(latest.end_offset)
+
+
+def needs_snapshot(request: Fetch, log: QuorumLog, latest: SnapshotId | None) -> bool:
+    """Whether a follower must have the newest snapshot before it can go on with the log."""
+    if latest is None or request.offset < log.log_start_offset:
+        return request.offset < log.log_start_offset
+    # The log no longer has the epoch of the record before its start, the snapshot does. A follower that ends there with
+    # another epoch has another record there; and so has one whose last epoch is before that.
+    at_start = request.offset == log.log_start_offset
+    return request.last_epoch < latest.epoch or (at_start and request.last_epoch != latest.epoch)
 
 
 class SnapshotFiles:

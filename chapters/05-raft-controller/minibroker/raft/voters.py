@@ -23,6 +23,10 @@ class VoterKey(NamedTuple):
     node_id: int
     directory_id: bytes = NO_UUID
 
+    def names(self, other: "VoterKey") -> bool:
+        """Whether this key means that voter; one without a directory means whichever the node has."""
+        return self.node_id == other.node_id and self.directory_id in (NO_UUID, other.directory_id)
+
     def __str__(self) -> str:
         return f"{self.node_id}" if self.directory_id == NO_UUID else f"{self.node_id}:{uuid_text(self.directory_id)}"
 
@@ -54,7 +58,7 @@ class VoterSet:
 
     def __contains__(self, key: VoterKey) -> bool:
         known = self.voters.get(key.node_id)
-        return known is not None and known.key.directory_id in (NO_UUID, key.directory_id)
+        return known is not None and known.key.names(key)
 
     @property
     def majority(self) -> int:
@@ -64,6 +68,10 @@ class VoterSet:
     def key_of(self, node_id: int) -> VoterKey:
         """How a voter is addressed."""
         return self.voters[node_id].key
+
+    def others(self, node_id: int) -> list[int]:
+        """The voters besides a node, which need not be one."""
+        return [it for it in self if it != node_id]
 
     def with_voter(self, voter: Voter) -> "VoterSet":
         """The set with one more voter, or with what is now known of one."""

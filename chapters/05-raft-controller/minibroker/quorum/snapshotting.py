@@ -1,0 +1,91 @@
+"""Snapshots of the metadata: when one is written, what it says, and how one that the leader has is taken over.
+
+`Snapshotting` owns no task and sends nothing. The driver asks it which piece to fetch and hands it the answer, and the
+handler of FetchSnapshot asks it for a piece. The files themselves are `SnapshotFiles`, in `raft.snapshots`.
+"""
+
+import logging
+from dataclasses import replace
+
+from minibroker.controller.deciding import Controller
+from minibroker.log.clock import wall_clock_ms
+from minibroker.metadata.image import Builder, Image
+from minibroker.metadata.records import decode_record, encode_record
+from minibroker.metadata.snapshot import records_of
+from minibroker.raft.messages import FetchSnapshot, SnapshotFetched, SnapshotId
+from minibroker.raft.node import Raft
+from minibroker.raft.snapshots import SnapshotFiles
+from minibroker.wire.codes import ErrorCode
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_PIECE_BYTES = 1024**2
+
+
+class Snapshotting:
+    """Keeps the metadata log short: one that has more than `log_bytes_max` is followed by a snapshot."""
+
+    def __init__(
+        self, raft: Raft, controller: Controller, files: SnapshotFiles, *, cluster_id: str, log_bytes_max: int
+    ) -> None:
+        self._raft = raft
+        self._controller = controller
+        self._files = files
+        self._cluster_id = cluster_id
+        self._log_bytes_max = log_bytes_max
+
+    def image(self) -> Image:
+        """What the newest snapshot says; nothing if there is none."""
+        empty, latest = Image(cluster_id=self._cluster_id), self._files.latest
+        if latest is None:
+            return empty
+        # All its records count as of its end.
+        builder = Builder(empty)
+        values = self._files.values()
+        for offset, value in enumerate(values, latest.end_offset - len(values)):
+            builder.fold(decode_record(value), offset)
+        return replace(builder.build(), offset=latest.end_offset - 1)
+
+    def write_if_due(self) -> None:
+        """Write a snapshot when the log has grown, and let the log forget what is in it."""
+        raft, image = self._raft, self._controller.image
+        end_offset = image.offset + 1
+        latest = self._files.latest
+        if raft.log.size < self._log_bytes_max or end_offset > raft.high_watermark:
+            return
+        if latest is not None and end_offset <= latest.end_offset:
+            return
+        snapshot = SnapshotId(end_offset, raft.epochs.epoch_of(image.offset))
+        values = [encode_record(record) for record in records_of(image)]
+        self._files.write(snapshot, raft.voters_at(end_offset), values, timestamp=wall_clock_ms())
+        raft.forget_before(snapshot)
+
+    # A snapshot of the leader -----------------------------------------------------------------------------------------
+
+    def position(self) -> FetchSnapshot | None:
+        """The piece to fetch next, if the log cannot go on without a snapshot."""
+        raft = self._raft
+        return raft.snapshot_position(self._files.received(raft.snapshot_wanted, raft.target()))
+
+    def take(self, wanted: FetchSnapshot, source: int, found: SnapshotFetched, now_ms: int) -> bool:
+        """The answer of a node; return whether it was of use. With the last piece, the log goes on from it."""
+        if found.code is ErrorCode.SNAPSHOT_NOT_FOUND:
+            # There is a newer one. After any other error the pieces that are here stay good: a leader may lead again.
+            self._files.give_up()
+        if not self._raft.on_snapshot_fetched(found, now_ms):
+            return False
+        if self._files.receive(wanted.snapshot, source, found.position, found.data, size=found.size):
+            assert self._files.voters is not None
+            self._raft.on_snapshot(wanted.snapshot, self._files.voters)
+            self._controller.reset(self.image())
+            log.warning("the metadata begin with a snapshot of everything before %d", wanted.snapshot.end_offset)
+        return True
+
+    def piece(self, wanted: FetchSnapshot, now_ms: int, *, bytes_max: int) -> SnapshotFetched:
+        """What a replica that wants a piece is answered."""
+        code, raft = self._raft.on_fetch_snapshot(wanted, now_ms), self._raft
+        found = self._files.piece(wanted.snapshot, wanted.position, min(bytes_max, SNAPSHOT_PIECE_BYTES))
+        if code is ErrorCode.NONE and found is None:
+            code = ErrorCode.SNAPSHOT_NOT_FOUND
+        size, data = found if code is ErrorCode.NONE and found is not None else (0, b"")
+        return SnapshotFetched(code, raft.epoch, raft.leader_id, size, wanted.position, data)
