@@ -18,7 +18,7 @@ from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image, PartitionImage
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import CONSUMER, Appended, EpochEnd
+from minibroker.partitions.partition import CONSUMER, Appended, EpochEnd, LocalPartition
 from minibroker.partitions.store import METADATA
 from minibroker.replication.authority import Election, ElectLeaders
 from minibroker.replication.follower import Fetched, Position
@@ -283,7 +283,7 @@ class Committed:
 
     def missing(self, node: "Node") -> Held | None:
         """The first committed batch that a log should have and has not."""
-        start = node.replica.log_start_offset if node.replica is not None else 0
+        start = node.replica.log.log_start_offset if node.replica is not None else 0
         for base_offset in sorted(self._batches):
             batch = self._batches[base_offset]
             if batch.next_offset > start and not node.mirror.has(batch):
@@ -401,8 +401,8 @@ class Authority(AuthorityNode):
         if node.is_diminished or node.replica is None or leader.replica is None or leader.replica.leading is None:
             return
         start = leader.replica.leading.epoch_start_offset
-        if leader.replica.leader_epoch == self.partition.leader_epoch and node.replica.log_end_offset < start:
-            facts = f"its log ends at {node.replica.log_end_offset}, the leader's epoch began at {start}"
+        if leader.replica.leader_epoch == self.partition.leader_epoch and node.replica.log.log_end_offset < start:
+            facts = f"its log ends at {node.replica.log.log_end_offset}, the leader's epoch began at {start}"
             raise Violation(13, f"{node.name} joins: {facts}")
         missing = self.world.committed.missing(node)
         if missing is not None:
@@ -465,6 +465,7 @@ class Node:
         self.chance = world.chance(self.name)
         self.links: list[Link] = []
         self.replica: Replica | None = None
+        self.local: LocalPartition | None = None
         self.mirror = Mirror()
         self.is_diminished = False
         """Whether its power was cut, and the authority does not know yet."""
@@ -502,7 +503,7 @@ class Node:
         mirror = Mirror()
         data = _Watched(self.disk, mirror)
         names = self.disk.list(data.directory_of(NAME))
-        replica = open_replica(
+        local, replica = open_replica(
             data,
             self.disk,
             NAME,
@@ -512,11 +513,11 @@ class Node:
             wake=self._wake,
             settings=ReplicaSettings(lag_ms_max=self.world.lag_ms_max),
         )
-        self.data, self.mirror, self.replica = data, mirror, replica
-        if any(name.endswith(".snapshot") for name in names) and replica.producers.producers:
+        self.data, self.mirror, self.local, self.replica = data, mirror, local, replica
+        if any(name.endswith(".snapshot") for name in names) and local.producers.producers:
             self.world.states.reach("producers restored from a snapshot")
         self._seen = (-1, -1, replica.high_watermark)
-        self._start_seen = replica.log_start_offset
+        self._start_seen = replica.log.log_start_offset
         self.incarnation = self.world.next_incarnation()
         self._register()
         self._later(TICK_MS, self._tick)
@@ -674,17 +675,17 @@ class Node:
 
     def on_fetch(self, replica_id: int, request: Fetch, reply: Reply) -> None:
         """Answer a follower, or let it wait for records."""
-        replica, now_ms = self.replica, self.process.now_ms
-        if replica is None:
+        replica, local, now_ms = self.replica, self.local, self.process.now_ms
+        if replica is None or local is None:
             return
         if request.position.is_lost:
             if replica.leading is not None:
-                reply(Start(replica.log_start_offset))
+                reply(Start(replica.log.log_start_offset))
             return
 
         def attempt(*, is_last: bool = False, is_again: bool = True) -> bool:
             fetched = answer_fetch(
-                replica,
+                local,
                 request.position,
                 replica_id=replica_id,
                 replica_epoch=request.broker_epoch,
@@ -712,27 +713,25 @@ class Node:
             reply(self._on_epoch(request))
 
     def _on_produce(self, request: Produce, reply: Reply) -> None:
-        assert self.replica is not None
-        replica, end = self.replica, self.replica.log_end_offset
+        assert self.local is not None
+        local, end = self.local, self.local.log_end_offset
         try:
-            appended = replica.append(
-                memoryview(bytearray(request.batch)), acks=request.acks, now_ms=self.process.now_ms
-            )
+            appended = local.append(memoryview(bytearray(request.batch)), acks=request.acks, now_ms=self.process.now_ms)
         except Refused as refused:
             self.world.reach_code(refused.code)
             reply(Produced(request.number, refused.code))
             return
-        if replica.log_end_offset == end:
+        if local.log_end_offset == end:
             self.world.states.reach("duplicate answered")
         else:
             self.world.written[request.label] = appended.base_offset
-        attempt = partial(self._answer_produce, replica, request, appended, reply)
+        attempt = partial(self._answer_produce, local, request, appended, reply)
         if not attempt():
             timed_out = Produced(request.number, ErrorCode.REQUEST_TIMED_OUT)
             self._wait(attempt, PRODUCE_TIMEOUT_MS, lambda: reply(timed_out))
 
-    def _answer_produce(self, replica: Replica, request: Produce, appended: Appended, reply: Reply) -> bool:
-        verdict = replica.verdict(appended, acks=request.acks)
+    def _answer_produce(self, local: LocalPartition, request: Produce, appended: Appended, reply: Reply) -> bool:
+        verdict = local.verdict(appended, acks=request.acks)
         if verdict is None:
             return False
         self.world.reach_code(verdict)
@@ -741,18 +740,20 @@ class Node:
 
     def _on_consume(self, request: Consume) -> Consumed:
         assert self.replica is not None
+        assert self.local is not None
         try:
-            self.replica.check_leader(request.leader_epoch)
-            found = self.replica.read(request.offset, bytes_max=4000, reader=CONSUMER)
+            self.local.check_leader(request.leader_epoch)
+            found = self.local.read(request.offset, bytes_max=4000, reader=CONSUMER)
         except Refused as refused:
-            start = self.replica.log_start_offset if self.replica.leading is not None else NO_OFFSET
+            start = self.replica.log.log_start_offset if self.replica.leading is not None else NO_OFFSET
             return Consumed(refused.code, log_start_offset=start)
-        return Consumed(ErrorCode.NONE, found.read(), self.replica.log_start_offset)
+        return Consumed(ErrorCode.NONE, found.read(), self.replica.log.log_start_offset)
 
     def _on_epoch(self, request: AskEpoch) -> ToldEpoch:
         assert self.replica is not None
+        assert self.local is not None
         try:
-            self.replica.check_leader(request.leader_epoch)
+            self.local.check_leader(request.leader_epoch)
         except Refused as refused:
             return ToldEpoch(refused.code)
         return ToldEpoch(ErrorCode.NONE, self.replica.end_of_epoch(request.epoch))
@@ -881,7 +882,7 @@ class Node:
 
     @property
     def started_at(self) -> int:
-        return self.replica.log_start_offset if self.replica is not None else 0
+        return self.replica.log.log_start_offset if self.replica is not None else 0
 
     def _tell(self, replica: Replica) -> None:
         """Let the trace know of another role, and of another watermark."""

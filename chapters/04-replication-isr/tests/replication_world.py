@@ -380,12 +380,13 @@ class World(world.World):
             node.process.run(partial(self._delete, node, int(fault.arguments[0])))
 
     def _delete(self, node: Node, number: int) -> None:
-        replica = node.replica
+        replica, local = node.replica, node.local
         assert replica is not None
+        assert local is not None
         if replica.leading is not None:
-            span = replica.high_watermark - replica.log_start_offset
+            span = replica.high_watermark - replica.log.log_start_offset
             try:
-                replica.delete_records(replica.log_start_offset + number % (span + 1))
+                local.delete_records(replica.log.log_start_offset + number % (span + 1))
             except Refused as refused:
                 self.trace.happened(node.name, NOTE, refused.message)
 
@@ -456,7 +457,9 @@ class World(world.World):
         waiting = [producer.name for producer in self.producers if producer.window]
         if waiting:
             return f"{waiting} wait for acks"
-        ends = {node.node_id: node.replica.log_end_offset for node in self.nodes.values() if node.replica is not None}
+        ends = {
+            node.node_id: node.replica.log.log_end_offset for node in self.nodes.values() if node.replica is not None
+        }
         marks = {node.node_id: node.replica.high_watermark for node in self.nodes.values() if node.replica is not None}
         if len({*ends.values(), *marks.values()}) > 1:
             return f"logs end at {ends}, high watermarks are {marks}"
@@ -464,7 +467,7 @@ class World(world.World):
 
     def finish(self) -> None:
         """Read everything back, and compare all logs."""
-        leader = self.nodes[self.authority.partition.leader].replica
+        leader = self.nodes[self.authority.partition.leader].local
         assert leader is not None
         start = self.log_start_offset()
         logs = {
@@ -476,14 +479,14 @@ class World(world.World):
                 differing = sorted(set(logs[name]) ^ set(logs[first]))
                 raise Violation(11, f"{first} and {name} differ from {start} on: {differing[:4]}")
         log: dict[int, Value] = {}
-        offset = leader.log_start_offset
+        offset = leader.log.log_start_offset
         while offset < leader.high_watermark:
             data = leader.read(offset, bytes_max=1 << 20, reader=CONSUMER).read()
             for batch in batches(data):
                 batch.check_crc()
                 log.update(self.values_of(batch))
                 offset = batch.header.next_offset
-        self.checker.finish(log, log_start_offset=leader.log_start_offset)
+        self.checker.finish(log, log_start_offset=leader.log.log_start_offset)
 
 
 def _all(actions: list[Callable[[], None]]) -> None:

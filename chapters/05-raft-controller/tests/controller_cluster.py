@@ -29,7 +29,7 @@ from replication_nodes import ENDPOINTS, TOPIC_ID
 from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import BrokerState, FenceBroker, Heartbeat, RegisterFenced
-from minibroker.controller.moving import AlterMovingPartitions
+from minibroker.controller.moving import alter_moving_partitions
 from minibroker.controller.sessions import Sessions
 from minibroker.metadata.authority import Proposal
 from minibroker.metadata.broker_commands import Registration
@@ -39,7 +39,7 @@ from minibroker.metadata.image import Builder, Image, PartitionImage
 from minibroker.metadata.records import decode_record, encode_record
 from minibroker.metadata.snapshot import records_of
 from minibroker.raft.messages import SnapshotId
-from minibroker.replication.authority import AlteredPartition, IsrChange
+from minibroker.replication.authority import AlteredPartition, AlterPartitions, IsrChange
 from minibroker.replication.leader import Altered, IsrProposal
 from minibroker.replication.opening import open_replica
 from minibroker.replication.replica import ReplicaSettings
@@ -187,7 +187,7 @@ class Machine(QuorumNode):
                 self.sessions.touch(command.broker_id, self.process.now_ms)
         before = self._made()
         proposal = self.controller.propose(command)
-        if isinstance(command, AlterMovingPartitions):
+        if isinstance(command, AlterPartitions):
             self._check_altered(command, before)
         if proposal.is_done:
             reply(Told(proposal.result))
@@ -200,7 +200,7 @@ class Machine(QuorumNode):
         ahead = self.controller._ahead
         return None if ahead is None else ahead.partition(NAME)
 
-    def _check_altered(self, command: AlterMovingPartitions, before: PartitionImage | None) -> None:
+    def _check_altered(self, command: AlterPartitions, before: PartitionImage | None) -> None:
         """An in-sync set changes only by who knows what it is."""
         after, (change,) = self._made(), command.changes
         if before is None or after is None or before.partition_epoch == after.partition_epoch:
@@ -250,7 +250,7 @@ class Broker(Node):
         """A new life begins."""
         self._forget()
         # What is on the disk is still there: its mirror stays until the replica is opened again.
-        self.replica = None
+        self.replica = self.local = None
         self.is_leaving = self.is_let_go = False
         self.incarnation = self.world.next_incarnation()
         self._register()
@@ -337,7 +337,7 @@ class Broker(Node):
         mirror = Mirror()
         data = self.world.watched(self.disk, mirror)
         self.data, self.mirror = data, mirror
-        self.replica = open_replica(
+        self.local, self.replica = open_replica(
             data,
             self.disk,
             NAME,
@@ -348,7 +348,7 @@ class Broker(Node):
             settings=ReplicaSettings(lag_ms_max=self.world.lag_ms_max),
         )
         self._seen = (-1, -1, self.replica.high_watermark)
-        self._start_seen = self.replica.log_start_offset
+        self._start_seen = self.replica.log.log_start_offset
 
     def _drop(self) -> None:
         """The partition is elsewhere now: whoever waits here is told so, and its files go."""
@@ -358,7 +358,7 @@ class Broker(Node):
         self._settle()
         self.world.states.reach("replica dropped")
         self.world.trace.happened(self.name, NOTE, "drops its replica")
-        self.replica = None
+        self.replica = self.local = None
         self.data.delete_log(NAME)
         self.mirror = Mirror()
         self.outbox.clear()
@@ -372,7 +372,7 @@ class Broker(Node):
         for order in orders:
             it = order.proposal
             change = IsrChange(TOPIC_ID, NAME.partition, it.leader_epoch, it.partition_epoch, it.isr)
-            command = AlterMovingPartitions(self.node_id, self.broker_epoch, [change])
+            command = alter_moving_partitions(self.node_id, self.broker_epoch, [change])
             self.machine.ask(command, partial(self._on_altered_partition, it))
 
     def _on_altered_partition(self, proposal: IsrProposal, results: list[AlteredPartition]) -> None:

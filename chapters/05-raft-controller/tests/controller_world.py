@@ -23,7 +23,7 @@ from replication_nodes import TOPIC_ID
 from replication_world import CODES
 from replication_world import World as PartitionWorld
 
-from minibroker.controller.moving import ElectMovingLeaders, Move, ReassignPartitions
+from minibroker.controller.moving import Move, ReassignPartitions, elect_moving_leaders
 from minibroker.metadata.commands import CreateTopics, NewTopic
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.decision import Command
@@ -319,7 +319,7 @@ class World(PartitionWorld, QuorumWatch):
         live = [it for it in self.authority.live() if it in self.authority.partition.isr]
         if live:
             chosen = live[int(fault.arguments[0]) % len(live)]
-            self._propose(ElectMovingLeaders([NAME], live=[chosen], node=NODE_CONFIG))
+            self._propose(elect_moving_leaders([NAME], live=[chosen], node=NODE_CONFIG))
 
     def _on_move(self, fault: Fault) -> None:
         if any(node.is_weak for node in self.nodes.values()) or self.newest.partition(NAME) is None:
@@ -378,7 +378,7 @@ class World(PartitionWorld, QuorumWatch):
         elif not partition.isr and set(partition.replicas) <= set(live):
             ends = {it: (self.nodes[it].mirror.last_epoch, self.nodes[it].mirror.end) for it in partition.replicas}
             best = max(ends, key=lambda it: ends[it])
-            self._propose(ElectMovingLeaders([NAME], live=[best], node=NODE_CONFIG, kind=Election.UNCLEAN))
+            self._propose(elect_moving_leaders([NAME], live=[best], node=NODE_CONFIG, kind=Election.UNCLEAN))
 
     def _create(self, live: list[int]) -> None:
         if len(live) >= 3:
@@ -428,7 +428,7 @@ class World(PartitionWorld, QuorumWatch):
         if waiting:
             return f"{waiting} wait for acks"
         replicas = [it.replica for it in self.nodes.values() if it.replica is not None]
-        offsets = {it.log_end_offset for it in replicas} | {it.high_watermark for it in replicas}
+        offsets = {it.log.log_end_offset for it in replicas} | {it.high_watermark for it in replicas}
         if len(offsets) > 1 or len(replicas) != len(partition.replicas):
             return f"{len(replicas)} logs end at {offsets}"
         if len({it.controller.image.offset for it in self.machines.values()}) > 1:

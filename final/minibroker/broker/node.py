@@ -617,17 +617,16 @@ class ClusterNode(ReplicatedNode):
         """Everything; to clients not before this node is part of its cluster."""
         Node.add_handlers(self, path)
         add = self.registry.add
-        replicas = self.replica_routes()
-        add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(replicas))
-        add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(replicas))
+        add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(self.store, self.replica))
+        add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(self.store))
         decisions = ControllerDecisions(
             self.authority, self._config, self._sessions, live=self._live, clock=monotonic_ms
         )
-        add(ApiKey.ELECT_LEADERS, decisions.elect_leaders)
-        add(ApiKey.ALTER_PARTITION, decisions.alter_partition)
+        add(ApiKey.ELECT_LEADERS, decisions.replication.elect_leaders)
+        add(ApiKey.ALTER_PARTITION, decisions.replication.alter_partition)
         add(ApiKey.BROKER_REGISTRATION, decisions.register)
         add(ApiKey.BROKER_HEARTBEAT, decisions.heartbeat)
-        add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
+        add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.replication.allocate_producer_ids)
         add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
         add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
         add(ApiKey.UNREGISTER_BROKER, decisions.unregister)

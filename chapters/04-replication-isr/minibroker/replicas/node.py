@@ -29,6 +29,7 @@ from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.identity import Identity, identify, new_id_bytes
 from minibroker.partitions.node import Node
+from minibroker.partitions.partition import ANY_NODE, LocalPartition, SoleReplica
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.registry import Answer, Call, Handler
 from minibroker.partitions.server import Tracer
@@ -38,10 +39,10 @@ from minibroker.replicas.configuring import BrokerConfigs
 from minibroker.replicas.disk import WatchedFiles
 from minibroker.replicas.fetching import Fetchers, FetchSettings, Self
 from minibroker.replicas.forwarding import Forward
-from minibroker.replicas.observer import MetadataPartition, Observer
+from minibroker.replicas.observer import Observer
 from minibroker.replicas.peers import PeerAddress, Peers, client_id_of
 from minibroker.replicas.proposing import Outbox, Proposer
-from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch, Replicas
+from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch
 from minibroker.replication.authority import RegisterReplicas
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
@@ -171,13 +172,12 @@ class ReplicatedNode(Node):
         metadata_log = self.open_metadata_log()
         self.authority = voter = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
         # Other nodes read the log of metadata like any partition.
-        self._metadata = MetadataPartition(
+        self._metadata = LocalPartition(
             METADATA,
             metadata_log,
             ProducerStates(self.files, self.data.directory_of(METADATA)),
             TopicConfig({}, self._config),
-            leader_epoch=0,
-            wake=self.waiting.wake,
+            SoleReplica(METADATA, metadata_log, leader_epoch=0, wake=self.waiting.wake, copied_by=ANY_NODE),
         )
         command = RegisterReplicas(
             broker_id=self._node_id,
@@ -291,9 +291,9 @@ class ReplicatedNode(Node):
 
     def _open_partition(
         self, name: TopicPartition, _topic_id: bytes, _image: PartitionImage, config: TopicConfig
-    ) -> Replica:
+    ) -> LocalPartition:
         # One that is opened anew takes the place of the old one.
-        replica = self._replicas[name] = open_replica(
+        partition, self._replicas[name] = open_replica(
             self.data,
             self.files,
             name,
@@ -303,7 +303,7 @@ class ReplicatedNode(Node):
             wake=self.waiting.wake,
             settings=self._settings,
         )
-        return replica
+        return partition
 
     def _on_changed(self, name: TopicPartition, _old: PartitionImage | None, new: PartitionImage | None) -> None:
         """The authority has decided something about a partition of this node."""
@@ -377,9 +377,8 @@ class ReplicatedNode(Node):
         """What chapter 03 serves, and what nodes say to each other."""
         super().add_handlers(path)
         add = self.registry.add
-        replicas = self.replica_routes()
-        add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(replicas))
-        add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(replicas))
+        add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(self.store, self.replica))
+        add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(self.store))
         decisions = Decisions(self.authority, self._config, live=self._live)
         add(ApiKey.ELECT_LEADERS, decisions.elect_leaders)
         if self.is_authority:
@@ -406,10 +405,6 @@ class ReplicatedNode(Node):
         self.registry.wrap(ApiKey.DESCRIBE_CONFIGS, configs.describe)
         for key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
             self.registry.wrap(key, configs.alter)
-
-    def replica_routes(self) -> Replicas:
-        """The replicas of this node, for handlers that need more than chapter 03's port."""
-        return _Replicas(self)
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Where another node decides, a topic that is asked for is asked for there; the client asks again."""
@@ -576,15 +571,3 @@ def _is_possible(name: str) -> bool:
     except InvalidTopicName:
         return False
     return True
-
-
-class _Replicas:
-    """The replicas of a node, for handlers that need more than chapter 03's port."""
-
-    def __init__(self, node: ReplicatedNode) -> None:
-        self._node = node
-
-    def partition(self, topic: str, index: int) -> Replica:
-        found = self._node.store.partition(topic, index)
-        assert isinstance(found, Replica)
-        return found

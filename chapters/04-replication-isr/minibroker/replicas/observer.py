@@ -16,7 +16,6 @@ from typing import TypeVar
 from minibroker.client.errors import ClientError, known_code
 from minibroker.log.batch import read_header
 from minibroker.log.errors import LogError, LogOffline
-from minibroker.log.interfaces import FileSlice
 from minibroker.metadata.authority import Listener, Proposal, removed_topics, replay
 from minibroker.metadata.commands import AllocateProducerIds, ProducerIds
 from minibroker.metadata.decision import Command
@@ -24,7 +23,6 @@ from minibroker.metadata.errors import MetadataError
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.partitions.errors import BrokerFailure
-from minibroker.partitions.partition import CONSUMER, LocalPartition, Reader
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.peers import Peers
 from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -48,14 +46,6 @@ _PATIENCE_MS = 2000
 _BACKOFF_S = 0.2
 _BYTES_MAX = 1024**2
 _NO_SESSION_EPOCH = -1
-
-
-class MetadataPartition(LocalPartition):
-    """The metadata log of the node that decides, as the others read it; what is in it is decided and flushed."""
-
-    def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches from the one that holds `offset`; handlers let only nodes come this far."""
-        return super().read(offset, bytes_max=bytes_max, reader=CONSUMER if reader.is_replica else reader)
 
 
 class Observer:
