@@ -53,13 +53,15 @@ class Write(Command[None]):
 class House:
     """The rooms of a broker. `ask` is what a client does."""
 
+    more_checkpoints: Sequence[str] = ()
+
     def __init__(
         self, files: MemoryFiles | None = None, *, fetch_bytes_max: int = 55 * 1024**2, **settings: str
     ) -> None:
         self.files = files or MemoryFiles()
         self.config = NodeConfig({name.replace("_", "."): value for name, value in settings.items()})
         self.waiting: Waiting[Response] = Waiting()
-        self.data = DataDirectory(self.files, "data")
+        self.data = DataDirectory(self.files, "data", more_checkpoints=self.more_checkpoints)
         log = self.data.open_log(METADATA, METADATA_LOG_CONFIG)
         self.authority = Voter(log, cluster_id="house", clock=lambda: NOW_MS)
         self.authority.propose(

@@ -5,6 +5,7 @@ from partitions_house import House, batch, fetch_request
 
 from minibroker.log.batch import batches, read_header
 from minibroker.log.errors import LogError
+from minibroker.partitions.partition import SoleReplica
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -144,7 +145,9 @@ def test_the_leader_epoch_of_a_request_must_be_the_partitions(house: House) -> N
     assert house.fetch("orders", current_leader_epoch=epoch).error_code == ErrorCode.NONE
     future = house.fetch("orders", current_leader_epoch=epoch + 1)
     assert future.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-    house.store.partition("orders", 0).leader_epoch = 3
+    replica = house.store.partition("orders", 0).replica
+    assert isinstance(replica, SoleReplica)
+    replica.leader_epoch = 3
     past = house.fetch("orders", current_leader_epoch=2)
     assert past.error_code == ErrorCode.FENCED_LEADER_EPOCH
     assert past.current_leader.leader_id == 1

@@ -7,14 +7,13 @@ import pytest
 from partitions_house import NOW_MS, TICKS_MS, House, batch, fetch_request
 
 from minibroker.log.batch import batches
-from minibroker.log.interfaces import FileSlice
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import Listeners
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.metadata.records import decode_record
-from minibroker.partitions.partition import LocalPartition, Reader
+from minibroker.partitions.partition import ANY_NODE, LocalPartition, Reader, SoleReplica
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.store import METADATA, Store
@@ -36,16 +35,24 @@ ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
 
 
-class Replicated(LocalPartition):
-    """A partition of another kind: nodes may read it, it remembers who did, and its records are of epochs below 100."""
+class Replicated(SoleReplica):
+    """A replica of another kind: it remembers which nodes read, and its records are of epochs below 100."""
 
-    readers: list[Reader]
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, copied_by=ANY_NODE, **named)
+        self.readers: list[Reader] = []
+        self.watermark: int | None = None
 
-    def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
+    @property
+    def high_watermark(self) -> int:
+        return super().high_watermark if self.watermark is None else self.watermark
+
+    def on_follower_read(self, reader: Reader, offset: int) -> None:
+        # As a leader does: what its only follower asks for, it has.
         self.readers.append(reader)
-        return self.log.read(offset, bytes_max=bytes_max)
+        self.watermark = offset
 
-    def _epoch_of(self, offset: int) -> int:
+    def epoch_of(self, offset: int) -> int:
         return 100 - offset
 
 
@@ -66,14 +73,17 @@ class Cluster(House):
 
     def open_partition(
         self, name: TopicPartition, topic_id: bytes, partition: PartitionImage, config: TopicConfig
-    ) -> Replicated:
+    ) -> LocalPartition:
         self.opened.append((name, topic_id))
         producers = ProducerStates(self.files, self.data.directory_of(name))
         log = self.data.open_log(name, config.log_config(), companions=[producers])
-        epoch = partition.leader_epoch
-        opened = Replicated(name, log, producers, config, leader_epoch=epoch, wake=self.waiting.wake)
-        opened.readers = []
-        return opened
+        replica = Replicated(name, log, leader_epoch=partition.leader_epoch, wake=self.waiting.wake)
+        return LocalPartition(name, log, producers, config, replica)
+
+    def replica(self, name: TopicPartition) -> Replicated:
+        found = self.store.partition(*name).replica
+        assert isinstance(found, Replicated)
+        return found
 
     def partition_image(self, name: TopicPartition) -> PartitionImage:
         found = self.authority.image.partition(name)
@@ -94,7 +104,7 @@ def cluster() -> Cluster:
 def test_a_store_opens_partitions_of_the_kind_that_it_is_given(cluster: Cluster) -> None:
     topic_id = cluster.authority.image.topics["orders"].topic_id
     assert cluster.opened == [(ORDERS_0, topic_id), (ORDERS_1, topic_id)]
-    assert isinstance(cluster.store.partition("orders", 1), Replicated)
+    assert isinstance(cluster.store.partition("orders", 1).replica, Replicated)
     assert cluster.told == [(name, None, cluster.partition_image(name)) for name in (ORDERS_0, ORDERS_1)]
 
 
@@ -171,10 +181,8 @@ def test_a_replica_says_who_it_is_where_its_log_starts_and_when(cluster: Cluster
         request.topics[0].topic = ""
         request.topics[0].topic_id = cluster.authority.image.topics["orders"].topic_id
     cluster.ask(request, version)
-    partition = cluster.store.partition("orders", 0)
-    assert isinstance(partition, Replicated)
     replica_epoch = 9 if version >= 15 else -1
-    assert partition.readers == [Reader(2, replica_epoch, log_start_offset=3, now_ms=TICKS_MS)]
+    assert cluster.replica(ORDERS_0).readers == [Reader(2, replica_epoch, log_start_offset=3, now_ms=TICKS_MS)]
 
 
 def test_a_replica_that_waits_says_so_when_it_is_tried_again(cluster: Cluster) -> None:
@@ -182,36 +190,18 @@ def test_a_replica_that_waits_says_so_when_it_is_tried_again(cluster: Cluster) -
     answers = cluster.wait_for(by_replica(12, min_bytes=1, max_wait_ms=500), 12)
     cluster.produce("orders", batch(b"a"))
     cluster.waiting.settle()
-    partition = cluster.store.partition("orders", 0)
-    assert isinstance(partition, Replicated)
-    assert [reader.is_again for reader in partition.readers] == [False, True]
+    assert [reader.is_again for reader in cluster.replica(ORDERS_0).readers] == [False, True]
     assert len(answers) == 1
 
 
-def test_a_consumer_has_no_log_of_its_own(cluster: Cluster) -> None:
+def test_a_consumer_is_no_follower(cluster: Cluster) -> None:
     cluster.fetch("orders", isolation_level=1)
-    partition = cluster.store.partition("orders", 0)
-    assert isinstance(partition, Replicated)
-    assert partition.readers == [Reader(is_committed_only=True, now_ms=TICKS_MS)]
+    assert cluster.replica(ORDERS_0).readers == []
 
 
 def test_a_fetch_tells_the_watermark_that_it_has_moved_itself(cluster: Cluster) -> None:
-    class Watermarked(Replicated):
-        """As a leader: what its only follower asks for, it has."""
-
-        watermark = 0
-
-        @property
-        def high_watermark(self) -> int:
-            return self.watermark
-
-        def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-            self.watermark = offset
-            return super().read(offset, bytes_max=bytes_max, reader=reader)
-
     for value in (b"a", b"b"):
         cluster.produce("orders", batch(value))
-    cluster.store.partition("orders", 0).__class__ = Watermarked
     (answer,) = cluster.ask(by_replica(12, offset=1), 12).responses[0].partitions
     assert (answer.high_watermark, answer.error_code) == (1, ErrorCode.NONE)
 
@@ -284,7 +274,7 @@ def test_what_is_appended_knows_the_epoch_in_which_the_leader_wrote_or_found_it(
     partition = cluster.store.partition("orders", 0)
     sent = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
     assert partition.append(memoryview(bytearray(sent)), acks=-1, now_ms=NOW_MS).leader_epoch == 0
-    partition.leader_epoch = 5
+    cluster.replica(ORDERS_0).leader_epoch = 5
     again = partition.append(memoryview(bytearray(sent)), acks=-1, now_ms=NOW_MS)
     assert (again.base_offset, again.leader_epoch) == (0, 5)
 

@@ -247,8 +247,8 @@ class PartitionWatch(ClusterWorld):
         if node.is_diminished or node.replica is None or leader.replica is None or leader.replica.leading is None:
             return
         start = leader.replica.leading.epoch_start_offset
-        if leader.replica.leader_epoch == self.partition.leader_epoch and node.replica.log_end_offset < start:
-            facts = f"its log ends at {node.replica.log_end_offset}, the leader's epoch began at {start}"
+        if leader.replica.leader_epoch == self.partition.leader_epoch and node.replica.log.log_end_offset < start:
+            facts = f"its log ends at {node.replica.log.log_end_offset}, the leader's epoch began at {start}"
             raise Violation(13, f"{node.name} joins: {facts}")
         missing = self.committed.missing(node.mirror, node.started_at)
         if missing is not None:
@@ -348,7 +348,7 @@ class PartitionWatch(ClusterWorld):
         if waiting:
             return f"{waiting} wait for acks"
         replicas = {node.node_id: node.replica for node in self.nodes.values() if node.replica is not None}
-        ends = {node_id: replica.log_end_offset for node_id, replica in replicas.items()}
+        ends = {node_id: replica.log.log_end_offset for node_id, replica in replicas.items()}
         marks = {node_id: replica.high_watermark for node_id, replica in replicas.items()}
         if len({*ends.values(), *marks.values()}) > 1 or len(replicas) != len(it.replicas):
             return f"logs end at {ends}, high watermarks are {marks}"
@@ -367,7 +367,7 @@ class PartitionWatch(ClusterWorld):
             if logs[name] != logs[first]:
                 differing = sorted(set(logs[name]) ^ set(logs[first]))
                 raise Violation(11, f"{first} and {name} differ from {start} on: {differing[:4]}")
-        leader = self.nodes[self.partition.leader].replica
+        leader = self.nodes[self.partition.leader].local
         assert leader is not None
         log: dict[int, Value] = {}
         offset = leader.log_start_offset

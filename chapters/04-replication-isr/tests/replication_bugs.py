@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from replication_stage import Stage
 from replication_world import World
@@ -20,7 +21,7 @@ from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import Appended, EpochEnd, LocalPartition, Reader
 from minibroker.partitions.producers import ProducerStates
 from minibroker.replication import authority, replica
-from minibroker.replication.authority import IsrChange, RegisterReplicas
+from minibroker.replication.authority import IsrChange
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.follower import Fetched
 from minibroker.replication.leader import Altered, IsrProposal, Leadership
@@ -62,7 +63,7 @@ def _unknown_is_everything(self: Leadership, log_end_offset: int, *, min_insync_
 
 
 def _lead_with_all(self: Replica, image: PartitionImage, broker_epochs: Mapping[int, int], now_ms: int) -> None:
-    self._high_watermark = self.log.log_end_offset
+    self.high_watermark = self.log.log_end_offset
     _LEAD(self, image, broker_epochs, now_ms)
 
 
@@ -74,7 +75,7 @@ _LEAD = Replica._lead
 
 def _follow_from_watermark(self: Replica, image: PartitionImage) -> None:
     _FOLLOW(self, image)
-    self._cut(self._high_watermark)
+    self._cut(self.high_watermark)
 
 
 _FOLLOW = Replica._follow
@@ -92,9 +93,8 @@ def _keep_all(self: EpochCache, offset: int) -> None:
     pass
 
 
-def _any_epoch(self: Replica, current_leader_epoch: int = -1) -> None:
-    if self.leading is None:
-        raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another one leads")
+def _any_epoch(self: LocalPartition, current_leader_epoch: int = -1) -> None:
+    self.replica.check_leading()
 
 
 # The in-sync set, and who may speak -----------------------------------------------------------------------------------
@@ -135,11 +135,11 @@ def _check_members_of_any_life(image: Image, partition: PartitionImage, change: 
 _CHECK_MEMBERS = authority._check_members
 
 
-def _change_as_if_whole(self: RegisterReplicas, *arguments: Any, has_all: bool) -> Any:
-    return _CHANGE(self, *arguments, has_all=True)
+def _change_as_if_whole(*arguments: Any) -> Any:
+    return _CHANGE(*arguments[:-1], True)  # type: ignore[call-arg]
 
 
-_CHANGE = RegisterReplicas._change
+_CHANGE = authority.change_on_return
 
 
 # Idempotence ----------------------------------------------------------------------------------------------------------
@@ -156,11 +156,8 @@ _CHECK: Callable[[ProducerStates, Any], Any] = ProducerStates.check
 
 
 def _forget_producers(self: Replica, fetched: Fetched) -> bool:
-    self.producers.on_append = lambda *_arguments: None  # type: ignore[method-assign]
-    try:
+    with patch.object(ProducerStates, "on_append", lambda *_arguments: None):
         return _ON_FETCHED(self, fetched)
-    finally:
-        del self.producers.on_append
 
 
 _ON_FETCHED = Replica.on_fetched
@@ -203,10 +200,10 @@ BUGS = (
         "two failovers, one comparison (KIP-279)", (replica, "common_end", _end_of_leaders_epoch), seed=99, invariant=0
     ),
     _bug("epochs stay when records are cut off", (EpochCache, "truncate_end", _keep_all), seed=19, invariant=0),
-    _shown("fetches name no epoch (KIP-320)", (Replica, "check_leader", _any_epoch), by="kip-320-fenced-fetch"),
+    _shown("fetches name no epoch (KIP-320)", (LocalPartition, "check_leader", _any_epoch), by="kip-320-fenced-fetch"),
     _bug(
         "in sync after an unclean stop (KIP-966)",
-        (RegisterReplicas, "_change", _change_as_if_whole),
+        (authority, "change_on_return", _change_as_if_whole),
         seed=9,
         invariant=1,
     ),

@@ -34,7 +34,7 @@ from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import CONSUMER, Appended
+from minibroker.partitions.partition import CONSUMER, Appended, LocalPartition
 from minibroker.partitions.store import METADATA
 from minibroker.replication.authority import Election, ElectLeaders
 from minibroker.replication.follower import Position
@@ -177,6 +177,7 @@ class Node(Host):
         super().__init__(world, node_id)
         self.config = config
         self.replica: Replica | None = None
+        self.local: LocalPartition | None = None
         self.mirror = Mirror()
         self.is_diminished = False
         """Whether its power was cut, and the authority does not know yet."""
@@ -205,7 +206,7 @@ class Node(Host):
         mirror = Mirror()
         data = WatchedDirectory(self.disk, mirror)
         names = self.disk.list(data.directory_of(NAME))
-        replica = open_replica(
+        local, replica = open_replica(
             data,
             self.disk,
             NAME,
@@ -215,11 +216,11 @@ class Node(Host):
             wake=self._wake,
             settings=ReplicaSettings(lag_ms_max=self.world.lag_ms_max),
         )
-        self.data, self.mirror, self.replica = data, mirror, replica
-        if any(name.endswith(".snapshot") for name in names) and replica.producers.producers:
+        self.data, self.mirror, self.local, self.replica = data, mirror, local, replica
+        if any(name.endswith(".snapshot") for name in names) and local.producers.producers:
             self.world.states.reach("producers restored from a snapshot")
         self._seen = (-1, -1, replica.high_watermark)
-        self._start_seen = replica.log_start_offset
+        self._start_seen = replica.log.log_start_offset
 
     def cut_power(self) -> None:
         super().cut_power()
@@ -298,17 +299,17 @@ class Node(Host):
 
     def on_fetch(self, replica_id: int, request: Fetch, reply: Reply) -> None:
         """Answer a follower, or let it wait for records."""
-        replica, now_ms = self.replica, self.process.now_ms
-        if replica is None:
+        replica, local, now_ms = self.replica, self.local, self.process.now_ms
+        if replica is None or local is None:
             return
         if request.position.is_lost:
             if replica.leading is not None:
-                reply(Start(replica.log_start_offset))
+                reply(Start(replica.log.log_start_offset))
             return
 
         def attempt(*, is_last: bool = False, is_again: bool = True) -> bool:
             fetched = answer_fetch(
-                replica,
+                local,
                 request.position,
                 replica_id=replica_id,
                 replica_epoch=request.broker_epoch,
@@ -336,28 +337,28 @@ class Node(Host):
             reply(self._on_epoch(request))
 
     def _on_produce(self, request: Produce, reply: Reply) -> None:
-        replica = self.replica
-        if replica is None:
+        local = self.local
+        if local is None:
             reply(Produced(request.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        end, batch = replica.log_end_offset, memoryview(bytearray(request.batch))
+        end, batch = local.log_end_offset, memoryview(bytearray(request.batch))
         try:
-            appended = replica.append(batch, acks=request.acks, now_ms=self.process.now_ms)
+            appended = local.append(batch, acks=request.acks, now_ms=self.process.now_ms)
         except Refused as refused:
             self.world.reach_code(refused.code)
             reply(Produced(request.number, refused.code))
             return
-        if replica.log_end_offset == end:
+        if local.log_end_offset == end:
             self.world.states.reach("duplicate answered")
         else:
             self.world.written[request.label] = appended.base_offset
-        attempt = partial(self._answer_produce, replica, request, appended, reply)
+        attempt = partial(self._answer_produce, local, request, appended, reply)
         if not attempt():
             timed_out = Produced(request.number, ErrorCode.REQUEST_TIMED_OUT)
             self.wait(attempt, PRODUCE_TIMEOUT_MS, lambda: reply(timed_out))
 
-    def _answer_produce(self, replica: Replica, request: Produce, appended: Appended, reply: Reply) -> bool:
-        verdict = replica.verdict(appended, acks=request.acks)
+    def _answer_produce(self, local: LocalPartition, request: Produce, appended: Appended, reply: Reply) -> bool:
+        verdict = local.verdict(appended, acks=request.acks)
         if verdict is None:
             return False
         self.world.reach_code(verdict)
@@ -365,22 +366,22 @@ class Node(Host):
         return True
 
     def _on_consume(self, request: Consume) -> Consumed:
-        replica = self.replica
-        if replica is None:
+        replica, local = self.replica, self.local
+        if replica is None or local is None:
             return Consumed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         try:
-            replica.check_leader(request.leader_epoch)
-            found = replica.read(request.offset, bytes_max=4000, reader=CONSUMER)
+            local.check_leader(request.leader_epoch)
+            found = local.read(request.offset, bytes_max=4000, reader=CONSUMER)
         except Refused as refused:
-            start = replica.log_start_offset if replica.leading is not None else NO_OFFSET
+            start = local.log_start_offset if replica.leading is not None else NO_OFFSET
             return Consumed(refused.code, log_start_offset=start)
-        return Consumed(ErrorCode.NONE, found.read(), replica.log_start_offset)
+        return Consumed(ErrorCode.NONE, found.read(), local.log_start_offset)
 
     def _on_epoch(self, request: AskEpoch) -> ToldEpoch:
-        if self.replica is None:
+        if self.replica is None or self.local is None:
             return ToldEpoch(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         try:
-            self.replica.check_leader(request.leader_epoch)
+            self.local.check_leader(request.leader_epoch)
         except Refused as refused:
             return ToldEpoch(refused.code)
         return ToldEpoch(ErrorCode.NONE, self.replica.end_of_epoch(request.epoch))
@@ -497,7 +498,7 @@ class Node(Host):
 
     @property
     def started_at(self) -> int:
-        return self.replica.log_start_offset if self.replica is not None else 0
+        return self.replica.log.log_start_offset if self.replica is not None else 0
 
     def _tell(self, replica: Replica) -> None:
         """Let the trace know of another role, and of another watermark."""

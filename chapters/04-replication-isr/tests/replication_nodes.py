@@ -14,13 +14,13 @@ from minibroker.metadata.commands import CreateTopics, NewTopic
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Endpoint, Image, PartitionImage
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import Reader
+from minibroker.partitions.partition import LocalPartition, Reader
 from minibroker.partitions.store import METADATA
 from minibroker.replication.authority import AlterPartitions, IsrChange, RegisterReplicas
 from minibroker.replication.follower import Fetched, Position
 from minibroker.replication.leader import Altered, IsrProposal
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
-from minibroker.replication.replica import AlterIsr, Replica, ReplicaSettings
+from minibroker.replication.replica import AlterIsr, LeadershipListener, ReplicaSettings
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.directory import DataDirectory
 
@@ -91,12 +91,14 @@ class ReplicaNode:
         files: MemoryFiles | None = None,
         settings: ReplicaSettings | None = None,
         wake: Callable[[Hashable], None] = lambda _key: None,
+        listeners: Sequence[LeadershipListener] = (),
     ) -> None:
         self.node_id = node_id
         self.config = config
         self.files = files or MemoryFiles()
         self.settings = settings or ReplicaSettings()
         self.wake = wake
+        self.listeners = listeners
         self.outbox: list[AlterIsr] = []
         self.broker_epoch = -1
         self.open()
@@ -105,7 +107,7 @@ class ReplicaNode:
         """Start the process: read what the disk holds."""
         self.outbox = []
         self.data = DataDirectory(self.files, "data", more_checkpoints=[HIGH_WATERMARKS])
-        self.replica: Replica = open_replica(
+        self.local, self.replica = open_replica(
             self.data,
             self.files,
             NAME,
@@ -114,12 +116,13 @@ class ReplicaNode:
             outbox=self.outbox,
             wake=self.wake,
             settings=self.settings,
+            listeners=self.listeners,
         )
 
     def fetch(self, leader: "ReplicaNode", position: Position, now_ms: int, *, bytes_max: int = 1 << 20) -> Fetched:
         """What the leader answers to a position, as chapter 03's handler of Fetch puts it together."""
         return answer_fetch(
-            leader.replica,
+            leader.local,
             position,
             replica_id=self.node_id,
             replica_epoch=self.broker_epoch,
@@ -129,7 +132,7 @@ class ReplicaNode:
 
 
 def answer_fetch(
-    leader: Replica,
+    leader: LocalPartition,
     position: Position,
     *,
     replica_id: int,

@@ -108,13 +108,13 @@ class Stage(scenario.Stage):
         )
         node_id, acks = int(options["at"]), ACKS_ALL if options["acks"] == "all" else int(options["acks"])
         replica = self.nodes[node_id].replica
-        end = replica.log_end_offset
+        end = replica.log.log_end_offset
         try:
-            appended = replica.append(memoryview(batch), acks=acks, now_ms=self.now_ms)
+            appended = self.nodes[node_id].local.append(memoryview(batch), acks=acks, now_ms=self.now_ms)
         except Refused as refused:
             return [f"refused: {refused.code.name}: {refused.message}"]
         self.produced.append(_Produced(" ".join(values), node_id, replica, appended, acks))
-        what = "appended at" if replica.log_end_offset > end else "was there already, at"
+        what = "appended at" if replica.log.log_end_offset > end else "was there already, at"
         return [f"{what} {appended.base_offset}: {self._verdict(self.produced[-1])}"]
 
     def after_step(self) -> None:
@@ -142,7 +142,7 @@ class Stage(scenario.Stage):
         asks = f"asks {position.leader} for {position.fetch_offset}, its last epoch is {position.last_fetched_epoch}"
         if position.leader not in self.up:
             return [asks, "no answer"]
-        leader = self.nodes[position.leader].replica
+        leader = self.nodes[position.leader].local
         if position.is_lost:
             node.replica.on_start(position, leader.log_start_offset)
             return [f"asks {position.leader} where its log starts: {leader.log_start_offset}", self._log(node)]
@@ -217,16 +217,16 @@ class Stage(scenario.Stage):
         return []
 
     def on_delete(self, word: str, offset: str) -> list[str]:
-        start = self.nodes[int(word)].replica.delete_records(int(offset))
+        start = self.nodes[int(word)].local.delete_records(int(offset))
         return [f"the log starts with {start}"]
 
     def on_consume(self, word: str, *options: str) -> list[str]:
         replica = self.nodes[int(word)].replica
         try:
-            replica.check_leader()
+            self.nodes[int(word)].local.check_leader()
         except Refused as refused:
             return [f"refused: {refused.code.name}"]
-        first = int(options[1]) if options else replica.log_start_offset
+        first = int(options[1]) if options else replica.log.log_start_offset
         read = [it for it in contents(replica, replica.high_watermark) if it[0] >= first]
         return [shown(read) or "nothing"]
 
@@ -252,7 +252,7 @@ class Stage(scenario.Stage):
 
     def _log(self, node: ReplicaNode) -> str:
         replica = node.replica
-        start = f"{replica.log_start_offset}: " if replica.log_start_offset else ""
+        start = f"{replica.log.log_start_offset}: " if replica.log.log_start_offset else ""
         return f"{node.node_id} has {shown_log(contents(replica), replica.high_watermark, start)}"
 
 

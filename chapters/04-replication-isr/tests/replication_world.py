@@ -190,12 +190,13 @@ class World(PartitionWatch):
             node.process.run(partial(self._delete, node, int(fault.arguments[0])))
 
     def _delete(self, node: Node, number: int) -> None:
-        replica = node.replica
+        replica, local = node.replica, node.local
         assert replica is not None
+        assert local is not None
         if replica.leading is not None:
-            span = replica.high_watermark - replica.log_start_offset
+            span = replica.high_watermark - replica.log.log_start_offset
             try:
-                replica.delete_records(replica.log_start_offset + number % (span + 1))
+                local.delete_records(replica.log.log_start_offset + number % (span + 1))
             except Refused as refused:
                 self.trace.happened(node.name, NOTE, refused.message)
 

@@ -109,7 +109,7 @@ def replica(node: ReplicatedNode, name: TopicPartition) -> Replica:
 def append(node: ReplicatedNode, name: TopicPartition, value: bytes) -> None:
     builder = BatchBuilder()
     builder.append(timestamp=0, key=None, value=value)
-    replica(node, name).append(memoryview(builder.build()), acks=1, now_ms=0)
+    node.node.partitions.store.partition(*name).append(memoryview(builder.build()), acks=1, now_ms=0)
     node.waiting.wake(name)
     node.waiting.settle()
 

@@ -15,11 +15,11 @@ from minibroker.metadata.image import Image
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.list_offsets import LATEST, ListOffsets
 from minibroker.partitions.logs import DeleteRecords
+from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.registry import Deferred, Registry, Reply
 from minibroker.partitions.routes import Leader, Serve
 from minibroker.partitions.waiting import Waiting
 from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch
-from minibroker.replication.replica import Replica
 from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest
 from minibroker.replication.tables.alter_partition import (
     AlterPartitionRequest,
@@ -57,10 +57,10 @@ class One:
         self._stage = stage
         self._node_id = node_id
 
-    def partition(self, topic: str, index: int) -> Replica:
+    def partition(self, topic: str, index: int) -> LocalPartition:
         if (topic, index) != ("orders", 0):
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{index}")
-        return self._stage.nodes[self._node_id].replica
+        return self._stage.nodes[self._node_id].local
 
     def topic_name(self, topic_id: bytes) -> str:
         return "orders"
@@ -77,7 +77,9 @@ class Broker:
         self.registry = Registry()
         stage.nodes[node_id].replica._wake = self.waiting.wake
         routes = One(stage, node_id)
-        self.registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(routes))
+        self.registry.add(
+            ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(routes, lambda _name: stage.nodes[node_id].replica)
+        )
         self.registry.add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(routes))
         self.registry.add(ApiKey.LIST_OFFSETS, ListOffsets(routes))
         self.registry.add(ApiKey.DELETE_RECORDS, DeleteRecords(routes))

@@ -84,7 +84,7 @@ class History:
         replica = self.nodes[node_id].replica
         if replica.leading is not None:
             values = [f"{node_id}-{self.count + number}".encode() for number in range(count)]
-            replica.append(memoryview(batch_of(*values)), acks=1, now_ms=0)
+            self.nodes[node_id].local.append(memoryview(batch_of(*values)), acks=1, now_ms=0)
             self.count += count
 
     def fetch(self, node_id: int, batches: int = 1) -> bool:
@@ -138,10 +138,10 @@ def test_whatever_two_logs_have_gone_through_they_are_cut_to_what_they_have_in_c
     while history.fetch(follower):
         rounds -= 1
         assert rounds > 0, "it does not end"
-        assert ours.log_end_offset >= expected, "it has gone back too far"
+        assert ours.log.log_end_offset >= expected, "it has gone back too far"
     assert [it for it in contents(ours) if it in before] == before[:expected]
     # Then nothing but copying is left.
-    while ours.log_end_offset < theirs.log_end_offset:
+    while ours.log.log_end_offset < theirs.log.log_end_offset:
         assert not history.fetch(follower)
     assert contents(ours) == contents(theirs)
-    assert ours.epochs.entries == [it for it in theirs.epochs.entries if it.start_offset < theirs.log_end_offset]
+    assert ours.epochs.entries == [it for it in theirs.epochs.entries if it.start_offset < theirs.log.log_end_offset]

@@ -19,7 +19,7 @@ def leader(*values: bytes, **producer: int) -> ReplicaNode:
     node.replica.on_partition(ALONE, {}, 0)
     for number, value in enumerate(values):
         sequence = {"sequence": number} if producer else {}
-        node.replica.append(memoryview(batch_of(value, **producer, **sequence)), acks=ACKS_ALL, now_ms=0)
+        node.local.append(memoryview(batch_of(value, **producer, **sequence)), acks=ACKS_ALL, now_ms=0)
     return node
 
 
@@ -40,7 +40,7 @@ def test_a_replica_comes_back_with_its_log_its_epochs_and_its_producers() -> Non
     kill(node)
     assert contents(node.replica) == [(0, 4, b"a"), (1, 4, b"b")]
     assert node.replica.epochs.entries == [(4, 0)]
-    assert node.replica.producers.producers[7].last_sequence == 1
+    assert node.local.producers.producers[7].last_sequence == 1
 
 
 @pytest.mark.parametrize(("remembered", "expected"), [(None, 0), (0, 0), (2, 2), (3, 3), (9, 3)])
@@ -56,9 +56,9 @@ def test_the_watermark_is_what_was_remembered_as_far_as_the_log_goes(remembered:
 def test_the_watermark_is_not_before_the_start_of_the_log() -> None:
     node = leader(b"a", b"b", b"c")
     node.data.remember(HIGH_WATERMARKS, NAME, 1, is_urgent=True)
-    node.replica.delete_records(2)
+    node.local.delete_records(2)
     kill(node)
-    assert (node.replica.log_start_offset, node.replica.high_watermark) == (2, 2)
+    assert (node.replica.log.log_start_offset, node.replica.high_watermark) == (2, 2)
 
 
 def test_until_it_is_told_a_replica_has_no_role() -> None:
@@ -76,6 +76,6 @@ def test_after_a_power_cut_epochs_and_watermark_fit_what_is_left_of_the_log(seed
     node.files.crash(Random(seed))
     node.open()
     replica = node.replica
-    assert replica.log_start_offset <= replica.high_watermark <= replica.log_end_offset
-    assert [epoch for _offset, epoch, _value in contents(replica)] == [4] * replica.log_end_offset
-    assert replica.epochs.entries == ([(4, 0)] if replica.log_end_offset else [])
+    assert replica.log.log_start_offset <= replica.high_watermark <= replica.log.log_end_offset
+    assert [epoch for _offset, epoch, _value in contents(replica)] == [4] * replica.log.log_end_offset
+    assert replica.epochs.entries == ([(4, 0)] if replica.log.log_end_offset else [])

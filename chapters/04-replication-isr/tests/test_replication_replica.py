@@ -15,10 +15,11 @@ from minibroker.log.errors import LogOffline
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import NO_LEADER, PartitionImage
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import ACKS_ALL, CONSUMER, Appended, EpochEnd, Found, Reader
+from minibroker.partitions.partition import ACKS_ALL, CONSUMER, Appended, EpochEnd, Found, LocalPartition, Reader
 from minibroker.replication.follower import Fetched, Position
 from minibroker.replication.leader import PROPOSAL_RETRY_MS, Altered
 from minibroker.replication.replica import Replica
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
 
@@ -38,9 +39,12 @@ class Play:
     def __getitem__(self, node_id: int) -> Replica:
         return self.node(node_id).replica
 
+    def local(self, node_id: int) -> LocalPartition:
+        return self.node(node_id).local
 
-def append(replica: Replica, *values: bytes, acks: int = ACKS_ALL, **producer: int) -> Appended:
-    return replica.append(memoryview(batch_of(*values or (b"v",), **producer)), acks=acks, now_ms=0)
+
+def append(partition: LocalPartition, *values: bytes, acks: int = ACKS_ALL, **producer: int) -> Appended:
+    return partition.append(memoryview(batch_of(*values or (b"v",), **producer)), acks=acks, now_ms=0)
 
 
 def verdict(replica: Replica, appended: Appended, acks: int = ACKS_ALL) -> ErrorCode | None:
@@ -54,8 +58,8 @@ def refused(call: object, *arguments: object, **named: object) -> ErrorCode:
     return error.value.code
 
 
-def values_read(replica: Replica, offset: int, reader: Reader = CONSUMER) -> list[bytes | None]:
-    found = replica.read(offset, bytes_max=1 << 20, reader=reader).read()
+def values_read(partition: LocalPartition, offset: int, reader: Reader = CONSUMER) -> list[bytes | None]:
+    found = partition.read(offset, bytes_max=1 << 20, reader=reader).read()
     return [record.value for batch in batches(found) for record in batch.records()]
 
 
@@ -64,7 +68,7 @@ def values_read(replica: Replica, offset: int, reader: Reader = CONSUMER) -> lis
 
 def test_a_batch_is_acknowledged_when_every_replica_in_sync_has_it() -> None:
     play = Play("nodes 1 2 3")
-    appended = append(play[1])
+    appended = append(play.local(1))
     assert verdict(play[1], appended) is None
     play("fetch 2", "fetch 2", "fetch 3")
     assert verdict(play[1], appended) is None
@@ -75,17 +79,17 @@ def test_a_batch_is_acknowledged_when_every_replica_in_sync_has_it() -> None:
 @pytest.mark.parametrize("acks", [0, 1])
 def test_who_asks_for_less_need_not_wait(acks: int) -> None:
     play = Play("nodes 1 2")
-    assert verdict(play[1], append(play[1], acks=acks), acks) is ErrorCode.NONE
+    assert verdict(play[1], append(play.local(1), acks=acks), acks) is ErrorCode.NONE
 
 
 def test_a_leader_that_is_the_only_one_in_sync_acknowledges_at_once() -> None:
     play = Play("nodes 1")
-    assert verdict(play[1], append(play[1])) is ErrorCode.NONE
+    assert verdict(play[1], append(play.local(1))) is ErrorCode.NONE
 
 
 def test_a_leader_that_was_deposed_acknowledges_nothing() -> None:
     play = Play("nodes 1 2")
-    appended = append(play[1])
+    appended = append(play.local(1))
     play("elect 2", "tell 1")
     assert verdict(play[1], appended) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -93,7 +97,7 @@ def test_a_leader_that_was_deposed_acknowledges_nothing() -> None:
 def test_a_leader_that_was_deposed_and_leads_again_acknowledges_nothing_of_before() -> None:
     """The log may have been cut meanwhile: at that offset another record is replicated now."""
     play = Play("nodes 1 2")
-    lost = append(play[1], b"lost")
+    lost = append(play.local(1), b"lost")
     play("elect 2", "tell", "produce other", "fetch 1", "fetch 1", "elect 1", "tell", "fetch 2")
     assert contents(play[1]) == [(0, 1, b"other")]
     assert play[1].high_watermark >= lost.next_offset
@@ -102,7 +106,7 @@ def test_a_leader_that_was_deposed_and_leads_again_acknowledges_nothing_of_befor
 
 def test_a_leader_that_leads_on_in_a_new_epoch_acknowledges_what_it_has_kept() -> None:
     play = Play("nodes 1 2")
-    appended = append(play[1])
+    appended = append(play.local(1))
     play("elect 2", "elect 1", "tell 1")
     assert play[1].leader_epoch == 2
     assert verdict(play[1], appended) is None
@@ -113,10 +117,10 @@ def test_a_leader_that_leads_on_in_a_new_epoch_acknowledges_what_it_has_kept() -
 def test_a_duplicate_waits_for_the_watermark_like_the_first_time() -> None:
     """Or a producer that asks twice would be told that a batch is safe which is not."""
     play = Play("nodes 1 2")
-    first = append(play[1], producer_id=7, sequence=0)
-    again = append(play[1], producer_id=7, sequence=0)
+    first = append(play.local(1), producer_id=7, sequence=0)
+    again = append(play.local(1), producer_id=7, sequence=0)
     assert (again.base_offset, again.next_offset) == (first.base_offset, first.next_offset)
-    assert play[1].log_end_offset == 1
+    assert play[1].log.log_end_offset == 1
     assert verdict(play[1], again) is None
     play("fetch 2", "fetch 2")
     assert verdict(play[1], again) is ErrorCode.NONE
@@ -124,7 +128,7 @@ def test_a_duplicate_waits_for_the_watermark_like_the_first_time() -> None:
 
 def test_a_duplicate_found_by_the_next_leader_is_its_own_to_promise() -> None:
     play = Play("nodes 1 2", "produce a as 7:0", "fetch 2", "elect 2", "tell")
-    again = append(play[2], b"a", producer_id=7, sequence=0)
+    again = append(play.local(2), b"a", producer_id=7, sequence=0)
     assert (again.base_offset, again.leader_epoch) == (0, 1)
     assert verdict(play[2], again) is None
     play("fetch 1")
@@ -137,31 +141,31 @@ def test_a_duplicate_found_by_the_next_leader_is_its_own_to_promise() -> None:
 def test_with_too_few_in_sync_a_batch_is_refused_before_it_is_written() -> None:
     play = Play("nodes 1 2 3 min.insync.replicas=2", "produce a", "tick 31000", "alter 1")
     assert play.stage.authority.partition.isr == (1,)
-    assert refused(append, play[1]) is ErrorCode.NOT_ENOUGH_REPLICAS
-    assert play[1].log_end_offset == 1
+    assert refused(append, play.local(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert play[1].log.log_end_offset == 1
 
 
 def test_a_producer_that_does_not_ask_for_all_may_write_nevertheless_and_nobody_sees_it() -> None:
     """KIP-966: the watermark waits."""
     play = Play("nodes 1 2 min.insync.replicas=2", "produce a", "tick 31000", "alter 1")
-    append(play[1], b"b", acks=1)
-    assert (play[1].log_end_offset, play[1].high_watermark) == (2, 0)
-    assert values_read(play[1], 0) == []
+    append(play.local(1), b"b", acks=1)
+    assert (play[1].log.log_end_offset, play[1].high_watermark) == (2, 0)
+    assert values_read(play.local(1), 0) == []
 
 
 def test_if_they_become_too_few_after_it_was_written_the_producer_is_told_that() -> None:
     play = Play("nodes 1 2 min.insync.replicas=2")
-    appended = append(play[1])
+    appended = append(play.local(1))
     play("fetch 2", "fetch 2")
     assert verdict(play[1], appended) is ErrorCode.NONE
-    append(play[1], b"more", acks=1)
+    append(play.local(1), b"more", acks=1)
     play("tick 31000", "alter 1")
     assert verdict(play[1], appended) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 def test_a_partition_with_fewer_replicas_than_must_be_in_sync_makes_do() -> None:
     play = Play("nodes 1 2 min.insync.replicas=3")
-    appended = append(play[1])
+    appended = append(play.local(1))
     play("fetch 2", "fetch 2")
     assert verdict(play[1], appended) is ErrorCode.NONE
 
@@ -171,56 +175,56 @@ def test_a_partition_with_fewer_replicas_than_must_be_in_sync_makes_do() -> None
 
 def test_a_consumer_reads_to_the_watermark_and_a_follower_to_the_end() -> None:
     play = Play("nodes 1 2", "produce a", "fetch 2", "fetch 2", "produce b")
-    assert values_read(play[1], 0) == [b"a"]
-    assert values_read(play[1], 1) == []
-    assert values_read(play[1], 0, Reader(2, play.node(2).broker_epoch)) == [b"a", b"b"]
-    assert (play[1].high_watermark, play[1].last_stable_offset, play[1].log_end_offset) == (1, 1, 2)
+    assert values_read(play.local(1), 0) == [b"a"]
+    assert values_read(play.local(1), 1) == []
+    assert values_read(play.local(1), 0, Reader(2, play.node(2).broker_epoch)) == [b"a", b"b"]
+    assert (play[1].high_watermark, play.local(1).last_stable_offset, play[1].log.log_end_offset) == (1, 1, 2)
 
 
 def test_a_time_leads_to_no_record_that_is_not_replicated() -> None:
     play = Play("nodes 1 2", "produce a", "fetch 2", "fetch 2")
     builder = BatchBuilder()
     builder.append(timestamp=500, key=None, value=b"b")
-    play[1].append(memoryview(builder.build()), acks=1, now_ms=0)
-    assert play[1].find_time(400, reader=CONSUMER) == Found()
-    assert play[1].find_max_timestamp(reader=CONSUMER) == Found()
+    play.local(1).append(memoryview(builder.build()), acks=1, now_ms=0)
+    assert play.local(1).find_time(400, reader=CONSUMER) == Found()
+    assert play.local(1).find_max_timestamp(reader=CONSUMER) == Found()
     play("fetch 2", "fetch 2")
-    assert play[1].find_time(400, reader=CONSUMER) == Found(1, 500, 0)
-    assert play[1].find_max_timestamp(reader=CONSUMER) == Found(1, 500, 0)
+    assert play.local(1).find_time(400, reader=CONSUMER) == Found(1, 500, 0)
+    assert play.local(1).find_max_timestamp(reader=CONSUMER) == Found(1, 500, 0)
 
 
 def test_an_offset_is_found_with_the_epoch_of_its_record() -> None:
     """KIP-320: a consumer checks with it later whether the log was cut."""
     play = Play("nodes 1 2", "produce a", "fetch 2", "fetch 2", "elect 2", "tell", "fetch 1", "produce b", "fetch 1")
     play("fetch 1")
-    assert play[2].find_earliest() == Found(0, -1, 0)
-    assert play[2].find_latest(reader=CONSUMER) == Found(2, -1, 1)
+    assert play.local(2).find_earliest() == Found(0, -1, 0)
+    assert play.local(2).find_latest(reader=CONSUMER) == Found(2, -1, 1)
 
 
 def new_leader() -> Play:
     """Node 2 has a, which was shown to consumers, but its watermark does not say so yet."""
     play = Play("nodes 1 2", "produce a", "fetch 2", "fetch 2 held", "elect 2", "tell")
-    assert (play[1].high_watermark, play[2].high_watermark, play[2].log_end_offset) == (1, 0, 1)
+    assert (play[1].high_watermark, play[2].high_watermark, play[2].log.log_end_offset) == (1, 0, 1)
     return play
 
 
 def test_a_new_leader_does_not_tell_an_end_that_would_go_back() -> None:
     """KIP-207."""
     play = new_leader()
-    assert refused(play[2].find_latest, reader=CONSUMER) is ErrorCode.OFFSET_NOT_AVAILABLE
-    assert refused(play[2].find_time, 0, reader=CONSUMER) is ErrorCode.OFFSET_NOT_AVAILABLE
-    assert refused(play[2].find_max_timestamp, reader=CONSUMER) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert refused(play.local(2).find_latest, reader=CONSUMER) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert refused(play.local(2).find_time, 0, reader=CONSUMER) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert refused(play.local(2).find_max_timestamp, reader=CONSUMER) is ErrorCode.OFFSET_NOT_AVAILABLE
     play("fetch 1")
-    assert play[2].find_latest(reader=CONSUMER) == Found(1, -1, 1)
-    assert play[2].find_time(0, reader=CONSUMER).offset == 0
+    assert play.local(2).find_latest(reader=CONSUMER) == Found(1, -1, 1)
+    assert play.local(2).find_time(0, reader=CONSUMER).offset == 0
 
 
 def test_a_new_leader_tells_what_cannot_go_back() -> None:
     """KIP-207: where the log starts, a time that no record has, and to a replica everything."""
     play = new_leader()
-    assert play[2].find_earliest().offset == 0
-    assert play[2].find_time(1000, reader=CONSUMER) == Found()
-    assert play[2].find_latest(reader=Reader(replica_id=1)) == Found(1, -1, 1)
+    assert play.local(2).find_earliest().offset == 0
+    assert play.local(2).find_time(1000, reader=CONSUMER) == Found()
+    assert play.local(2).find_latest(reader=Reader(replica_id=1)) == Found(1, -1, 1)
 
 
 # Followers ------------------------------------------------------------------------------------------------------------
@@ -228,8 +232,8 @@ def test_a_new_leader_tells_what_cannot_go_back() -> None:
 
 def test_only_a_follower_of_this_partition_reads_as_one() -> None:
     play = Play("nodes 1 2", "produce a")
-    for reader, replica in [(Reader(9), play[1]), (Reader(1), play[1]), (Reader(1), play[2])]:
-        code = refused(replica.read, 0, bytes_max=100, reader=reader)
+    for reader, node_id in [(Reader(9), 1), (Reader(1), 1), (Reader(1), 2)]:
+        code = refused(play.local(node_id).read, 0, bytes_max=100, reader=reader)
         assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -238,14 +242,14 @@ def test_a_fetch_of_an_earlier_life_does_not_count() -> None:
     play = Play("nodes 1 2", "produce a", "fetch 2")
     earlier = play.node(2).broker_epoch
     play("cut-power 2", "start 2", "tell 1")
-    code = refused(play[1].read, 1, bytes_max=100, reader=Reader(2, earlier))
+    code = refused(play.local(1).read, 1, bytes_max=100, reader=Reader(2, earlier))
     assert code is ErrorCode.STALE_BROKER_EPOCH
     assert play.node(1).outbox == []
 
 
 def test_a_fetch_beyond_the_log_does_not_count() -> None:
     play = Play("nodes 1 2", "produce a")
-    assert refused(play[1].read, 2, bytes_max=100, reader=Reader(2)) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert refused(play.local(1).read, 2, bytes_max=100, reader=Reader(2)) is ErrorCode.OFFSET_OUT_OF_RANGE
     assert play[1].high_watermark == 0
 
 
@@ -308,7 +312,7 @@ def test_a_followers_watermark_is_never_beyond_its_own_log() -> None:
     fetched = play.node(3).fetch(play.node(1), position, 0, bytes_max=1)
     assert fetched.high_watermark == 2
     play[3].on_fetched(fetched)
-    assert (play[3].log_end_offset, play[3].high_watermark) == (1, 1)
+    assert (play[3].log.log_end_offset, play[3].high_watermark) == (1, 1)
 
 
 def test_a_followers_watermark_does_not_go_back_with_a_leader_that_knows_less() -> None:
@@ -324,7 +328,7 @@ def test_a_watermark_goes_back_only_with_the_log() -> None:
     play = Play("nodes 1 2 min.insync.replicas=1", "produce a", "tick 31000", "alter 1", "tell")
     assert play[1].high_watermark == 1
     play("elect 2 unclean", "tell", "produce b", "fetch 1")
-    assert (play[1].log_end_offset, play[1].high_watermark) == (0, 0)
+    assert (play[1].log.log_end_offset, play[1].high_watermark) == (0, 0)
 
 
 def test_an_answer_that_is_late_is_nothing() -> None:
@@ -354,13 +358,13 @@ def test_who_is_told_that_nothing_is_there_asks_where_the_log_starts() -> None:
     assert play[2].position() == position._replace(is_lost=True)
     # An answer to what it asked before it was lost is late.
     play[2].on_start(position, 7)
-    assert play[2].log_start_offset == 0
+    assert play[2].log.log_start_offset == 0
     play[2].on_start(position._replace(is_lost=True), 7)
-    assert (play[2].log_start_offset, play[2].high_watermark, play[2].log_end_offset) == (7, 7, 7)
+    assert (play[2].log.log_start_offset, play[2].high_watermark, play[2].log.log_end_offset) == (7, 7, 7)
     assert play[2].position() == position._replace(fetch_offset=7, log_start_offset=7)
     # Nobody asks without being lost.
     play[2].on_start(position._replace(fetch_offset=7, log_start_offset=7), 9)
-    assert play[2].log_start_offset == 7
+    assert play[2].log.log_start_offset == 7
 
 
 def test_who_has_nothing_begins_where_the_leader_begins_even_if_that_is_before() -> None:
@@ -371,7 +375,7 @@ def test_who_has_nothing_begins_where_the_leader_begins_even_if_that_is_before()
         assert position is not None
         play[2].on_fetched(Fetched(position, ErrorCode.OFFSET_OUT_OF_RANGE))
         play[2].on_start(position._replace(is_lost=True), start)
-        assert (play[2].log_start_offset, play[2].log_end_offset) == (start, start)
+        assert (play[2].log.log_start_offset, play[2].log.log_end_offset) == (start, start)
 
 
 def test_who_has_what_the_leader_starts_with_keeps_its_log() -> None:
@@ -388,11 +392,11 @@ def test_a_log_whose_epochs_are_all_later_begins_anew() -> None:
     """Nothing of it is in the leader's log, which parts from it before it starts."""
     play = Play("nodes 1 2 min.insync.replicas=1", "produce a b", "fetch 2", "fetch 2", "produce c", "fetch 2")
     play("fetch 2", "fetch 2", "delete 1 2", "fetch 2")
-    assert (play[2].log_start_offset, play[2].log_end_offset) == (2, 3)
+    assert (play[2].log.log_start_offset, play[2].log.log_end_offset) == (2, 3)
     position = play[2].position()
     assert position is not None
     assert play[2].on_fetched(Fetched(position, diverging=EpochEnd(-1, 1)))
-    assert (play[2].log_start_offset, play[2].high_watermark, play[2].log_end_offset) == (1, 1, 1)
+    assert (play[2].log.log_start_offset, play[2].high_watermark, play[2].log.log_end_offset) == (1, 1, 1)
 
 
 def test_records_that_are_deleted_at_the_leader_go_at_the_follower_as_far_as_they_are_replicated() -> None:
@@ -402,18 +406,18 @@ def test_records_that_are_deleted_at_the_leader_go_at_the_follower_as_far_as_the
     fetched = play.node(2).fetch(play.node(1), position, 0)
     assert (fetched.high_watermark, fetched.log_start_offset, play[2].high_watermark) == (2, 2, 0)
     play[2].on_fetched(fetched._replace(high_watermark=1))
-    assert (play[2].log_start_offset, play[2].high_watermark) == (1, 1)
+    assert (play[2].log.log_start_offset, play[2].high_watermark) == (1, 1)
     play("fetch 2")
-    assert (play[2].log_start_offset, play[2].high_watermark) == (2, 2)
+    assert (play[2].log.log_start_offset, play[2].high_watermark) == (2, 2)
 
 
 def test_a_follower_of_a_log_that_starts_within_a_batch_begins_with_that_batch() -> None:
     play = Play("nodes 1 2 3 min.insync.replicas=1", "produce a b c", "fetch 2", "tick 31000", "alter 1", "tell")
     play("delete 1 2")
-    assert play[1].log_start_offset == 2
+    assert play[1].log.log_start_offset == 2
     play("fetch 3", "fetch 3", "fetch 3")
     assert contents(play[3]) == [(2, 0, b"c")]
-    assert (play[3].log_start_offset, play[3].high_watermark, play[3].log_end_offset) == (2, 3, 3)
+    assert (play[3].log.log_start_offset, play[3].high_watermark, play[3].log.log_end_offset) == (2, 3, 3)
 
 
 def test_who_has_no_leader_or_no_disk_has_nobody_to_fetch_from() -> None:
@@ -434,20 +438,20 @@ def test_who_has_no_leader_or_no_disk_has_nobody_to_fetch_from() -> None:
 
 
 def test_a_replica_that_was_told_nothing_is_neither_leader_nor_follower() -> None:
-    replica = ReplicaNode(1, TopicConfig({})).replica
-    assert refused(replica.check_leader) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert refused(append, replica) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    node = ReplicaNode(1, TopicConfig({}))
+    assert refused(node.local.check_leader) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refused(append, node.local) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_client_that_believes_in_another_epoch_is_told_which_of_the_two_is_behind() -> None:
     """KIP-320."""
     play = Play("nodes 1 2", "elect 2", "tell")
-    play[2].check_leader(1)
-    play[2].check_leader()
-    assert refused(play[2].check_leader, 0) is ErrorCode.FENCED_LEADER_EPOCH
-    assert refused(play[2].check_leader, 2) is ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert refused(play[1].check_leader, 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert refused(append, play[1]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    play.local(2).check_leader(1)
+    play.local(2).check_leader()
+    assert refused(play.local(2).check_leader, 0) is ErrorCode.FENCED_LEADER_EPOCH
+    assert refused(play.local(2).check_leader, 2) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert refused(play.local(1).check_leader, 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refused(append, play.local(1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_news_that_come_late_or_twice_are_none() -> None:
@@ -489,7 +493,7 @@ def test_a_leader_hears_of_a_node_that_was_registered_anew_even_if_nothing_else_
     play = Play("nodes 1 2", "produce a")
     earlier = play.node(2).broker_epoch
     play("kill 2", "start 2", "tell 1")
-    assert refused(play[1].read, 0, bytes_max=100, reader=Reader(2, earlier)) is ErrorCode.STALE_BROKER_EPOCH
+    assert refused(play.local(1).read, 0, bytes_max=100, reader=Reader(2, earlier)) is ErrorCode.STALE_BROKER_EPOCH
 
 
 def test_an_epoch_in_which_a_leader_wrote_nothing_is_no_part_of_its_log() -> None:
@@ -506,20 +510,59 @@ def test_a_new_leader_keeps_its_log_and_begins_its_epoch_behind_it() -> None:
     leading = play[2].leading
     assert leading is not None
     assert leading.epoch_start_offset == 1
-    append(play[2], b"b")
+    append(play.local(2), b"b")
     assert contents(play[2]) == [(0, 0, b"a"), (1, 1, b"b")]
 
 
 def test_a_replica_that_is_retired_serves_nobody() -> None:
     play = Play("nodes 1 2")
-    appended = append(play[1])
+    appended = append(play.local(1))
     play[1].retire()
     play[2].retire()
     assert verdict(play[1], appended) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert refused(append, play[1]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refused(append, play.local(1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert play[2].position() is None
     play[1].tick(10**6)
     assert play.node(1).outbox == []
+
+
+# Parts of a node that live where a partition is led -------------------------------------------------------------------
+
+
+class Heard:
+    """A part of a node that is told where it is to live."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def on_leader(self, partition: TopicPartition, epoch: int) -> None:
+        self.told.append(("leads", partition, epoch))
+
+    def on_resigned(self, partition: TopicPartition) -> None:
+        self.told.append(("resigned", partition))
+
+    def take(self) -> list[tuple[object, ...]]:
+        told, self.told = self.told, []
+        return told
+
+
+def test_a_part_of_a_node_hears_when_its_node_begins_to_lead_and_when_it_stops() -> None:
+    heard = Heard()
+    replica = ReplicaNode(1, TopicConfig({}), listeners=[heard]).replica
+    images = [
+        (PartitionImage((1, 2), (1, 2), 1, 0, 0), [("leads", NAME, 0)]),
+        (PartitionImage((1, 2), (1,), 1, 0, 1), []),  # another in-sync set
+        (PartitionImage((1, 2), (1,), 1, 1, 2), [("leads", NAME, 1)]),  # a new epoch, without a pause
+        (PartitionImage((1, 2), (1, 2), 2, 2, 3), [("resigned", NAME)]),
+        (PartitionImage((1, 2), (1, 2), -1, 3, 4), []),  # it did not lead before
+        (PartitionImage((1, 2), (1, 2), 1, 4, 5), [("leads", NAME, 4)]),
+    ]
+    for image, told in images:
+        replica.on_partition(image, {1: 1, 2: 2}, 0)
+        assert heard.take() == told
+    replica.retire()
+    replica.retire()
+    assert heard.take() == [("resigned", NAME)]
 
 
 # Who waits ------------------------------------------------------------------------------------------------------------
@@ -544,12 +587,12 @@ class Woken:
 
     def fetch(self, offset: int, start: int = 0, *, is_again: bool = False) -> None:
         reader = Reader(2, 2, log_start_offset=start, now_ms=0, is_again=is_again)
-        self.node.replica.read(offset, bytes_max=100, reader=reader)
+        self.node.local.read(offset, bytes_max=100, reader=reader)
 
 
 def test_those_who_wait_are_woken_when_the_watermark_moves() -> None:
     woken = Woken()
-    append(woken.node.replica)
+    append(woken.node.local)
     assert woken.take()
     woken.fetch(0)
     woken.take()
@@ -562,7 +605,7 @@ def test_those_who_wait_are_woken_when_the_watermark_moves() -> None:
 def test_a_fetch_that_waits_says_nothing_new_of_its_follower() -> None:
     """Two of them, the first left on a dead connection, would wake each other for ever: the logs start elsewhere."""
     woken = Woken()
-    append(woken.node.replica)
+    append(woken.node.local)
     woken.fetch(1, start=0)
     woken.fetch(1, start=1)
     woken.take()
@@ -577,9 +620,9 @@ def test_a_fetch_that_waits_says_nothing_new_of_its_follower() -> None:
 
 def test_those_who_wait_are_woken_when_the_last_follower_has_deleted_records() -> None:
     woken = Woken()
-    append(woken.node.replica)
+    append(woken.node.local)
     woken.fetch(1)
-    assert woken.node.replica.delete_records(1) == 1
+    assert woken.node.local.delete_records(1) == 1
     woken.take()
     assert woken.node.replica.low_watermark == 0
     woken.fetch(1, start=1)

@@ -94,11 +94,11 @@ def _target_among_voters(self: Raft) -> int:
     return others[self._asked % len(others)] if others else NOBODY
 
 
-def _change_as_if_whole(self: lifecycle.RegisterFenced, *arguments: Any, has_all: bool) -> Any:
-    return _CHANGE(self, *arguments, has_all=True)
+def _change_as_if_whole(*arguments: Any) -> Any:
+    return _CHANGE(*arguments[:-1], True)  # type: ignore[call-arg]
 
 
-_CHANGE = lifecycle.RegisterFenced._change
+_CHANGE = lifecycle.change_when_fenced
 
 
 def _nothing(*_arguments: object) -> None:
@@ -157,7 +157,7 @@ BUGS = (
     _cluster(
         "an old incarnation is heard",
         (Leadership, "is_stale", _never),
-        (lifecycle.RegisterFenced, "_change", _change_as_if_whole),
+        (lifecycle, "change_when_fenced", _change_as_if_whole),
         seed=25,
         invariant=1,
     ),

@@ -47,9 +47,10 @@ class ListLog:
             self.log_end_offset = batch.header.next_offset
 
     def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
-        assert upto_offset is None
         assert bytes_max > self.size
-        data = b"".join(it for it in self._batches if read_header(it).next_offset > offset)
+        end = self.log_end_offset if upto_offset is None else upto_offset
+        headers = [(it, read_header(it)) for it in self._batches]
+        data = b"".join(it for it, header in headers if header.next_offset > offset and header.base_offset < end)
         file = MemoryFiles().open("read")
         file.pwrite(data, 0)
         return FileSlice(file, 0, len(data))

@@ -22,8 +22,11 @@ class Registration:
 
 
 @dataclass(frozen=True)
-class RegisterBroker(Command[Registration]):
-    """A process says which broker it is and where it can be reached. `incarnation_id` is new with every start."""
+class BrokerDescription:
+    """What a process says of itself: which broker it is, and where it can be reached.
+
+    `incarnation_id` is new with every start.
+    """
 
     broker_id: int
     endpoints: Sequence[Endpoint]
@@ -34,35 +37,47 @@ class RegisterBroker(Command[Registration]):
     """The epoch it had when it last stopped without losing what it had written; -1 if it cannot say."""
     log_dirs: Sequence[bytes] = ()
     """The ids of its data directories (KIP-858): they are the same after a restart, and other ones on another disk."""
+
+
+def register(broker: BrokerDescription, image: Image, records: Records) -> Registration:
+    """Take a broker in. Its epoch is the offset of its record, so every registration has a larger one.
+
+    A process that registers twice adds no record.
+    """
+    assert broker.endpoints, "a broker has at least one listener"
+    known = image.brokers.get(broker.broker_id)
+    if known is not None and known.incarnation_id == broker.incarnation_id:
+        return Registration(epoch=known.epoch)
+    epoch = image.offset + 1
+    endpoints = [
+        BrokerEndpoint(name=it.name, host=it.host, port=it.port, security_protocol=it.security_protocol)
+        for it in broker.endpoints
+    ]
+    records.add(
+        [
+            RegisterBrokerRecord(
+                broker_id=broker.broker_id,
+                incarnation_id=broker.incarnation_id,
+                broker_epoch=epoch,
+                end_points=endpoints,
+                rack=broker.rack,
+                fenced=broker.is_fenced,
+                log_dirs=list(broker.log_dirs),
+            )
+        ]
+    )
+    return Registration(epoch=epoch)
+
+
+@dataclass(frozen=True)
+class RegisterBroker(BrokerDescription, Command[Registration]):
+    """A broker registers, and no partition changes with it."""
+
     records_max = None
 
     def run(self, image: Image, records: Records) -> Registration:
-        """Take the broker in. Its epoch is the offset of its record, so every registration has a larger one.
-
-        A process that registers twice adds no record. What a broker that comes back means for partitions is for a
-        subclass to add, behind the record of this one.
-        """
-        assert self.endpoints, "a broker has at least one listener"
-        known = image.brokers.get(self.broker_id)
-        if known is not None and known.incarnation_id == self.incarnation_id:
-            return Registration(epoch=known.epoch)
-        epoch = image.offset + 1
-        records.add([self._record(epoch)])
-        return Registration(epoch=epoch)
-
-    def _record(self, epoch: int) -> RegisterBrokerRecord:
-        return RegisterBrokerRecord(
-            broker_id=self.broker_id,
-            incarnation_id=self.incarnation_id,
-            broker_epoch=epoch,
-            end_points=[
-                BrokerEndpoint(name=it.name, host=it.host, port=it.port, security_protocol=it.security_protocol)
-                for it in self.endpoints
-            ],
-            rack=self.rack,
-            fenced=self.is_fenced,
-            log_dirs=list(self.log_dirs),
-        )
+        """Take it in."""
+        return register(self, image, records)
 
     def refuse(self, code: ErrorCode, message: str) -> Registration:
         """It is not registered."""

@@ -1,21 +1,30 @@
 """What a batch must be before it is appended: an ordered list of rules. A pure module.
 
-A rule looks at one batch and says nothing (it may pass), `Duplicate` (it is in the log already), or raises `Refused`
-with Kafka's error code. They are asked in order, so a rule may rely on those before it: nobody reads a sequence number
-out of a batch whose checksum is wrong.
+A rule looks at one batch. It says nothing (the batch may pass), `Duplicate` (the batch is in the log already), raises
+`Refused` with Kafka's error code, or raises `Held` if the answer depends on something that has not happened yet. Rules
+are asked in order, so a rule may rely on those before it: no rule reads a sequence number out of a batch whose checksum
+is wrong.
 
 Rules look at the 61 bytes of the header. Only a compacted topic, one that limits the age of its records, and a broker
 that is told to (`minibroker.validate.records`) open a batch.
 
-Chapter 04 puts rules before these (am I the leader, in this epoch, with enough replicas?), chapter 06 one behind them
-(is this transaction open?).
+A rule knows the `Origin` of a batch. A client's batch passes all rules. A coordinator's own batch may be a control
+batch, and its sequence number means nothing: it is neither checked nor looked up.
+
+`LocalPartition` is given the function that makes this list. Chapter 06 gives it one whose list has another rule in the
+place of `is_in_no_transaction`, and one that keeps clients out of its internal topics. What depends on the replica
+(does it lead, are enough in sync) is asked before any rule, through `ReplicaPort`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import NamedTuple
 
 from minibroker.log.batch import (
+    COMPRESSION_MASK,
+    CONTROL_BIT,
     HEADER_SIZE,
+    LENGTH_COUNTS_FROM,
     MAGIC,
     MAGIC_AT,
     TIMESTAMP_TYPE_BIT,
@@ -30,36 +39,35 @@ from minibroker.log.errors import LogError
 from minibroker.log.record import Record
 from minibroker.metadata.configs import TopicConfig
 from minibroker.partitions.errors import Refused, refusal
-from minibroker.partitions.producers import Duplicate
+from minibroker.partitions.producers import Duplicate, ProducerStates
 from minibroker.wire.codes import ErrorCode
 
 
+class Origin(Enum):
+    """Where a batch comes from: a client's request, or a coordinator on this node."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+
+
 class Incoming(NamedTuple):
-    """A batch as it came from a producer, its header read."""
+    """A batch before it is appended, its header read."""
 
     header: BatchHeader
     batch: memoryview
     now_ms: int
+    origin: Origin = Origin.CLIENT
 
 
 _CODEC_MAX = int(max(Compression))
-_UNPACKED_BYTES_MAX = 32 * 1024**2  # what a batch may unpack to where somebody must look inside
-_STAMPED_BITS = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT
+_UNPACKED_BYTES_MAX = 32 * 1024**2  # what a batch may unpack to where a rule must look inside
 
 Rule = Callable[[Incoming], Duplicate | None]
+Rules = Callable[[TopicConfig, ProducerStates], list[Rule]]
 
 
-def admit(rules: Sequence[Rule], incoming: Incoming) -> Duplicate | None:
-    """Ask every rule in order; the first that has something to say decides."""
-    for rule in rules:
-        duplicate = rule(incoming)
-        if duplicate is not None:
-            return duplicate
-    return None
-
-
-def incoming(batch: memoryview | None, now_ms: int) -> Incoming:
-    """Read the header of what a producer sent for one partition, which must be one batch of the present format."""
+def incoming(batch: memoryview | None, now_ms: int, origin: Origin = Origin.CLIENT) -> Incoming:
+    """Read the header of what was sent for one partition, which must be one batch of the present format."""
     if batch is None or len(batch) == 0:
         raise Refused(ErrorCode.INVALID_RECORD, "there is no record batch in the request")
     if len(batch) >= HEADER_SIZE and batch[MAGIC_AT] != MAGIC:
@@ -74,18 +82,18 @@ def incoming(batch: memoryview | None, now_ms: int) -> Incoming:
     if header.base_offset != 0:
         message = f"base offset {header.base_offset}: a producer counts from 0, the broker gives the place in the log"
         raise Refused(ErrorCode.INVALID_RECORD, message)
-    if header.size < len(batch):
+    if header.length + LENGTH_COUNTS_FROM < len(batch):
         message = f"{len(batch)} bytes for one partition, the first batch in them has {header.size}: send one batch"
         raise Refused(ErrorCode.INVALID_RECORD, message)
-    return Incoming(header, batch, now_ms)
+    return tuple.__new__(Incoming, (header, batch, now_ms, origin))  # one call fewer for every batch
 
 
 # The rules, in their order --------------------------------------------------------------------------------------------
 
 
-def rules_of(config: TopicConfig, sequence: Rule) -> list[Rule]:
+def rules_of(config: TopicConfig, producers: ProducerStates) -> list[Rule]:
     """The rules of a topic. That of the producer's sequence comes last: it must see only what will be appended."""
-    rules = [small_enough(config.max_message_bytes), is_whole, is_no_control_batch, claims_nothing, has_known_codec]
+    rules = [small_enough(config.max_message_bytes), is_whole, is_in_no_transaction, claims_nothing]
     if not config.is_log_append_time:
         rules.append(
             timely(
@@ -97,7 +105,7 @@ def rules_of(config: TopicConfig, sequence: Rule) -> list[Rule]:
         rules.append(has_keys)
     elif config.is_validating_records:
         rules.append(has_sound_records)
-    return [*rules, sequence]
+    return [*rules, is_next(producers)]
 
 
 def small_enough(bytes_max: int) -> Rule:
@@ -119,25 +127,25 @@ def is_whole(it: Incoming) -> None:
         raise refusal(error) from error
 
 
-def is_no_control_batch(it: Incoming) -> None:
-    """Markers of transactions are written by brokers."""
-    if it.header.is_control:
-        raise Refused(ErrorCode.INVALID_RECORD, "a client may not write control batches")
+def is_in_no_transaction(it: Incoming) -> None:
+    """The records of a batch belong to no transaction: there are none before chapter 06. A marker has no records."""
+    if it.header.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) == TRANSACTIONAL_BIT:
+        message = "the batch is part of a transaction, and this broker has no transactions yet"
+        raise Refused(ErrorCode.INVALID_TXN_STATE, message)
 
 
 def claims_nothing(it: Incoming) -> None:
-    """Neither that the broker stamped it, nor that it belongs to a transaction: there are none before chapter 06."""
-    if it.header.attributes & _STAMPED_BITS:
-        if it.header.is_transactional:
-            message = "the batch is part of a transaction, and this broker has no transactions yet"
-            raise Refused(ErrorCode.INVALID_TXN_STATE, message)
+    """A producer's batch claims nothing that only a broker may write into it, and names one of the five codecs.
+
+    The records stay as they are, so the broker need not have the codec installed.
+    """
+    attributes = it.header.attributes
+    if attributes & CONTROL_BIT and it.origin is Origin.CLIENT:
+        raise Refused(ErrorCode.INVALID_RECORD, "a client may not write control batches")
+    if attributes & TIMESTAMP_TYPE_BIT:
         message = "the batch claims to be stamped with the broker's clock: only the broker does that"
         raise Refused(ErrorCode.INVALID_TIMESTAMP, message)
-
-
-def has_known_codec(it: Incoming) -> None:
-    """The codec is one of the five. The records stay as they are, so the broker need not have it installed."""
-    if it.header.compression > _CODEC_MAX:
+    if attributes & COMPRESSION_MASK > _CODEC_MAX:
         message = f"codec {it.header.compression} is unknown: 0 to {_CODEC_MAX} are none, gzip, snappy, lz4, zstd"
         raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
@@ -186,6 +194,16 @@ def has_sound_records(it: Incoming) -> None:
         if record.offset != index:
             message = f"record {index} of the batch has offset delta {record.offset}: a producer numbers them densely"
             raise Refused(ErrorCode.INVALID_RECORD, message, records=[(index, f"offset delta {record.offset}")])
+
+
+def is_next(producers: ProducerStates) -> Rule:
+    """A client's batch follows the last one of its producer, or is one of those that the partition remembers."""
+    check = producers.check
+
+    def rule(it: Incoming) -> Duplicate | None:
+        return check(it.header) if it.origin is Origin.CLIENT else None
+
+    return rule
 
 
 def _records(it: Incoming) -> Iterator[tuple[int, Record]]:

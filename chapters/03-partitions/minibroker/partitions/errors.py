@@ -1,6 +1,6 @@
 """What a broker says no with, and why. A pure module."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from minibroker.log.errors import (
     CorruptBatch,
@@ -24,6 +24,14 @@ class Refused(Exception):
         self.message = message
         self.records = records
         """Which records of a batch are to blame, by their place in it, and for what."""
+
+
+class Held(Refused):
+    """A batch cannot be judged yet: try again when `key` is woken, the same key each time. Too late, it is refused."""
+
+    def __init__(self, key: Hashable, code: ErrorCode, message: str) -> None:
+        super().__init__(code, message)
+        self.key = key
 
 
 class BrokerFailure(Exception):

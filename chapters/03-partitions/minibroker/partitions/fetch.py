@@ -109,25 +109,24 @@ class _Fetch:
     """One request, that may be tried several times."""
 
     def __init__(self, routes: Routes, call: Call[FetchRequest], reader: Reader, bytes_max: int) -> None:
+        is_replica = reader.replica_id >= 0
         self._routes = routes
         self._version = call.version
         self._bytes_min = call.request.min_bytes
         self._bytes_max = bytes_max
+        self._is_replica = is_replica
         # Who names a partition twice means the last time.
-        self._wanted = list(
-            {
-                (topic.topic, topic.topic_id, wanted.partition): _Wanted(name, topic.topic_id, wanted, reader)
-                for topic in call.request.topics
-                for name in (self._name(topic.topic, topic.topic_id),)
-                for wanted in topic.partitions
-            }.values()
-        )
-        self._is_replica = reader.is_replica
-        if reader.is_replica:
-            self._wanted = [_of_replica(it) for it in self._wanted]
-        self.names: list[TopicPartition] = [
-            TopicPartition(it.topic, it.wanted.partition) for it in self._wanted if it.topic is not None
-        ]
+        wanted: dict[tuple[str, bytes, int], _Wanted] = {}
+        for topic in call.request.topics:
+            name = self._name(topic.topic, topic.topic_id)
+            for it in topic.partitions:
+                wanted[topic.topic, topic.topic_id, it.partition] = _Wanted(name, topic.topic_id, it, reader)
+        self._wanted = [_of_replica(it) for it in wanted.values()] if is_replica else list(wanted.values())
+
+    @property
+    def names(self) -> list[TopicPartition]:
+        """The partitions whose news may complete the answer."""
+        return [TopicPartition(it.topic, it.wanted.partition) for it in self._wanted if it.topic is not None]
 
     def _name(self, topic: str, topic_id: bytes) -> str | None:
         if self._version < TOPIC_IDS_FROM_VERSION:
@@ -149,11 +148,14 @@ class _Fetch:
 
     def is_enough(self, response: FetchResponse) -> bool:
         """Whether it has the bytes that were asked for, or an error that should not wait, or nothing was asked for."""
-        partitions = [partition for topic in response.responses for partition in topic.partitions]
-        if not partitions or any(it.error_code or it.diverging_epoch.epoch >= 0 for it in partitions):
-            return True
+        count = 0
+        for topic in response.responses:
+            for it in topic.partitions:
+                if it.error_code or it.diverging_epoch.epoch >= 0:
+                    return True
+                count += _count(it)
         # Zero bytes are enough for one who asks for zero, and nobody gets more than the limit.
-        return sum(_count(it) for it in partitions) >= min(self._bytes_min, self._bytes_max)
+        return not response.responses or count >= min(self._bytes_min, self._bytes_max)
 
     def gather(self) -> FetchResponse:
         """The answer with what there is now."""
@@ -217,7 +219,7 @@ class _Fetch:
         if it.reader.is_committed_only:
             data.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-                for aborted in partition.aborted(wanted.fetch_offset, partition.last_stable_offset)
+                for aborted in partition.aborted(wanted.fetch_offset, records)
             ]
 
     def _hint(self, data: PartitionData, name: TopicPartition, endpoints: dict[int, NodeEndpoint]) -> None:

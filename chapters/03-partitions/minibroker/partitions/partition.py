@@ -9,21 +9,25 @@ names and an order:
         │           └ no transaction before is undecided: `read_committed` reads up to here
         └ what is before was deleted
 
-`LocalPartition` is a partition with one replica: what is written is replicated, so its high watermark is the log's end.
-Chapter 04 brings a partition with leader and followers, chapter 06 a stable offset that waits for transactions. The
-handlers will not notice.
+`LocalPartition` implements it, once and for good as well. What differs between chapters is given to it:
+
+    rules         what a batch must be (`admission.py`); chapter 06 gives another list
+    replica       does it lead, how far may readers see, is a batch safe: `SoleReplica` here, chapter 04's `Replica`
+    transactions  what is undecided or aborted; without them, which is before chapter 06, nothing is
+
+A batch goes down once (the replica's checks, the rules, the log) and its offset comes up once.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from minibroker.log.batch import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
+from minibroker.log.batch import HEADER_SIZE, NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, read_header
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import FileSlice
 from minibroker.log.record import Record
 from minibroker.metadata.configs import TopicConfig
-from minibroker.partitions.admission import Rule, admit, incoming, rules_of
+from minibroker.partitions.admission import Origin, Rules, incoming, rules_of
 from minibroker.partitions.errors import Refused, refusal
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.recompression import codec_of, recompressed
@@ -35,7 +39,7 @@ ACKS_ALL = -1
 
 
 class Reader(NamedTuple):
-    """Who reads: it decides how far. A replica has a node id; a consumer has none."""
+    """Who reads: it decides how far. A replica has a node id of 0 or more; a consumer has none."""
 
     replica_id: int = -1
     replica_epoch: int = -1
@@ -54,6 +58,7 @@ class Reader(NamedTuple):
 
 
 CONSUMER = Reader()
+ANY_NODE = range(2**31)
 
 
 @dataclass(slots=True)
@@ -122,8 +127,8 @@ class Partition(Protocol):
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Refuse unless this node leads the partition, in the epoch that the client believes."""
 
-    def append(self, batch: memoryview | None, *, acks: int, now_ms: int) -> Appended:
-        """Check a producer's batch and append it; or say where it is, if it is there already."""
+    def append(self, batch: memoryview | None, *, acks: int, now_ms: int, origin: Origin = Origin.CLIENT) -> Appended:
+        """Check a batch and append it; or say where it is, if it is there already."""
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
         """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""
@@ -134,8 +139,8 @@ class Partition(Protocol):
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
         """Where a reader's log leaves ours, if it does."""
 
-    def aborted(self, offset: int, upto_offset: int) -> Sequence[Aborted]:
-        """The aborted transactions in a range of offsets."""
+    def aborted(self, offset: int, records: FileSlice) -> Sequence[Aborted]:
+        """The aborted transactions between `offset` and the end of a slice that was read from there."""
 
     def find_earliest(self) -> Found:
         """Where the log starts."""
@@ -153,8 +158,131 @@ class Partition(Protocol):
         """Let the log start with `offset`, or with the high watermark if that is -1; return the new start."""
 
 
+class ReplicaPort(Protocol):
+    """What a partition asks of the replica on this node: does it lead, how far may readers see, is a batch safe."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch in which this node leads the partition."""
+
+    @property
+    def high_watermark(self) -> int:
+        """Every replica that counts has what is before."""
+
+    @property
+    def low_watermark(self) -> int:
+        """Where the log starts on every replica that counts."""
+
+    def configure(self, config: TopicConfig) -> None:
+        """Follow the topic's configuration from now on."""
+
+    def check_leading(self) -> None:
+        """Refuse unless this node leads the partition."""
+
+    def check_in_sync(self) -> None:
+        """Refuse unless enough replicas are in sync for acks=all."""
+
+    def on_log_changed(self) -> None:
+        """The log has grown, or starts later: the watermark may move, and those who wait are to look again."""
+
+    def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
+        """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""
+
+    def check_follower(self, reader: Reader) -> None:
+        """Refuse a node that may not copy this log."""
+
+    def on_follower_read(self, reader: Reader, offset: int) -> None:
+        """A follower has read from `offset` on, so it has everything before."""
+
+    def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
+        """Where a reader's log leaves ours, if it does."""
+
+    def check_watermark_is_known(self) -> None:
+        """Refuse while the last leader may have shown more than this one may."""
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at an offset."""
+
+
+class SoleReplica:
+    """The replica of a partition that has one: it always leads, and what is in its log is replicated."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        log: SegmentedLog,
+        *,
+        leader_epoch: int,
+        wake: Callable[[Hashable], None],
+        copied_by: Container[int] = (),
+    ) -> None:
+        self.name = name
+        self.leader_epoch = leader_epoch
+        self._log = log
+        self._wake = wake
+        self._copied_by = copied_by
+        """The nodes that may copy the log all the same, as others copy the metadata log; no copy counts."""
+
+    @property
+    def high_watermark(self) -> int:
+        """With one replica everything is replicated."""
+        return self._log.log_end_offset
+
+    @property
+    def low_watermark(self) -> int:
+        """With one replica it is that one's start."""
+        return self._log.log_start_offset
+
+    def configure(self, config: TopicConfig) -> None:
+        """No key of a topic concerns a replica that waits for no other."""
+
+    def check_leading(self) -> None:
+        """It always leads."""
+
+    def check_in_sync(self) -> None:
+        """One replica is all that there can be."""
+
+    def on_log_changed(self) -> None:
+        """The watermark is the log's end, so it has moved as well."""
+        self._wake(self.name)
+
+    def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:  # noqa: ARG002
+        """What is appended is as safe as one replica can make it; the flush policy was followed already."""
+        return ErrorCode.NONE
+
+    def check_follower(self, reader: Reader) -> None:
+        """Refuse every node but those that may copy the log."""
+        if reader.replica_id not in self._copied_by:
+            message = f"node {reader.replica_id} is no replica of {self.name.directory}"
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+
+    def on_follower_read(self, reader: Reader, offset: int) -> None:
+        """A copy counts for nothing."""
+
+    def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:  # noqa: ARG002
+        """One log cannot diverge from itself."""
+        return None
+
+    def check_watermark_is_known(self) -> None:
+        """There was no leader before this one."""
+
+    def epoch_of(self, offset: int) -> int:  # noqa: ARG002
+        """With one replica the leader never changes."""
+        return self.leader_epoch
+
+
+class Transactions(Protocol):
+    """What a partition asks about the transactions in its log."""
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """No transaction before is undecided. It moves only with the high watermark, which wakes those who wait."""
+
+    def aborted(self, offset: int, upto_offset: int) -> Sequence[Aborted]:
+        """The aborted transactions in a range of offsets."""
+
+
 class LocalPartition:
-    """A partition with one replica, which is here. It appends and reads; `wake` tells those who wait for it."""
+    """A partition with a replica on this node. It appends and reads; the replica says whether it may, and how far."""
 
     def __init__(
         self,
@@ -162,17 +290,19 @@ class LocalPartition:
         log: SegmentedLog,
         producers: ProducerStates,
         config: TopicConfig,
+        replica: ReplicaPort,
         *,
-        leader_epoch: int,
-        wake: Callable[[Hashable], None],
-        rules: Sequence[Rule] = (),
+        rules: Rules = rules_of,
+        transactions: Transactions | None = None,
     ) -> None:
         self.name = name
         self.log = log
         self.producers = producers
-        self.leader_epoch = leader_epoch
-        self._wake = wake
-        self._rules_before = list(rules)
+        # Nothing here refers back to the partition. A cycle would keep the files of a deleted one open until Python
+        # collects garbage.
+        self.replica = replica
+        self._rules_of = rules
+        self._transactions = transactions
         self.is_deleted = False
         """Whether its topic is gone; work in the background looks at this."""
         self.configure(config)
@@ -181,13 +311,17 @@ class LocalPartition:
         """Follow the topic's configuration from now on."""
         self.config = config
         self.log.configure(config.log_config())
+        self.replica.configure(config)
         self._is_log_append_time = config.is_log_append_time
         self._codec = codec_of(config.compression_type)
-        # The rule must not hold the partition: a deleted one would keep its files open until somebody collects garbage.
-        check = self.producers.check
-        self._rules = [*self._rules_before, *rules_of(config, lambda it: check(it.header))]
+        self._rules = self._rules_of(config, self.producers)
 
     # Offsets ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch in which this node leads the partition."""
+        return self.replica.leader_epoch
 
     @property
     def log_start_offset(self) -> int:
@@ -196,13 +330,14 @@ class LocalPartition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Without transactions everything is decided."""
-        return self.log.log_end_offset
+        """Where a committed-only consumer stops. Without transactions all that is replicated is decided."""
+        high_watermark = self.replica.high_watermark
+        return high_watermark if self._transactions is None else self._transactions.last_stable_offset(high_watermark)
 
     @property
     def high_watermark(self) -> int:
-        """With one replica everything is replicated."""
-        return self.log.log_end_offset
+        """Where a consumer stops."""
+        return self.replica.high_watermark
 
     @property
     def log_end_offset(self) -> int:
@@ -211,84 +346,93 @@ class LocalPartition:
 
     @property
     def low_watermark(self) -> int:
-        """With one replica it is that one's start."""
-        return self.log.log_start_offset
+        """Where the log starts on every replica that counts: what is before is nowhere any more."""
+        return self.replica.low_watermark
 
     def _bound(self, reader: Reader) -> int:
-        if reader.is_replica:
-            return self.log_end_offset
-        return self.last_stable_offset if reader.is_committed_only else self.high_watermark
+        if reader.replica_id >= 0:
+            return self.log.log_end_offset
+        return self.last_stable_offset if reader.is_committed_only else self.replica.high_watermark
 
     # What the handlers ask --------------------------------------------------------------------------------------------
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
-        """This node always leads, unless its disk fails; but the client may believe in another epoch (KIP-320)."""
+        """Refuse unless this node leads, its disk works, and the client believes in the same epoch (KIP-320)."""
         if self.log.failure is not None:
-            # What the disk holds is not known any more, so nobody is to see what may be gone after a restart.
+            # What the disk holds is not known any more, so no client is to see what may be gone after a restart.
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._title} is offline: {self.log.failure}")
-        if current_leader_epoch == NO_LEADER_EPOCH or current_leader_epoch == self.leader_epoch:
-            return
-        if current_leader_epoch < self.leader_epoch:
-            message = f"{self._title} is in leader epoch {self.leader_epoch}, the request is of {current_leader_epoch}"
-            raise Refused(ErrorCode.FENCED_LEADER_EPOCH, message)
-        message = f"the request is of leader epoch {current_leader_epoch}, this broker knows only {self.leader_epoch}"
-        raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, message)
+        leader_epoch = self.replica.leader_epoch
+        if current_leader_epoch != NO_LEADER_EPOCH and current_leader_epoch != leader_epoch:
+            if current_leader_epoch < leader_epoch:
+                message = f"{self._title} is in leader epoch {leader_epoch}, the request is of {current_leader_epoch}"
+                raise Refused(ErrorCode.FENCED_LEADER_EPOCH, message)
+            message = f"the request is of leader epoch {current_leader_epoch}, this broker knows only {leader_epoch}"
+            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, message)
+        self.replica.check_leading()
 
-    def append(self, batch: memoryview | None, *, acks: int, now_ms: int) -> Appended:  # noqa: ARG002
-        """Check a producer's batch and append it; or say where it is, if it is there already."""
+    def append(self, batch: memoryview | None, *, acks: int, now_ms: int, origin: Origin = Origin.CLIENT) -> Appended:
+        """Check a batch and append it; or say where it is, if it is there already."""
+        # Only a leader with enough replicas looks at a batch at all.
+        replica = self.replica
+        self.check_leader()
+        if acks == ACKS_ALL:
+            replica.check_in_sync()
         # Ask the rules. A batch that was here before is answered like the first time, and not written again.
-        it = incoming(batch, now_ms)
-        duplicate = admit(self._rules, it)
-        if duplicate is not None:
-            time_ms = duplicate.timestamp if self._is_log_append_time else NO_TIMESTAMP
-            next_offset = duplicate.last_offset + 1
-            return Appended(duplicate.base_offset, next_offset, time_ms, self.log_start_offset, self.leader_epoch)
-        # Stamp it with its offset, and with our clock if the topic wants that; write it; wake those who wait for it.
+        it = incoming(batch, now_ms, origin)
+        for rule in self._rules:
+            duplicate = rule(it)
+            if duplicate is not None:
+                time_ms = duplicate.timestamp if self._is_log_append_time else NO_TIMESTAMP
+                base_offset, next_offset = duplicate.base_offset, duplicate.last_offset + 1
+                return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)
+        # Stamp it with its offset, and with our clock if the topic wants that; write it; the watermark may move.
         stored = it.batch if self._codec is None else recompressed(it, self._codec)
         append_time_ms = now_ms if self._is_log_append_time else None
         try:
             base_offset = self.log.append(
-                stored, leader_epoch=self.leader_epoch, log_append_time_ms=append_time_ms, is_checked=True
+                stored, leader_epoch=replica.leader_epoch, log_append_time_ms=append_time_ms, is_checked=True
             )
         except LogError as error:
             raise refusal(error) from error
-        self._wake(self.name)
-        log_append_time_ms = NO_TIMESTAMP if append_time_ms is None else append_time_ms
-        return Appended(
-            base_offset, self.log.log_end_offset, log_append_time_ms, self.log.log_start_offset, self.leader_epoch
-        )
+        replica.on_log_changed()
+        time_ms = NO_TIMESTAMP if append_time_ms is None else append_time_ms
+        next_offset = base_offset + it.header.last_offset_delta + 1
+        return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """What is appended is as safe as one replica can make it; the flush policy was followed already."""
-        if acks == ACKS_ALL and self.high_watermark < appended.next_offset:
-            return None
-        return ErrorCode.NONE
+        """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""
+        return self.replica.verdict(appended, acks=acks)
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
         """Batches from the one that holds `offset`: at least one whole batch if the reader may see one."""
-        if reader.is_replica:
-            message = f"node {reader.replica_id} is no replica of {self._title}"
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+        is_follower = reader.replica_id >= 0
+        if is_follower:
+            self.replica.check_follower(reader)
         try:
-            return self.log.read(offset, bytes_max=bytes_max, upto_offset=self._bound(reader))
+            found = self.log.read(offset, bytes_max=bytes_max, upto_offset=self._bound(reader))
         except LogError as error:
             raise refusal(error) from error
+        if is_follower:
+            self.replica.on_follower_read(reader, offset)
+        return found
 
-    def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:  # noqa: ARG002
-        """One log cannot diverge from itself."""
-        return None
+    def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
+        """Where a reader's log leaves ours, if it does."""
+        return self.replica.diverging_epoch(offset, last_fetched_epoch=last_fetched_epoch)
 
-    def aborted(self, offset: int, upto_offset: int) -> Sequence[Aborted]:  # noqa: ARG002
-        """Without transactions none is aborted."""
-        return ()
+    def aborted(self, offset: int, records: FileSlice) -> Sequence[Aborted]:
+        """The aborted transactions between `offset` and the end of a slice; without transactions there are none."""
+        return () if self._transactions is None else self._transactions.aborted(offset, end_offset_of(records))
 
     def find_earliest(self) -> Found:
         """Where the log starts."""
-        return Found(self.log_start_offset, NO_TIMESTAMP, self._epoch_of(self.log_start_offset))
+        return Found(self.log_start_offset, NO_TIMESTAMP, self.replica.epoch_of(self.log_start_offset))
 
     def find_latest(self, *, reader: Reader) -> Found:
         """Where the log ends for a reader: a committed-only one's end is the last stable offset."""
-        return Found(self._bound(reader), NO_TIMESTAMP, self.leader_epoch)
+        if not reader.is_replica:
+            self.replica.check_watermark_is_known()
+        return Found(self._bound(reader), NO_TIMESTAMP, self.replica.leader_epoch)
 
     def find_time(self, timestamp: int, *, reader: Reader) -> Found:
         """The first record that is not older than `timestamp`."""
@@ -305,32 +449,41 @@ class LocalPartition:
             raise refusal(error) from error
 
     def _found(self, record: Record | None, reader: Reader) -> Found:
-        # A record that the reader may not see yet is not found.
-        if record is None or record.offset >= self._bound(reader):
+        if record is None:
             return Found()
-        return Found(record.offset, record.timestamp, self._epoch_of(record.offset))
-
-    def _epoch_of(self, offset: int) -> int:  # noqa: ARG002
-        """The epoch of a record. With one replica the leader never changes."""
-        return self.leader_epoch
+        # A record that the reader may not see yet is not found; but the last leader may have shown it to others.
+        if record.offset >= self._bound(reader):
+            self.replica.check_watermark_is_known()
+            return Found()
+        return Found(record.offset, record.timestamp, self.replica.epoch_of(record.offset))
 
     def delete_records(self, offset: int) -> int:
         """Let the log start with `offset`, or with the high watermark if that is -1; return the new start."""
         if not self.log.config.deletes:
             message = f"{self._title} is compacted only: cleanup.policy has no delete, so no record goes by its age"
             raise Refused(ErrorCode.POLICY_VIOLATION, message)
-        offset = self.high_watermark if offset == NO_OFFSET else offset
-        if not 0 <= offset <= self.high_watermark:
-            message = f"records before {offset} cannot be deleted: the high watermark is {self.high_watermark}"
+        high_watermark = self.replica.high_watermark
+        offset = high_watermark if offset == NO_OFFSET else offset
+        if not 0 <= offset <= high_watermark:
+            message = f"records before {offset} cannot be deleted: the high watermark is {high_watermark}"
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, message)
         try:
             if offset > self.log_start_offset:
                 self.log.delete_before(offset)
         except LogError as error:
             raise refusal(error) from error
-        self._wake(self.name)
+        self.replica.on_log_changed()
         return self.log_start_offset
 
     @property
     def _title(self) -> str:
         return self.name.directory
+
+
+def end_offset_of(records: FileSlice) -> int:
+    """The offset behind the last batch of a slice, also if that batch is cut off; 0 if the slice is empty."""
+    position, stop, next_offset = records.position, records.position + records.count, 0
+    while position + HEADER_SIZE <= stop:
+        header = read_header(records.file.pread(HEADER_SIZE, position))
+        position, next_offset = position + header.size, header.next_offset
+    return next_offset

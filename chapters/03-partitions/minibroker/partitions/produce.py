@@ -6,13 +6,17 @@ acks   answered
   -1   when the high watermark has passed it, so that every replica in the in-sync set has it
 
 One request carries one batch for each of many partitions. Each has its own error; the answer waits for the slowest.
+
+A rule may hold a batch before it is appended (`Held`). It is tried again when the rule's key is woken. A connection
+serves one request after the other, so a later batch of the same producer cannot overtake it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 from minibroker.log.batch import ATTRIBUTES_AT, COMPRESSION_MASK, HEADER_SIZE
 from minibroker.log.compression import Compression
-from minibroker.partitions.errors import Disconnect, Refused
+from minibroker.partitions.errors import Disconnect, Held, Refused
 from minibroker.partitions.partition import ACKS_ALL, Appended, Partition
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.routes import WRONG_NODE, Leader, Routes
@@ -32,22 +36,27 @@ from minibroker.wire.tables.produce import (
 )
 
 ACKS_NONE = 0
+_ACKS = (ACKS_NONE, 1, ACKS_ALL)
 ZSTD_FROM_VERSION = 7
 LEADER_HINTS_FROM_VERSION = 10
 
 
-class _Pending:
+class _Pending(NamedTuple):
     """A batch that is appended, whose answer waits for other replicas."""
 
-    __slots__ = ("answer", "appended", "name", "partition")
+    name: TopicPartition
+    partition: Partition
+    appended: Appended
+    answer: PartitionProduceResponse
 
-    def __init__(
-        self, name: TopicPartition, partition: Partition, appended: Appended, answer: PartitionProduceResponse
-    ) -> None:
-        self.name = name
-        self.partition = partition
-        self.appended = appended
-        self.answer = answer
+
+class _Held(NamedTuple):
+    """A batch that may not be appended yet."""
+
+    topic: str
+    data: PartitionProduceData
+    answer: PartitionProduceResponse
+    held: Held
 
 
 class Produce:
@@ -71,30 +80,29 @@ class _Produce:
         self._call = call
         self._on_timeout = on_timeout
         self._acks = call.request.acks
+        self._held: list[_Held] = []
         self._pending: list[_Pending] = []
         self._endpoints: dict[int, NodeEndpoint] = {}
         self._refused: tuple[TopicPartition, Refused] | None = None
+        self._is_old = call.version < ZSTD_FROM_VERSION
+        self._response = ProduceResponse(responses=[], throttle_time_ms=0)
 
     def answer(self) -> Answer:
         # Append everything first; then see what is not yet as safe as was asked.
-        responses = [
-            TopicProduceResponse(
-                name=topic.name, partition_responses=[self._append(topic.name, data) for data in topic.partition_data]
-            )
-            for topic in self._call.request.topic_data
-        ]
+        for topic in self._call.request.topic_data:
+            answers = []
+            for data in topic.partition_data:
+                answer = PartitionProduceResponse(index=data.index, error_code=ErrorCode.NONE, base_offset=-1)
+                answers.append(answer)
+                self._append(topic.name, data, answer)
+            self._response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
         if self._acks == ACKS_NONE:
             self._check_silent()
             return None
-        response = ProduceResponse(responses=responses, throttle_time_ms=0)
-        if self._pending and not self._settled():
-            return Wait(
-                keys=[pending.name for pending in self._pending],
-                timeout_ms=max(self._call.request.timeout_ms, 0),
-                attempt=lambda: self._finish(response) if self._settled() else None,
-                expire=lambda: self._expire(response),
-            )
-        return self._finish(response)
+        if self._held or self._pending:
+            timeout_ms = max(self._call.request.timeout_ms, 0)
+            return Wait(self._keys(), timeout_ms, attempt=self._attempt, expire=self._expire)
+        return self._response
 
     def _check_silent(self) -> None:
         """A producer that wants no answer learns of an error by losing its connection."""
@@ -102,31 +110,39 @@ class _Produce:
             name, refused = self._refused
             raise Disconnect(f"acks=0, and {name.directory} refused a batch with {refused.code.name}: {refused}")
 
-    def _append(self, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
-        answer = PartitionProduceResponse(index=data.index, error_code=ErrorCode.NONE, base_offset=-1)
+    def _append(self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse) -> None:
+        acks = self._acks
         try:
-            records = self._checked(data.records)
+            if self._is_old or acks not in _ACKS:
+                self._check(data.records)
+            records = data.records
+            assert records is None or isinstance(records, memoryview), "a decoded record set is a view of the request"
             partition = self._routes.partition(topic, data.index)
-            appended = partition.append(records, acks=self._acks, now_ms=self._call.now_ms)
+            appended = partition.append(records, acks=acks, now_ms=self._call.now_ms)
+        except Held as held:
+            if acks == ACKS_NONE:
+                self._refuse(TopicPartition(topic, data.index), answer, held)
+            else:
+                self._held.append(_Held(topic, data, answer, held))
+            return
         except Refused as refused:
             self._refuse(TopicPartition(topic, data.index), answer, refused)
-            return answer
+            return
         answer.base_offset = appended.base_offset
         answer.log_append_time_ms = appended.log_append_time_ms
         answer.log_start_offset = appended.log_start_offset
-        if self._acks == ACKS_ALL:
-            self._pending.append(_Pending(TopicPartition(topic, data.index), partition, appended, answer))
-        return answer
+        if acks == ACKS_ALL:
+            verdict = partition.verdict(appended, acks=acks)
+            if verdict is not ErrorCode.NONE:
+                self._on_verdict(verdict, _Pending(TopicPartition(topic, data.index), partition, appended, answer))
 
-    def _checked(self, records: Records | None) -> memoryview | None:
-        """The batch, if the request is one that may carry it."""
-        assert records is None or isinstance(records, memoryview), "a decoded record set is a view of the request"
-        if self._acks not in (ACKS_NONE, 1, ACKS_ALL):
+    def _check(self, records: Records | None) -> None:
+        """Refuse what a request of this version may not carry, and an acks that means nothing."""
+        if self._acks not in _ACKS:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self._acks}: only 0, 1 and -1 (all) have a meaning")
-        if self._call.version < ZSTD_FROM_VERSION and records is not None and _is_zstd(records):
+        if isinstance(records, memoryview) and _is_zstd(records):
             message = f"zstd needs version {ZSTD_FROM_VERSION} of Produce, the request has {self._call.version}"
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
-        return records
 
     def _refuse(self, name: TopicPartition, answer: PartitionProduceResponse, refused: Refused) -> None:
         self._refused = (name, refused)
@@ -142,38 +158,46 @@ class _Produce:
             if leader is not None:
                 answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.leader_epoch)
                 self._endpoints[leader.node_id] = _endpoint(leader)
+                self._response.node_endpoints = list(self._endpoints.values())
 
     # Waiting ----------------------------------------------------------------------------------------------------------
 
-    def _settled(self) -> bool:
-        """Whether every batch has its verdict; those that have one are not asked again."""
-        waiting = []
-        for pending in self._pending:
-            verdict = pending.partition.verdict(pending.appended, acks=self._acks)
-            if verdict is None:
-                waiting.append(pending)
-            elif verdict is not ErrorCode.NONE:
-                self._fail(pending, Refused(verdict, verdict.message))
-        self._pending = waiting
-        return not waiting
+    def _keys(self) -> list[Hashable]:
+        """What may let the answer go on. What is held waits for its partition as well, once it is appended."""
+        keys: list[Hashable] = [it.name for it in self._pending]
+        for it in self._held:
+            keys += [it.held.key, TopicPartition(it.topic, it.data.index)]
+        return keys
+
+    def _attempt(self) -> Response | None:
+        """The answer, if every batch is appended and has its verdict; those that have one are not asked again."""
+        held, self._held = self._held, []
+        for it in held:
+            self._append(it.topic, it.data, it.answer)
+        pending, self._pending = self._pending, []
+        for batch in pending:
+            self._on_verdict(batch.partition.verdict(batch.appended, acks=self._acks), batch)
+        return None if self._held or self._pending else self._response
+
+    def _on_verdict(self, verdict: ErrorCode | None, pending: _Pending) -> None:
+        if verdict is None:
+            self._pending.append(pending)
+        elif verdict is not ErrorCode.NONE:
+            self._fail(pending, Refused(verdict, verdict.message))
 
     def _fail(self, pending: _Pending, refused: Refused) -> None:
         pending.answer.base_offset = pending.answer.log_append_time_ms = -1
         self._refuse(pending.name, pending.answer, refused)
 
-    def _expire(self, response: ProduceResponse) -> Response:
+    def _expire(self) -> Response:
         self._on_timeout()
-        if not self._settled():
-            timeout_ms = self._call.request.timeout_ms
+        if self._attempt() is None:
+            for it in self._held:
+                self._refuse(TopicPartition(it.topic, it.data.index), it.answer, it.held)
             for pending in self._pending:
-                message = f"appended, but not replicated within {timeout_ms} ms"
+                message = f"appended, but not replicated within {self._call.request.timeout_ms} ms"
                 self._fail(pending, Refused(ErrorCode.REQUEST_TIMED_OUT, message))
-        return self._finish(response)
-
-    def _finish(self, response: ProduceResponse) -> Response:
-        if self._endpoints:
-            response.node_endpoints = list(self._endpoints.values())
-        return response
+        return self._response
 
 
 def _is_zstd(batch: memoryview) -> bool:

@@ -157,7 +157,7 @@ class Registry:
             return Reply([])
         if isinstance(answer, Wait):
             return Deferred(answer, lambda response: _reply(response, version, correlation_id))
-        return _reply(answer, version, correlation_id)
+        return Reply(frame_response(answer, version=version, correlation_id=correlation_id))
 
     def _unsupported(self, header: RequestHeader) -> Reply:
         """A client that asks for too new an ApiVersions is told which one to use; nothing else has such an answer."""

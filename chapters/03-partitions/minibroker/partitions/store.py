@@ -22,7 +22,7 @@ from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import Image, PartitionImage, TopicImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
 from minibroker.partitions.errors import Disconnect, Refused
-from minibroker.partitions.partition import LocalPartition
+from minibroker.partitions.partition import LocalPartition, SoleReplica
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.routes import Leader, Serve
 from minibroker.segments.checkpoint import TopicPartition
@@ -73,9 +73,11 @@ class Store:
 
     def partition(self, topic: str, index: int) -> LocalPartition:
         """The partition, if it is on this node."""
-        found = self._partitions.get(TopicPartition(topic, index))
+        # What TopicPartition(…) does, without a second call: every produce and fetch passes here.
+        name = tuple.__new__(TopicPartition, (topic, index))
+        found = self._partitions.get(name)
         if found is None:
-            self._refuse(TopicPartition(topic, index))
+            self._refuse(name)
         return found
 
     def _refuse(self, name: TopicPartition) -> NoReturn:
@@ -231,7 +233,8 @@ class Store:
     ) -> LocalPartition:
         producers = ProducerStates(self._files, self._data.directory_of(name))
         opened = self._data.open_log(name, config.log_config(), companions=[producers])
-        return LocalPartition(name, opened, producers, config, leader_epoch=partition.leader_epoch, wake=self._wake)
+        replica = SoleReplica(name, opened, leader_epoch=partition.leader_epoch, wake=self._wake)
+        return LocalPartition(name, opened, producers, config, replica)
 
     def _claim(self, name: TopicPartition, topic_id: bytes, *, is_new: bool) -> None:
         """Write down whose directory this is, after what a topic of the same name has left in it was removed.

@@ -36,7 +36,6 @@ def decoder_source(cls: "type[Struct]", version: int) -> Source:
         "new": object.__new__,
         "MalformedMessage": MalformedMessage,
         "UNREADABLE": UNREADABLE,
-        "long_varint": _long_varint,
         "long_string": _long_string,
         "varint": decode_unsigned_varint,
         "skip_tags": _skip_tags,
@@ -117,7 +116,8 @@ class _Decoder:
         self.flush()
         if self.flexible:
             with self.source.block("if n > 127:"):
-                self.source.line(f"n, p = {'long_string' if of_string else 'long_varint'}(buffer, p)")
+                # The first byte was read already.
+                self.source.line(f"n, p = {'long_string' if of_string else 'varint'}(buffer, p - 1)")
 
     # Structs
 
@@ -262,14 +262,9 @@ def _refusal(cls: "type[Struct]", version: int, what: str, *, cause: bool = Fals
 # What generated sources call where the short way does not do: a first byte above 127, or a tagged field.
 
 
-def _long_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Read a varint whose first byte was read already."""
-    return decode_unsigned_varint(buffer, position - 1)
-
-
 def _long_string(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Read the length of a string whose first byte was read already."""
-    length, position = decode_unsigned_varint(buffer, position - 1)
+    """Read the length of a string, which may be too large."""
+    length, position = decode_unsigned_varint(buffer, position)
     if length - 1 > STRING_BYTES_MAX:
         raise MalformedMessage(f"a string of {length - 1} bytes, a string has {STRING_BYTES_MAX} at most")
     return length, position

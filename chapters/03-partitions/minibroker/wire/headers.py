@@ -108,7 +108,10 @@ def frame_response(message: Response, *, version: int, correlation_id: int) -> l
 
 def part_bytes(parts: list[Part]) -> int:
     """The length of all parts together."""
-    return sum(part.count if isinstance(part, FileSlice) else len(part) for part in parts)
+    count = 0
+    for part in parts:
+        count += part.count if isinstance(part, FileSlice) else len(part)
+    return count
 
 
 def _with_length(parts: list[Part]) -> list[Part]:

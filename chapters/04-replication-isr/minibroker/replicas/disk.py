@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from minibroker.log.compression import Bytes
-from minibroker.log.disk import OSFile, OSFiles
+from minibroker.log.disk import OSFiles
+from minibroker.log.interfaces import File
 
 # What a disk says that is broken, full, or gone. Other errors are of a name or of a limit of the process.
 DISK_ERRORS = frozenset(
@@ -60,79 +61,99 @@ class Watch:
             raise
 
 
-class WatchedFile(OSFile):
+class WatchedFile:
     """An open file of a `WatchedFiles`."""
 
-    __slots__ = ("_watch",)
+    __slots__ = ("_file", "_path", "_watch")
 
-    def __init__(self, watch: Watch, path: str, *, create: bool, writable: bool) -> None:
-        super().__init__(path, create=create, writable=writable)
+    def __init__(self, file: File, path: str, watch: Watch) -> None:
+        self._file = file
+        self._path = path
         self._watch = watch
 
     def pread(self, count: int, position: int) -> bytes:
         """Read up to `count` bytes."""
         try:
-            return super().pread(count, position)
+            return self._file.pread(count, position)
         except OSError as error:
-            self._watch.note("read", self.path, error)
+            self._watch.note("read", self._path, error)
             raise
 
     def pwrite(self, data: Bytes, position: int) -> int:
         """Write into the page cache, unless the disk has failed."""
-        self._watch.check()
+        if self._watch.failure is not None:
+            self._watch.check()
         try:
-            return super().pwrite(data, position)
+            return self._file.pwrite(data, position)
         except OSError as error:
-            self._watch.note("write", self.path, error)
+            self._watch.note("write", self._path, error)
             raise
+
+    def size(self) -> int:
+        """The file's bytes now."""
+        return self._file.size()
 
     def truncate(self, size: int) -> None:
         """Cut the file, unless the disk has failed."""
-        with self._watch.over("cut", self.path):
-            super().truncate(size)
+        with self._watch.over("cut", self._path):
+            self._file.truncate(size)
 
     def fsync(self) -> None:
         """Wait until the data has reached the disk, unless it has failed: it is not asked a second time."""
-        with self._watch.over("flush", self.path):
-            super().fsync()
+        with self._watch.over("flush", self._path):
+            self._file.fsync()
+
+    def drop_cache(self) -> None:
+        """Let the clean pages go."""
+        self._file.drop_cache()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
-class WatchedFiles(OSFiles):
+class WatchedFiles:
     """The machine's file systems, up to the first error."""
 
     def __init__(self, on_failed: Callable[[str, OSError], None]) -> None:
         self.watch = Watch(on_failed)
+        self._files = OSFiles()
 
-    def open(self, path: str, *, create: bool = True, writable: bool = True) -> OSFile:
+    def open(self, path: str, *, create: bool = True, writable: bool = True) -> WatchedFile:
         """Open a file. After a failure one that is there can still be opened, and read; none is made."""
         create = create and self.watch.failure is None
         try:
-            return WatchedFile(self.watch, path, create=create, writable=writable)
+            file = self._files.open(path, create=create, writable=writable)
         except OSError as error:
             self.watch.note("open", path, error)
             raise
+        return WatchedFile(file, path, self.watch)
 
     def mkdir(self, directory: str) -> None:
         """Make a directory, and those above it."""
         with self.watch.over("make", directory):
-            super().mkdir(directory)
+            self._files.mkdir(directory)
 
     def rmdir(self, directory: str) -> None:
         """Remove a directory that is empty."""
         with self.watch.over("remove", directory):
-            super().rmdir(directory)
+            self._files.rmdir(directory)
 
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source` in one step."""
         with self.watch.over("rename", source):
-            super().rename(source, target)
+            self._files.rename(source, target)
 
     def unlink(self, path: str) -> None:
         """Remove a name."""
         with self.watch.over("remove", path):
-            super().unlink(path)
+            self._files.unlink(path)
+
+    def list(self, directory: str) -> list[str]:
+        """The names in a directory, sorted."""
+        return self._files.list(directory)
 
     def fsync_directory(self, directory: str) -> None:
         """Wait until the names in a directory have reached the disk."""
         with self.watch.over("flush", directory):
-            super().fsync_directory(directory)
+            self._files.fsync_directory(directory)

@@ -312,7 +312,7 @@ def _is_nothing_new(data: PartitionData, replica: Replica) -> bool:
         and data.error_code == ErrorCode.NONE
         and data.diverging_epoch.epoch == NO_LEADER_EPOCH
         and data.high_watermark <= replica.high_watermark
-        and data.log_start_offset <= replica.log_start_offset
+        and data.log_start_offset <= replica.log.log_start_offset
     )
 
 

@@ -6,12 +6,14 @@ fetch for followers, and the file of high watermarks. The metadata tell it which
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image, PartitionImage
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.machine import Machine
+from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.registry import Registry
 from minibroker.partitions.server import Tracer
 from minibroker.partitions.store import Store
@@ -22,7 +24,7 @@ from minibroker.replicas.membership import Membership
 from minibroker.replicas.proposing import Outbox, Proposer
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
-from minibroker.replication.replica import Replica, ReplicaSettings
+from minibroker.replication.replica import LeadershipListener, Replica, ReplicaSettings
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
 
@@ -36,7 +38,9 @@ class Hosted:
 
     rows = access.REPLICA_ROWS
 
-    def __init__(self, machine: Machine, cluster: Membership) -> None:
+    def __init__(self, machine: Machine, cluster: Membership, *, listeners: Sequence[LeadershipListener] = ()) -> None:
+        """`listeners` are parts of the node that live where a partition is led."""
+        self._listeners = listeners
         self._machine = machine
         self._cluster = cluster
         self._settings = ReplicaSettings(lag_ms_max=machine.config.replica_lag_time_max_ms)
@@ -69,12 +73,12 @@ class Hosted:
 
     def open_partition(
         self, name: TopicPartition, topic_id: bytes, _image: PartitionImage, config: TopicConfig
-    ) -> Replica:
+    ) -> LocalPartition:
         """Open the replica of a partition. One that is opened anew takes the place of the old one."""
         machine = self._machine
         # The metadata may be ahead of what is here, and know another topic of the same name.
         self._topic_ids[name] = topic_id
-        replica = self._replicas[name] = open_replica(
+        partition, self._replicas[name] = open_replica(
             machine.data,
             machine.files,
             name,
@@ -83,8 +87,9 @@ class Hosted:
             outbox=self._outbox,
             wake=machine.waiting.wake,
             settings=self._settings,
+            listeners=self._listeners,
         )
-        return replica
+        return partition
 
     def on_changed(self, name: TopicPartition, _old: PartitionImage | None, new: PartitionImage | None) -> None:
         """The controller has decided something about a partition of this node."""
@@ -117,15 +122,10 @@ class Hosted:
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
-    def partition(self, topic: str, index: int) -> Replica:
-        """The replica, for handlers that need more than the partition port; refused as the store refuses it."""
-        return self._replicas[self._store.partition(topic, index).name]
-
     def add_handlers(self, registry: Registry, store: Store) -> None:
         """What only a replica knows."""
-        self._store = store
-        registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(self))
-        registry.add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(self))
+        registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(store, self.replica))
+        registry.add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(store))
 
     # Working ----------------------------------------------------------------------------------------------------------
 

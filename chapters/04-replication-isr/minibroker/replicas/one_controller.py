@@ -5,10 +5,8 @@ Chapter 05 puts a quorum in its place.
 """
 
 import asyncio
-import copy
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from minibroker.client.errors import ClientError
@@ -24,7 +22,7 @@ from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.identity import Identity, identify, new_id_bytes
 from minibroker.partitions.machine import Machine
 from minibroker.partitions.node import Node
-from minibroker.partitions.partition import LocalPartition, Partition
+from minibroker.partitions.partition import ANY_NODE, LocalPartition, Partition, SoleReplica
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.registry import Answer, Call, Handler, Registry
 from minibroker.partitions.routes import Leader, Routes, Serve
@@ -46,7 +44,7 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.fetch import FetchRequest, ReplicaState
+from minibroker.wire.tables.fetch import FetchRequest
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
 
 log = logging.getLogger(__name__)
@@ -137,9 +135,8 @@ class OneController:
         machine = self._machine
         producers = ProducerStates(machine.files, machine.data.directory_of(METADATA))
         config = TopicConfig({}, machine.config)
-        return _OnePartition(
-            LocalPartition(METADATA, metadata_log, producers, config, leader_epoch=0, wake=machine.waiting.wake)
-        )
+        replica = SoleReplica(METADATA, metadata_log, leader_epoch=0, wake=machine.waiting.wake, copied_by=ANY_NODE)
+        return _OnePartition(LocalPartition(METADATA, metadata_log, producers, config, replica))
 
     def _on_done(self, proposal: Proposal[Any]) -> None:
         self._machine.waiting.wake(proposal)
@@ -209,10 +206,7 @@ class OneController:
         known = self.authority.image.brokers.get(node_id)
         if known is not None and known.epoch == broker_epoch:
             self._seen_ms[node_id] = monotonic_ms()
-        # To the partition this is a reader like any other: the log has one replica.
-        request = copy.copy(call.request)
-        request.replica_state = ReplicaState()
-        return self._serve_metadata(replace(call, request=request))
+        return self._serve_metadata(call)
 
     def _live(self) -> Collection[int]:
         """The nodes that have asked for metadata lately, and this one."""

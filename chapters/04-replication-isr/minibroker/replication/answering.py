@@ -4,14 +4,16 @@ OffsetForLeaderEpoch and DescribeProducers are answered by whoever leads a parti
 AlterPartition, BrokerRegistration and AllocateProducerIds come from brokers, ElectLeaders from an operator.
 """
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Protocol
 
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.commands import AllocateProducerIds, ProducerIds, Registration
 from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Endpoint
 from minibroker.partitions.errors import Refused
+from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.producers import ProducerState as KnownProducer
 from minibroker.partitions.registry import Answer, Call, proposed
 from minibroker.replication.authority import (
@@ -60,11 +62,11 @@ from minibroker.wire.schema import Response
 DECISION_MS_MAX = 30_000
 
 
-class Replicas(Protocol):
-    """The replicas of this node. What is not there is refused with `Refused`."""
+class Partitions(Protocol):
+    """The partitions of this node. What is not there is refused with `Refused`."""
 
-    def partition(self, topic: str, index: int) -> Replica:
-        """The replica, if it is on this node."""
+    def partition(self, topic: str, index: int) -> LocalPartition:
+        """The partition, if this node has a replica of it."""
 
 
 # Questions to a leader ------------------------------------------------------------------------------------------------
@@ -73,8 +75,9 @@ class Replicas(Protocol):
 class OffsetForLeaderEpoch:
     """The handler of OffsetForLeaderEpoch: where an epoch ends, so that a reader knows what was cut (KIP-320)."""
 
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, partitions: Partitions, replica_of: Callable[[TopicPartition], Replica | None]) -> None:
+        self._partitions = partitions
+        self._replica_of = replica_of
 
     def __call__(self, call: Call[OffsetForLeaderEpochRequest]) -> Answer:
         """Answer for each partition by itself."""
@@ -88,10 +91,12 @@ class OffsetForLeaderEpoch:
 
     def _answer(self, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
         try:
-            replica = self._replicas.partition(topic, wanted.partition)
-            replica.check_leader(wanted.current_leader_epoch)
+            partition = self._partitions.partition(topic, wanted.partition)
+            partition.check_leader(wanted.current_leader_epoch)
         except Refused as refused:
             return EpochEndOffset(error_code=refused.code, partition=wanted.partition)
+        replica = self._replica_of(partition.name)
+        assert replica is not None, "a partition that this node leads has a replica here"
         end = replica.end_of_epoch(wanted.leader_epoch)
         return EpochEndOffset(
             error_code=ErrorCode.NONE, partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.end_offset
@@ -101,8 +106,8 @@ class OffsetForLeaderEpoch:
 class DescribeProducers:
     """The handler of DescribeProducers: what a partition remembers of its idempotent producers."""
 
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
 
     def __call__(self, call: Call[DescribeProducersRequest]) -> Answer:
         """Answer for each partition by itself."""
@@ -114,13 +119,13 @@ class DescribeProducers:
 
     def _answer(self, topic: str, index: int) -> PartitionResponse:
         try:
-            replica = self._replicas.partition(topic, index)
-            replica.check_leader()
+            partition = self._partitions.partition(topic, index)
+            partition.check_leader()
         except Refused as refused:
             return PartitionResponse(
                 partition_index=index, error_code=refused.code, error_message=refused.message, active_producers=[]
             )
-        known = [_producer(*it) for it in replica.producers.producers.items()]
+        known = [_producer(*it) for it in partition.producers.producers.items()]
         return PartitionResponse(partition_index=index, error_code=ErrorCode.NONE, active_producers=known)
 
 
@@ -139,16 +144,25 @@ def _producer(producer_id: int, state: KnownProducer) -> ProducerState:
 
 
 class Decisions:
-    """The handlers of what only the authority can decide. `live` tells which nodes answer."""
+    """The handlers of what only the authority can decide. `live` tells which nodes answer.
 
-    register_command: type[RegisterReplicas] = RegisterReplicas
-    alter_command: type[AlterPartitions] = AlterPartitions
-    elect_command: type[ElectLeaders] = ElectLeaders
+    `alter` and `elect` make the commands; chapter 05 gives functions that make them with its own rules.
+    """
 
-    def __init__(self, authority: Authority, node: NodeConfig, *, live: Callable[[], Collection[int]]) -> None:
+    def __init__(
+        self,
+        authority: Authority,
+        node: NodeConfig,
+        *,
+        live: Callable[[], Collection[int]],
+        alter: Callable[[int, int, Sequence[IsrChange]], AlterPartitions] = AlterPartitions,
+        elect: Callable[[Sequence[TopicPartition], Collection[int], NodeConfig, Election], ElectLeaders] = ElectLeaders,
+    ) -> None:
         self._authority = authority
         self._node = node
         self._live = live
+        self._alter = alter
+        self._elect = elect
 
     def alter_partition(self, call: Call[AlterPartitionRequest]) -> Answer:
         """The handler of AlterPartition."""
@@ -158,7 +172,7 @@ class Decisions:
             for topic in request.topics
             for it in topic.partitions
         ]
-        command = self.alter_command(request.broker_id, request.broker_epoch, changes)
+        command = self._alter(request.broker_id, request.broker_epoch, changes)
         return proposed(
             self._authority.propose(command),
             _altered,
@@ -167,29 +181,8 @@ class Decisions:
         )
 
     def register(self, call: Call[BrokerRegistrationRequest]) -> Answer:
-        """The handler of BrokerRegistration. A broker of another cluster is sent away."""
-        request = call.request
-        if request.cluster_id != self._authority.image.cluster_id:
-            return BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
-        return proposed(
-            self._authority.propose(self._registration(request)),
-            lambda registration: self._registered(request.broker_id, registration),
-            timeout_ms=DECISION_MS_MAX,
-            expire=lambda: BrokerRegistrationResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
-        )
-
-    def _registration(self, request: BrokerRegistrationRequest) -> RegisterReplicas:
-        return self.register_command(
-            broker_id=request.broker_id,
-            endpoints=[Endpoint(it.name, it.host, it.port, it.security_protocol) for it in request.listeners],
-            incarnation_id=bytes(request.incarnation_id),
-            rack=request.rack,
-            previous_broker_epoch=request.previous_broker_epoch,
-            log_dirs=[bytes(it) for it in request.log_dirs],
-        )
-
-    def _registered(self, broker_id: int, registration: Registration) -> Response:  # noqa: ARG002
-        return BrokerRegistrationResponse(error_code=registration.code, broker_epoch=registration.epoch)
+        """The handler of BrokerRegistration."""
+        return answer_registration(self._authority, call.request, RegisterReplicas(**described(call.request)))
 
     def allocate_producer_ids(self, call: Call[AllocateProducerIdsRequest]) -> Answer:
         """The handler of AllocateProducerIds."""
@@ -208,7 +201,7 @@ class Decisions:
             kind = Election(request.election_type)
         except ValueError:
             return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[])
-        command = self.elect_command(self._named(request), live=self._live(), node=self._node, kind=kind)
+        command = self._elect(self._named(request), self._live(), self._node, kind)
         is_all = request.topic_partitions is None
         return proposed(
             self._authority.propose(command),
@@ -224,6 +217,41 @@ class Decisions:
         return [
             TopicPartition(topic.topic, number) for topic in request.topic_partitions for number in topic.partitions
         ]
+
+
+def described(request: BrokerRegistrationRequest) -> dict[str, Any]:
+    """What a broker says of itself: the fields of a `BrokerDescription`."""
+    return {
+        "broker_id": request.broker_id,
+        "endpoints": [Endpoint(it.name, it.host, it.port, it.security_protocol) for it in request.listeners],
+        "incarnation_id": bytes(request.incarnation_id),
+        "rack": request.rack,
+        "previous_broker_epoch": request.previous_broker_epoch,
+        "log_dirs": [bytes(it) for it in request.log_dirs],
+    }
+
+
+def answer_registration(
+    authority: Authority,
+    request: BrokerRegistrationRequest,
+    command: Command[Registration],
+    on_done: Callable[[Registration], None] | None = None,
+) -> Answer:
+    """Answer BrokerRegistration with what comes of a command. A broker of another cluster is sent away."""
+    if request.cluster_id != authority.image.cluster_id:
+        return BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+
+    def respond(registration: Registration) -> Response:
+        if on_done is not None:
+            on_done(registration)
+        return BrokerRegistrationResponse(error_code=registration.code, broker_epoch=registration.epoch)
+
+    return proposed(
+        authority.propose(command),
+        respond,
+        timeout_ms=DECISION_MS_MAX,
+        expire=lambda: BrokerRegistrationResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
+    )
 
 
 def _members(partition: PartitionAlteration) -> list[tuple[int, int]]:

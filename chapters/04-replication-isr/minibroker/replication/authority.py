@@ -15,11 +15,11 @@ was counted. So a node that cannot show that it still has everything leaves ever
 (KIP-966); and whatever it led, it leads in a new epoch or not at all.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from minibroker.metadata.broker_commands import RegisterBroker, Registration
+from minibroker.metadata.broker_commands import BrokerDescription, Registration, register
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.errors import Refused
@@ -58,13 +58,36 @@ class AlteredPartition:
     partition_epoch: int = -1
 
 
+def alter_isr(image: Image, broker_id: int, change: IsrChange, records: Records) -> AlteredPartition:
+    """Decide about the in-sync set of one partition, as its leader asks."""
+    try:
+        partition = _partition_of(image, change)
+        _check_epochs(partition, change)
+        _check_members(image, partition, change, broker_id)
+    except Refused as refused:
+        return AlteredPartition(change.topic_id, change.partition, refused.code, str(refused))
+    isr = tuple(node_id for node_id, _epoch in change.isr)
+    is_news = set(isr) != set(partition.isr)
+    if is_news:
+        records.add([_changed(change.topic_id, change.partition, isr=isr)])
+    return AlteredPartition(
+        change.topic_id,
+        change.partition,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        isr=isr if is_news else partition.isr,
+        partition_epoch=partition.partition_epoch + is_news,
+    )
+
+
 @dataclass(frozen=True)
 class AlterPartitions(Command[list[AlteredPartition]]):
-    """A broker asks to change the in-sync sets of partitions that it leads."""
+    """A broker asks to change the in-sync sets of partitions that it leads. `alter` decides about one of them."""
 
     broker_id: int
     broker_epoch: int
     changes: Sequence[IsrChange]
+    alter: Callable[[Image, int, IsrChange, Records], AlteredPartition] = alter_isr
     records_max = None
 
     def run(self, image: Image, records: Records) -> list[AlteredPartition]:
@@ -74,27 +97,7 @@ class AlterPartitions(Command[list[AlteredPartition]]):
             known = "is not registered" if broker is None else f"has broker epoch {broker.epoch} by now"
             message = f"broker {self.broker_id} asks with epoch {self.broker_epoch}, it {known}"
             return self.refuse(ErrorCode.STALE_BROKER_EPOCH, message)
-        return [self._alter(image, change, records) for change in self.changes]
-
-    def _alter(self, image: Image, change: IsrChange, records: Records) -> AlteredPartition:
-        try:
-            partition = _partition_of(image, change)
-            _check_epochs(partition, change)
-            _check_members(image, partition, change, self.broker_id)
-        except Refused as refused:
-            return AlteredPartition(change.topic_id, change.partition, refused.code, str(refused))
-        isr = tuple(node_id for node_id, _epoch in change.isr)
-        is_news = set(isr) != set(partition.isr)
-        if is_news:
-            records.add([_changed(change.topic_id, change.partition, isr=isr)])
-        return AlteredPartition(
-            change.topic_id,
-            change.partition,
-            leader=partition.leader,
-            leader_epoch=partition.leader_epoch,
-            isr=isr if is_news else partition.isr,
-            partition_epoch=partition.partition_epoch + is_news,
-        )
+        return [self.alter(image, self.broker_id, change, records) for change in self.changes]
 
     def refuse(self, code: ErrorCode, message: str) -> list[AlteredPartition]:
         """The same for every partition."""
@@ -182,12 +185,14 @@ class ElectLeaders(Command[list[Elected]]):
 
     A preferred election also moves a partition whose leader is alive to its preferred one, the first replica. An
     unclean one takes, where nobody in sync is alive, the first replica that is: what only the others had is lost.
+    `amend` adds to the record of an election whatever else changes with it.
     """
 
     partitions: Sequence[TopicPartition]
     live: Collection[int]
     node: NodeConfig
     kind: Election = Election.PREFERRED
+    amend: Callable[[PartitionChangeRecord, PartitionImage], object] | None = None
 
     def run(self, image: Image, records: Records) -> list[Elected]:
         """Decide about each partition by itself."""
@@ -203,8 +208,10 @@ class ElectLeaders(Command[list[Elected]]):
         except Refused as refused:
             return Elected(name, refused.code, str(refused), leader=partition.leader)
         # Who is elected uncleanly is the only one in sync: nobody else is known to have what it has.
-        isr = None if is_clean else [leader]
-        records.add([_changed(topic.topic_id, name.partition, isr=isr, leader=leader)])
+        record = _changed(topic.topic_id, name.partition, isr=None if is_clean else [leader], leader=leader)
+        if self.amend is not None:
+            self.amend(record, partition)
+        records.add([record])
         return Elected(name, leader=leader)
 
     def _choose(self, image: Image, topic: TopicImage, partition: PartitionImage) -> tuple[int, bool]:
@@ -251,37 +258,54 @@ def _is_alone(partition: PartitionImage, broker_id: int) -> bool:
     return others == {broker_id}
 
 
+# What changes of a partition when a broker comes back, which may have all that it had of it or less.
+OnReturn = Callable[[int, Image, TopicImage, int, PartitionImage, bool], PartitionChangeRecord | None]
+
+
+def change_on_return(
+    broker_id: int, image: Image, topic: TopicImage, number: int, partition: PartitionImage, has_all: bool
+) -> PartitionChangeRecord | None:
+    """What changes of a partition when a broker is live again."""
+    if has_all:
+        # It leads on, but in a new epoch: what it said before it died must not be mixed up with what it says now.
+        leads = partition.leader == broker_id
+        return _changed(topic.topic_id, number, leader=broker_id) if leads else None
+    if broker_id not in partition.isr:
+        return None
+    # It may have less than was promised in its name. If it was the last in sync, nobody can lead cleanly any more.
+    isr = [it for it in partition.isr if it != broker_id]
+    if partition.leader not in (broker_id, NO_LEADER):
+        return _changed(topic.topic_id, number, isr=isr)
+    candidates = [it for it in partition.replicas if it in isr and it in image.live_brokers()]
+    return _changed(topic.topic_id, number, isr=isr, leader=candidates[0] if candidates else NO_LEADER)
+
+
+def register_replicas(broker: BrokerDescription, image: Image, records: Records, on_return: OnReturn) -> Registration:
+    """Take a broker in. What it led, and where it was in sync, changes in the same batch of records."""
+    known = image.brokers.get(broker.broker_id)
+    registration = register(broker, image, records)
+    if known is None or known.incarnation_id == broker.incarnation_id:
+        return registration
+    is_whole = broker.previous_broker_epoch == known.epoch
+    for topic in image.topics.values():
+        for number, partition in topic.partitions.items():
+            # Of a partition that is here alone nobody has more: whatever is left of it is all of it.
+            has_all = is_whole or _is_alone(partition, broker.broker_id)
+            change = on_return(broker.broker_id, image, topic, number, partition, has_all)
+            records.add([] if change is None else [change])
+    return registration
+
+
 @dataclass(frozen=True)
-class RegisterReplicas(RegisterBroker):
+class RegisterReplicas(BrokerDescription, Command[Registration]):
     """A broker registers, and says which registration its logs are of: -1 if a power cut may have shortened them."""
 
-    def run(self, image: Image, records: Records) -> Registration:
-        """Take it in. What it led, and where it was in sync, changes in the same batch of records."""
-        known = image.brokers.get(self.broker_id)
-        registration = super().run(image, records)
-        if known is None or known.incarnation_id == self.incarnation_id:
-            return registration
-        is_whole = self.previous_broker_epoch == known.epoch
-        for topic in image.topics.values():
-            for number, partition in topic.partitions.items():
-                # Of a partition that is here alone nobody has more: whatever is left of it is all of it.
-                has_all = is_whole or _is_alone(partition, self.broker_id)
-                change = self._change(image, topic, number, partition, has_all=has_all)
-                records.add([] if change is None else [change])
-        return registration
+    records_max = None
 
-    def _change(
-        self, image: Image, topic: TopicImage, number: int, partition: PartitionImage, *, has_all: bool
-    ) -> PartitionChangeRecord | None:
-        if has_all:
-            # It leads on, but in a new epoch: what it said before it died must not be mixed up with what it says now.
-            leads = partition.leader == self.broker_id
-            return _changed(topic.topic_id, number, leader=self.broker_id) if leads else None
-        if self.broker_id not in partition.isr:
-            return None
-        # It may have less than was promised in its name. If it was the last in sync, nobody can lead cleanly any more.
-        isr = [it for it in partition.isr if it != self.broker_id]
-        if partition.leader not in (self.broker_id, NO_LEADER):
-            return _changed(topic.topic_id, number, isr=isr)
-        candidates = [it for it in partition.replicas if it in isr and it in image.live_brokers()]
-        return _changed(topic.topic_id, number, isr=isr, leader=candidates[0] if candidates else NO_LEADER)
+    def run(self, image: Image, records: Records) -> Registration:
+        """Take it in, and change its partitions."""
+        return register_replicas(self, image, records, change_on_return)
+
+    def refuse(self, code: ErrorCode, message: str) -> Registration:
+        """It is not registered."""
+        return Registration(code, message)

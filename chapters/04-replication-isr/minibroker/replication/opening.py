@@ -7,14 +7,15 @@ The checkpoint of high watermarks is a hint. If it is behind, a consumer waits a
 promised does not depend on it.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from minibroker.log.interfaces import Files
 from minibroker.metadata.configs import TopicConfig
+from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.producers import ProducerStates
 from minibroker.replication.epochs import EpochCache
-from minibroker.replication.replica import AlterIsr, Replica, ReplicaSettings
+from minibroker.replication.replica import AlterIsr, LeadershipListener, Replica, ReplicaSettings
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.companions import Companion
 from minibroker.segments.config import LogConfig
@@ -48,20 +49,21 @@ def open_replica(
     outbox: list[AlterIsr],
     wake: Callable[[Hashable], None],
     settings: ReplicaSettings,
-) -> Replica:
-    """Open a partition's log and all that goes along with it."""
+    listeners: Sequence[LeadershipListener] = (),
+) -> tuple[LocalPartition, Replica]:
+    """Open a partition's log and all that goes along with it: what handlers use, and what a driver tells the news."""
     directory = data.directory_of(name)
     epochs, producers = EpochCache(files, directory), ProducerStates(files, directory)
     log = data.open_log(name, config.log_config(), companions=[producers, epochs])
-    return Replica(
+    replica = Replica(
         name,
         node_id,
         log,
         epochs,
-        producers,
-        config,
         outbox=outbox,
         wake=wake,
         high_watermark=data.remembered(HIGH_WATERMARKS, name) or 0,
         settings=settings,
+        listeners=listeners,
     )
+    return LocalPartition(name, log, producers, config, replica), replica

@@ -1,9 +1,9 @@
-"""A replica of a partition: leader or follower, behind the port that the handlers know. A pure module.
+"""A replica of a partition: leader or follower. A pure module.
 
-`Replica` is chapter 03's partition with a high watermark of its own. The handlers of Produce, Fetch and ListOffsets use
-it as they used that one; whoever drives it tells it what happens:
+`Replica` is what chapter 03's partition asks through `ReplicaPort`: whether this node leads, how far readers may see,
+whether a batch is safe. The handlers of Produce, Fetch and ListOffsets do not know it. A driver tells it what happens:
 
-    on_partition   the authority has decided something: who leads, who is in sync
+    on_partition   the authority has decided which node leads, and which replicas are in sync
     on_altered     the authority has answered a proposal
     on_fetched     the leader has answered a fetch; `position` says what to ask for next
     on_start       the leader has said where its log starts
@@ -13,25 +13,23 @@ Each of these changes the replica and its log by plain calls, and does no more. 
 lies in `outbox`, a list that all replicas of a node share, to be emptied after every event. So the same code runs in a
 broker and in the simulator, and what it does depends on nothing but what it was told.
 
-Its offsets and their order, asserted wherever one of them moves:
+Parts of a node that live on the leader, such as chapter 06's coordinators, are `listeners`: they are told when this
+node begins to lead, and when it stops.
+
+The offsets and their order, asserted wherever one of them moves:
 
     log start ≤ high watermark ≤ log end
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from minibroker.log.batch import HEADER_SIZE, NO_LEADER_EPOCH, NO_OFFSET, read_header
-from minibroker.log.errors import LogError
-from minibroker.log.interfaces import FileSlice
-from minibroker.log.record import Record
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
-from minibroker.partitions.admission import Rule
-from minibroker.partitions.errors import Refused, refusal
-from minibroker.partitions.partition import ACKS_ALL, Appended, EpochEnd, Found, LocalPartition, Reader
-from minibroker.partitions.producers import ProducerStates
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.partition import ACKS_ALL, Appended, EpochEnd, Reader
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.follower import Fetched, Following, Position, common_end
 from minibroker.replication.leader import Altered, IsrProposal, Leadership
@@ -54,7 +52,17 @@ class ReplicaSettings:
     lag_ms_max: int = 30_000  # replica.lag.time.max.ms
 
 
-class Replica(LocalPartition):
+class LeadershipListener(Protocol):
+    """A part of a node that lives where a partition is led."""
+
+    def on_leader(self, partition: TopicPartition, epoch: int) -> None:
+        """This node leads the partition in this epoch. A later epoch may follow without `on_resigned` between."""
+
+    def on_resigned(self, partition: TopicPartition) -> None:
+        """This node led the partition, and does not any more."""
+
+
+class Replica:
     """One replica of one partition on node `node_id`. Until it is told who leads, it is neither leader nor follower."""
 
     def __init__(
@@ -63,39 +71,37 @@ class Replica(LocalPartition):
         node_id: int,
         log: SegmentedLog,
         epochs: EpochCache,
-        producers: ProducerStates,
-        config: TopicConfig,
         *,
         outbox: list[AlterIsr],
         wake: Callable[[Hashable], None],
         high_watermark: int = 0,
         settings: ReplicaSettings | None = None,
-        rules: Sequence[Rule] = (),
+        listeners: Sequence[LeadershipListener] = (),
     ) -> None:
-        super().__init__(name, log, producers, config, leader_epoch=NO_LEADER_EPOCH, wake=wake, rules=rules)
+        self.name = name
         self.node_id = node_id
+        self.log = log
         self.epochs = epochs
         self.settings = settings or ReplicaSettings()
+        self.leader_epoch = NO_LEADER_EPOCH
         self.partition_epoch = -1
+        self.min_insync_replicas = 1
         self.leading: Leadership | None = None
         self.following: Following | None = None
         self._leading_since = NO_LEADER_EPOCH
         """The epoch in which this node began to lead without a pause: what it has appended since is its own."""
         self._outbox = outbox
+        self._wake = wake
+        self._listeners = listeners
         # The checkpoint of the watermark may be behind, or ahead of a log that a power cut has shortened.
-        self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+        self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+        """Where a consumer stops: every replica in sync has what is before."""
+
+    def configure(self, config: TopicConfig) -> None:
+        """Follow the topic's configuration from now on."""
+        self.min_insync_replicas = config.min_insync_replicas
 
     # Offsets ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def high_watermark(self) -> int:
-        """Where a consumer stops: every replica in sync has what is before."""
-        return self._high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Without transactions all that is replicated is decided."""
-        return self._high_watermark
 
     @property
     def low_watermark(self) -> int:
@@ -104,23 +110,23 @@ class Replica(LocalPartition):
         return start if self.leading is None else self.leading.low_watermark(start)
 
     def _set_high_watermark(self, offset: int) -> None:
-        self._high_watermark = offset
-        self._check_order()
-
-    def _check_order(self) -> None:
+        self.high_watermark = offset
         start, end = self.log.log_start_offset, self.log.log_end_offset
-        assert start <= self._high_watermark <= end, f"{self._title}: not {start} <= {self._high_watermark} <= {end}"
+        assert start <= offset <= end, f"{self.name.directory}: not {start} <= {offset} <= {end}"
 
-    def _advance(self) -> None:
+    def _advance(self) -> bool:
         """Move the high watermark as far as all logs that count go; it never goes back while a leader is in office."""
         assert self.leading is not None
+        end = self.log.log_end_offset
         # It is never beyond the end. A partition where nothing happens is asked for again and again.
-        if self._high_watermark == self.log.log_end_offset:
-            return
-        least = self.leading.watermark(self.log.log_end_offset, min_insync_replicas=self.config.min_insync_replicas)
-        if least is not None and least > self._high_watermark:
-            self._set_high_watermark(least)
-            self._wake(self.name)
+        if self.high_watermark == end:
+            return False
+        least = self.leading.watermark(end, min_insync_replicas=self.min_insync_replicas)
+        if least is None or least <= self.high_watermark:
+            return False
+        assert least <= end, f"{self.name.directory}: {least} is beyond the end, {end}"
+        self.high_watermark = least
+        return True
 
     # Changes of role --------------------------------------------------------------------------------------------------
 
@@ -156,51 +162,50 @@ class Replica(LocalPartition):
             self.node_id, image, broker_epochs, epoch_start_offset=epoch_start_offset, now_ms=now_ms
         )
         # Of the followers nothing is known yet; the watermark stays where this node last saw it.
-        self._advance()
-        self._wake(self.name)
+        self.on_log_changed()
+        for listener in self._listeners:
+            listener.on_leader(self.name, image.leader_epoch)
 
     def _follow(self, image: PartitionImage) -> None:
         # An epoch in which this node led but wrote nothing is no part of its log.
         self.epochs.truncate_end(self.log.log_end_offset)
-        self.leader_epoch, self.leading, self._leading_since = image.leader_epoch, None, NO_LEADER_EPOCH
-        self.following = Following(image.leader, image.leader_epoch)
-        # Whoever waits here, for an acknowledgement or for records, waits at the wrong node now.
-        self._wake(self.name)
+        self.leader_epoch, self.following = image.leader_epoch, Following(image.leader, image.leader_epoch)
+        self._resign()
 
     def retire(self) -> None:
-        """This node has no replica of the partition any more: whoever waits here waits at the wrong node."""
-        self.leading, self.following, self._leading_since = None, None, NO_LEADER_EPOCH
+        """This node has no replica of the partition any more."""
+        self.following = None
+        self._resign()
+
+    def _resign(self) -> None:
+        was_leading = self.leading is not None
+        self.leading, self._leading_since = None, NO_LEADER_EPOCH
+        # A client that waits here, for an acknowledgement or for records, waits at the wrong node now.
         self._wake(self.name)
+        if was_leading:
+            for listener in self._listeners:
+                listener.on_resigned(self.name)
 
     # The leader -------------------------------------------------------------------------------------------------------
 
-    def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
-        """Refuse unless this node leads the partition, in the epoch that the client believes."""
-        super().check_leader(current_leader_epoch)
+    def check_leading(self) -> None:
+        """Refuse unless this node leads the partition."""
         if self.leading is None:
-            message = f"node {self.node_id} does not lead {self._title} in leader epoch {self.leader_epoch}"
+            message = f"node {self.node_id} does not lead {self.name.directory} in leader epoch {self.leader_epoch}"
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
 
-    def append(self, batch: memoryview | None, *, acks: int, now_ms: int) -> Appended:
-        """Append a producer's batch, if this node leads and enough replicas are in sync for what is asked."""
-        self.check_leader()
-        if acks == ACKS_ALL:
-            self._check_enough_in_sync()
-        appended = super().append(batch, acks=acks, now_ms=now_ms)
-        # If nobody else counts, it is replicated already.
-        self._advance()
-        return appended
-
-    def _check_enough_in_sync(self) -> None:
-        count, wanted = self._in_sync()
+    def check_in_sync(self) -> None:
+        """Refuse unless enough replicas are in sync for acks=all."""
+        assert self.leading is not None
+        count, wanted = len(self.leading.isr), self.leading.min_isr(self.min_insync_replicas)
         if count < wanted:
-            message = f"{self._title} has {count} replicas in sync, min.insync.replicas is {wanted}"
+            message = f"{self.name.directory} has {count} replicas in sync, min.insync.replicas is {wanted}"
             raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
-    def _in_sync(self) -> tuple[int, int]:
-        """How many replicas are in sync, and how many must be."""
-        assert self.leading is not None
-        return len(self.leading.isr), self.leading.min_isr(self.config.min_insync_replicas)
+    def on_log_changed(self) -> None:
+        """The leader's log has grown, or starts later. If no other replica counts, all of it is replicated already."""
+        self._advance()
+        self._wake(self.name)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
         """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""
@@ -212,29 +217,24 @@ class Replica(LocalPartition):
         if self.leading is None or appended.leader_epoch < self._leading_since:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         # It is safe when the high watermark has passed it.
-        if self._high_watermark < appended.next_offset:
+        if self.high_watermark < appended.next_offset:
             return None
         # Too few in sync by then means that it may yet be lost: NOT_ENOUGH_REPLICAS_AFTER_APPEND.
-        count, wanted = self._in_sync()
-        return ErrorCode.NONE if count >= wanted else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        is_enough = len(self.leading.isr) >= self.leading.min_isr(self.min_insync_replicas)
+        return ErrorCode.NONE if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
-    def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches from the one that holds `offset`: for a consumer to the high watermark, for a follower to the end."""
-        if not reader.is_replica:
-            return super().read(offset, bytes_max=bytes_max, reader=reader)
-        leading = self._check_follower(reader)
-        try:
-            found = self.log.read(offset, bytes_max=bytes_max)
-        except LogError as error:
-            raise refusal(error) from error
-        # What it asks for tells how far it is: that may move the watermark, or bring it back into the in-sync set. It
-        # tells so once. Two that wait, the earlier one on a connection that is long gone, would contradict each other.
+    def on_follower_read(self, reader: Reader, offset: int) -> None:
+        """A follower has read from `offset` on: that may move the watermark, or bring it back into the in-sync set."""
+        leading = self.leading
+        assert leading is not None
+        # It tells once how far it is. Two fetches that wait, the earlier one on a connection that is long gone, would
+        # contradict each other.
         if not reader.is_again:
             self._on_follower(leading, reader, offset)
-        self._advance()
-        if leading.may_join(reader.replica_id, high_watermark=self._high_watermark):
+        if self._advance():
+            self._wake(self.name)
+        if leading.may_join(reader.replica_id, high_watermark=self.high_watermark):
             self._propose({*leading.isr, reader.replica_id}, reader.now_ms)
-        return found
 
     def _on_follower(self, leading: Leadership, reader: Reader, offset: int) -> None:
         is_start_news = reader.log_start_offset != leading.followers[reader.replica_id].log_start_offset
@@ -250,15 +250,15 @@ class Replica(LocalPartition):
             # Somebody may wait until deleted records are nowhere any more.
             self._wake(self.name)
 
-    def _check_follower(self, reader: Reader) -> Leadership:
+    def check_follower(self, reader: Reader) -> None:
+        """Refuse a node that is no follower, and one that speaks of an earlier life."""
         leading = self.leading
         if leading is None or reader.replica_id not in leading.followers:
-            message = f"node {reader.replica_id} is no follower of {self._title}"
+            message = f"node {reader.replica_id} is no follower of {self.name.directory}"
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
         if leading.is_stale(reader.replica_id, reader.replica_epoch):
             message = f"node {reader.replica_id} was registered anew since broker epoch {reader.replica_epoch}"
             raise Refused(ErrorCode.STALE_BROKER_EPOCH, message)
-        return leading
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
         """Where a reader's log leaves ours, if it does (KIP-595)."""
@@ -273,27 +273,16 @@ class Replica(LocalPartition):
         """What OffsetForLeaderEpoch answers (KIP-320)."""
         return self.epochs.end_of(epoch, log_end_offset=self.log.log_end_offset)
 
-    def find_latest(self, *, reader: Reader) -> Found:
-        """Where the log ends for a reader, if a new leader can tell already."""
-        if not reader.is_replica:
-            self._check_watermark_is_known()
-        return super().find_latest(reader=reader)
-
-    def _found(self, record: Record | None, reader: Reader) -> Found:
-        # A record that a reader may not see is not found; but it may be one that others were shown by the last leader.
-        if record is not None and record.offset >= self._bound(reader):
-            self._check_watermark_is_known()
-        return super()._found(record, reader)
-
-    def _check_watermark_is_known(self) -> None:
+    def check_watermark_is_known(self) -> None:
         """Refuse while the last leader may have shown more than this one may: offsets must not go back (KIP-207)."""
         assert self.leading is not None
         start = self.leading.epoch_start_offset
-        if self._high_watermark < start:
-            message = f"{self._title}: epoch {self.leader_epoch} began at {start}, known is {self._high_watermark}"
-            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, message)
+        if self.high_watermark < start:
+            known = f"epoch {self.leader_epoch} began at {start}, known is {self.high_watermark}"
+            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.name.directory}: {known}")
 
-    def _epoch_of(self, offset: int) -> int:
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at an offset."""
         return self.epochs.epoch_of(offset)
 
     def tick(self, now_ms: int) -> None:
@@ -323,8 +312,7 @@ class Replica(LocalPartition):
     def _on_isr_changed(self, is_changed: bool) -> None:
         if is_changed:
             # Fewer may count now, so that the watermark can move; and who waits may have to hear that too few are left.
-            self._advance()
-            self._wake(self.name)
+            self.on_log_changed()
 
     # The follower -----------------------------------------------------------------------------------------------------
 
@@ -351,7 +339,7 @@ class Replica(LocalPartition):
         # Write first; then believe in the leader's watermark as far as our own log goes, and in where its log starts.
         self._begin_with_first_batch(fetched.records)
         self.log.append_as_follower(fetched.records)
-        self._set_high_watermark(max(self._high_watermark, min(fetched.high_watermark, self.log.log_end_offset)))
+        self._set_high_watermark(max(self.high_watermark, min(fetched.high_watermark, self.log.log_end_offset)))
         self._delete_before(fetched.log_start_offset)
         return True
 
@@ -362,11 +350,11 @@ class Replica(LocalPartition):
             return
         # The watermark first: it is never beyond the end. It goes back only after an unclean election, when what was
         # promised is given up.
-        self._high_watermark = min(self._high_watermark, offset)
+        self.high_watermark = min(self.high_watermark, offset)
         self.log.truncate(offset)
         self.epochs.truncate_end(self.log.log_end_offset)
         # A batch goes as a whole, so the log may end before the offset.
-        self._set_high_watermark(min(self._high_watermark, self.log.log_end_offset))
+        self._set_high_watermark(min(self.high_watermark, self.log.log_end_offset))
 
     def on_start(self, position: Position, log_start_offset: int) -> None:
         """The leader has said where its log starts, after it did not have what we asked for."""
@@ -392,7 +380,7 @@ class Replica(LocalPartition):
 
     def _delete_before(self, leader_start_offset: int) -> None:
         """Records that were deleted at the leader go here as well, as far as they are replicated."""
-        start = min(leader_start_offset, self._high_watermark)
+        start = min(leader_start_offset, self.high_watermark)
         if start > self.log.log_start_offset:
             self.log.delete_before(start)
-            self._check_order()
+            self._set_high_watermark(self.high_watermark)

@@ -1,10 +1,15 @@
 """The handlers of the controller: what brokers and operators ask of whoever decides. A pure module."""
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 
 from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced, UnregisterBroker, Unregistered
-from minibroker.controller.moving import AlterMovingPartitions, ElectMovingLeaders, Move, Moved, ReassignPartitions
+from minibroker.controller.moving import (
+    Move,
+    Moved,
+    ReassignPartitions,
+    alter_moving_partitions,
+    elect_moving_leaders,
+)
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.tables.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -25,19 +30,15 @@ from minibroker.metadata.commands import Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Image
 from minibroker.partitions.registry import Answer, Call, proposed
-from minibroker.replication.answering import DECISION_MS_MAX, Decisions
+from minibroker.replication.answering import DECISION_MS_MAX, Decisions, answer_registration, described
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 
 
-class ControllerDecisions(Decisions):
-    """Chapter 04's handlers with the controller's commands, and those that are new."""
-
-    register_command = RegisterFenced
-    alter_command = AlterMovingPartitions
-    elect_command = ElectMovingLeaders
+class ControllerDecisions:
+    """The handlers that chapter 05 adds. `replication` has those of chapter 04, with the controller's rules."""
 
     def __init__(
         self,
@@ -48,20 +49,25 @@ class ControllerDecisions(Decisions):
         live: Callable[[], Collection[int]],
         clock: Callable[[], int],
     ) -> None:
-        super().__init__(authority, node, live=live)
+        self.replication = Decisions(
+            authority, node, live=live, alter=alter_moving_partitions, elect=elect_moving_leaders
+        )
+        self._authority = authority
         self._sessions = sessions
         self._clock = clock
 
-    def _registration(self, request: BrokerRegistrationRequest) -> RegisterFenced:
-        command = super()._registration(request)
-        assert isinstance(command, RegisterFenced)
-        return replace(command, is_known_one_heard=self._sessions.is_alive(request.broker_id, self._clock()))
+    def register(self, call: Call[BrokerRegistrationRequest]) -> Answer:
+        """The handler of BrokerRegistration."""
+        request = call.request
+        is_heard = self._sessions.is_alive(request.broker_id, self._clock())
+        command = RegisterFenced(**described(request), is_known_one_heard=is_heard)
 
-    def _registered(self, broker_id: int, registration: Registration) -> Response:
-        # It has been heard, though it says nothing for as long as it opens its logs.
-        if registration.code is ErrorCode.NONE:
-            self._sessions.touch(broker_id, self._clock())
-        return super()._registered(broker_id, registration)
+        def on_done(registration: Registration) -> None:
+            # The broker has been heard, though it says nothing for as long as it opens its logs.
+            if registration.code is ErrorCode.NONE:
+                self._sessions.touch(request.broker_id, self._clock())
+
+        return answer_registration(self._authority, request, command, on_done)
 
     def heartbeat(self, call: Call[BrokerHeartbeatRequest]) -> Answer:
         """The handler of BrokerHeartbeat."""

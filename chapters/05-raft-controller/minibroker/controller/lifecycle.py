@@ -16,8 +16,8 @@ is somebody elected who was not in sync.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from minibroker.controller.moving import ElectMovingLeaders
-from minibroker.metadata.commands import Registration
+from minibroker.controller.moving import elect_moving_leaders
+from minibroker.metadata.broker_commands import BrokerDescription, Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
@@ -26,7 +26,7 @@ from minibroker.metadata.records import (
     PartitionChangeRecord,
     UnregisterBrokerRecord,
 )
-from minibroker.replication.authority import Elected, RegisterReplicas
+from minibroker.replication.authority import Elected, change_on_return, register_replicas
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
@@ -65,8 +65,19 @@ def _live_without(image: Image, broker_id: int) -> set[int]:
     return {it for it in image.live_brokers() if it != broker_id}
 
 
+def change_when_fenced(
+    broker_id: int, image: Image, topic: TopicImage, number: int, partition: PartitionImage, has_all: bool
+) -> PartitionChangeRecord | None:
+    """What changes of a partition when a broker comes back, and is fenced."""
+    # Where the broker may have less than before, chapter 04's rule holds. Where it has all, it is as if it had fallen
+    # silent: others lead and are in sync, and where there is no other, it will be when it is heard.
+    if not has_all:
+        return change_on_return(broker_id, image, topic, number, partition, has_all)
+    return without(topic, number, partition, gone=broker_id, live=_live_without(image, broker_id))
+
+
 @dataclass(frozen=True)
-class RegisterFenced(RegisterReplicas):
+class RegisterFenced(BrokerDescription, Command[Registration]):
     """A broker registers. It is fenced until it is heard to have caught up with the metadata.
 
     A restart takes the place of the life before it at once: a directory is locked by who uses it, so that life is over.
@@ -78,6 +89,7 @@ class RegisterFenced(RegisterReplicas):
     is_fenced: bool = True
     is_known_one_heard: bool = False
     """Whether the broker that is registered was heard within its session."""
+    records_max = None
 
     def run(self, image: Image, records: Records) -> Registration:
         """Take it in, unless another one has its number and is there."""
@@ -85,22 +97,16 @@ class RegisterFenced(RegisterReplicas):
         if known is not None and self._is_another(known) and (self.is_known_one_heard or not known.is_fenced):
             message = f"broker {self.broker_id} is registered at {known.host}:{known.port}, with another directory"
             return self.refuse(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
-        return super().run(image, records)
+        return register_replicas(self, image, records, change_when_fenced)
 
     def _is_another(self, known: BrokerImage) -> bool:
         # Who did not say which directory it has can be told from nobody.
         is_elsewhere = bool(known.log_dirs) and bool(self.log_dirs) and not set(known.log_dirs) & set(self.log_dirs)
         return is_elsewhere and known.incarnation_id != self.incarnation_id
 
-    def _change(
-        self, image: Image, topic: TopicImage, number: int, partition: PartitionImage, *, has_all: bool
-    ) -> PartitionChangeRecord | None:
-        # It is fenced now. Where it may have less than before, chapter 04's rule holds; where it has all, it is as if
-        # it had fallen silent: others lead and are in sync, and where there is nobody else, it will be when it is
-        # heard.
-        if not has_all:
-            return super()._change(image, topic, number, partition, has_all=False)
-        return without(topic, number, partition, gone=self.broker_id, live=_live_without(image, self.broker_id))
+    def refuse(self, code: ErrorCode, message: str) -> Registration:
+        """It is not registered."""
+        return Registration(code, message)
 
 
 @dataclass(frozen=True)
@@ -237,7 +243,7 @@ class LeadUncleanly(Command[list[Elected]]):
             for number, partition in topic.partitions.items()
             if partition.leader == NO_LEADER
         ]
-        tried = ElectMovingLeaders(leaderless, image.live_brokers(), self.node).run(image, records)
+        tried = elect_moving_leaders(leaderless, image.live_brokers(), self.node).run(image, records)
         return [it for it in tried if it.code is ErrorCode.NONE]
 
     def refuse(self, code: ErrorCode, message: str) -> list[Elected]:  # noqa: ARG002

@@ -9,10 +9,11 @@ moment are there fewer replicas than before (KIP-455).
     replicas [2, 3, 4]                                     when 2, 3 and 4 are in sync
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, Records, duplicates
 from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
@@ -21,9 +22,10 @@ from minibroker.metadata.records import NO_LEADER_CHANGE, PartitionChangeRecord
 from minibroker.replication.authority import (
     AlteredPartition,
     AlterPartitions,
-    Elected,
+    Election,
     ElectLeaders,
     IsrChange,
+    alter_isr,
 )
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.segments.checkpoint import TopicPartition
@@ -183,49 +185,48 @@ def _may_be_eligible_yet(image: Image, change: IsrChange) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class AlterMovingPartitions(AlterPartitions):
-    """Chapter 04's command: and where the new in-sync set has all replicas of a move, the move is over."""
-
-    def _alter(self, image: Image, change: IsrChange, records: Records) -> AlteredPartition:
-        name = image.topic_names.get(change.topic_id)
-        # One that is going fetches until it is gone. Taken in again, it would have to be let go again, and so on.
-        leaving = [it for it, _epoch in change.isr if _is_leaving(image, it) and it not in _isr_of(image, name, change)]
-        if leaving:
-            message = f"brokers {leaving} are being shut down, and do not come into the in-sync set"
-            return AlteredPartition(change.topic_id, change.partition, ErrorCode.INELIGIBLE_REPLICA, message)
-        altered = super()._alter(image, change, records)
-        if altered.code is ErrorCode.INELIGIBLE_REPLICA and name is not None and _may_be_eligible_yet(image, change):
-            # The leader takes this for final. A copy of what it asks, still under way, must not be accepted when the
-            # broker is heard again: so the partition epoch that it names is over.
-            isr = list(image.topics[name].partitions[change.partition].isr)
-            records.add([PartitionChangeRecord(partition_id=change.partition, topic_id=change.topic_id, isr=isr)])
-        if altered.code is not ErrorCode.NONE or name is None or not records.list:
-            return altered
-        record, partition = records.list[-1], image.topics[name].partitions[change.partition]
-        # Only a set that changed has left a record, and only that of this partition can end its move.
-        if not isinstance(record, PartitionChangeRecord):
-            return altered
-        if (record.topic_id, record.partition_id) != (change.topic_id, change.partition):
-            return altered
-        if _completed(record, partition) is None:
-            return altered
-        if record.leader != NO_LEADER_CHANGE:
-            # Its time in office is over, whether or not it is to lead again: it hears of the next one by the metadata.
-            message = f"the move is over, and broker {record.leader} leads in another epoch"
-            return AlteredPartition(change.topic_id, change.partition, ErrorCode.NEW_LEADER_ELECTED, message)
-        # The leader hears with the metadata that there are other replicas, in the same partition epoch.
-        return replace(altered, isr=tuple(record.isr or ()))
+def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Records) -> AlteredPartition:
+    """Chapter 04's rule: and where the new in-sync set has all replicas of a move, the move is over."""
+    name = image.topic_names.get(change.topic_id)
+    # One that is going fetches until it is gone. Taken in again, it would have to be let go again, and so on.
+    leaving = [it for it, _epoch in change.isr if _is_leaving(image, it) and it not in _isr_of(image, name, change)]
+    if leaving:
+        message = f"brokers {leaving} are being shut down, and do not come into the in-sync set"
+        return AlteredPartition(change.topic_id, change.partition, ErrorCode.INELIGIBLE_REPLICA, message)
+    altered = alter_isr(image, broker_id, change, records)
+    if altered.code is ErrorCode.INELIGIBLE_REPLICA and name is not None and _may_be_eligible_yet(image, change):
+        # The leader takes this for final. A copy of what it asks, still under way, must not be accepted when the
+        # broker is heard again: so the partition epoch that it names is over.
+        isr = list(image.topics[name].partitions[change.partition].isr)
+        records.add([PartitionChangeRecord(partition_id=change.partition, topic_id=change.topic_id, isr=isr)])
+    if altered.code is not ErrorCode.NONE or name is None or not records.list:
+        return altered
+    record, partition = records.list[-1], image.topics[name].partitions[change.partition]
+    # Only a set that changed has left a record, and only that of this partition can end its move.
+    if not isinstance(record, PartitionChangeRecord):
+        return altered
+    if (record.topic_id, record.partition_id) != (change.topic_id, change.partition):
+        return altered
+    if _completed(record, partition) is None:
+        return altered
+    if record.leader != NO_LEADER_CHANGE:
+        # Its time in office is over, whether or not it is to lead again: it hears of the next one by the metadata.
+        message = f"the move is over, and broker {record.leader} leads in another epoch"
+        return AlteredPartition(change.topic_id, change.partition, ErrorCode.NEW_LEADER_ELECTED, message)
+    # The leader hears with the metadata that there are other replicas, in the same partition epoch.
+    return replace(altered, isr=tuple(record.isr or ()))
 
 
-@dataclass(frozen=True)
-class ElectMovingLeaders(ElectLeaders):
-    """Chapter 04's command: where an unclean election leaves nobody in sync but the target, the move is over."""
+def alter_moving_partitions(broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]) -> AlterPartitions:
+    """Chapter 04's command to alter in-sync sets, which may end a move."""
+    return AlterPartitions(broker_id, broker_epoch, changes, alter_moving)
 
-    def _elect(self, image: Image, name: TopicPartition, records: Records) -> Elected:
-        elected = super()._elect(image, name, records)
-        if elected.code is ErrorCode.NONE:
-            record = records.list[-1]
-            assert isinstance(record, PartitionChangeRecord)
-            _completed(record, image.topics[name.topic].partitions[name.partition])
-        return elected
+
+def elect_moving_leaders(
+    partitions: Sequence[TopicPartition],
+    live: Collection[int],
+    node: NodeConfig,
+    kind: Election = Election.PREFERRED,
+) -> ElectLeaders:
+    """Chapter 04's election: where an unclean one leaves no replica in sync but the target's, the move is over."""
+    return ElectLeaders(partitions, live, node, kind, _completed)

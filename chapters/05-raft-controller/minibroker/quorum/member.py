@@ -271,11 +271,11 @@ class QuorumMember:
             live=lambda: self.authority.image.live_brokers(),
             clock=monotonic_ms,
         )
-        registry.add(ApiKey.ELECT_LEADERS, decisions.elect_leaders)
-        registry.add(ApiKey.ALTER_PARTITION, decisions.alter_partition)
+        registry.add(ApiKey.ELECT_LEADERS, decisions.replication.elect_leaders)
+        registry.add(ApiKey.ALTER_PARTITION, decisions.replication.alter_partition)
         registry.add(ApiKey.BROKER_REGISTRATION, decisions.register)
         registry.add(ApiKey.BROKER_HEARTBEAT, decisions.heartbeat)
-        registry.add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.allocate_producer_ids)
+        registry.add(ApiKey.ALLOCATE_PRODUCER_IDS, decisions.replication.allocate_producer_ids)
         registry.add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
         registry.add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
         registry.add(ApiKey.UNREGISTER_BROKER, decisions.unregister)
