@@ -146,7 +146,7 @@ def _producer(producer_id: int, state: KnownProducer) -> ProducerState:
 class Decisions:
     """The handlers of what only the authority can decide. `live` tells which nodes answer.
 
-    `alter` and `elect` make the commands; chapter 05 gives functions that make them with its own rules.
+    `alter` and `elect` make the commands; chapter 05 gives those of its controller.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Decisions:
         node: NodeConfig,
         *,
         live: Callable[[], Collection[int]],
-        alter: Callable[[int, int, Sequence[IsrChange]], AlterPartitions] = AlterPartitions,
+        alter: Callable[[int, int, Sequence[IsrChange]], Command[list[AlteredPartition]]] = AlterPartitions,
         elect: Callable[[Sequence[TopicPartition], Collection[int], NodeConfig, Election], ElectLeaders] = ElectLeaders,
     ) -> None:
         self._authority = authority

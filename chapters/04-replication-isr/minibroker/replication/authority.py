@@ -16,7 +16,7 @@ was counted. So a node that cannot show that it still has everything leaves ever
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from minibroker.metadata.broker_commands import BrokerDescription, Registration, register
@@ -81,27 +81,46 @@ def alter_isr(image: Image, broker_id: int, change: IsrChange, records: Records)
 
 
 @dataclass(frozen=True)
-class AlterPartitions(Command[list[AlteredPartition]]):
-    """A broker asks to change the in-sync sets of partitions that it leads. `alter` decides about one of them."""
+class IsrChanges:
+    """What a broker asks for: other in-sync sets of partitions that it leads."""
 
     broker_id: int
     broker_epoch: int
     changes: Sequence[IsrChange]
-    alter: Callable[[Image, int, IsrChange, Records], AlteredPartition] = alter_isr
+
+
+# Decides about one partition: the image, the broker that asks, what it asks for, the records so far.
+AlterOne = Callable[[Image, int, IsrChange, Records], AlteredPartition]
+
+
+def alter_each(asked: IsrChanges, image: Image, records: Records, alter: AlterOne) -> list[AlteredPartition]:
+    """Decide about each partition by itself, if the broker is the one that is registered."""
+    broker = image.brokers.get(asked.broker_id)
+    if broker is None or asked.broker_epoch not in (NO_BROKER_EPOCH, broker.epoch):
+        known = "is not registered" if broker is None else f"has broker epoch {broker.epoch} by now"
+        message = f"broker {asked.broker_id} asks with epoch {asked.broker_epoch}, it {known}"
+        return refuse_each(asked, ErrorCode.STALE_BROKER_EPOCH, message)
+    return [alter(image, asked.broker_id, change, records) for change in asked.changes]
+
+
+def refuse_each(asked: IsrChanges, code: ErrorCode, message: str) -> list[AlteredPartition]:
+    """The same refusal for every partition."""
+    return [AlteredPartition(it.topic_id, it.partition, code, message) for it in asked.changes]
+
+
+@dataclass(frozen=True)
+class AlterPartitions(IsrChanges, Command[list[AlteredPartition]]):
+    """Change in-sync sets."""
+
     records_max = None
 
     def run(self, image: Image, records: Records) -> list[AlteredPartition]:
         """Decide about each partition by itself."""
-        broker = image.brokers.get(self.broker_id)
-        if broker is None or self.broker_epoch not in (NO_BROKER_EPOCH, broker.epoch):
-            known = "is not registered" if broker is None else f"has broker epoch {broker.epoch} by now"
-            message = f"broker {self.broker_id} asks with epoch {self.broker_epoch}, it {known}"
-            return self.refuse(ErrorCode.STALE_BROKER_EPOCH, message)
-        return [self.alter(image, self.broker_id, change, records) for change in self.changes]
+        return alter_each(self, image, records, alter_isr)
 
     def refuse(self, code: ErrorCode, message: str) -> list[AlteredPartition]:
         """The same for every partition."""
-        return [AlteredPartition(it.topic_id, it.partition, code, message) for it in self.changes]
+        return refuse_each(self, code, message)
 
 
 def _partition_of(image: Image, change: IsrChange) -> PartitionImage:
@@ -192,7 +211,7 @@ class ElectLeaders(Command[list[Elected]]):
     live: Collection[int]
     node: NodeConfig
     kind: Election = Election.PREFERRED
-    amend: Callable[[PartitionChangeRecord, PartitionImage], object] | None = None
+    amend: Callable[[PartitionChangeRecord, PartitionImage], object] | None = field(default=None, repr=False)
 
     def run(self, image: Image, records: Records) -> list[Elected]:
         """Decide about each partition by itself."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection
 
 from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced, UnregisterBroker, Unregistered
 from minibroker.controller.moving import (
+    AlterMovingPartitions,
     Move,
     Moved,
     ReassignPartitions,
-    alter_moving_partitions,
     elect_moving_leaders,
 )
 from minibroker.controller.sessions import Sessions
@@ -50,7 +50,7 @@ class ControllerDecisions:
         clock: Callable[[], int],
     ) -> None:
         self.replication = Decisions(
-            authority, node, live=live, alter=alter_moving_partitions, elect=elect_moving_leaders
+            authority, node, live=live, alter=AlterMovingPartitions, elect=elect_moving_leaders
         )
         self._authority = authority
         self._sessions = sessions

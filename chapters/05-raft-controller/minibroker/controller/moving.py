@@ -21,11 +21,13 @@ from minibroker.metadata.placement import check_assignment
 from minibroker.metadata.records import NO_LEADER_CHANGE, PartitionChangeRecord
 from minibroker.replication.authority import (
     AlteredPartition,
-    AlterPartitions,
     Election,
     ElectLeaders,
     IsrChange,
+    IsrChanges,
+    alter_each,
     alter_isr,
+    refuse_each,
 )
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.segments.checkpoint import TopicPartition
@@ -217,9 +219,19 @@ def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Recor
     return replace(altered, isr=tuple(record.isr or ()))
 
 
-def alter_moving_partitions(broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]) -> AlterPartitions:
-    """Chapter 04's command to alter in-sync sets, which may end a move."""
-    return AlterPartitions(broker_id, broker_epoch, changes, alter_moving)
+@dataclass(frozen=True)
+class AlterMovingPartitions(IsrChanges, Command[list[AlteredPartition]]):
+    """Change in-sync sets, which may end moves."""
+
+    records_max = None
+
+    def run(self, image: Image, records: Records) -> list[AlteredPartition]:
+        """Decide about each partition by itself."""
+        return alter_each(self, image, records, alter_moving)
+
+    def refuse(self, code: ErrorCode, message: str) -> list[AlteredPartition]:
+        """The same for every partition."""
+        return refuse_each(self, code, message)
 
 
 def elect_moving_leaders(
