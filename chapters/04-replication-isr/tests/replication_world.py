@@ -20,6 +20,7 @@ from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import ACKS_ALL, CONSUMER
 from minibroker.replication.authority import Election
+from minibroker.replication.keys import MIN_INSYNC_REPLICAS
 from minibroker.simulation import world
 from minibroker.simulation.checker import LIVENESS, Violation
 from minibroker.simulation.faults import Cause, Fault, Kind
@@ -244,7 +245,7 @@ class World(world.World):
     def may_cut_power(self, node: Node) -> bool:
         """Whether what is promised must survive this: fewer nodes than min.insync.replicas are weak at a time."""
         weak = [it for it in self.nodes.values() if it.is_weak and it is not node]
-        return len(weak) + 1 < self.config.min_insync_replicas
+        return len(weak) + 1 < MIN_INSYNC_REPLICAS.of(self.config)
 
     def _on_kill(self, fault: Fault) -> Callable[[], None]:
         node = self._node(fault)

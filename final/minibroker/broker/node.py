@@ -28,6 +28,13 @@ from minibroker.client.errors import ClientError, known_code
 from minibroker.controller.answering import ControllerDecisions
 from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
+from minibroker.controller.keys import (
+    AUTO_LEADER_REBALANCE_ENABLE,
+    BROKER_HEARTBEAT_INTERVAL_MS,
+    BROKER_SESSION_TIMEOUT_MS,
+    LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
+    process_roles,
+)
 from minibroker.controller.lifecycle import FenceBroker, LeadUncleanly
 from minibroker.controller.placement import place_on_racks
 from minibroker.controller.sessions import Sessions
@@ -36,7 +43,6 @@ from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Endpoint, Image
-from minibroker.metadata.listeners import QuorumVoter
 from minibroker.metadata.placement import Placing
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure, Disconnect
@@ -52,6 +58,7 @@ from minibroker.quorum.envelope import Envelopes
 from minibroker.quorum.forwarding import ForwardInEnvelope
 from minibroker.quorum.running import Quorum
 from minibroker.raft.election import NOBODY, Ballot
+from minibroker.raft.keys import METADATA_SNAPSHOT_BYTES, QUORUM_ELECTION_TIMEOUT_MS, QUORUM_FETCH_TIMEOUT_MS
 from minibroker.raft.node import Raft, RaftSettings
 from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
@@ -68,6 +75,7 @@ from minibroker.replicas.peers import PeerAddress, node_of
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
 from minibroker.replication.authority import Elected
 from minibroker.replication.epochs import EpochCache
+from minibroker.replication.keys import QuorumVoter, quorum_voters
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.segments.segmented import SegmentedLog
@@ -179,11 +187,11 @@ class ClusterNode(ReplicatedNode):
     def __init__(self, config: NodeConfig, *, tracer: Tracer | None = None) -> None:
         super().__init__(config, tracer=tracer)
         self.me = Self(config.node_id, -1)
-        self._sessions = Sessions(config.broker_session_timeout_ms)
-        interval_ms = config.leader_imbalance_check_interval_seconds * 1000
-        self._balance = LeaderBalance(interval_ms if config.auto_leader_rebalance_enable else None)
+        self._sessions = Sessions(BROKER_SESSION_TIMEOUT_MS.of(config))
+        interval_ms = LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS.of(config) * 1000
+        self._balance = LeaderBalance(interval_ms if AUTO_LEADER_REBALANCE_ENABLE.of(config) else None)
         self._is_serving = False
-        self._is_broker = "broker" in config.process_roles
+        self._is_broker = "broker" in process_roles(config)
         self._leaving = asyncio.Event()
         self._unfenced = asyncio.Event()
         self._may_go = asyncio.Event()
@@ -208,7 +216,7 @@ class ClusterNode(ReplicatedNode):
         if node_id == self._node_id:
             return self._here
         # A voter is where the configuration says, whatever it was called when the metadata heard of it last.
-        voter = next((it for it in self._config.quorum_voters if it.node_id == node_id), None)
+        voter = next((it for it in quorum_voters(self._config) if it.node_id == node_id), None)
         if voter is not None:
             return PeerAddress(voter.host, voter.port)
         broker = self.authority.image.brokers.get(node_id)
@@ -294,7 +302,7 @@ class ClusterNode(ReplicatedNode):
         """
         if os.path.exists(f"{path}/{META_PROPERTIES}"):
             return identify(path, self._node_id)
-        if "controller" in self._config.process_roles:
+        if "controller" in process_roles(self._config):
             cluster_id = await self._cluster_of_most() or self._cluster_of_voters()
         else:
             cluster_id = await self._ask_for_cluster_id()
@@ -302,7 +310,7 @@ class ClusterNode(ReplicatedNode):
 
     async def _cluster_of_most(self) -> str | None:
         """The cluster that most of the voters serve already, if they do: others than these may have begun it."""
-        voters = self._config.quorum_voters
+        voters = quorum_voters(self._config)
         others = [it for it in voters if it.node_id != self._node_id]
         answers = await asyncio.gather(*map(self._ask_voter, others), return_exceptions=True)
         found = Counter(
@@ -314,7 +322,7 @@ class ClusterNode(ReplicatedNode):
 
     def _cluster_of_voters(self) -> str | None:
         """The voters of a cluster are its identity, until a directory has one: nodes need not be told another name."""
-        voters = self._config.quorum_voters
+        voters = quorum_voters(self._config)
         if not voters:
             return None
         names = ",".join(f"{it.node_id}@{it.host}:{it.port}" for it in sorted(voters))
@@ -325,7 +333,7 @@ class ClusterNode(ReplicatedNode):
         told: set[str] = set()
         while True:
             wrong = []
-            for voter in self._config.quorum_voters:
+            for voter in quorum_voters(self._config):
                 try:
                     cluster_id, voters = await self._ask_voter(voter)
                     if voter.node_id in voters:
@@ -337,7 +345,7 @@ class ClusterNode(ReplicatedNode):
                     if not told:
                         _tell_once(told, f"waiting for the voters: node {voter.node_id}: {error}")
             # One that was removed may be named here for a while; but if all are wrong, this is another cluster.
-            if len(wrong) == len(self._config.quorum_voters):
+            if len(wrong) == len(quorum_voters(self._config)):
                 raise BrokerFailure(f"controller.quorum.voters has {wrong[0]}")
             await asyncio.sleep(_RETRY_S)
 
@@ -353,7 +361,7 @@ class ClusterNode(ReplicatedNode):
 
     def _open_quorum_log(self, epochs: EpochCache) -> SegmentedLog:
         metadata_log = self.data.open_log(METADATA, METADATA_LOG_CONFIG, companions=[epochs])
-        if "controller" in self._config.process_roles:
+        if "controller" in process_roles(self._config):
             # Nobody else has the metadata; or others count on it that this voter still knows what it was told.
             self.check_metadata_log(metadata_log)
         return metadata_log
@@ -363,7 +371,7 @@ class ClusterNode(ReplicatedNode):
         epochs = EpochCache(self.files, directory)
         metadata_log = self._open_quorum_log(epochs)
         key = VoterKey(self._node_id, parse_uuid(identity.directory_id))
-        voters = [Voter(VoterKey(it.node_id), it.host, it.port) for it in self._config.quorum_voters]
+        voters = [Voter(VoterKey(it.node_id), it.host, it.port) for it in quorum_voters(self._config)]
         snapshots = SnapshotFiles(self.files, directory)
         self.raft = Raft(
             key,
@@ -374,8 +382,8 @@ class ClusterNode(ReplicatedNode):
             chance=random.randrange,
             now_ms=monotonic_ms(),
             settings=RaftSettings(
-                election_timeout_ms=self._config.quorum_election_timeout_ms,
-                fetch_timeout_ms=self._config.quorum_fetch_timeout_ms,
+                election_timeout_ms=QUORUM_ELECTION_TIMEOUT_MS.of(self._config),
+                fetch_timeout_ms=QUORUM_FETCH_TIMEOUT_MS.of(self._config),
             ),
             snapshots=snapshots,
             clock=wall_clock_ms,
@@ -395,13 +403,13 @@ class ClusterNode(ReplicatedNode):
             cluster_id=identity.cluster_id,
             begin=self._begin,
             snapshots=snapshots,
-            snapshot_bytes=self._config.metadata_snapshot_bytes,
+            snapshot_bytes=METADATA_SNAPSHOT_BYTES.of(self._config),
         )
         controller.image = self.quorum.image_of_snapshot()
 
     def _check_whose_log(self, identity: Identity) -> None:
         """Who votes is said by the log. A file that names others may be that of another cluster."""
-        named, known = sorted(it.node_id for it in self._config.quorum_voters), sorted(self.raft.voters)
+        named, known = sorted(it.node_id for it in quorum_voters(self._config)), sorted(self.raft.voters)
         if not named or named == known:
             return
         if known == [self._node_id]:
@@ -459,7 +467,7 @@ class ClusterNode(ReplicatedNode):
 
     def _patience_with_another(self) -> "_Patience":
         # A session, and another one if somebody else begins to decide meanwhile.
-        return _Patience(_SESSIONS_MAX * self._config.broker_session_timeout_ms)
+        return _Patience(_SESSIONS_MAX * BROKER_SESSION_TIMEOUT_MS.of(self._config))
 
     def _another_is_registered(self) -> str:
         # Whoever follows the metadata knows where.
@@ -556,7 +564,7 @@ class ClusterNode(ReplicatedNode):
 
     async def _heartbeat(self) -> None:
         """Say that this node is there, until it is gone."""
-        interval_s = self._config.broker_heartbeat_interval_ms / 1000
+        interval_s = BROKER_HEARTBEAT_INTERVAL_MS.of(self._config) / 1000
         while True:
             sent_ms = monotonic_ms()
             request = BrokerHeartbeatRequest(
@@ -693,7 +701,7 @@ class ClusterNode(ReplicatedNode):
 
     def _too_late(self, expire: Callable[[], Response]) -> Response:
         silent_ms = monotonic_ms() - self._heard_ms
-        if silent_ms > self._config.broker_session_timeout_ms:
+        if silent_ms > BROKER_SESSION_TIMEOUT_MS.of(self._config):
             raise Disconnect(f"this node was not heard for {silent_ms} ms: another one may lead")
         return expire()
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 import click
 
+from minibroker.broker.keys import declare_every_key
 from minibroker.broker.node import ClusterNode
 from minibroker.cli.options import settings_of
 from minibroker.cli.properties import Properties, read_properties
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import InvalidConfig
 from minibroker.partitions import node
+from minibroker.partitions.server import Tracer
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,15 @@ def serve(settings: Settings, *, trace: bool, is_child: bool = False) -> None:
     if is_child:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    asyncio.run(node.serve(config, trace=sys.stderr if trace else None, on_ready=on_ready, kind=ClusterNode))
+    tracer = _tracer() if trace else None
+    asyncio.run(node.serve(config, tracer=tracer, on_ready=on_ready, kind=ClusterNode))
+
+
+def _tracer() -> Tracer:
+    # Imported only where it is wanted: a broker should be ready in a moment.
+    from minibroker.cli.trace import Trace  # noqa: PLC0415
+
+    return Trace(sys.stderr)
 
 
 def _end_with_parent() -> None:
@@ -65,6 +75,7 @@ def _end_with_parent() -> None:
 
 
 def _config(settings: Settings) -> NodeConfig:
+    declare_every_key()
     try:
         return NodeConfig(settings.values)
     except InvalidConfig as error:

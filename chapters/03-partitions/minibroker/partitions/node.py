@@ -15,7 +15,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.disk import OSFiles
@@ -346,7 +346,7 @@ def schedule_of(config: NodeConfig) -> Schedule:
 async def serve(
     config: NodeConfig,
     *,
-    trace: TextIO | None = None,
+    tracer: Tracer | None = None,
     on_ready: Callable[[Node], None] = lambda _node: None,
     kind: type[Node] = Node,
 ) -> None:
@@ -355,7 +355,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    node = kind(config, tracer=None if trace is None else _tracer(trace))
+    node = kind(config, tracer=tracer)
     # A node may have to wait for others before it can start. It is told to stop all the same.
     if not await _unless(stopped, node.start()):
         return
@@ -377,10 +377,3 @@ async def _unless(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> bo
     working.cancel()
     await asyncio.wait((working,))
     return False
-
-
-def _tracer(out: TextIO) -> Tracer:
-    # Imported only where it is wanted: a broker should be ready in a moment.
-    from minibroker.partitions.trace import Trace  # noqa: PLC0415
-
-    return Trace(out)

@@ -43,6 +43,16 @@ from minibroker.replicas.peers import PeerAddress, Peers, client_id_of
 from minibroker.replicas.proposing import Outbox, Proposer
 from minibroker.replication.answering import Decisions, DescribeProducers, OffsetForLeaderEpoch, Replicas
 from minibroker.replication.authority import RegisterReplicas
+from minibroker.replication.keys import (
+    HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
+    REPLICA_FETCH_BACKOFF_MS,
+    REPLICA_FETCH_MAX_BYTES,
+    REPLICA_FETCH_MIN_BYTES,
+    REPLICA_FETCH_RESPONSE_MAX_BYTES,
+    REPLICA_FETCH_WAIT_MAX_MS,
+    REPLICA_LAG_TIME_MAX_MS,
+    quorum_voters,
+)
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import Replica, ReplicaSettings
@@ -84,13 +94,13 @@ class ReplicatedNode(Node):
 
     def __init__(self, config: NodeConfig, *, tracer: Tracer | None = None) -> None:
         super().__init__(config, tracer=tracer)
-        voters = config.quorum_voters
+        voters = quorum_voters(config)
         if len(voters) > self.voters_max:
             raise BrokerFailure(f"{len(voters)} nodes in controller.quorum.voters: before chapter 05 one node decides")
         self._node_id = config.node_id
         self._authority_id = voters[0].node_id if voters else config.node_id
         self._authority_address = PeerAddress(voters[0].host, voters[0].port) if voters else None
-        self._settings = ReplicaSettings(lag_ms_max=config.replica_lag_time_max_ms)
+        self._settings = ReplicaSettings(lag_ms_max=REPLICA_LAG_TIME_MAX_MS.of(config))
         self._peers = Peers(self._address_of, client_id=client_id_of(config.node_id))
         self._outbox = Outbox()
         self._replicas: dict[TopicPartition, Replica] = {}
@@ -260,11 +270,11 @@ class ReplicatedNode(Node):
             self.me,
             self._peers,
             FetchSettings(
-                wait_ms_max=config.replica_fetch_wait_max_ms,
-                bytes_min=config.replica_fetch_min_bytes,
-                bytes_max=config.replica_fetch_response_max_bytes,
-                partition_bytes_max=config.replica_fetch_max_bytes,
-                backoff_ms=config.replica_fetch_backoff_ms,
+                wait_ms_max=REPLICA_FETCH_WAIT_MAX_MS.of(config),
+                bytes_min=REPLICA_FETCH_MIN_BYTES.of(config),
+                bytes_max=REPLICA_FETCH_RESPONSE_MAX_BYTES.of(config),
+                partition_bytes_max=REPLICA_FETCH_MAX_BYTES.of(config),
+                backoff_ms=REPLICA_FETCH_BACKOFF_MS.of(config),
             ),
             topic_id_of=self._topic_id_of,
             settle=self.waiting.settle,
@@ -533,7 +543,7 @@ class ReplicatedNode(Node):
     async def _checkpoint(self) -> None:
         """Write down the high watermarks now and then."""
         while True:
-            await asyncio.sleep(self._config.high_watermark_checkpoint_interval_ms / 1000)
+            await asyncio.sleep(HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS.of(self._config) / 1000)
             self._remember_watermarks()
 
     def _remember_watermarks(self) -> None:

@@ -34,6 +34,7 @@ from minibroker.partitions.partition import ACKS_ALL, Appended, EpochEnd, Found,
 from minibroker.partitions.producers import ProducerStates
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.follower import Fetched, Following, Position, common_end
+from minibroker.replication.keys import MIN_INSYNC_REPLICAS
 from minibroker.replication.leader import Altered, IsrProposal, Leadership
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.segmented import SegmentedLog
@@ -117,7 +118,7 @@ class Replica(LocalPartition):
         # It is never beyond the end. A partition where nothing happens is asked for again and again.
         if self._high_watermark == self.log.log_end_offset:
             return
-        least = self.leading.watermark(self.log.log_end_offset, min_insync_replicas=self.config.min_insync_replicas)
+        least = self.leading.watermark(self.log.log_end_offset, min_insync_replicas=MIN_INSYNC_REPLICAS.of(self.config))
         if least is not None and least > self._high_watermark:
             self._set_high_watermark(least)
             self._wake(self.name)
@@ -200,7 +201,7 @@ class Replica(LocalPartition):
     def _in_sync(self) -> tuple[int, int]:
         """How many replicas are in sync, and how many must be."""
         assert self.leading is not None
-        return len(self.leading.isr), self.leading.min_isr(self.config.min_insync_replicas)
+        return len(self.leading.isr), self.leading.min_isr(MIN_INSYNC_REPLICAS.of(self.config))
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
         """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""

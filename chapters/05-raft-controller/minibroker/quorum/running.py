@@ -16,11 +16,11 @@ from typing import Any
 
 from minibroker.client.errors import BrokerUnavailable, ClientError
 from minibroker.controller.deciding import Controller
+from minibroker.controller.snapshot import records_of
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.errors import StorageError
 from minibroker.metadata.image import Builder, Image
 from minibroker.metadata.records import decode_record, encode_record
-from minibroker.metadata.snapshot import records_of
 from minibroker.partitions.errors import BrokerFailure, Disconnect
 from minibroker.partitions.registry import Answer, Call, Handler, Registry
 from minibroker.partitions.store import METADATA
