@@ -29,7 +29,6 @@ from minibroker.client.errors import (
     OffsetOutOfRange,
     RecordTooLarge,
 )
-from minibroker.client.partitioners import RoundRobin
 from minibroker.client.retries import RetryPolicy
 from minibroker.clients import admin
 from minibroker.clients.admin import ConfigOperation, ConfigSource, NewTopic, ResourceType
@@ -37,6 +36,7 @@ from minibroker.clients.batching import Delivery
 from minibroker.clients.blocking import CONTROLLER, Client
 from minibroker.clients.consumer import EARLIEST, LATEST, Consumer, OffsetReset
 from minibroker.clients.fetching import MAX_TIMESTAMP, READ_COMMITTED
+from minibroker.clients.partitioners import RoundRobin
 from minibroker.clients.producer import Producer
 from minibroker.log.compression import Compression
 from minibroker.log.record import Record

@@ -22,7 +22,6 @@ from minibroker.client.errors import (
     ConnectionLost,
     RequestTimedOut,
 )
-from minibroker.client.partitioners import Default, Partitioner
 from minibroker.client.routing import Effect, effect_of, hint_of, nodes_of
 from minibroker.clients.accumulator import (
     ACKS_ALL,
@@ -36,6 +35,7 @@ from minibroker.clients.accumulator import (
 )
 from minibroker.clients.batching import Callback, Delivery
 from minibroker.clients.blocking import Client, Link
+from minibroker.clients.partitioners import Default, Partitioner
 from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.log.record import Header

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from client_model import World
+from accumulator_world import World
 from hypothesis import given
 from hypothesis import strategies as st
 
