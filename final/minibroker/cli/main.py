@@ -6,13 +6,13 @@ on stderr; a reader that went away, such as `head`, is none; anything else is a 
 
 import importlib
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from minibroker.cli.pending import PENDING, pending_command
+from minibroker.log.errors import ExpectedError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -107,7 +107,7 @@ def _run() -> int:
     except Exception as error:
         if isinstance(error, BrokenPipeError):
             return _reader_is_gone()
-        if not _was_expected(error):
+        if not isinstance(error, ExpectedError | OSError):
             raise
         return _complain(_path(None), str(error), FAILED)
     return result if isinstance(result, int) else DONE
@@ -117,12 +117,6 @@ def _reader_is_gone() -> int:
     # Nobody reads stdout any more, so what is left in its buffer must not be flushed into the pipe at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED
-
-
-def _was_expected(error: Exception) -> bool:
-    """The world's failures: the operating system's, and those that a room declares in its module `errors`."""
-    declared = any(re.fullmatch(r"minibroker\.\w+\.errors", cls.__module__) for cls in type(error).__mro__)
-    return declared or isinstance(error, OSError)
 
 
 def _path(ctx: click.Context | None) -> str:
