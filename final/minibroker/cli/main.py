@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from minibroker.cli.pending import PENDING, pending_command
-from minibroker.log.errors import ExpectedError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -105,6 +104,8 @@ def _run() -> int:
         interrupted = isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
         return INTERRUPTED if interrupted else FAILED
     except Exception as error:
+        from minibroker.log.errors import ExpectedError  # noqa: PLC0415 (--help does without it)
+
         if isinstance(error, BrokenPipeError):
             return _reader_is_gone()
         if not isinstance(error, ExpectedError | OSError):

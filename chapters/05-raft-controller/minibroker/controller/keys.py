@@ -97,6 +97,18 @@ def check_roles(config: NodeConfig) -> None:
         )
 
 
+def check_place(config: NodeConfig) -> None:
+    """Demand that a voter listens where the others look for it."""
+    me = next((it for it in quorum_voters(config) if it.node_id == config.node_id), None)
+    # Nodes find each other where clients find them: there is one listener. Port 0 is known only later.
+    ports = [it.port for it in (*config.listeners, *config.advertised_listeners)]
+    if me is not None and me.port not in ports and 0 not in ports:
+        raise InvalidConfig(
+            f"controller.quorum.voters has node {me.node_id} at port {me.port}, but listeners={config.listeners[0]}: "
+            "the other nodes would not find it; let both have the same port"
+        )
+
+
 def check_session(config: NodeConfig) -> None:
     """Demand that a session outlasts a late heartbeat."""
     session_ms, interval_ms = BROKER_SESSION_TIMEOUT_MS.of(config), BROKER_HEARTBEAT_INTERVAL_MS.of(config)
@@ -107,4 +119,4 @@ def check_session(config: NodeConfig) -> None:
         )
 
 
-BROKER_RULES += [check_roles, check_session]
+BROKER_RULES += [check_roles, check_place, check_session]
