@@ -18,25 +18,16 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from proxy import Exchange, Proxy, Verdict
 
 from minibroker.client.aio import AsyncClient
-from minibroker.client.errors import (
-    BrokerError,
-    BrokerErrors,
-    BrokerUnavailable,
-    BufferFull,
-    ClientClosed,
-    ConnectionLost,
-    DeliveryTimedOut,
-    OffsetOutOfRange,
-    RecordTooLarge,
-)
-from minibroker.client.partitioners import RoundRobin
+from minibroker.client.errors import BrokerError, BrokerErrors, BrokerUnavailable, ClientClosed, ConnectionLost
 from minibroker.client.retries import RetryPolicy
 from minibroker.clients import admin
 from minibroker.clients.admin import ConfigOperation, ConfigSource, NewTopic, ResourceType
 from minibroker.clients.batching import Delivery
 from minibroker.clients.blocking import CONTROLLER, Client
 from minibroker.clients.consumer import EARLIEST, LATEST, Consumer, OffsetReset
+from minibroker.clients.errors import BufferFull, DeliveryTimedOut, OffsetOutOfRange, RecordTooLarge
 from minibroker.clients.fetching import MAX_TIMESTAMP, READ_COMMITTED
+from minibroker.clients.partitioners import RoundRobin
 from minibroker.clients.producer import Producer
 from minibroker.log.compression import Compression
 from minibroker.log.record import Record

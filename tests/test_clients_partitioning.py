@@ -8,7 +8,8 @@ from clients_stock import READ_S_MAX, confluent_producer, create_topic
 from kafka.partitioner.default import DefaultPartitioner
 from kafka.partitioner.default import murmur2 as python_murmur2
 
-from minibroker.client.partitioners import Default, murmur2, partition_of
+from minibroker.client.partitioners import murmur2, partition_of
+from minibroker.clients.partitioners import Default
 
 pytest_plugins = ["clients_fixtures"]
 

@@ -1,5 +1,6 @@
 """The program as people meet it: a process with arguments, two streams and an exit code."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from minibroker.cli.main import COMMANDS
 from minibroker.cli.pending import BENCH_PENDING, PENDING, PRESENT
+from minibroker.log.errors import ExpectedError
 
 PROGRAM = (sys.executable, "-m", "minibroker.cli")
 
@@ -184,6 +186,16 @@ def test_an_error_of_the_operating_system_is_one_line() -> None:
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
     assert "/nowhere/at/all" in result.stderr
+
+
+def test_every_error_that_a_package_declares_is_expected() -> None:
+    packages = [path.parent.name for path in Path(__file__).parents[2].glob("*/**/minibroker/*/errors.py")]
+    assert len(packages) >= 9
+    for package in packages:
+        errors = importlib.import_module(f"minibroker.{package}.errors")
+        for name, kind in vars(errors).items():
+            if isinstance(kind, type) and issubclass(kind, Exception):
+                assert issubclass(kind, ExpectedError), f"{package}: {name}"
 
 
 def test_a_bug_shows_its_traceback() -> None:

@@ -14,7 +14,8 @@ from minibroker.metadata.commands import (
     RegisterBroker,
     ResourceChange,
 )
-from minibroker.metadata.configs import ConfigResource, NodeConfig
+from minibroker.metadata.config_keys import ConfigResource
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Endpoint, Image, fold_all
 from minibroker.metadata.records import BrokerEndpoint, RegisterBrokerRecord
 from minibroker.segments.checkpoint import TopicPartition

@@ -20,7 +20,7 @@ from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal, Voter, read_records
 from minibroker.metadata.commands import CreateTopics, DeleteTopics, NewTopic, TopicReference
-from minibroker.metadata.configs import ConfigResource
+from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.errors import CorruptMetadata, UnknownRecord
 from minibroker.metadata.image import Image
 from minibroker.metadata.records import FeatureLevelRecord, NoOpRecord, encode_record

@@ -27,7 +27,8 @@ from minibroker.metadata.commands import (
     TopicReference,
     decide,
 )
-from minibroker.metadata.configs import ConfigResource, NodeConfig
+from minibroker.metadata.config_keys import ConfigResource
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Records
 from minibroker.metadata.image import Endpoint, Image, fold_all
 from minibroker.metadata.placement import place

@@ -2,8 +2,16 @@
 
 import pytest
 
-from minibroker.metadata.config_keys import ConfigKey, ConfigSource, ConfigType, Value
-from minibroker.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigResource, NodeConfig
+from minibroker.metadata.config_keys import (
+    BROKER_CONFIGS,
+    PASSWORD,
+    TOPIC_CONFIGS,
+    ConfigKey,
+    ConfigResource,
+    ConfigSource,
+    Value,
+)
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.described import (
     Described,
     SetValue,
@@ -63,14 +71,8 @@ def test_hours_are_no_synonym_of_milliseconds_unless_somebody_set_them() -> None
     ]
 
 
-def test_a_configuration_without_a_synonym_is_the_topics_or_the_default() -> None:
-    assert topic_entry("remote.storage.enable", NodeConfig()).synonyms == []
-    assert topic_entry("remote.storage.enable", NodeConfig()).source == DEFAULT
-
-
 def test_values_are_shown_as_they_are_understood() -> None:
     assert topic_entry("segment.ms", NodeConfig(), segment_ms=" 5 ").value == "5"
-    assert topic_entry("preallocate", NodeConfig(), preallocate="TRUE").value == "true"
     assert topic_entry("cleanup.policy", NodeConfig(), cleanup_policy="compact , delete").value == "compact,delete"
 
 
@@ -110,7 +112,7 @@ def test_what_is_set_for_all_brokers_is_shown_alone() -> None:
 
 
 def test_a_secret_has_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = ConfigKey("ssl.key.password", ConfigType.PASSWORD, None, None, "A password.", is_dynamic=True)
+    key = ConfigKey("ssl.key.password", PASSWORD, None, None, "A password.", is_dynamic=True)
     monkeypatch.setitem(BROKER_CONFIGS, key.name, key)
     entry = broker_entry(key.name, NodeConfig({"ssl.key.password": "hunter2"}))
     assert (entry.value, entry.source) == (None, STATIC)

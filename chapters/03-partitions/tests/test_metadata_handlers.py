@@ -9,7 +9,8 @@ from metadata_model import create, registered_voter, topic_id
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import Listener, Proposal, Voter
 from minibroker.metadata.commands import Command
-from minibroker.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigResource, NodeConfig
+from minibroker.metadata.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigResource
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Image
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.configs import Configurations

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metadata_model import brokers, topic_id
 
-from minibroker.metadata.configs import ConfigResource
+from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.errors import CorruptMetadata
 from minibroker.metadata.image import Image, PartitionImage, fold, fold_all
 from minibroker.metadata.records import (

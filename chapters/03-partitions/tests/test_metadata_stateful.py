@@ -22,7 +22,8 @@ from minibroker.metadata.commands import (
     ResourceChange,
     TopicReference,
 )
-from minibroker.metadata.configs import ConfigResource, TopicConfig
+from minibroker.metadata.config_keys import ConfigResource
+from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import Image, fold
 from minibroker.wire.codes import ErrorCode
 

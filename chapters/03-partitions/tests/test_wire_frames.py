@@ -1,4 +1,4 @@
-"""Frames and headers: traps 1 to 5 of the protocol, and streams that come in pieces."""
+"""Frames and headers: traps 1 to 5 of the protocol."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from wire_messages import EVERY_MESSAGE, message_id, sample
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.errors import MalformedMessage, UnsupportedApi, WireError
-from minibroker.wire.frames import FrameReader, frame_length
+from minibroker.wire.frames import LENGTH_SIZE, frame_length
 from minibroker.wire.headers import (
     RequestHeader,
     frame_request,
@@ -29,8 +29,9 @@ def joined(parts: list[Part]) -> bytes:
 
 
 def frame_of(parts: list[Part]) -> memoryview:
-    (frame,) = FrameReader(LIMIT).feed(joined(parts))
-    return frame
+    data = memoryview(joined(parts))
+    assert frame_length(data[:LENGTH_SIZE], LIMIT) == len(data) - LENGTH_SIZE
+    return data[LENGTH_SIZE:]
 
 
 # Headers
@@ -143,51 +144,8 @@ def test_the_length_counts_all_parts() -> None:
 # Frames
 
 
-@given(st.lists(st.binary(min_size=1, max_size=30), max_size=5), st.lists(st.integers(1, 20)))
-def test_frames_come_whole_however_the_stream_is_cut(frames: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(len(frame).to_bytes(4) + frame for frame in frames)
-    reader = FrameReader(LIMIT)
-    found: list[memoryview] = []
-    for cut in cuts:
-        found += reader.feed(stream[:cut])
-        stream = stream[cut:]
-    found += reader.feed(stream)
-    assert found == frames
-    assert reader.is_between_frames
-
-
-@pytest.mark.parametrize(("cls", "version"), EVERY_MESSAGE, ids=message_id)
-def test_a_message_is_read_from_single_bytes(cls: type, version: int) -> None:
-    message = sample(cls, version)
-    data = b"h" + message.encode(version)
-    reader = FrameReader(LIMIT)
-    found: list[memoryview] = []
-    for byte in len(data).to_bytes(4) + data:
-        assert found == []
-        found += reader.feed(bytes([byte]))
-    (frame,) = found
-    assert decode_whole(cls, frame, 1, version) == message
-
-
-def test_a_frame_can_be_written_to_and_is_nobody_elses() -> None:
-    received = bytearray(b"\0\0\0\x02ab\0\0\0\x02cd")
-    first, second = FrameReader(LIMIT).feed(received)
-    first[0] = ord("X")
-    assert received == b"\0\0\0\x02ab\0\0\0\x02cd"
-    assert (bytes(first), bytes(second)) == (b"Xb", b"cd")
-
-
 @pytest.mark.parametrize("length", [-1, 0, LIMIT + 1, 2**31 - 1, -(2**31)])
 def test_a_length_outside_of_the_limits_is_refused(length: int) -> None:
     prefix = length.to_bytes(4, signed=True)
     with pytest.raises(MalformedMessage, match=f"a frame of {length} bytes, a frame has 1 to {LIMIT}"):
         frame_length(prefix, LIMIT)
-    with pytest.raises(MalformedMessage):
-        FrameReader(LIMIT).feed(prefix)
-
-
-def test_memory_is_taken_as_bytes_arrive() -> None:
-    reader = FrameReader(2**31 - 1)
-    assert reader.feed((2**31 - 1).to_bytes(4) + b"abc") == []
-    assert not reader.is_between_frames
-    assert len(reader._frame) == 3

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_messages import EVERY_MESSAGE, message_id, sample
 
+from minibroker.cli.frame_tree import Node, explain
 from minibroker.log.varint import encode_unsigned_varint
 from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.schema import Message, decode_whole
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponseBroker
 from minibroker.wire.tables.produce import ProduceRequest
-from minibroker.wire.tree import Node, explain
 
 MUTATIONS = 150
 HUGE = [2**31 - 1, 2**31, 2**32 - 1]

@@ -10,10 +10,10 @@ import os
 import socket
 import sys
 
+from minibroker.cli.frame_tree import explain_response, render
 from minibroker.clients.blocking import Client
 from minibroker.wire.headers import frame_request
 from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic
-from minibroker.wire.tree import explain_response, render
 
 BOOTSTRAP = os.environ.get("MINIBROKER_BOOTSTRAP_SERVER", "127.0.0.1:9092")
 VERSION = 16

@@ -19,6 +19,7 @@ from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.partition import CONSUMER
 from minibroker.replication.authority import Election
+from minibroker.replication.keys import MIN_INSYNC_REPLICAS
 from minibroker.replication.opening import HIGH_WATERMARKS
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.companions import Companion
@@ -294,7 +295,7 @@ class PartitionWatch(ClusterWorld):
     def may_cut_power(self, host: Host) -> bool:
         """What is promised must survive this: fewer nodes than min.insync.replicas are weak at a time."""
         weak = [it for it in self.nodes.values() if it.is_weak and it.node_id != host.node_id]
-        return len(weak) + 1 < self.config.min_insync_replicas
+        return len(weak) + 1 < MIN_INSYNC_REPLICAS.of(self.config)
 
     def on_reincarnation(self, fault: Fault) -> Action | None:
         """A node is gone and back at once, and what it said before is heard after what it says now (KIP-903)."""

@@ -20,13 +20,13 @@ from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import BrokerState, FenceBroker, Heartbeat, RegisterFenced
 from minibroker.controller.moving import AlterMovingPartitions
 from minibroker.controller.sessions import Sessions
+from minibroker.controller.snapshot import records_of
 from minibroker.metadata.authority import Proposal
 from minibroker.metadata.broker_commands import Registration
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Builder, Image, PartitionImage
 from minibroker.metadata.records import decode_record, encode_record
-from minibroker.metadata.snapshot import records_of
 from minibroker.raft.messages import SnapshotId
 from minibroker.replication.authority import AlteredPartition, IsrChange
 from minibroker.replication.leader import Altered, IsrProposal

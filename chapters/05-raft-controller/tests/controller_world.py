@@ -24,7 +24,7 @@ from replication_clients import Consumer, Producer
 from replication_cluster import NODE_CONFIG
 from replication_nodes import NAME, TOPIC_ID
 
-from minibroker.controller.moving import ElectMovingLeaders, Move, ReassignPartitions
+from minibroker.controller.moving import Move, ReassignPartitions, elect_moving_leaders
 from minibroker.metadata.commands import CreateTopics, NewTopic
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.decision import Command
@@ -143,7 +143,7 @@ class World(PartitionWatch, QuorumWatch):
         return self.newest.live_brokers()
 
     def elect(self, live: list[int], kind: Election = Election.PREFERRED) -> None:
-        self._propose(ElectMovingLeaders([NAME], live=live, node=NODE_CONFIG, kind=kind))
+        self._propose(elect_moving_leaders([NAME], live=live, node=NODE_CONFIG, kind=kind))
 
     def on_image(self, machine: ControllerHost, image: Image) -> None:
         """A node has folded what is decided up to an offset."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from replication_nodes import ENDPOINTS
 
 from minibroker.controller.lifecycle import Heartbeat, RegisterFenced
+from minibroker.controller.snapshot import records_of
 from minibroker.metadata.commands import CreateTopics, DeleteTopics, NewTopic, TopicReference
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.configs import NodeConfig
@@ -26,7 +27,6 @@ from minibroker.metadata.records import (
     decode_record,
     encode_record,
 )
-from minibroker.metadata.snapshot import records_of
 from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Call
 from minibroker.partitions.waiting import Wait

@@ -10,6 +10,7 @@ from minibroker.bench.context import QUICK_NOTE, is_quick, open_context
 from minibroker.bench.outages import Outages
 from minibroker.bench.progress import ProgressLine
 from minibroker.bench.report import document_text, environment, machine_text
+from minibroker.broker.keys import declare_every_key
 from minibroker.cli.options import settings_of
 from minibroker.metadata.configs import NodeConfig
 from minibroker.trials.failover import (
@@ -33,6 +34,7 @@ def failover(
 ) -> None:
     """Run the rounds, and print the pauses."""
     # What is wrong with a setting is said before any process is started.
+    declare_every_key()
     NodeConfig(settings_of(pairs, "--set"))
     faults = [of_the_controller(FAULTS[it]) if decides else FAULTS[it] for it in dict.fromkeys(kinds)]
     progress = ProgressLine("bench failover")

@@ -6,7 +6,6 @@ on stderr; a reader that went away, such as `head`, is none; anything else is a 
 
 import importlib
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -105,9 +104,11 @@ def _run() -> int:
         interrupted = isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
         return INTERRUPTED if interrupted else FAILED
     except Exception as error:
+        from minibroker.log.errors import ExpectedError  # noqa: PLC0415 (--help does without it)
+
         if isinstance(error, BrokenPipeError):
             return _reader_is_gone()
-        if not _was_expected(error):
+        if not isinstance(error, ExpectedError | OSError):
             raise
         return _complain(_path(None), str(error), FAILED)
     return result if isinstance(result, int) else DONE
@@ -117,12 +118,6 @@ def _reader_is_gone() -> int:
     # Nobody reads stdout any more, so what is left in its buffer must not be flushed into the pipe at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED
-
-
-def _was_expected(error: Exception) -> bool:
-    """The world's failures: the operating system's, and those that a room declares in its module `errors`."""
-    declared = any(re.fullmatch(r"minibroker\.\w+\.errors", cls.__module__) for cls in type(error).__mro__)
-    return declared or isinstance(error, OSError)
 
 
 def _path(ctx: click.Context | None) -> str:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import click
 
+from minibroker.broker.keys import declare_every_key
 from minibroker.broker.node import broker_node
 from minibroker.cli.options import settings_of
 from minibroker.cli.properties import Properties, read_properties
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import InvalidConfig
 from minibroker.partitions.node import serve as serve_node
-from minibroker.partitions.trace import Trace
+from minibroker.partitions.server import Tracer
 from minibroker.quorum.member import QuorumMember
 
 
@@ -51,7 +52,7 @@ def serve(settings: Settings, *, trace: bool, is_child: bool = False) -> None:
 
 
 async def _run(config: NodeConfig, *, trace: bool, is_child: bool) -> None:
-    node = broker_node(config, Trace(sys.stderr) if trace else None)
+    node = broker_node(config, _tracer() if trace else None)
 
     def on_ready() -> None:
         assert isinstance(node.cluster, QuorumMember)
@@ -64,6 +65,13 @@ async def _run(config: NodeConfig, *, trace: bool, is_child: bool) -> None:
     await serve_node(node, on_ready=on_ready)
 
 
+def _tracer() -> Tracer:
+    # Imported only where it is wanted: a broker should be ready in a moment.
+    from minibroker.cli.trace import Trace  # noqa: PLC0415
+
+    return Trace(sys.stderr)
+
+
 def _end_with_parent() -> None:
     """Stop when the other end of stdin is closed: whoever started this node is gone, however it went."""
     while os.read(0, 1024):
@@ -72,6 +80,7 @@ def _end_with_parent() -> None:
 
 
 def _config(settings: Settings) -> NodeConfig:
+    declare_every_key()
     try:
         return NodeConfig(settings.values)
     except InvalidConfig as error:

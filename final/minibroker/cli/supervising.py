@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 import click
 
+from minibroker.broker.keys import declare_every_key
 from minibroker.cli.options import settings_of
-from minibroker.metadata.configs import BROKER_CONFIGS, NodeConfig
+from minibroker.metadata.config_keys import BROKER_CONFIGS
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import InvalidConfig
 from minibroker.partitions.identity import META_PROPERTIES
 from minibroker.trials.local import HOST, reserve_port
@@ -82,6 +84,7 @@ def directory_of(data: str, number: int) -> str:
 
 def settings_for(count: int) -> dict[str, str]:
     """What keeps every record safe, as far as so many nodes can."""
+    declare_every_key()
     copies = str(min(count, 3))
     settings = {name: copies for name in _REPLICATION_FACTORS if name in BROKER_CONFIGS}
     return settings | ({"min.insync.replicas": "2"} if count >= 3 else {})

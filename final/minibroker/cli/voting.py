@@ -13,7 +13,7 @@ from minibroker.client.routing import Address, parse_addresses
 from minibroker.clients import admin
 from minibroker.clients.admin import QuorumDescription, QuorumReplica, ResourceType
 from minibroker.clients.blocking import Client
-from minibroker.metadata.listeners import parse_voters
+from minibroker.replication.keys import parse_voters
 
 _ROLES, _VOTERS = "process.roles", "controller.quorum.voters"
 

@@ -28,18 +28,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minibroker.client.errors import (
-    BrokerError,
-    BufferFull,
-    ClientError,
-    DeliveryInDoubt,
-    DeliveryTimedOut,
-    InvalidSetting,
-    RecordTooLarge,
-)
+from minibroker.client.errors import BrokerError, ClientError
 from minibroker.client.retries import RetryPolicy
 from minibroker.client.routing import Effect, effect_of
 from minibroker.clients.batching import ANONYMOUS, RECORD_BYTES_MAX, Delivery, Identity, ProducerBatch
+from minibroker.clients.errors import BufferFull, DeliveryInDoubt, DeliveryTimedOut, InvalidSetting, RecordTooLarge
 from minibroker.log.batch import HEADER_SIZE, NO_OFFSET
 from minibroker.log.compression import Compression
 from minibroker.log.record import Header

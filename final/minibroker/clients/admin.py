@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minibroker.client.core import Ask, Core, Dialogue, FoundOffset, raise_errors
+from minibroker.client.core import Ask, Core, Dialogue
 from minibroker.client.errors import BrokerError
 from minibroker.client.routing import Address, Node
+from minibroker.clients import dialogues
 from minibroker.clients.blocking import Client
+from minibroker.clients.dialogues import FoundOffset, ask_controller, by_leader, raise_errors
 from minibroker.controller.tables.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -232,7 +234,7 @@ def create_topics(
         timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
         validate_only=validate_only,
     )
-    dialogue = client.core.ask_controller(request, lambda it: [topic.error_code for topic in it.topics])
+    dialogue = ask_controller(client.core, request, lambda it: [topic.error_code for topic in it.topics])
     response = client.run(dialogue)
     raise_errors({f"topic {it.name}": (it.error_code, it.error_message) for it in response.topics})
     if not validate_only:
@@ -275,8 +277,8 @@ def delete_topics(client: Client, topics: Iterable[str], *, timeout_ms: int | No
     request = DeleteTopicsRequest(
         topic_names=names, timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms
     )
-    dialogue = client.core.ask_controller(
-        request, lambda it: [topic.error_code for topic in it.responses], version_max=_DELETE_BY_NAME
+    dialogue = ask_controller(
+        client.core, request, lambda it: [topic.error_code for topic in it.responses], version_max=_DELETE_BY_NAME
     )
     response = client.run(dialogue)
     _doubt(client.core, names)
@@ -307,7 +309,7 @@ def create_partitions(
         timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
         validate_only=validate_only,
     )
-    response = client.run(client.core.ask_controller(request, lambda it: [topic.error_code for topic in it.results]))
+    response = client.run(ask_controller(client.core, request, lambda it: [topic.error_code for topic in it.results]))
     _doubt(client.core, counts)
     raise_errors({f"topic {it.name}": (it.error_code, it.error_message) for it in response.results})
 
@@ -445,7 +447,7 @@ def _alter(
     request: incremental.IncrementalAlterConfigsRequest | replacing.AlterConfigsRequest,
 ) -> None:
     owner = _owner(resource_type, name)
-    dialogue = client.core.ask_controller(request, lambda it: [one.error_code for one in it.responses], node_id=owner)
+    dialogue = ask_controller(client.core, request, lambda it: [one.error_code for one in it.responses], node_id=owner)
     response = client.run(dialogue)
     kind = resource_type.name.lower()
     raise_errors({f"{kind} {it.resource_name}": (it.error_code, it.error_message) for it in response.responses})
@@ -466,8 +468,10 @@ def reassign_partitions(
         timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
         topics=[ReassignableTopic(name=name, partitions=them) for name, them in topics.items()],
     )
-    dialogue = client.core.ask_controller(
-        request, lambda it: [it.error_code, *(one.error_code for topic in it.responses for one in topic.partitions)]
+    dialogue = ask_controller(
+        client.core,
+        request,
+        lambda it: [it.error_code, *(one.error_code for topic in it.responses for one in topic.partitions)],
     )
     response = client.run(dialogue)
     _doubt(client.core, topics)
@@ -484,7 +488,7 @@ def reassign_partitions(
 def list_reassignments(client: Client) -> dict[TopicPartition, Reassignment]:
     """The moves that are under way."""
     request = ListPartitionReassignmentsRequest(timeout_ms=int(client.config.timeout_ms), topics=None)
-    response = client.run(client.core.ask_controller(request, _only_code, is_read=True))
+    response = client.run(ask_controller(client.core, request, _only_code, is_read=True))
     raise_errors({"listing moves": (response.error_code, response.error_message)})
     return {
         TopicPartition(topic.name, it.partition_index): Reassignment(
@@ -515,7 +519,7 @@ def elect_leaders(
         topic_partitions=None if partitions is None else named,
         timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
     )
-    response = client.run(client.core.ask_controller(request, _election_codes))
+    response = client.run(ask_controller(client.core, request, _election_codes))
     raise_errors({"electing leaders": (response.error_code, None)})
     results = {
         TopicPartition(topic.topic, it.partition_id): it
@@ -553,7 +557,7 @@ def _delete_records(
     starts: dict[TopicPartition, int] = {}
     codes: dict[str, tuple[int, str | None]] = {}
     named = {TopicPartition(*partition): offset for partition, offset in before.items()}
-    for node_id, group in (yield from core.by_leader(named)).items():
+    for node_id, group in (yield from by_leader(core, named)).items():
         topics: dict[str, list[DeleteRecordsPartition]] = {}
         for (topic, partition), offset in group.items():
             topics.setdefault(topic, []).append(DeleteRecordsPartition(partition_index=partition, offset=offset))
@@ -575,7 +579,7 @@ def list_offsets(
     client: Client, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0
 ) -> dict[TopicPartition, FoundOffset]:
     """Offsets by time: EARLIEST, LATEST, MAX_TIMESTAMP, or the first record at or after a time in milliseconds."""
-    return client.run(client.core.list_offsets(timestamps, isolation_level=isolation_level))
+    return client.run(dialogues.list_offsets(client.core, timestamps, isolation_level=isolation_level))
 
 
 # The cluster --------------------------------------------------------------------------------------------------------
@@ -599,7 +603,7 @@ def describe_quorum(client: Client) -> QuorumDescription:
     """Who leads the quorum of the metadata, and how far everybody is."""
     topic = QuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[QuorumPartition(partition_index=0)])
     request = DescribeQuorumRequest(topics=[topic])
-    response = client.run(client.core.ask_controller(request, _quorum_codes, node_id=None, is_read=True))
+    response = client.run(ask_controller(client.core, request, _quorum_codes, node_id=None, is_read=True))
     raise_errors({"describing the quorum": (response.error_code, response.error_message)})
     found = response.topics[0].partitions[0]
     if found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -642,21 +646,21 @@ def add_voter(client: Client, node_id: int, directory_id: bytes, address: Addres
         voter_directory_id=directory_id,
         listeners=[VoterListener(name="CONTROLLER", host=address.host, port=address.port)],
     )
-    response = client.run(client.core.ask_controller(request, _only_code, node_id=None))
+    response = client.run(ask_controller(client.core, request, _only_code, node_id=None))
     raise_errors({f"adding the voter {node_id}": (response.error_code, response.error_message)})
 
 
 def remove_voter(client: Client, node_id: int, directory_id: bytes) -> None:
     """Let a node that votes with this directory vote no more; returns when it is decided."""
     request = RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=directory_id)
-    response = client.run(client.core.ask_controller(request, _only_code, node_id=None))
+    response = client.run(ask_controller(client.core, request, _only_code, node_id=None))
     raise_errors({f"removing the voter {node_id}": (response.error_code, response.error_message)})
 
 
 def unregister_broker(client: Client, broker_id: int) -> None:
     """Let the cluster forget a broker that will not come back (KIP-631); returns when it is decided."""
     request = UnregisterBrokerRequest(broker_id=broker_id)
-    response = client.run(client.core.ask_controller(request, _only_code, node_id=None))
+    response = client.run(ask_controller(client.core, request, _only_code, node_id=None))
     raise_errors({f"removing the broker {broker_id}": (response.error_code, response.error_message)})
 
 

@@ -25,6 +25,7 @@ from minibroker.client.errors import (
 from minibroker.client.reasons import no_broker, why
 from minibroker.client.retries import RetryPolicy
 from minibroker.client.routing import Address, parse_addresses
+from minibroker.clients.dialogues import partition_count
 from minibroker.log.clock import precise_ms
 from minibroker.log.interfaces import FileSlice
 from minibroker.wire.apis import APIS
@@ -304,7 +305,7 @@ class Client:
 
     def partition_count(self, topic: str, *, allow_auto_topic_creation: bool = False) -> int:
         """How many partitions a topic has."""
-        return self.run(self.core.partition_count(topic, allow_auto_topic_creation=allow_auto_topic_creation))
+        return self.run(partition_count(self.core, topic, allow_auto_topic_creation=allow_auto_topic_creation))
 
     # Links ----------------------------------------------------------------------------------------------------------
 

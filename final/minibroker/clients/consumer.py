@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from minibroker.client.core import UNKNOWN_TOPIC_MS, Dialogue, FoundOffset
+from minibroker.client.core import UNKNOWN_TOPIC_MS, Dialogue
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError, ConnectionLost, RequestTimedOut
 from minibroker.clients.blocking import Client, Link
+from minibroker.clients.dialogues import FoundOffset, list_offsets
 from minibroker.clients.fetched import FetchedBatches
 from minibroker.clients.fetching import (
     EARLIEST,
@@ -146,8 +147,8 @@ class Consumer:
     def _list_offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> Dialogue[dict[TopicPartition, FoundOffset]]:
-        return self._client.core.list_offsets(
-            timestamps, isolation_level=self._config.isolation_level, timeout_ms=timeout_ms
+        return list_offsets(
+            self._client.core, timestamps, isolation_level=self._config.isolation_level, timeout_ms=timeout_ms
         )
 
     def _look_up(self, lookups: Mapping[TopicPartition, int], timeout_ms: float | None = None) -> None:

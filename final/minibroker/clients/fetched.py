@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from minibroker.client.errors import CorruptRecords
+from minibroker.clients.errors import CorruptRecords
 from minibroker.log.batch import ATTRIBUTES_AT, HEADER_SIZE, LENGTH_COUNTS_FROM, MAGIC, Batch, batches
 from minibroker.log.control import ControlType, control_type
 from minibroker.log.errors import LogError

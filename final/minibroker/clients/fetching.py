@@ -10,18 +10,12 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minibroker.client.errors import (
-    BrokerError,
-    ClientError,
-    CorruptRecords,
-    InvalidSetting,
-    LogTruncated,
-    OffsetOutOfRange,
-    known_code,
-)
+from minibroker.client.errors import BrokerError, ClientError, known_code
 from minibroker.client.retries import RetryPolicy
-from minibroker.client.routing import Effect, Node, Routes, hint_of, nodes_of
+from minibroker.client.routing import Effect, Node, Routes
+from minibroker.clients.errors import CorruptRecords, InvalidSetting, LogTruncated, OffsetOutOfRange
 from minibroker.clients.fetched import EMPTY, Aborted, FetchedBatches, span
+from minibroker.clients.hints import hint_of, nodes_of
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData

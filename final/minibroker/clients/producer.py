@@ -14,16 +14,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from minibroker.client.errors import (
-    BrokerError,
-    BufferFull,
-    ClientClosed,
-    ClientError,
-    ConnectionLost,
-    RequestTimedOut,
-)
-from minibroker.client.partitioners import Default, Partitioner
-from minibroker.client.routing import Effect, effect_of, hint_of, nodes_of
+from minibroker.client.errors import BrokerError, ClientClosed, ClientError, ConnectionLost, RequestTimedOut
+from minibroker.client.routing import Effect, effect_of
 from minibroker.clients.accumulator import (
     ACKS_ALL,
     ACKS_NONE,
@@ -36,6 +28,9 @@ from minibroker.clients.accumulator import (
 )
 from minibroker.clients.batching import Callback, Delivery
 from minibroker.clients.blocking import Client, Link
+from minibroker.clients.errors import BufferFull
+from minibroker.clients.hints import hint_of, nodes_of
+from minibroker.clients.partitioners import Default, Partitioner
 from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.log.record import Header

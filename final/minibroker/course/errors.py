@@ -1,7 +1,9 @@
 """What the course tool refuses. Every message is one line, with what to do next where there is something."""
 
+from minibroker.log.errors import ExpectedError
 
-class CourseError(Exception):
+
+class CourseError(ExpectedError):
     """The command cannot be carried out."""
 
 

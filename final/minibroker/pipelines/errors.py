@@ -1,8 +1,10 @@
 """What a pipeline refuses or reports, in one line."""
 
+from minibroker.log.errors import ExpectedError
 
-class PipelineError(Exception):
-    """Anything that this room raises."""
+
+class PipelineError(ExpectedError):
+    """Anything that this package raises."""
 
 
 class PipelineFailed(PipelineError):

@@ -1,8 +1,10 @@
 """What the Spark connector refuses or reports, each in one line: Spark shows it below a traceback. A pure module."""
 
+from minibroker.log.errors import ExpectedError
 
-class ConnectorError(Exception):
-    """Anything that this room raises."""
+
+class ConnectorError(ExpectedError):
+    """Anything that this package raises."""
 
 
 class InvalidOption(ConnectorError):

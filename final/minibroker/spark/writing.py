@@ -21,17 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.client.errors import (
-    BrokerError,
-    BrokerUnavailable,
-    ClientError,
-    ConnectionLost,
-    DeliveryTimedOut,
-    RequestTimedOut,
-)
+from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError, ConnectionLost, RequestTimedOut
 from minibroker.client.retries import RetryPolicy
-from minibroker.client.routing import Effect, hint_of, nodes_of
+from minibroker.client.routing import Effect
 from minibroker.clients.blocking import Client, Link
+from minibroker.clients.errors import DeliveryTimedOut
+from minibroker.clients.hints import hint_of, nodes_of
 from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.spark import encoding

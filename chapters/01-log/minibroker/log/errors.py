@@ -5,8 +5,15 @@ Kafka's error codes.
 """
 
 
-class LogError(Exception):
-    """Anything this room refuses. The message says what, where, and what to do if there is something to do."""
+class ExpectedError(Exception):
+    """A failure of the world and no bug: its message is one line for a person, who needs no traceback.
+
+    The errors of every package derive from it, so that a program can tell both kinds apart.
+    """
+
+
+class LogError(ExpectedError):
+    """Anything this package refuses. The message says what, where, and what to do if there is something to do."""
 
 
 class InvalidVarint(LogError):

@@ -9,25 +9,21 @@ response, and returns its result. The transports run the same dialogues, one by 
         return node_id
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from minibroker.client.connection import RESPONSE_BYTES_MAX
 from minibroker.client.errors import (
     BrokerError,
-    BrokerErrors,
     BrokerUnavailable,
     ClientError,
     ConnectionLost,
-    known_code,
 )
 from minibroker.client.retries import Attempts, RetryPolicy
 from minibroker.client.routing import Address, Effect, Routes, effect_of
-from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request
-from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 T = TypeVar("T")
@@ -40,8 +36,6 @@ CONTROLLER: Final = -2
 UNKNOWN_TOPIC_MS = (
     3_000  # a topic that was just created is not known everywhere at once; one that is not there never is
 )
-UNDECIDED_MS = 3_000  # an election of who decides takes a second; where a majority is missing, nobody is elected
-MAX_TIMESTAMP_FROM = 7  # the version of ListOffsets that finds the newest record
 
 
 class Ask(NamedTuple):
@@ -73,14 +67,6 @@ class ClientConfig:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
-class FoundOffset(NamedTuple):
-    """What was found for a timestamp: offset -1 means that no record is that new."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int = -1
-
-
 class Core:
     """A client without its transport: what is known of the cluster, and the dialogues that extend it."""
 
@@ -97,12 +83,13 @@ class Core:
 
     def pause_or_raise(self, attempts: Attempts, error: ClientError) -> Dialogue[None]:
         """Wait before the next attempt; when there is no time for one, the error is the caller's."""
-        delay_ms = self._delay_ms(attempts)
+        delay_ms = self.delay_ms(attempts)
         if delay_ms is None:
             raise error
         yield Pause(delay_ms)
 
-    def _delay_ms(self, attempts: Attempts) -> int | None:
+    def delay_ms(self, attempts: Attempts) -> int | None:
+        """How long to wait before the next attempt; None if there is no time for one."""
         return attempts.next_delay_ms(now_ms=self.clock(), chance=self.chance())
 
     # The cluster ----------------------------------------------------------------------------------------------------
@@ -161,11 +148,6 @@ class Core:
                 attempts, BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, about=f"{topic}-{partition}")
             )
 
-    def partition_count(self, topic: str, *, allow_auto_topic_creation: bool = False) -> Dialogue[int]:
-        """How many partitions a topic has."""
-        yield from self.know([topic], allow_auto_topic_creation=allow_auto_topic_creation)
-        return len(self.routes.topics[topic].partitions)
-
     def node(self, node_id: int) -> Dialogue[int]:
         """The id of a node that is known, asking for the cluster if it is not; CONTROLLER is resolved."""
         if self._resolve(node_id) not in self.routes.nodes:
@@ -179,114 +161,3 @@ class Core:
 
     def _resolve(self, node_id: int) -> int:
         return self.routes.controller_id if node_id == CONTROLLER else node_id
-
-    # Asking again ---------------------------------------------------------------------------------------------------
-
-    def ask_controller(
-        self,
-        message: Request,
-        codes_of: Callable[[Any], Iterable[int]],
-        *,
-        node_id: int | None = CONTROLLER,
-        version_max: int | None = None,
-        is_read: bool = False,
-    ) -> Dialogue[Any]:
-        """Ask the controller, and the new one if it has moved; for a moment also if there is none.
-
-        Kafka's brokers pass on what is for the controller, so newer requests may go to any node. What only reads may
-        be asked again also if no answer came.
-        """
-        attempts = self.attempts(min(UNDECIDED_MS, self.config.timeout_ms))
-        while True:
-            try:
-                response = yield Ask(message, node_id, version_max)
-            except (BrokerUnavailable, ConnectionLost) as error:
-                if not is_read:
-                    raise
-                self.routes.controller_id = -1
-                yield from self.pause_or_raise(attempts, error)
-                continue
-            # Who does not decide has done nothing, so the same may be asked of another.
-            is_refused = ErrorCode.NOT_CONTROLLER in codes_of(response)
-            delay_ms = self._delay_ms(attempts) if is_refused else None
-            if delay_ms is None:
-                return response
-            self.routes.controller_id = -1
-            yield Pause(delay_ms)
-
-    def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0, timeout_ms: float | None = None
-    ) -> Dialogue[dict[TopicPartition, FoundOffset]]:
-        """Look up offsets by time: the first record at or after it, or EARLIEST, LATEST, MAX_TIMESTAMP."""
-        attempts = self.attempts(timeout_ms)
-        found: dict[TopicPartition, FoundOffset] = {}
-        while left := {TopicPartition(*name): at for name, at in timestamps.items() if name not in found}:
-            left_ms = attempts.left_ms(self.clock())
-            yield from self.know({partition.topic for partition in left}, timeout_ms=left_ms)
-            error: ClientError | None = None
-            for node_id, group in (yield from self.by_leader(left, timeout_ms=left_ms)).items():
-                try:
-                    response = yield Ask(_list_offsets_request(group, self.routes, isolation_level), node_id)
-                except (BrokerUnavailable, ConnectionLost) as lost:
-                    self.routes.on_disconnect(node_id)
-                    error = lost
-                    continue
-                error = self._take_offsets(response, found) or error
-            if error is not None:
-                yield from self.pause_or_raise(attempts, error)
-        return found
-
-    def by_leader(
-        self, partitions: Mapping[TopicPartition, int], *, timeout_ms: float | None = None
-    ) -> Dialogue[dict[int, dict[TopicPartition, int]]]:
-        """Group partitions, each with a number, by the node that leads them."""
-        groups: dict[int, dict[TopicPartition, int]] = {}
-        for partition, value in partitions.items():
-            leader = yield from self.leader(*partition, timeout_ms=timeout_ms)
-            groups.setdefault(leader, {})[partition] = value
-        return groups
-
-    def _take_offsets(self, response: Any, found: dict[TopicPartition, FoundOffset]) -> ClientError | None:
-        error: ClientError | None = None
-        for topic in response.topics:
-            for it in topic.partitions:
-                partition = TopicPartition(topic.name, it.partition_index)
-                if not it.error_code:
-                    found[partition] = FoundOffset(it.offset, it.timestamp, it.leader_epoch)
-                    continue
-                failure = BrokerError(it.error_code, about=str(partition))
-                if self.routes.on_error(*partition, it.error_code) is Effect.FAIL:
-                    raise failure
-                error = failure
-        return error
-
-
-def _list_offsets_request(
-    timestamps: Mapping[TopicPartition, int], routes: Routes, isolation_level: int
-) -> ListOffsetsRequest:
-    topics: dict[str, list[ListOffsetsPartition]] = {}
-    for partition, timestamp in timestamps.items():
-        route = routes.partition(*partition)
-        topics.setdefault(partition.topic, []).append(
-            ListOffsetsPartition(
-                partition_index=partition.partition,
-                current_leader_epoch=route.leader_epoch if route else -1,
-                timestamp=timestamp,
-            )
-        )
-    return ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=isolation_level,
-        topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
-    )
-
-
-def raise_errors(codes: Mapping[str, tuple[int, str | None]]) -> None:
-    """Raise what a broker said of the things in one request, if it refused any; the keys say what they are."""
-    errors = {
-        name: BrokerError(code, message, about=name) for name, (code, message) in codes.items() if known_code(code)
-    }
-    if len(errors) == 1:
-        raise next(iter(errors.values()))
-    if errors:
-        raise BrokerErrors(errors)

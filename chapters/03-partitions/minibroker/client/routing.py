@@ -7,7 +7,7 @@ that is no longer the leader may name the new one in its answer (KIP-951), which
 
 import enum
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from minibroker.client.errors import BrokerError, InvalidAddress, known_code
 from minibroker.log.batch import NO_LEADER_EPOCH
@@ -266,29 +266,3 @@ def _what_to_do(topic: str, code: int) -> str:
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return f" does not exist (create it with `minibroker topics create {topic}`)"
     return ""
-
-
-class Endpoint(Protocol):
-    """A node as Produce and Fetch responses name it; each has a class of its own."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
-
-
-class CurrentLeader(Protocol):
-    """A leader as Produce and Fetch responses name it."""
-
-    leader_id: int
-    leader_epoch: int
-
-
-def nodes_of(endpoints: Iterable[Endpoint]) -> list[Node]:
-    """The nodes that a response names beside its hints."""
-    return [Node(it.node_id, it.host, it.port, it.rack) for it in endpoints]
-
-
-def hint_of(current: CurrentLeader | None) -> LeaderHint | None:
-    """The leader that a response names, if it does."""
-    return LeaderHint(current.leader_id, current.leader_epoch) if current and current.leader_id >= 0 else None

@@ -6,21 +6,15 @@ fail each by itself.
 """
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from minibroker.metadata.config_keys import ConfigKey, ConfigResource, ConfigType, split_list
-from minibroker.metadata.configs import (
-    BROKER_CONFIGS,
-    TOPIC_CONFIGS,
-    NodeConfig,
-    check_topic_configs,
-    find_key,
-)
+from minibroker.metadata.config_keys import ConfigResource, ConfigType, KeyTable, split_list
+from minibroker.metadata.config_resources import resource_kind
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, Records, duplicates
-from minibroker.metadata.errors import InvalidConfig, InvalidTopicName, Refused
+from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import Image
-from minibroker.metadata.names import check_topic_name
 from minibroker.metadata.records import ConfigRecord
 from minibroker.wire.codes import ErrorCode
 
@@ -92,12 +86,13 @@ class AlterConfigs(Command[list[AlteredResource]]):
 
     def _alter(self, image: Image, resource: ResourceChange, records: Records) -> None:
         _check_request(resource)
-        kind = _supported(resource.resource_type)
+        found = resource_kind(resource.resource_type, "configurations of a resource of type {} cannot be changed")
+        kind = ConfigResource(resource.resource_type)
         old = image.configs.get((kind, resource.resource_name), {})
         new = {} if self.replaces else dict(old)
         for change in resource.changes:
-            _apply(change, new, _TABLES[kind])
-        _CHECKS[kind](image, resource.resource_name, new, self.node)
+            _apply(change, new, found.table)
+        found.check(image, resource.resource_name, new, self.node)
         records.add(_difference(kind, resource.resource_name, old, new))
 
 
@@ -128,62 +123,10 @@ def _quoted(name: str) -> str:
     return ascii(name[:64])
 
 
-def _supported(resource_type: int) -> ConfigResource:
-    if resource_type not in _CHECKS:
-        message = f"configurations of a resource of type {resource_type} cannot be changed: 2 is a topic, 4 a broker"
-        raise Refused(ErrorCode.INVALID_REQUEST, message)
-    return ConfigResource(resource_type)
-
-
-def _check_topic(image: Image, name: str, configs: Mapping[str, str], node: NodeConfig) -> None:
-    if not name:
-        raise Refused(ErrorCode.INVALID_REQUEST, "a topic without a name: there are no defaults for all topics")
-    try:
-        check_topic_name(name)
-        check_topic_configs(configs, node)
-    except InvalidTopicName as error:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
-    except InvalidConfig as error:
-        raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
-    if name not in image.topics:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-
-
-def _check_broker(image: Image, name: str, configs: Mapping[str, str], node: NodeConfig) -> None:
-    """Demand that a broker can take these over while it runs. An empty name is all brokers."""
-    brokers = {str(it): it for it in sorted({node.node_id, *image.brokers})}
-    if name and name not in brokers:
-        message = f"there is no broker {_quoted(name)}: there are {', '.join(brokers)}, and nothing means all brokers"
-        raise Refused(ErrorCode.INVALID_REQUEST, message)
-    try:
-        for key in configs:
-            if not find_key(key, BROKER_CONFIGS).is_dynamic:
-                raise InvalidConfig(f"{key} cannot be changed while the broker runs: set it and start again")
-        # The broker's values are the topics' defaults, so they are tried all together. What another one was started
-        # with only that one knows.
-        new = {**image.configs, (ConfigResource.BROKER, name): configs}
-        for it in [name] if name else brokers:
-            whose = node if it == str(node.node_id) else NodeConfig({"node.id": it})
-            whose.checked_dynamic(new)
-    except InvalidConfig as error:
-        # Kafka has this code here, and INVALID_CONFIG only for topics.
-        raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
-
-
-_CHECKS: dict[int, Callable[[Image, str, Mapping[str, str], NodeConfig], None]] = {
-    ConfigResource.TOPIC: _check_topic,
-    ConfigResource.BROKER: _check_broker,
-}
-_TABLES: dict[ConfigResource, Mapping[str, ConfigKey]] = {
-    ConfigResource.TOPIC: TOPIC_CONFIGS,
-    ConfigResource.BROKER: BROKER_CONFIGS,
-}
-
-
 # Operations -----------------------------------------------------------------------------------------------------------
 
 
-def _apply(change: ConfigChange, configs: dict[str, str], table: Mapping[str, ConfigKey]) -> None:
+def _apply(change: ConfigChange, configs: dict[str, str], table: KeyTable) -> None:
     """Change one configuration of a resource."""
     value = change.value or ""
     if change.operation == ConfigOperation.SET:
@@ -203,7 +146,7 @@ def _apply(change: ConfigChange, configs: dict[str, str], table: Mapping[str, Co
         raise Refused(ErrorCode.INVALID_REQUEST, message)
 
 
-def _items(change: ConfigChange, configs: Mapping[str, str], table: Mapping[str, ConfigKey]) -> list[str]:
+def _items(change: ConfigChange, configs: Mapping[str, str], table: KeyTable) -> list[str]:
     """What a list holds so far: what was set, else the default."""
     key = table.get(change.name)
     if key is None or key.type is not ConfigType.LIST:

@@ -1,14 +1,21 @@
-"""The language of the configuration tables: types, checks, keys. A pure module.
+"""Configuration keys: how each is declared, read and checked. A pure module.
 
 A configuration travels as text: in a file, in a request, in a metadata record. Its key says how the text is read, which
-values are allowed, and what holds if nobody says anything.
+values are allowed, and what holds if nothing is set. A package declares the keys that it introduces when its module
+`keys` is imported, and asks for their values through them:
+
+    LAG_TIME_MAX_MS = broker_key("replica.lag.time.max.ms", LONG, 30_000, at_least(1), "How long …")
+    LAG_TIME_MAX_MS.of(config)
+
+So a program knows the keys of the chapters that it is made of, and no others.
 """
 
 import enum
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from minibroker.metadata.errors import InvalidConfig
 
@@ -16,6 +23,8 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 Value = bool | int | float | str | tuple[str, ...] | None
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class ConfigType(enum.IntEnum):
@@ -51,72 +60,16 @@ class ConfigSource(enum.IntEnum):
     DEFAULT_CONFIG = 5
 
 
-class Check(NamedTuple):
-    """What a value must be: a test, and its rule in words."""
-
-    passes: Callable[[Value], bool]
-    rule: str
-
-
-class Synonym(NamedTuple):
-    """A broker configuration that stands in for a topic's; its value times `factor` is the topic's value."""
-
-    name: str
-    factor: int = 1
+# Reading, as Kafka reads ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class ConfigKey:
-    """One configuration: how its text is read, what it may be, and what it means."""
+class Reader(Generic[T_co]):
+    """A type together with the function that reads its text; a ValueError of that says what the text must be."""
 
-    name: str
     type: ConfigType
-    default: str | None
-    check: Check | None
-    about: str
-    synonyms: tuple[Synonym, ...] = ()
-    acts: bool = True
-    """Whether this broker does anything about it. If not, it is accepted, kept and shown."""
-    is_dynamic: bool = False
-    """Whether a broker's value can be changed while it runs."""
-    is_internal: bool = False
-    """Whether it is shown only where somebody has set it."""
+    read: Callable[[str], T_co]
 
-    @property
-    def synonym(self) -> str | None:
-        """The broker configuration that stands in first."""
-        return self.synonyms[0].name if self.synonyms else None
-
-    @property
-    def is_sensitive(self) -> bool:
-        """Whether its value is never shown."""
-        return self.type is ConfigType.PASSWORD
-
-    def parse(self, text: str) -> Value:
-        """Read a value and check it."""
-        value = self._read(text.strip())
-        if self.check is not None and not self.check.passes(value):
-            raise InvalidConfig(f"{self.name}={self.shown(text)} is not allowed: it must be {self.check.rule}")
-        return value
-
-    def _read(self, text: str) -> Value:
-        try:
-            return _READERS[self.type](text)
-        except ValueError as error:
-            raise InvalidConfig(f"{self.name}={self.shown(text)} is not allowed: it must be {error}") from None
-
-    def shown(self, text: str) -> str:
-        """A value as a message may hold it: short, printable, and not if it is a secret."""
-        if self.is_sensitive:
-            return "[hidden]"
-        text = text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
-        return text if text.isprintable() else ascii(text)
-
-
-_SHOWN_MAX = 64
-
-
-# Reading, as Kafka reads ----------------------------------------------------------------------------------------------
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,25}")
 _DECIMAL = re.compile(r"[+-]?([0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})([eE][+-]?[0-9]{1,4})?")
@@ -149,33 +102,34 @@ def split_list(text: str) -> tuple[str, ...]:
     return tuple(_COMMA.split(text)) if text else ()
 
 
-_READERS: dict[ConfigType, Callable[[str], Value]] = {
-    ConfigType.BOOLEAN: _read_boolean,
-    ConfigType.STRING: str,
-    ConfigType.PASSWORD: str,
-    ConfigType.SHORT: _whole(16),
-    ConfigType.INT: _whole(32),
-    ConfigType.LONG: _whole(64),
-    ConfigType.DOUBLE: _read_double,
-    ConfigType.LIST: split_list,
-}
+BOOLEAN = Reader(ConfigType.BOOLEAN, _read_boolean)
+STRING = Reader(ConfigType.STRING, str)
+PASSWORD = Reader(ConfigType.PASSWORD, str)
+SHORT = Reader(ConfigType.SHORT, _whole(16))
+INT = Reader(ConfigType.INT, _whole(32))
+LONG = Reader(ConfigType.LONG, _whole(64))
+DOUBLE = Reader(ConfigType.DOUBLE, _read_double)
+LIST = Reader(ConfigType.LIST, split_list)
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
 
 
-def _is_number_in(value: Value, least: float, most: float | None) -> bool:
-    return isinstance(value, int | float) and least <= value and (most is None or value <= most)
+class Check(NamedTuple):
+    """What a value must be: a test, and its rule in words."""
+
+    passes: Callable[[Any], bool]
+    rule: str
 
 
 def at_least(least: int) -> Check:
     """A number that is not smaller."""
-    return Check(lambda value: _is_number_in(value, least, None), f"at least {least}")
+    return Check(lambda value: value >= least, f"at least {least}")
 
 
 def between(least: int, most: int) -> Check:
     """A number in a range, both ends included."""
-    return Check(lambda value: _is_number_in(value, least, most), f"between {least} and {most}")
+    return Check(lambda value: least <= value <= most, f"between {least} and {most}")
 
 
 def one_of(*allowed: str) -> Check:
@@ -183,19 +137,197 @@ def one_of(*allowed: str) -> Check:
     return Check(lambda value: value in allowed, "one of " + ", ".join(allowed))
 
 
-def _is_list_of(value: Value, passes: Callable[[str], bool]) -> bool:
-    return isinstance(value, tuple) and all(passes(item) for item in value)
-
-
 def list_of(*allowed: str) -> Check:
     """A list of nothing but these words; it may be empty."""
-    return Check(lambda value: _is_list_of(value, allowed.__contains__), "a list of " + ", ".join(allowed))
+    return Check(lambda value: set(value) <= set(allowed), "a list of " + ", ".join(allowed))
 
 
-_REPLICA = re.compile(r"([0-9]+:[0-9]+)?")
+def is_read_by(parse: Callable[[str], object], rule: str) -> Check:
+    """A text that a function can read; a ValueError of that function refuses it."""
 
-THROTTLED_REPLICAS = Check(
-    lambda value: value == ("*",) or _is_list_of(value, lambda item: _REPLICA.fullmatch(item) is not None),
-    "* or a list of partition:broker",
-)
-GZIP_LEVEL = Check(lambda value: value == -1 or _is_number_in(value, 1, 9), "between 1 and 9, or -1")
+    def passes(value: str) -> bool:
+        try:
+            parse(value)
+        except ValueError:
+            return False
+        return True
+
+    return Check(passes, rule)
+
+
+# Keys -----------------------------------------------------------------------------------------------------------------
+
+_SHOWN_MAX = 64
+
+
+class Synonym(NamedTuple):
+    """A broker configuration that stands in for another resource's; its value times `factor` is that one's value."""
+
+    name: str
+    factor: int = 1
+
+
+class Departure(NamedTuple):
+    """Why a default is not Kafka's; Kafka may have none."""
+
+    kafka_default: str | None
+    why: str
+
+
+class Configured(Protocol):
+    """Whatever has the typed value of each key."""
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The values, by the keys' names."""
+
+
+@dataclass(frozen=True)
+class ConfigKey(Generic[T]):
+    """One configuration: how its text is read, what it may be, and what it means."""
+
+    name: str
+    reader: Reader[T]
+    default: str | None
+    check: Check | None
+    about: str
+    synonyms: tuple[Synonym, ...] = ()
+    is_dynamic: bool = False
+    """Whether a broker's value can be changed while it runs."""
+    is_internal: bool = False
+    """Whether it is shown only where it is set."""
+    departure: Departure | None = None
+
+    def of(self, config: Configured) -> T:
+        """The value that holds in a configuration."""
+        value: T = config.values[self.name]
+        return value
+
+    @property
+    def type(self) -> ConfigType:
+        """Its type, as DescribeConfigs tells it."""
+        return self.reader.type
+
+    @property
+    def synonym(self) -> str | None:
+        """The broker configuration that stands in first."""
+        return self.synonyms[0].name if self.synonyms else None
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether its value is never shown."""
+        return self.type is ConfigType.PASSWORD
+
+    def parse(self, text: str) -> T:
+        """Read a value and check it."""
+        try:
+            value = self.reader.read(text.strip())
+        except ValueError as error:
+            raise self._refusal(text, str(error)) from None
+        if self.check is not None and not self.check.passes(value):
+            raise self._refusal(text, self.check.rule)
+        return value
+
+    def _refusal(self, text: str, rule: str) -> InvalidConfig:
+        return InvalidConfig(f"{self.name}={self.shown(text)} is not allowed: it must be {rule}")
+
+    def shown(self, text: str) -> str:
+        """A value as a message may hold it: short, printable, and not if it is a secret."""
+        if self.is_sensitive:
+            return "[hidden]"
+        text = text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+        return text if text.isprintable() else ascii(text)
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+class KeyTable(dict[str, ConfigKey[Any]]):
+    """The declared keys of one kind of resource, by name."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.defaults: dict[str, Value] = {}
+        """The typed values of a resource that sets nothing."""
+        self.refused: dict[str, str] = {}
+        """Keys that Kafka has and this broker has not, or what they begin with: why, and what to do instead."""
+
+    def declare(self, key: ConfigKey[T]) -> ConfigKey[T]:
+        """Make a key known."""
+        assert key.name not in self, f"{key.name} is declared twice"
+        self[key.name] = key
+        self.defaults[key.name] = None if key.default is None else key.parse(key.default)  # type: ignore[assignment]
+        return key
+
+    def in_order(self) -> list[ConfigKey[Any]]:
+        """All keys by name, whatever the order in which they were declared."""
+        return [self[name] for name in sorted(self)]
+
+    def find(self, name: str) -> ConfigKey[Any]:
+        """The key of that name, or an error that says why there is none, or which name may be meant."""
+        if name in self:
+            return self[name]
+        for it, why in self.refused.items():
+            if name == it or (it.endswith(".") and name.startswith(it)):
+                raise InvalidConfig(f"Kafka's {name[:100]} is not here: {why}")
+        near = get_close_matches(name[:100], sorted(self), n=1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        raise InvalidConfig(f"Unknown {self.kind} config name: {ascii(name[:100])[1:-1]}{hint}")
+
+    def parse(self, name: str, text: str) -> Value:
+        """Read a value and check it."""
+        value: Value = self.find(name).parse(text)
+        return value
+
+
+TOPIC_CONFIGS = KeyTable("topic")
+BROKER_CONFIGS = KeyTable("broker")
+
+
+def broker_key(
+    name: str,
+    reader: Reader[T],
+    default: int | str | None,
+    check: Check | None,
+    about: str,
+    *,
+    is_dynamic: bool = False,
+    is_internal: bool = False,
+    departure: Departure | None = None,
+) -> ConfigKey[T]:
+    """Declare a key of brokers. One that is dynamic can be changed while a broker runs, for one broker or for all."""
+    key = ConfigKey(name, reader, _text(default), check, about, (), is_dynamic, is_internal, departure)
+    return BROKER_CONFIGS.declare(key)
+
+
+def topic_key(
+    name: str,
+    reader: Reader[T],
+    default: int | str | None,
+    check: Check | None,
+    about: str,
+    *synonyms: str | Synonym,
+    is_internal: bool = False,
+) -> ConfigKey[T]:
+    """Declare a key of topics, and the key of brokers that holds where a topic does not set it.
+
+    Further synonyms stand in for the first, in other units perhaps, and are declared by themselves.
+    """
+    places = tuple(it if isinstance(it, Synonym) else Synonym(it) for it in synonyms)
+    key = ConfigKey(name, reader, _text(default), check, about, places, is_internal=is_internal)
+    declare_synonym(key, "topics")
+    return TOPIC_CONFIGS.declare(key)
+
+
+def declare_synonym(key: ConfigKey[Any], resources: str) -> None:
+    """Declare the first synonym of a key: the same type and check, and the default unless another synonym has it."""
+    if key.synonym is not None:
+        about = f"What {resources} have that do not set {key.name}. {key.about}"
+        default = key.default if len(key.synonyms) == 1 else None
+        own = replace(key, name=key.synonym, default=default, about=about, synonyms=(), is_dynamic=True)
+        BROKER_CONFIGS.declare(own)
+
+
+def _text(default: int | str | None) -> str | None:
+    return None if default is None else str(default)

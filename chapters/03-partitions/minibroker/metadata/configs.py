@@ -4,78 +4,32 @@
     a broker's value  = set for this broker while it runs, else set for all brokers while they run,
                         else what it was started with, else the default
 
-`NodeConfig` is what a broker was started with, and what was changed since. `TopicConfig` is what its code asks.
+`NodeConfig` is what a broker was started with, and what was changed since. `TopicConfig` is what its code asks. Their
+attributes are the keys of this chapter; `key.of(config)` is the value of any key.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import cached_property
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from minibroker.metadata.broker_configs import BROKER_CONFIGS, DEPARTURES, why_not_here
+from minibroker.metadata import broker_keys, topic_keys
 from minibroker.metadata.config_keys import (
+    BROKER_CONFIGS,
     LONG_MAX,
+    TOPIC_CONFIGS,
     ConfigKey,
     ConfigResource,
     ConfigSource,
-    ConfigType,
-    Value,
+    KeyTable,
 )
 from minibroker.metadata.errors import InvalidConfig
-from minibroker.metadata.listeners import Listener, QuorumVoter, parse_listeners, parse_voters
-from minibroker.metadata.topic_configs import TOPIC_CONFIGS
+from minibroker.metadata.listeners import Listener, parse_listeners
 from minibroker.segments.config import UNLIMITED, LogConfig
-
-__all__ = [
-    "BROKER_CONFIGS",
-    "DEPARTURES",
-    "TOPIC_CONFIGS",
-    "ConfigKey",
-    "ConfigResource",
-    "ConfigSource",
-    "ConfigType",
-    "InvalidConfig",
-    "Listener",
-    "NodeConfig",
-    "Resolved",
-    "TopicConfig",
-    "check_topic_configs",
-    "find_key",
-    "parse",
-    "validate",
-]
 
 Texts = Mapping[str, str]
 Configs = Mapping[tuple[ConfigResource, str], Texts]
 T = TypeVar("T")
-
-
-# One value ------------------------------------------------------------------------------------------------------------
-
-
-def find_key(name: str, table: Mapping[str, ConfigKey] = TOPIC_CONFIGS) -> ConfigKey:
-    """The key of that name, or an error that says which name may be meant."""
-    key = table.get(name)
-    if key is None:
-        why = why_not_here(name) if table is BROKER_CONFIGS else None
-        if why is not None:
-            raise InvalidConfig(f"Kafka's {name[:100]} is not here: {why}")
-        near = get_close_matches(name[:100], table, n=1)
-        kind = "topic" if table is TOPIC_CONFIGS else "broker"
-        hint = f": did you mean {near[0]}?" if near else ""
-        raise InvalidConfig(f"Unknown {kind} config name: {ascii(name[:100])[1:-1]}{hint}")
-    return key
-
-
-def parse(name: str, text: str, table: Mapping[str, ConfigKey] = TOPIC_CONFIGS) -> Value:
-    """Read a value and check it."""
-    return find_key(name, table).parse(text)
-
-
-def validate(name: str, text: str, table: Mapping[str, ConfigKey] = TOPIC_CONFIGS) -> None:
-    """Demand that a configuration exists and may have this value."""
-    parse(name, text, table)
 
 
 class Resolved(NamedTuple):
@@ -86,23 +40,16 @@ class Resolved(NamedTuple):
 
 
 class _Setting(Generic[T]):
-    """An attribute that is a configuration's typed value."""
+    """An attribute that is the value of a key."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, key: ConfigKey[T]) -> None:
+        self._key = key
 
     def __get__(self, config: "NodeConfig | TopicConfig", owner: type) -> T:
-        return cast(T, config.value(self.name))
+        return self._key.of(config)
 
-
-# The names that Kafka gives to listeners of these protocols, if nobody says otherwise.
-_PROTECTED = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 
 # The broker -----------------------------------------------------------------------------------------------------------
-
-_BROKER_DEFAULTS = {
-    name: None if key.default is None else key.parse(key.default) for name, key in BROKER_CONFIGS.items()
-}
 
 
 class NodeConfig:
@@ -122,170 +69,58 @@ class NodeConfig:
             (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, dict(dynamic_default or {})),
             (ConfigSource.STATIC_BROKER_CONFIG, self.settings),
         )
-        self._values = dict(_BROKER_DEFAULTS)
+        values: dict[str, Any] = dict(BROKER_CONFIGS.defaults)
         for _source, texts in reversed(self.layers):
-            self._values |= {name: parse(name, text, BROKER_CONFIGS) for name, text in texts.items()}
-        self._check_identity()
-        self._check_listeners()
-        self._check_roles()
-        self._check_session()
-        self._check_topic_defaults()
+            values |= {name: BROKER_CONFIGS.parse(name, text) for name, text in texts.items()}
+        self.values: Mapping[str, Any] = values
+        for rule in BROKER_RULES:
+            rule(self)
 
-    num_partitions = _Setting[int]("num.partitions")
-    default_replication_factor = _Setting[int]("default.replication.factor")
-    auto_create_topics_enable = _Setting[bool]("auto.create.topics.enable")
-    delete_topic_enable = _Setting[bool]("delete.topic.enable")
-    broker_rack = _Setting["str | None"]("broker.rack")
-    message_max_bytes = _Setting[int]("message.max.bytes")
-    socket_request_max_bytes = _Setting[int]("socket.request.max.bytes")
-    socket_listen_backlog_size = _Setting[int]("socket.listen.backlog.size")
-    connections_max_idle_ms = _Setting[int]("connections.max.idle.ms")
-    max_connections = _Setting[int]("max.connections")
-    max_connections_per_ip = _Setting[int]("max.connections.per.ip")
-    queued_max_request_bytes = _Setting[int]("queued.max.request.bytes")
-    fetch_max_bytes = _Setting[int]("fetch.max.bytes")
-    max_request_partition_size_limit = _Setting[int]("max.request.partition.size.limit")
-    log_retention_check_interval_ms = _Setting[int]("log.retention.check.interval.ms")
-    log_initial_task_delay_ms = _Setting[int]("log.initial.task.delay.ms")
-    log_flush_scheduler_interval_ms = _Setting[int]("log.flush.scheduler.interval.ms")
-    log_cleaner_enable = _Setting[bool]("log.cleaner.enable")
-    log_cleaner_backoff_ms = _Setting[int]("log.cleaner.backoff.ms")
-    log_cleaner_dedupe_buffer_size = _Setting[int]("log.cleaner.dedupe.buffer.size")
-    producer_id_expiration_ms = _Setting[int]("producer.id.expiration.ms")
-    quorum_election_timeout_ms = _Setting[int]("controller.quorum.election.timeout.ms")
-    quorum_fetch_timeout_ms = _Setting[int]("controller.quorum.fetch.timeout.ms")
-    metadata_snapshot_bytes = _Setting[int]("metadata.log.max.record.bytes.between.snapshots")
-    broker_session_timeout_ms = _Setting[int]("broker.session.timeout.ms")
-    broker_heartbeat_interval_ms = _Setting[int]("broker.heartbeat.interval.ms")
-    auto_leader_rebalance_enable = _Setting[bool]("auto.leader.rebalance.enable")
-    leader_imbalance_check_interval_seconds = _Setting[int]("leader.imbalance.check.interval.seconds")
-    replica_lag_time_max_ms = _Setting[int]("replica.lag.time.max.ms")
-    replica_fetch_wait_max_ms = _Setting[int]("replica.fetch.wait.max.ms")
-    replica_fetch_min_bytes = _Setting[int]("replica.fetch.min.bytes")
-    replica_fetch_max_bytes = _Setting[int]("replica.fetch.max.bytes")
-    replica_fetch_response_max_bytes = _Setting[int]("replica.fetch.response.max.bytes")
-    replica_fetch_backoff_ms = _Setting[int]("replica.fetch.backoff.ms")
-    high_watermark_checkpoint_interval_ms = _Setting[int]("replica.high.watermark.checkpoint.interval.ms")
-    is_validating_records = _Setting[bool]("minibroker.validate.records")
-    open_files_max = _Setting[int]("minibroker.open.files.max")
-    scrub_interval_ms = _Setting[int]("minibroker.scrub.interval.ms")
-
-    def value(self, name: str) -> Value:
-        """The typed value of any broker configuration."""
-        return self._values[name]
+    num_partitions = _Setting(broker_keys.NUM_PARTITIONS)
+    default_replication_factor = _Setting(broker_keys.DEFAULT_REPLICATION_FACTOR)
+    auto_create_topics_enable = _Setting(broker_keys.AUTO_CREATE_TOPICS_ENABLE)
+    delete_topic_enable = _Setting(broker_keys.DELETE_TOPIC_ENABLE)
+    broker_rack = _Setting(broker_keys.BROKER_RACK)
+    socket_request_max_bytes = _Setting(broker_keys.SOCKET_REQUEST_MAX_BYTES)
+    socket_listen_backlog_size = _Setting(broker_keys.SOCKET_LISTEN_BACKLOG_SIZE)
+    connections_max_idle_ms = _Setting(broker_keys.CONNECTIONS_MAX_IDLE_MS)
+    max_connections = _Setting(broker_keys.MAX_CONNECTIONS)
+    max_connections_per_ip = _Setting(broker_keys.MAX_CONNECTIONS_PER_IP)
+    queued_max_request_bytes = _Setting(broker_keys.QUEUED_MAX_REQUEST_BYTES)
+    fetch_max_bytes = _Setting(broker_keys.FETCH_MAX_BYTES)
+    max_request_partition_size_limit = _Setting(broker_keys.MAX_REQUEST_PARTITION_SIZE_LIMIT)
+    log_retention_check_interval_ms = _Setting(broker_keys.LOG_RETENTION_CHECK_INTERVAL_MS)
+    log_initial_task_delay_ms = _Setting(broker_keys.LOG_INITIAL_TASK_DELAY_MS)
+    log_cleaner_enable = _Setting(broker_keys.LOG_CLEANER_ENABLE)
+    log_cleaner_backoff_ms = _Setting(broker_keys.LOG_CLEANER_BACKOFF_MS)
+    log_cleaner_dedupe_buffer_size = _Setting(broker_keys.LOG_CLEANER_DEDUPE_BUFFER_SIZE)
+    producer_id_expiration_ms = _Setting(broker_keys.PRODUCER_ID_EXPIRATION_MS)
+    is_validating_records = _Setting(broker_keys.VALIDATE_RECORDS)
+    open_files_max = _Setting(broker_keys.OPEN_FILES_MAX)
+    scrub_interval_ms = _Setting(broker_keys.SCRUB_INTERVAL_MS)
 
     @property
     def node_id(self) -> int:
         """`node.id`, or where only its older name is set, that."""
-        name = "broker.id" if self._is_named_by_broker_id else "node.id"
-        return cast(int, self._values[name])
-
-    @property
-    def _is_named_by_broker_id(self) -> bool:
-        return "node.id" not in self.settings and self._values["broker.id"] != -1
+        older = broker_keys.BROKER_ID.of(self)
+        return older if "node.id" not in self.settings and older != -1 else broker_keys.NODE_ID.of(self)
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
         """Where to listen."""
-        return parse_listeners(cast(str, self._values["listeners"]))
+        return parse_listeners(broker_keys.LISTENERS.of(self))
 
     @property
     def advertised_listeners(self) -> tuple[Listener, ...]:
         """Where clients are told to connect to."""
-        advertised = self._values["advertised.listeners"]
-        return self.listeners if advertised is None else parse_listeners(cast(str, advertised))
-
-    @property
-    def quorum_voters(self) -> tuple[QuorumVoter, ...]:
-        """The nodes that decide about metadata; none: this one alone."""
-        return parse_voters(cast(str, self._values["controller.quorum.voters"]))
-
-    @property
-    def process_roles(self) -> frozenset[str]:
-        """What this node does: `broker`, `controller`, or both."""
-        stated = self._values["process.roles"]
-        if stated is not None:
-            return frozenset(cast("tuple[str, ...]", stated))
-        return frozenset(("broker", "controller") if self._is_voter else ("broker",))
-
-    @property
-    def _is_voter(self) -> bool:
-        voters = self.quorum_voters
-        return not voters or self.node_id in {it.node_id for it in voters}
+        advertised = broker_keys.ADVERTISED_LISTENERS.of(self)
+        return self.listeners if advertised is None else parse_listeners(advertised)
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
         """The data directories."""
-        text = cast(str, self._values["log.dirs"] or self._values["log.dir"])
+        text = broker_keys.LOG_DIRS.of(self) or broker_keys.LOG_DIR.of(self)
         return tuple(path.strip() for path in text.split(","))
-
-    def _check_identity(self) -> None:
-        broker_id, node_id = self._values["broker.id"], self._values["node.id"]
-        if "node.id" in self.settings and broker_id not in (-1, node_id):
-            raise InvalidConfig(
-                f"node.id={node_id} and broker.id={broker_id} are two names of one number: set node.id only"
-            )
-        if self.node_id < 0:
-            raise InvalidConfig(f"broker.id={self.node_id} is not allowed: it must be at least 0")
-        # A single node needs no number. One of several that takes the default takes somebody else's.
-        if self.quorum_voters and "node.id" not in self.settings and not self._is_named_by_broker_id:
-            names = sorted(it.node_id for it in self.quorum_voters)
-            raise InvalidConfig(
-                f"node.id is not set, and controller.quorum.voters names {names}: say which node this one is"
-            )
-
-    def _check_listeners(self) -> None:
-        for name in ("listeners", "advertised.listeners"):
-            for it in parse_listeners(cast(str, self._values[name] or "PLAINTEXT://:0")):
-                if it.name in _PROTECTED:
-                    raise InvalidConfig(
-                        f"{name}={it} is not possible: there is no TLS and no SASL here yet, so it would be served in "
-                        "plain text. Write PLAINTEXT://, and let only those reach the port who may"
-                    )
-
-    def _check_roles(self) -> None:
-        """Demand that what this node does, who votes, and where it listens agree: a mistake here splits a cluster."""
-        voters, node_id = {it.node_id: it for it in self.quorum_voters}, self.node_id
-        if "controller" not in self.process_roles and self._is_voter:
-            raise InvalidConfig(
-                f"process.roles=broker, but controller.quorum.voters names node {node_id} as a voter: add controller "
-                f"to process.roles, or leave {node_id} out of the voters"
-                if voters
-                else "process.roles=broker needs controller.quorum.voters: the nodes that decide, as ID@HOST:PORT,…"
-            )
-        if not voters and self.process_roles == {"controller"}:
-            raise InvalidConfig(
-                "process.roles=controller needs controller.quorum.voters: the nodes that decide, this one among them, "
-                "as ID@HOST:PORT,…"
-            )
-        if "controller" in self.process_roles and not self._is_voter:
-            raise InvalidConfig(
-                f"process.roles has controller, but controller.quorum.voters names {sorted(voters)} and not node "
-                f"{node_id}: add {node_id}@HOST:PORT to the voters, or set process.roles=broker"
-            )
-        if node_id in voters:
-            self._check_place(voters[node_id])
-
-    def _check_place(self, me: QuorumVoter) -> None:
-        # Nodes find each other where clients find them: there is one listener. Port 0 is known only later.
-        ports = [it.port for it in (*self.listeners, *self.advertised_listeners)]
-        if me.port not in ports and 0 not in ports:
-            raise InvalidConfig(
-                f"controller.quorum.voters has node {me.node_id} at port {me.port}, but listeners={self.listeners[0]}: "
-                "the other nodes would not find it; let both have the same port"
-            )
-
-    def _check_session(self) -> None:
-        session_ms, interval_ms = self.broker_session_timeout_ms, self.broker_heartbeat_interval_ms
-        if session_ms < 2 * interval_ms:
-            raise InvalidConfig(
-                f"broker.session.timeout.ms={session_ms} is less than twice broker.heartbeat.interval.ms={interval_ms}:"
-                " one heartbeat that is late would fence the broker"
-            )
-
-    def _check_topic_defaults(self) -> None:
-        # The broker's values are topics' values, too, so they must be good together.
-        check_topic_configs({}, self)
 
     def with_dynamic(self, configs: Configs) -> "NodeConfig":
         """What holds now, with the changes that an image's `configs` has for this broker and for all brokers.
@@ -307,20 +142,28 @@ class NodeConfig:
             return self
         return NodeConfig(self.settings, dynamic=_known(dynamic), dynamic_default=_known(dynamic_default))
 
-    def topic_default(self, key: ConfigKey) -> Resolved:
-        """What a topic has that does not set `key`."""
+    def inherited(self, key: ConfigKey[Any]) -> Resolved:
+        """What a topic has, or another resource with synonyms here, that does not set `key`."""
         for source, texts in self.layers:
             for name, factor in key.synonyms:
                 if name in texts:
                     return Resolved(_converted(texts[name], factor), source)
         return Resolved(key.default, ConfigSource.DEFAULT_CONFIG)
 
+    def inherited_values(self, table: KeyTable) -> dict[str, Any]:
+        """The typed values of a resource of a table that sets nothing."""
+        values = {}
+        for key in table.values():
+            text = self.inherited(key).text
+            values[key.name] = None if text is None else key.parse(text)
+        return values
+
     @cached_property
-    def topic_values(self) -> Mapping[str, Value]:
+    def topic_values(self) -> Mapping[str, Any]:
         """The typed values of a topic that sets nothing."""
         if not any(texts for _source, texts in self.layers):
-            return _TOPIC_DEFAULTS
-        return {name: _typed(key, self.topic_default(key).text) for name, key in TOPIC_CONFIGS.items()}
+            return TOPIC_CONFIGS.defaults
+        return self.inherited_values(TOPIC_CONFIGS)
 
 
 def _known(texts: Texts) -> Texts:
@@ -333,13 +176,6 @@ def _converted(text: str, factor: int) -> str:
     return text if factor == 1 else str(max(int(text) * factor, UNLIMITED))
 
 
-def _typed(key: ConfigKey, text: str | None) -> Value:
-    return None if text is None else key.parse(text)
-
-
-_TOPIC_DEFAULTS: Mapping[str, Value] = {name: _typed(key, key.default) for name, key in TOPIC_CONFIGS.items()}
-
-
 # The topic ------------------------------------------------------------------------------------------------------------
 
 
@@ -349,49 +185,35 @@ class TopicConfig:
     def __init__(self, overrides: Texts | None = None, node: NodeConfig | None = None) -> None:
         self.overrides: Texts = overrides or {}
         self.is_validating_records = node is not None and node.is_validating_records
-        defaults = _TOPIC_DEFAULTS if node is None else node.topic_values
+        defaults = TOPIC_CONFIGS.defaults if node is None else node.topic_values
         # What a newer program has written and this one does not know is left alone.
-        own = {name: parse(name, text) for name, text in self.overrides.items() if name in TOPIC_CONFIGS}
-        self._values = {**defaults, **own} if own else defaults
+        own = {name: TOPIC_CONFIGS.parse(name, text) for name, text in self.overrides.items() if name in TOPIC_CONFIGS}
+        self.values: Mapping[str, Any] = {**defaults, **own} if own else defaults
 
     @classmethod
     def of(cls, configs: Configs, topic: str, node: NodeConfig) -> "TopicConfig":
         """The configuration of a topic of an image, with that image's `configs`; `node` is what holds now."""
         return cls(configs.get((ConfigResource.TOPIC, topic)), node)
 
-    compression_type = _Setting[str]("compression.type")
-    delete_retention_ms = _Setting[int]("delete.retention.ms")
-    file_delete_delay_ms = _Setting[int]("file.delete.delay.ms")
-    max_compaction_lag_ms = _Setting[int]("max.compaction.lag.ms")
-    max_message_bytes = _Setting[int]("max.message.bytes")
-    message_timestamp_after_max_ms = _Setting[int]("message.timestamp.after.max.ms")
-    message_timestamp_before_max_ms = _Setting[int]("message.timestamp.before.max.ms")
-    message_timestamp_type = _Setting[str]("message.timestamp.type")
-    min_compaction_lag_ms = _Setting[int]("min.compaction.lag.ms")
-    min_insync_replicas = _Setting[int]("min.insync.replicas")
-    retention_bytes = _Setting[int]("retention.bytes")
-    retention_ms = _Setting[int]("retention.ms")
-    segment_ms = _Setting[int]("segment.ms")
-    unclean_leader_election_enable = _Setting[bool]("unclean.leader.election.enable")
-
-    def value(self, name: str) -> Value:
-        """The typed value of any topic configuration."""
-        return self._values[name]
+    compression_type = _Setting(topic_keys.COMPRESSION_TYPE)
+    max_compaction_lag_ms = _Setting(topic_keys.MAX_COMPACTION_LAG_MS)
+    max_message_bytes = _Setting(topic_keys.MAX_MESSAGE_BYTES)
+    message_timestamp_after_max_ms = _Setting(topic_keys.MESSAGE_TIMESTAMP_AFTER_MAX_MS)
+    message_timestamp_before_max_ms = _Setting(topic_keys.MESSAGE_TIMESTAMP_BEFORE_MAX_MS)
+    message_timestamp_type = _Setting(topic_keys.MESSAGE_TIMESTAMP_TYPE)
+    min_compaction_lag_ms = _Setting(topic_keys.MIN_COMPACTION_LAG_MS)
+    retention_ms = _Setting(topic_keys.RETENTION_MS)
+    segment_ms = _Setting(topic_keys.SEGMENT_MS)
 
     @property
     def cleanup_policy(self) -> frozenset[str]:
         """`delete`, `compact`, both or neither."""
-        return frozenset(cast("tuple[str, ...]", self._values["cleanup.policy"]))
+        return frozenset(topic_keys.CLEANUP_POLICY.of(self))
 
     @property
     def is_log_append_time(self) -> bool:
         """Whether the broker's clock stamps the records."""
         return self.message_timestamp_type == "LogAppendTime"
-
-    @property
-    def segment_bytes(self) -> int:
-        """The size of a segment; the internal configuration goes before the public one."""
-        return cast(int, self._values["internal.segment.bytes"] or self._values["segment.bytes"])
 
     def log_config(self) -> LogConfig:
         """What chapter 02's logs must know of it."""
@@ -400,19 +222,20 @@ class TopicConfig:
     @cached_property
     def _log_config(self) -> LogConfig:
         return LogConfig(
-            segment_bytes=self.segment_bytes,
+            # The internal size goes before the public one.
+            segment_bytes=topic_keys.INTERNAL_SEGMENT_BYTES.of(self) or topic_keys.SEGMENT_BYTES.of(self),
             segment_ms=self._roll_ms(),
-            index_interval_bytes=cast(int, self._values["index.interval.bytes"]),
-            segment_index_bytes=cast(int, self._values["segment.index.bytes"]),
+            index_interval_bytes=topic_keys.INDEX_INTERVAL_BYTES.of(self),
+            segment_index_bytes=topic_keys.SEGMENT_INDEX_BYTES.of(self),
             retention_ms=self.retention_ms,
-            retention_bytes=max(self.retention_bytes, UNLIMITED),
+            retention_bytes=max(topic_keys.RETENTION_BYTES.of(self), UNLIMITED),
             cleanup_policy=self.cleanup_policy,
-            min_cleanable_dirty_ratio=cast(float, self._values["min.cleanable.dirty.ratio"]),
+            min_cleanable_dirty_ratio=topic_keys.MIN_CLEANABLE_DIRTY_RATIO.of(self),
             min_compaction_lag_ms=self.min_compaction_lag_ms,
             max_compaction_lag_ms=self.max_compaction_lag_ms,
-            delete_retention_ms=self.delete_retention_ms,
-            flush_messages=self._unless_never("flush.messages"),
-            flush_ms=self._unless_never("flush.ms"),
+            delete_retention_ms=topic_keys.DELETE_RETENTION_MS.of(self),
+            flush_messages=_unless_never(topic_keys.FLUSH_MESSAGES.of(self)),
+            flush_ms=_unless_never(topic_keys.FLUSH_MS.of(self)),
         )
 
     def _roll_ms(self) -> int:
@@ -421,20 +244,48 @@ class TopicConfig:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
 
-    def _unless_never(self, name: str) -> int | None:
-        value = cast(int, self._values[name])
-        return None if value == LONG_MAX else value
+
+def _unless_never(value: int) -> int | None:
+    return None if value == LONG_MAX else value
+
+
+# What must go together ------------------------------------------------------------------------------------------------
 
 
 def check_topic_configs(overrides: Texts, node: NodeConfig) -> None:
     """Demand that a topic may have these configurations, each by itself and all together."""
     for name, text in overrides.items():
-        validate(name, text)
+        TOPIC_CONFIGS.parse(name, text)
     config = TopicConfig(overrides, node)
+    for rule in TOPIC_RULES:
+        rule(config)
+
+
+def check_compaction_lags(config: TopicConfig) -> None:
+    """Demand that compaction is not forbidden for longer than it may wait."""
     least, most = config.min_compaction_lag_ms, config.max_compaction_lag_ms
     if least > most:
         raise InvalidConfig(
             f"min.compaction.lag.ms={least} is larger than max.compaction.lag.ms={most}: no record could be compacted"
         )
-    if config.value("remote.storage.enable"):
-        raise InvalidConfig("remote.storage.enable=true is not allowed: this broker has no tiered storage")
+
+
+def check_node_id(config: NodeConfig) -> None:
+    """Demand that the two names of a node's number do not contradict each other."""
+    broker_id, node_id = broker_keys.BROKER_ID.of(config), broker_keys.NODE_ID.of(config)
+    if "node.id" in config.settings and broker_id not in (-1, node_id):
+        raise InvalidConfig(
+            f"node.id={node_id} and broker.id={broker_id} are two names of one number: set node.id only"
+        )
+    if config.node_id < 0:
+        raise InvalidConfig(f"broker.id={config.node_id} is not allowed: it must be at least 0")
+
+
+def check_topic_defaults(config: NodeConfig) -> None:
+    """Demand that the broker's values are good together as topics' values, which they are, too."""
+    check_topic_configs({}, config)
+
+
+# Demands on a whole configuration, beside what each key demands of its value. A package appends those about its keys.
+TOPIC_RULES: list[Callable[[TopicConfig], None]] = [check_compaction_lags]
+BROKER_RULES: list[Callable[[NodeConfig], None]] = [check_node_id, check_topic_defaults]

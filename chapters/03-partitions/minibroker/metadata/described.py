@@ -4,12 +4,12 @@ The synonyms of a configuration are all the places where it is set, the one that
 count as a synonym of milliseconds where they are only the default.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from minibroker.metadata.config_keys import ConfigKey, ConfigSource, Value
-from minibroker.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, NodeConfig, Texts, TopicConfig
+from minibroker.metadata.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey, ConfigSource, Value
+from minibroker.metadata.configs import NodeConfig, Texts, TopicConfig
 
 
 class SetValue(NamedTuple):
@@ -23,7 +23,7 @@ class SetValue(NamedTuple):
 class Described(NamedTuple):
     """A configuration as it is shown. A secret has no value."""
 
-    key: ConfigKey
+    key: ConfigKey[Any]
     value: str | None
     source: ConfigSource
     synonyms: Sequence[SetValue]
@@ -35,13 +35,13 @@ def describe_topic(overrides: Texts, node: NodeConfig) -> list[Described]:
     config = TopicConfig(overrides, node)
     return [
         _topic_entry(key, config, node)
-        for key in TOPIC_CONFIGS.values()
-        if not key.is_internal or config.value(key.name) is not None
+        for key in TOPIC_CONFIGS.in_order()
+        if not key.is_internal or key.of(config) is not None
     ]
 
 
-def _topic_entry(key: ConfigKey, config: TopicConfig, node: NodeConfig) -> Described:
-    value = _shown(key, config.value(key.name))
+def _topic_entry(key: ConfigKey[Any], config: TopicConfig, node: NodeConfig) -> Described:
+    value = _shown(key, key.of(config))
     synonyms: list[SetValue] = []
     if key.name in config.overrides:
         synonyms.append(SetValue(key.name, value, ConfigSource.TOPIC_CONFIG))
@@ -55,16 +55,17 @@ def _topic_entry(key: ConfigKey, config: TopicConfig, node: NodeConfig) -> Descr
 
 def describe_broker(node: NodeConfig) -> list[Described]:
     """All configurations of this broker."""
+    families = _families()
     return [
-        _broker_entry(key, node)
-        for key in BROKER_CONFIGS.values()
+        _broker_entry(key, families.get(key.name, [key.name]), node)
+        for key in BROKER_CONFIGS.in_order()
         if not key.is_internal or any(key.name in texts for _source, texts in node.layers)
     ]
 
 
-def _broker_entry(key: ConfigKey, node: NodeConfig) -> Described:
-    synonyms = _from(key.name, _places(_FAMILIES.get(key.name, [key.name]), node))
-    value = _shown(key, node.value(key.name))
+def _broker_entry(key: ConfigKey[Any], family: Sequence[str], node: NodeConfig) -> Described:
+    synonyms = _from(key.name, _places(family, node))
+    value = _shown(key, key.of(node))
     return Described(key, value, _first_source(synonyms), synonyms, is_read_only=not key.is_dynamic)
 
 
@@ -81,13 +82,15 @@ def describe_all_brokers(node: NodeConfig) -> list[Described]:
 
 # Synonyms -------------------------------------------------------------------------------------------------------------
 
-# Broker configurations of the same meaning, the strongest first; the interval of the flusher only stands in.
-_FAMILIES = {
-    synonym.name: [it.name for it in key.synonyms]
-    for key in TOPIC_CONFIGS.values()
-    for synonym in key.synonyms
-    if len(key.synonyms) > 1 and synonym.name != "log.flush.scheduler.interval.ms"
-}
+
+def _families() -> Mapping[str, Sequence[str]]:
+    """Broker configurations of the same meaning, the strongest first; the interval of the flusher only stands in."""
+    return {
+        synonym.name: [it.name for it in key.synonyms]
+        for key in TOPIC_CONFIGS.values()
+        for synonym in key.synonyms
+        if len(key.synonyms) > 1 and synonym.name != "log.flush.scheduler.interval.ms"
+    }
 
 
 def _places(names: Sequence[str], node: NodeConfig) -> Iterable[SetValue]:
@@ -118,11 +121,11 @@ def _first_source(synonyms: Sequence[SetValue]) -> ConfigSource:
 # Values as text -------------------------------------------------------------------------------------------------------
 
 
-def _unless_secret(key: ConfigKey, text: str) -> str | None:
+def _unless_secret(key: ConfigKey[Any], text: str) -> str | None:
     return None if key.is_sensitive else text
 
 
-def _shown(key: ConfigKey, value: Value) -> str | None:
+def _shown(key: ConfigKey[Any], value: Value) -> str | None:
     return None if value is None or key.is_sensitive else text_of(value)
 
 

@@ -1,14 +1,15 @@
-"""What this room raises: a configuration or a name that is refused, and a metadata log that cannot be understood.
+"""What this package raises: a configuration or a name that is refused, and a metadata log that cannot be understood.
 
 Every message says what was found, where, and what would be right. What answers a client carries Kafka's code as well.
 A pure module.
 """
 
+from minibroker.log.errors import ExpectedError
 from minibroker.wire.codes import ErrorCode
 
 
-class MetadataError(Exception):
-    """Anything this room refuses."""
+class MetadataError(ExpectedError):
+    """Anything this package refuses."""
 
 
 class InvalidTopicName(MetadataError):

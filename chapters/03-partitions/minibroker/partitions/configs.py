@@ -1,16 +1,14 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: what holds for topics and brokers. A pure module."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.commands import AlterConfigs, AlteredResource, ConfigChange, ResourceChange
-from minibroker.metadata.configs import ConfigResource, NodeConfig
+from minibroker.metadata.config_resources import resource_kind
+from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import decide
-from minibroker.metadata.described import Described, describe_all_brokers, describe_broker, describe_topic
-from minibroker.metadata.errors import InvalidTopicName
-from minibroker.metadata.image import Image
-from minibroker.metadata.names import check_topic_name
-from minibroker.partitions.errors import Refused
+from minibroker.metadata.described import Described
+from minibroker.metadata.errors import Refused
 from minibroker.partitions.registry import Answer, Call, proposed
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
@@ -75,9 +73,10 @@ class Configurations:
             configs=[],
         )
         try:
-            found = _find(resource, self._authority.image, node)
+            kind = resource_kind(resource.resource_type, "a resource of type {} has no configuration here")
+            found = kind.describe(self._authority.image, resource.resource_name, node)
         except Refused as refused:
-            result.error_code, result.error_message = refused.code, refused.message
+            result.error_code, result.error_message = refused.code, str(refused)
             return result
         # No list of names, and an empty one, ask for all.
         wanted = set(resource.configuration_keys or ())
@@ -156,39 +155,6 @@ def _altered_incrementally(resources: list[AlteredResource]) -> Response:
             for it in resources
         ]
     )
-
-
-# What a resource has --------------------------------------------------------------------------------------------------
-
-
-def _find(resource: DescribeConfigsResource, image: Image, node: NodeConfig) -> Sequence[Described]:
-    """All that can be shown of a resource, or why there is nothing."""
-    if resource.resource_type == ConfigResource.TOPIC:
-        return _topic(resource.resource_name, image, node)
-    if resource.resource_type == ConfigResource.BROKER:
-        return _broker(resource.resource_name, node)
-    message = f"a resource of type {resource.resource_type} has no configuration here: 2 is a topic, 4 a broker"
-    raise Refused(ErrorCode.INVALID_REQUEST, message)
-
-
-def _topic(name: str, image: Image, node: NodeConfig) -> Sequence[Described]:
-    try:
-        check_topic_name(name)
-    except InvalidTopicName as error:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
-    if name not in image.topics:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-    return describe_topic(image.topic_configs(name), node)
-
-
-def _broker(name: str, node: NodeConfig) -> Sequence[Described]:
-    """This broker, or with no name what was set for all of them."""
-    if not name:
-        return describe_all_brokers(node)
-    if name != str(node.node_id):
-        message = f"there is no broker {name[:64]!a}: this is {node.node_id}, and nothing means all brokers"
-        raise Refused(ErrorCode.INVALID_REQUEST, message)
-    return describe_broker(node)
 
 
 def _entry(described: Described, *, with_synonyms: bool, with_documentation: bool) -> DescribeConfigsResourceResult:

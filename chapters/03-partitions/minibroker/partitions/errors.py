@@ -4,6 +4,7 @@ from collections.abc import Hashable, Sequence
 
 from minibroker.log.errors import (
     CorruptBatch,
+    ExpectedError,
     InvalidRecord,
     InvalidVarint,
     LogError,
@@ -15,7 +16,7 @@ from minibroker.log.errors import (
 from minibroker.wire.codes import ErrorCode
 
 
-class Refused(Exception):
+class Refused(ExpectedError):
     """A partition, a rule or a handler refuses something; the client gets the code, and the message where it fits."""
 
     def __init__(self, code: ErrorCode, message: str, *, records: Sequence[tuple[int, str]] = ()) -> None:
@@ -34,11 +35,11 @@ class Held(Refused):
         self.key = key
 
 
-class BrokerFailure(Exception):
+class BrokerFailure(ExpectedError):
     """The broker cannot start or go on; the message says what to do."""
 
 
-class Disconnect(Exception):
+class Disconnect(ExpectedError):
     """There is no answer that the client would understand, so the connection is closed; the message is for our log."""
 
 

@@ -18,7 +18,8 @@ from minibroker.bench import BarChart, BarRow, Context, Findings, Lab, Table, sc
 from minibroker.bench.context import QUICK_NOTE, is_quick
 from minibroker.bench.plot import LIMIT, Mark
 from minibroker.bench.units import number_text
-from minibroker.client.partitioners import Default, FallThrough, Partitioner, Salted, partition_of
+from minibroker.client.partitioners import partition_of
+from minibroker.clients.partitioners import Default, FallThrough, Partitioner, Salted
 from minibroker.partitions.lingering import run_linger
 
 # What both simulations share ----------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+from minibroker.log.errors import ExpectedError
+
 if TYPE_CHECKING:
     from minibroker.wire.headers import RequestHeader
 
 
-class WireError(Exception):
-    """Anything this room refuses: alone, a message of ours that cannot be written in the version asked for."""
+class WireError(ExpectedError):
+    """Anything this package refuses: alone, a message of ours that cannot be written in the version asked for."""
 
 
 class MalformedMessage(WireError):

@@ -23,6 +23,15 @@ from minibroker.replicas.fetching import Fetchers, FetchSettings
 from minibroker.replicas.membership import Membership
 from minibroker.replicas.proposing import Outbox, Proposer
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
+from minibroker.replication.keys import (
+    HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
+    REPLICA_FETCH_BACKOFF_MS,
+    REPLICA_FETCH_MAX_BYTES,
+    REPLICA_FETCH_MIN_BYTES,
+    REPLICA_FETCH_RESPONSE_MAX_BYTES,
+    REPLICA_FETCH_WAIT_MAX_MS,
+    REPLICA_LAG_TIME_MAX_MS,
+)
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import LeadershipListener, Replica, ReplicaSettings
 from minibroker.segments.checkpoint import TopicPartition
@@ -43,7 +52,7 @@ class Hosted:
         self._listeners = listeners
         self._machine = machine
         self._cluster = cluster
-        self._settings = ReplicaSettings(lag_ms_max=machine.config.replica_lag_time_max_ms)
+        self._settings = ReplicaSettings(lag_ms_max=REPLICA_LAG_TIME_MAX_MS.of(machine.config))
         self._outbox = Outbox()
         self._replicas: dict[TopicPartition, Replica] = {}
         self._topic_ids: dict[TopicPartition, bytes] = {}
@@ -154,7 +163,7 @@ class Hosted:
                 replica.tick(now_ms)
 
     async def _checkpoint(self) -> None:
-        interval_s = self._machine.config.high_watermark_checkpoint_interval_ms / 1000
+        interval_s = HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS.of(self._machine.config) / 1000
         while True:
             await asyncio.sleep(interval_s)
             self._remember_watermarks()
@@ -181,11 +190,11 @@ def broker_epochs(image: Image) -> dict[int, int]:
 def fetch_settings(config: NodeConfig) -> FetchSettings:
     """How followers of this node fetch."""
     return FetchSettings(
-        wait_ms_max=config.replica_fetch_wait_max_ms,
-        bytes_min=config.replica_fetch_min_bytes,
-        bytes_max=config.replica_fetch_response_max_bytes,
-        partition_bytes_max=config.replica_fetch_max_bytes,
-        backoff_ms=config.replica_fetch_backoff_ms,
+        wait_ms_max=REPLICA_FETCH_WAIT_MAX_MS.of(config),
+        bytes_min=REPLICA_FETCH_MIN_BYTES.of(config),
+        bytes_max=REPLICA_FETCH_RESPONSE_MAX_BYTES.of(config),
+        partition_bytes_max=REPLICA_FETCH_MAX_BYTES.of(config),
+        backoff_ms=REPLICA_FETCH_BACKOFF_MS.of(config),
     )
 
 

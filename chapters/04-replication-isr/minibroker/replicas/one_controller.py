@@ -39,6 +39,7 @@ from minibroker.replicas.peers import PeerAddress, Peers, client_id_of, node_of
 from minibroker.replicas.registration import Registration, directories_of
 from minibroker.replication.answering import Decisions
 from minibroker.replication.authority import RegisterReplicas
+from minibroker.replication.keys import quorum_voters
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.segmented import SegmentedLog
@@ -59,7 +60,7 @@ class OneController:
     """A node's place in such a cluster."""
 
     def __init__(self, machine: Machine) -> None:
-        voters = machine.config.quorum_voters
+        voters = quorum_voters(machine.config)
         if len(voters) > 1:
             raise BrokerFailure(f"{len(voters)} nodes in controller.quorum.voters: before chapter 05 one node decides")
         self._machine = machine

@@ -25,6 +25,7 @@ from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from minibroker.metadata.records import PartitionChangeRecord
+from minibroker.replication.keys import UNCLEAN_LEADER_ELECTION_ENABLE
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
@@ -261,7 +262,7 @@ class ElectLeaders(Command[list[Elected]]):
 
     def _allows_unclean(self, image: Image, topic: str) -> bool:
         node = self.node.with_dynamic(image.configs)
-        return TopicConfig.of(image.configs, topic, node).unclean_leader_election_enable
+        return UNCLEAN_LEADER_ELECTION_ENABLE.of(TopicConfig.of(image.configs, topic, node))
 
     def refuse(self, code: ErrorCode, message: str) -> list[Elected]:
         """The same for every partition."""

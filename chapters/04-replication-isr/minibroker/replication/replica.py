@@ -32,6 +32,7 @@ from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import ACKS_ALL, Appended, EpochEnd, Reader
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.follower import Fetched, Following, Position, common_end
+from minibroker.replication.keys import MIN_INSYNC_REPLICAS
 from minibroker.replication.leader import Altered, IsrProposal, Leadership
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.segmented import SegmentedLog
@@ -99,7 +100,7 @@ class Replica:
 
     def configure(self, config: TopicConfig) -> None:
         """Follow the topic's configuration from now on."""
-        self.min_insync_replicas = config.min_insync_replicas
+        self.min_insync_replicas = MIN_INSYNC_REPLICAS.of(config)
 
     # Offsets ----------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from minibroker.client.errors import ClientError
+from minibroker.controller.keys import BROKER_SESSION_TIMEOUT_MS
 from minibroker.log.clock import monotonic_ms
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.machine import Machine
@@ -81,7 +82,7 @@ class ControllerCalls:
 
     def patience(self) -> Patience:
         """Enough for a session of another process to end, and for one more if the controller changes meanwhile."""
-        return Patience(_SESSIONS_MAX * self._machine.config.broker_session_timeout_ms)
+        return Patience(_SESSIONS_MAX * BROKER_SESSION_TIMEOUT_MS.of(self._machine.config))
 
     def _raise_if_failed(self) -> None:
         if self._machine.failure is not None:

@@ -5,6 +5,11 @@ import logging
 from operator import is_
 
 from minibroker.controller.balancing import LeaderBalance
+from minibroker.controller.keys import (
+    AUTO_LEADER_REBALANCE_ENABLE,
+    BROKER_SESSION_TIMEOUT_MS,
+    LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
+)
 from minibroker.controller.lifecycle import FenceBroker, LeadUncleanly
 from minibroker.controller.sessions import Sessions
 from minibroker.log.clock import monotonic_ms
@@ -24,9 +29,9 @@ class Duties:
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
-        self.sessions = Sessions(config.broker_session_timeout_ms)
-        interval_ms = config.leader_imbalance_check_interval_seconds * 1000
-        self._balance = LeaderBalance(interval_ms if config.auto_leader_rebalance_enable else None)
+        self.sessions = Sessions(BROKER_SESSION_TIMEOUT_MS.of(config))
+        interval_ms = LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS.of(config) * 1000
+        self._balance = LeaderBalance(interval_ms if AUTO_LEADER_REBALANCE_ENABLE.of(config) else None)
 
     def begin(self, authority: ClusterAuthority, quorum: Quorum) -> None:
         """This node has become the active controller: every broker gets a new session."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from minibroker.client.errors import known_code
+from minibroker.controller.keys import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS
 from minibroker.controller.tables.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.configs import NodeConfig
@@ -40,7 +41,7 @@ class Heartbeats:
 
     async def run(self) -> None:
         """Send a heartbeat now and then, until the node is gone."""
-        interval_s = self._config.broker_heartbeat_interval_ms / 1000
+        interval_s = BROKER_HEARTBEAT_INTERVAL_MS.of(self._config) / 1000
         while True:
             await self._beat()
             if self._leaving.is_set() or not self.unfenced.is_set():
@@ -76,7 +77,7 @@ class Heartbeats:
         asks another node for the leader.
         """
         silent_ms = monotonic_ms() - self._heard_ms
-        if silent_ms > self._config.broker_session_timeout_ms:
+        if silent_ms > BROKER_SESSION_TIMEOUT_MS.of(self._config):
             raise Disconnect(f"this node was not heard for {silent_ms} ms: another one may lead")
 
     def say_goodbye(self) -> None:

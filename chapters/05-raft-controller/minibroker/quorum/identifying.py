@@ -7,8 +7,8 @@ import os
 from collections import Counter
 
 from minibroker.client.errors import ClientError
+from minibroker.controller.keys import process_roles
 from minibroker.metadata.configs import NodeConfig
-from minibroker.metadata.listeners import QuorumVoter
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.identity import META_PROPERTIES, Identity, identify
 from minibroker.partitions.store import METADATA
@@ -19,6 +19,7 @@ from minibroker.raft.tables.describe_quorum import (
     QuorumTopic,
 )
 from minibroker.replicas.peers import Peers
+from minibroker.replication.keys import QuorumVoter, quorum_voters
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
 from minibroker.wire.uuids import uuid_text
 
@@ -45,7 +46,7 @@ class Identification:
         path = config.log_dirs[0]
         if os.path.exists(f"{path}/{META_PROPERTIES}"):
             return identify(path, config.node_id)
-        if "controller" in config.process_roles:
+        if "controller" in process_roles(config):
             cluster_id = await self._cluster_of_most() or self._cluster_of_voters()
         else:
             cluster_id = await self._ask_for_cluster_id()
@@ -53,7 +54,7 @@ class Identification:
 
     async def _cluster_of_most(self) -> str | None:
         """The cluster that most of the voters serve already, if they do: others than these may have begun it."""
-        voters = self._config.quorum_voters
+        voters = quorum_voters(self._config)
         others = [it for it in voters if it.node_id != self._config.node_id]
         answers = await asyncio.gather(*map(self._ask_voter, others), return_exceptions=True)
         found = Counter(
@@ -65,7 +66,7 @@ class Identification:
 
     def _cluster_of_voters(self) -> str | None:
         """The voters of a cluster are its identity, until a directory has one: nodes need not be told another name."""
-        voters = self._config.quorum_voters
+        voters = quorum_voters(self._config)
         if not voters:
             return None
         names = ",".join(f"{it.node_id}@{it.host}:{it.port}" for it in sorted(voters))
@@ -76,7 +77,7 @@ class Identification:
         told: set[str] = set()
         while True:
             wrong = []
-            for voter in self._config.quorum_voters:
+            for voter in quorum_voters(self._config):
                 try:
                     cluster_id, voters = await self._ask_voter(voter)
                     if voter.node_id in voters:
@@ -88,7 +89,7 @@ class Identification:
                     if not told:
                         _tell_once(told, f"waiting for the voters: node {voter.node_id}: {error}")
             # A voter that was removed may be named here for a while; but if all are wrong, this is another cluster.
-            if len(wrong) == len(self._config.quorum_voters):
+            if len(wrong) == len(quorum_voters(self._config)):
                 raise BrokerFailure(f"controller.quorum.voters has {wrong[0]}")
             await asyncio.sleep(_RETRY_S)
 

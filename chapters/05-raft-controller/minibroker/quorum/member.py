@@ -12,6 +12,7 @@ from typing import Any
 
 from minibroker.controller.answering import ControllerDecisions
 from minibroker.controller.deciding import Controller
+from minibroker.controller.keys import process_roles
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal
 from minibroker.metadata.image import Image
@@ -37,6 +38,7 @@ from minibroker.quorum.heartbeats import Heartbeats
 from minibroker.quorum.identifying import Identification
 from minibroker.quorum.running import Quorum
 from minibroker.raft.election import NOBODY, Ballot
+from minibroker.raft.keys import METADATA_SNAPSHOT_BYTES, QUORUM_ELECTION_TIMEOUT_MS, QUORUM_FETCH_TIMEOUT_MS
 from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
@@ -48,6 +50,7 @@ from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.peers import PeerAddress, Peers, client_id_of, node_of
 from minibroker.replicas.registration import Registration
 from minibroker.replication.epochs import EpochCache
+from minibroker.replication.keys import quorum_voters
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.wire.apis import ApiKey
@@ -72,8 +75,8 @@ class QuorumMember:
         self._machine = machine
         self._config = config = machine.config
         self._node_id = config.node_id
-        self._is_voter = "controller" in config.process_roles
-        self._is_broker = "broker" in config.process_roles
+        self._is_voter = "controller" in process_roles(config)
+        self._is_broker = "broker" in process_roles(config)
         self.me = Self(config.node_id, -1)
         self.peers = Peers(self._address_of, client_id=client_id_of(config.node_id))
         self._duties = Duties(config)
@@ -96,7 +99,7 @@ class QuorumMember:
             host = self._config.listeners[0].host
             return PeerAddress(_REACHED_AT.get(host, host), self._machine.port)
         # A voter is where the configuration says, whatever it was called when the metadata heard of it last.
-        voter = next((it for it in self._config.quorum_voters if it.node_id == node_id), None)
+        voter = next((it for it in quorum_voters(self._config) if it.node_id == node_id), None)
         if voter is not None:
             return PeerAddress(voter.host, voter.port)
         broker = self.authority.image.brokers.get(node_id)
@@ -135,7 +138,7 @@ class QuorumMember:
         if self._is_voter:
             # No other node has the metadata; or others count on it that this voter still knows what it was told.
             check_metadata_log(self._machine, metadata_log)
-        voters = [Voter(VoterKey(it.node_id), it.host, it.port) for it in self._config.quorum_voters]
+        voters = [Voter(VoterKey(it.node_id), it.host, it.port) for it in quorum_voters(self._config)]
         snapshots = SnapshotFiles(files, directory)
         self.raft = Raft(
             VoterKey(self._node_id, parse_uuid(identity.directory_id)),
@@ -146,8 +149,8 @@ class QuorumMember:
             chance=random.randrange,
             now_ms=monotonic_ms(),
             settings=RaftSettings(
-                election_timeout_ms=self._config.quorum_election_timeout_ms,
-                fetch_timeout_ms=self._config.quorum_fetch_timeout_ms,
+                election_timeout_ms=QUORUM_ELECTION_TIMEOUT_MS.of(self._config),
+                fetch_timeout_ms=QUORUM_FETCH_TIMEOUT_MS.of(self._config),
             ),
             snapshots=snapshots,
             clock=wall_clock_ms,
@@ -170,7 +173,7 @@ class QuorumMember:
             cluster_id=identity.cluster_id,
             begin=machine.begin,
             snapshots=snapshots,
-            snapshot_bytes=self._config.metadata_snapshot_bytes,
+            snapshot_bytes=METADATA_SNAPSHOT_BYTES.of(self._config),
         )
         controller.image = self.quorum.image_of_snapshot()
         self._calls = ControllerCalls(machine, self.quorum, lambda node_id: self._address_of(node_id) is not None)
@@ -178,7 +181,7 @@ class QuorumMember:
 
     def _check_voters(self, identity: Identity) -> None:
         """The log says who votes. A configuration that names others may be that of another cluster."""
-        named, known = sorted(it.node_id for it in self._config.quorum_voters), sorted(self.raft.voters)
+        named, known = sorted(it.node_id for it in quorum_voters(self._config)), sorted(self.raft.voters)
         if not named or named == known:
             return
         if known == [self._node_id]:

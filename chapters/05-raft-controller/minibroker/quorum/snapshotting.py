@@ -8,10 +8,10 @@ import logging
 from dataclasses import replace
 
 from minibroker.controller.deciding import Controller
+from minibroker.controller.snapshot import records_of
 from minibroker.log.clock import wall_clock_ms
 from minibroker.metadata.image import Builder, Image
 from minibroker.metadata.records import decode_record, encode_record
-from minibroker.metadata.snapshot import records_of
 from minibroker.raft.messages import FetchSnapshot, SnapshotFetched, SnapshotId
 from minibroker.raft.node import Raft
 from minibroker.raft.snapshots import SnapshotFiles

@@ -5,8 +5,8 @@ import io
 import pytest
 from partitions_house import NOW_MS, House, batch, fetch_request, produce_request
 
+from minibroker.cli.trace import Trace
 from minibroker.partitions.registry import Reply
-from minibroker.partitions.trace import Trace
 from minibroker.wire.headers import frame_request
 from minibroker.wire.schema import Request
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_messages import EVERY_MESSAGE, message_id, plain, sample, structs
 
+from minibroker.cli.frame_tree import Node, explain, explain_request, explain_response, render
 from minibroker.log.batch import BatchBuilder
 from minibroker.wire.apis import APIS
 from minibroker.wire.codes import ErrorCode
@@ -41,7 +42,6 @@ from minibroker.wire.tables.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from minibroker.wire.tree import Node, explain, explain_request, explain_response, render
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 TIME = 1_700_000_000_000

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from minibroker.broker.protocol_pages import pages
 from minibroker.wire.apis import APIS
-from minibroker.wire.document import pages
 from minibroker.wire.schema import Message
 
-PAGES = Path(__file__).parents[3] / "docs" / "reference" / "protocol"
-REMAKE = "run: python -m minibroker.wire.document docs/reference/protocol"
+PAGES = Path(__file__).parents[2] / "docs" / "reference" / "protocol"
+REMAKE = "run: python -m minibroker.broker.protocol_pages docs/reference/protocol"
 
 
 def test_the_pages_are_those_that_the_tables_make() -> None:

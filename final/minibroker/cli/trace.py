@@ -5,11 +5,11 @@
 
 from typing import TextIO
 
+from minibroker.cli.frame_tree import explain_request, explain_response, render
 from minibroker.log.interfaces import FileSlice
 from minibroker.wire.errors import WireError
 from minibroker.wire.headers import read_request_header
 from minibroker.wire.schema import Part
-from minibroker.wire.tree import explain_request, explain_response, render
 
 _PREFIX_BYTES = 4
 

@@ -3,21 +3,14 @@
 from random import Random
 
 import pytest
-from client_model import World
+from accumulator_world import World
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.client.errors import (
-    BrokerError,
-    BufferFull,
-    ClientClosed,
-    ConnectionLost,
-    DeliveryTimedOut,
-    InvalidSetting,
-    RecordTooLarge,
-)
+from minibroker.client.errors import BrokerError, ClientClosed, ConnectionLost
 from minibroker.clients.accumulator import Accumulator, Answer, ProducerConfig, produce_request
 from minibroker.clients.batching import ProducerBatch
+from minibroker.clients.errors import BufferFull, DeliveryTimedOut, InvalidSetting, RecordTooLarge
 from minibroker.log.batch import Batch
 from minibroker.log.compression import Compression
 from minibroker.wire.codes import ErrorCode

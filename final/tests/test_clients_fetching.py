@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.client.errors import BrokerError, CorruptRecords, LogTruncated, OffsetOutOfRange
+from minibroker.client.errors import BrokerError
 from minibroker.client.routing import Address, Node, PartitionRoute, Routes, TopicRoute
+from minibroker.clients.errors import CorruptRecords, LogTruncated, OffsetOutOfRange
 from minibroker.clients.fetched import FetchedBatches
 from minibroker.clients.fetching import (
     EARLIEST,

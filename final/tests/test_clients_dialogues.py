@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from minibroker.client.core import UNDECIDED_MS, Ask, ClientConfig, Core, Pause
+from minibroker.client.core import Ask, ClientConfig, Core, Pause
 from minibroker.client.errors import ClientError, ConnectionLost
 from minibroker.client.routing import Address
+from minibroker.clients.dialogues import UNDECIDED_MS, ask_controller
 from minibroker.controller.tables.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -26,7 +27,7 @@ class Talk:
         self.now_ms = 0.0
         self.asked = 0
         core = Core([Address("h", 1)], ClientConfig(), clock=lambda: self.now_ms, chance=lambda: 0.5)
-        self._dialogue = core.ask_controller(REQUEST, lambda it: [it.error_code], is_read=is_read)
+        self._dialogue = ask_controller(core, REQUEST, lambda it: [it.error_code], is_read=is_read)
         self._answers = answers
 
     def outcome(self) -> Any:

@@ -1,23 +1,25 @@
-"""The pages of the documentation about each API, made from the tables. A pure module.
+"""The pages of the documentation about each API, made from the tables.
 
-    python -m minibroker.wire.document docs/reference/protocol
+    python -m minibroker.broker.protocol_pages docs/reference/protocol
 
-writes them again; a test holds the pages in the repository against the tables.
+writes them again; a test compares the pages in the repository with the tables.
 """
 
 import sys
 from collections.abc import Iterator
 
+from minibroker.broker.apis import declare_every_api
 from minibroker.wire.apis import APIS, Api, snake_case
 from minibroker.wire.fields import REQUIRED, Field, Versions
 from minibroker.wire.schema import Struct
 from minibroker.wire.uuids import NO_UUID
 
-REMADE = "<!-- Made from the tables by `python -m minibroker.wire.document docs/reference/protocol`. -->"
+REMADE = "<!-- Made from the tables by `python -m minibroker.broker.protocol_pages docs/reference/protocol`. -->"
 
 
 def pages() -> dict[str, str]:
     """Each page by its file name, the index too."""
+    declare_every_api()
     made = {f"{snake_case(api.name)}.md": _page(api) for api in APIS.values()}
     made["index.md"] = _index()
     return made

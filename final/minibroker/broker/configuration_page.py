@@ -1,10 +1,17 @@
-"""The page of all configurations, made from the tables. A pure module."""
+"""The page of all configurations, made from the declared keys.
 
+    python -m minibroker.broker.configuration_page > docs/reference/configuration.md
+
+writes it again; a test compares the page in the repository with the keys.
+"""
+
+import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-from minibroker.metadata.broker_configs import BROKER_CONFIGS, DEPARTURES, KAFKA_DEFAULTS, NEEDS_A_RESTART
-from minibroker.metadata.config_keys import INT_MAX, LONG_MAX, ConfigKey
-from minibroker.metadata.topic_configs import TOPIC_CONFIGS
+from minibroker.broker.catalogue import INERT_BROKER_KEYS, INERT_TOPIC_KEYS, NEEDS_A_RESTART
+from minibroker.broker.keys import declare_every_key
+from minibroker.metadata.config_keys import BROKER_CONFIGS, INT_MAX, LONG_MAX, TOPIC_CONFIGS, ConfigKey
 
 _HEAD = """# Configuration
 
@@ -21,8 +28,8 @@ for a topic is, in this order:
 4. what the broker was started with;
 5. the default.
 
-This page is made from the tables in `minibroker.metadata.topic_configs` and `minibroker.metadata.broker_configs`; a
-test holds it against them. The defaults and the limits are those of Apache Kafka 4.3."""
+This page is made from the keys that the packages declare, by `python -m minibroker.broker.configuration_page`; a test
+compares it with them. The defaults and the limits are those of Apache Kafka 4.3."""
 
 _DEPARTURES = """## Defaults that differ from Kafka's
 
@@ -57,40 +64,48 @@ _RESTART = """## Changed by a restart, where Kafka needs none
 Kafka can change these while a broker runs; here a change is refused, because it would have no effect:"""
 
 
+_INERT_NAMES = frozenset(key.name for key in (*INERT_TOPIC_KEYS, *INERT_BROKER_KEYS))
+
+
 def page() -> str:
     """The whole page."""
+    declare_every_key()
     return "\n".join(_lines()) + "\n"
 
 
 def _lines() -> Iterator[str]:
+    synonyms = {key.synonym for key in TOPIC_CONFIGS.values()}
+    own = [key for key in BROKER_CONFIGS.in_order() if key.name not in synonyms]
     yield from (_HEAD, "", _DEPARTURES)
-    for name, (default, reason) in DEPARTURES.items():
-        kafka = KAFKA_DEFAULTS[name]
-        yield f"| `{name}` | {'none' if kafka is None else _value(kafka)} | {_value(default)} | {reason} |"
+    yield from (_departure(key) for key in own if key.departure is not None)
     yield from ("", _TOPIC)
-    for key in _shown(TOPIC_CONFIGS.values()):
+    for key in _shown(TOPIC_CONFIGS.in_order()):
         yield f"{_row(key)} {', '.join(f'`{it.name}`' for it in key.synonyms) or '–'} |"
     yield from ("", _BROKER)
-    synonyms = {key.synonym for key in TOPIC_CONFIGS.values()}
-    for key in _shown(BROKER_CONFIGS.values()):
-        if key.name not in synonyms:
-            yield f"{_row(key)} {'yes' if key.is_dynamic else 'no'} |"
-    yield from ("", _INERT, "", "- of topics: " + _names(TOPIC_CONFIGS.values()))
-    yield "- of brokers: " + _names(key for key in BROKER_CONFIGS.values() if key.name not in synonyms)
+    for key in _shown(own):
+        yield f"{_row(key)} {'yes' if key.is_dynamic else 'no'} |"
+    yield from ("", _INERT, "", "- of topics: " + _names(INERT_TOPIC_KEYS))
+    yield "- of brokers: " + _names(INERT_BROKER_KEYS)
     yield from ("", _RESTART + " " + ", ".join(f"`{name}`" for name in sorted(NEEDS_A_RESTART)) + ".")
 
 
-def _shown(keys: Iterable[ConfigKey]) -> Iterator[ConfigKey]:
+def _departure(key: ConfigKey[Any]) -> str:
+    assert key.departure is not None
+    kafka, why = key.departure
+    return f"| `{key.name}` | {'none' if kafka is None else _value(kafka)} | {_value(key.default or '')} | {why} |"
+
+
+def _shown(keys: Iterable[ConfigKey[Any]]) -> Iterator[ConfigKey[Any]]:
     return (key for key in keys if not key.is_internal)
 
 
-def _names(keys: Iterable[ConfigKey]) -> str:
-    return ", ".join(f"`{key.name}`" for key in keys if not key.acts)
+def _names(keys: Iterable[ConfigKey[Any]]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(key.name for key in keys))
 
 
-def _row(key: ConfigKey) -> str:
+def _row(key: ConfigKey[Any]) -> str:
     allowed = "–" if key.check is None else _escaped(key.check.rule)
-    about = ("" if key.acts else "*(no effect)* ") + _escaped(key.about)
+    about = ("*(no effect)* " if key.name in _INERT_NAMES else "") + _escaped(key.about)
     default = "–" if key.default is None else _value(key.default)
     return f"| `{key.name}` | {key.type.name.lower()} | {default} | {allowed} | {about} |"
 
@@ -102,3 +117,7 @@ def _value(text: str) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("*", "\\*")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

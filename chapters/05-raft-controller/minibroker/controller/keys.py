@@ -1,0 +1,122 @@
+"""The configuration keys of the controller and of brokers' lives: roles, sessions, leader balance. A pure module."""
+
+from minibroker.metadata.config_keys import (
+    BOOLEAN,
+    INT,
+    LIST,
+    LONG,
+    Check,
+    ConfigKey,
+    Departure,
+    at_least,
+    broker_key,
+)
+from minibroker.metadata.configs import BROKER_RULES, NodeConfig
+from minibroker.metadata.errors import InvalidConfig
+from minibroker.raft.keys import SOONER
+from minibroker.replication.keys import quorum_voters
+
+_ROLES = Check(
+    lambda value: value in (("broker",), ("controller",), ("broker", "controller"), ("controller", "broker")),
+    "broker, controller, or both",
+)
+
+PROCESS_ROLES: ConfigKey[tuple[str, ...] | None] = broker_key(
+    "process.roles",
+    LIST,
+    None,
+    _ROLES,
+    "What this node does: a broker has partitions, a controller votes on metadata. If not set, it is a broker, and "
+    "a controller too if it is among the voters.",
+)
+BROKER_SESSION_TIMEOUT_MS = broker_key(
+    "broker.session.timeout.ms",
+    INT,
+    2000,
+    at_least(1),
+    "How long a silent broker is believed to be alive.",
+    departure=Departure("9000", SOONER),
+)
+BROKER_HEARTBEAT_INTERVAL_MS = broker_key(
+    "broker.heartbeat.interval.ms",
+    INT,
+    500,
+    at_least(1),
+    "How often a broker says that it is alive.",
+    departure=Departure("2000", "a session has room for several of them, as it has in Kafka"),
+)
+AUTO_LEADER_REBALANCE_ENABLE = broker_key(
+    "auto.leader.rebalance.enable",
+    BOOLEAN,
+    "true",
+    None,
+    "Whether the controller gives partitions back to their preferred leaders once those are in sync again.",
+)
+LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = broker_key(
+    "leader.imbalance.check.interval.seconds",
+    LONG,
+    300,
+    at_least(1),
+    "How often the controller looks for partitions whose preferred leader could lead, and does not.",
+)
+
+
+def process_roles(config: NodeConfig) -> frozenset[str]:
+    """What a node does: `broker`, `controller`, or both."""
+    stated = PROCESS_ROLES.of(config)
+    if stated is not None:
+        return frozenset(stated)
+    return frozenset(("broker", "controller") if _is_voter(config) else ("broker",))
+
+
+def _is_voter(config: NodeConfig) -> bool:
+    voters = quorum_voters(config)
+    return not voters or config.node_id in {it.node_id for it in voters}
+
+
+def check_roles(config: NodeConfig) -> None:
+    """Demand that a node's roles and the voters agree: a mistake here splits a cluster."""
+    voters, node_id = sorted(it.node_id for it in quorum_voters(config)), config.node_id
+    roles, is_voter = process_roles(config), _is_voter(config)
+    if "controller" not in roles and is_voter:
+        raise InvalidConfig(
+            f"process.roles=broker, but controller.quorum.voters names node {node_id} as a voter: add controller "
+            f"to process.roles, or leave {node_id} out of the voters"
+            if voters
+            else "process.roles=broker needs controller.quorum.voters: the nodes that decide, as ID@HOST:PORT,…"
+        )
+    if not voters and roles == {"controller"}:
+        raise InvalidConfig(
+            "process.roles=controller needs controller.quorum.voters: the nodes that decide, this one among them, "
+            "as ID@HOST:PORT,…"
+        )
+    if "controller" in roles and not is_voter:
+        raise InvalidConfig(
+            f"process.roles has controller, but controller.quorum.voters names {voters} and not node "
+            f"{node_id}: add {node_id}@HOST:PORT to the voters, or set process.roles=broker"
+        )
+
+
+def check_place(config: NodeConfig) -> None:
+    """Demand that a voter listens where the others look for it."""
+    me = next((it for it in quorum_voters(config) if it.node_id == config.node_id), None)
+    # Nodes find each other where clients find them: there is one listener. Port 0 is known only later.
+    ports = [it.port for it in (*config.listeners, *config.advertised_listeners)]
+    if me is not None and me.port not in ports and 0 not in ports:
+        raise InvalidConfig(
+            f"controller.quorum.voters has node {me.node_id} at port {me.port}, but listeners={config.listeners[0]}: "
+            "the other nodes would not find it; let both have the same port"
+        )
+
+
+def check_session(config: NodeConfig) -> None:
+    """Demand that a session outlasts a late heartbeat."""
+    session_ms, interval_ms = BROKER_SESSION_TIMEOUT_MS.of(config), BROKER_HEARTBEAT_INTERVAL_MS.of(config)
+    if session_ms < 2 * interval_ms:
+        raise InvalidConfig(
+            f"broker.session.timeout.ms={session_ms} is less than twice broker.heartbeat.interval.ms={interval_ms}:"
+            " one heartbeat that is late would fence the broker"
+        )
+
+
+BROKER_RULES += [check_roles, check_place, check_session]

@@ -1,0 +1,237 @@
+"""Kafka's keys that no chapter uses: accepted and shown without effect, or refused with a reason.
+
+Tools copy whole sets of configurations from one cluster to another, so what cannot do harm is accepted, kept and shown.
+What would promise something that this broker does not do is refused, with what to do instead. The finished broker
+imports this through `declare_every_key`, before it reads a configuration; the chapters' programs do without.
+"""
+
+import re
+
+from minibroker.metadata.config_keys import (
+    BOOLEAN,
+    BROKER_CONFIGS,
+    DOUBLE,
+    INT,
+    LIST,
+    LONG,
+    Check,
+    Synonym,
+    at_least,
+    between,
+    broker_key,
+    topic_key,
+)
+from minibroker.metadata.configs import BROKER_RULES, TOPIC_RULES, NodeConfig, TopicConfig
+from minibroker.metadata.errors import InvalidConfig
+
+_MINUTE_MS = 60 * 1000
+_HOUR_MS = 60 * _MINUTE_MS
+_REPLICA = re.compile(r"([0-9]+:[0-9]+)?")
+
+THROTTLED_REPLICAS = Check(
+    lambda value: value == ("*",) or all(_REPLICA.fullmatch(item) for item in value),
+    "* or a list of partition:broker",
+)
+GZIP_LEVEL = Check(lambda value: value == -1 or 1 <= value <= 9, "between 1 and 9, or -1")
+
+# Without effect -------------------------------------------------------------------------------------------------------
+
+INERT_TOPIC_KEYS = (
+    topic_key(
+        "compression.gzip.level",
+        INT,
+        -1,
+        GZIP_LEVEL,
+        "The level of gzip, if compression.type is gzip.",
+        "compression.gzip.level",
+    ),
+    topic_key(
+        "compression.lz4.level",
+        INT,
+        9,
+        between(1, 17),
+        "The level of lz4, if compression.type is lz4.",
+        "compression.lz4.level",
+    ),
+    topic_key(
+        "compression.zstd.level",
+        INT,
+        3,
+        between(-131072, 22),
+        "The level of zstd, if compression.type is zstd.",
+        "compression.zstd.level",
+    ),
+    topic_key(
+        "file.delete.delay.ms",
+        LONG,
+        _MINUTE_MS,
+        at_least(0),
+        "How long a deleted file stays on the disk.",
+        "log.segment.delete.delay.ms",
+    ),
+    topic_key(
+        "follower.replication.throttled.replicas",
+        LIST,
+        "",
+        THROTTLED_REPLICAS,
+        "The replicas, as partition:broker, whose fetching is throttled; * is all of them.",
+    ),
+    topic_key(
+        "leader.replication.throttled.replicas",
+        LIST,
+        "",
+        THROTTLED_REPLICAS,
+        "The replicas, as partition:broker, to which the leader sends at a throttled rate; * is all of them.",
+    ),
+    topic_key(
+        "local.retention.bytes",
+        LONG,
+        -2,
+        at_least(-2),
+        "With tiered storage, the bytes that stay on the broker; -2 is retention.bytes.",
+        "log.local.retention.bytes",
+    ),
+    topic_key(
+        "local.retention.ms",
+        LONG,
+        -2,
+        at_least(-2),
+        "With tiered storage, how long segments stay on the broker; -2 is retention.ms.",
+        "log.local.retention.ms",
+    ),
+    topic_key(
+        "preallocate",
+        BOOLEAN,
+        "false",
+        None,
+        "Whether a new segment's file gets its full size at once.",
+        "log.preallocate",
+    ),
+    topic_key(
+        "remote.log.copy.disable", BOOLEAN, "false", None, "Whether tiered storage takes no more data of this topic."
+    ),
+    topic_key(
+        "remote.log.delete.on.disable",
+        BOOLEAN,
+        "false",
+        None,
+        "Whether the tiered data goes when tiered storage is switched off.",
+    ),
+    topic_key(
+        "remote.storage.enable",
+        BOOLEAN,
+        "false",
+        None,
+        "Whether old segments move to tiered storage. This broker has none: only false is accepted.",
+    ),
+    topic_key(
+        "segment.jitter.ms",
+        LONG,
+        0,
+        at_least(0),
+        "Up to so much earlier than segment.ms a segment is rolled, so that not all are rolled at once.",
+        "log.roll.jitter.ms",
+        Synonym("log.roll.jitter.hours", _HOUR_MS),
+    ),
+)
+
+INERT_BROKER_KEYS = (
+    broker_key("socket.send.buffer.bytes", INT, 100 * 1024, None, "The socket's send buffer; -1 is the system's."),
+    broker_key(
+        "socket.receive.buffer.bytes", INT, 100 * 1024, None, "The socket's receive buffer; -1 is the system's."
+    ),
+    broker_key("num.network.threads", INT, 3, at_least(1), "How many threads read requests.", is_dynamic=True),
+    broker_key("num.io.threads", INT, 8, at_least(1), "How many threads answer requests.", is_dynamic=True),
+    broker_key("request.timeout.ms", INT, 30_000, None, "How long a request to another node may take."),
+    broker_key("log.roll.jitter.hours", INT, 0, at_least(0), "As log.roll.jitter.ms, in hours."),
+    broker_key(
+        "log.flush.offset.checkpoint.interval.ms", INT, 60_000, at_least(0), "How often recovery points are written."
+    ),
+    broker_key(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        INT,
+        60_000,
+        at_least(0),
+        "How often the logs' start offsets are written.",
+    ),
+    broker_key(
+        "num.recovery.threads.per.data.dir", INT, 2, at_least(1), "How many threads recover logs.", is_dynamic=True
+    ),
+    broker_key("log.cleaner.threads", INT, 1, at_least(0), "How many threads compact.", is_dynamic=True),
+    broker_key(
+        "log.cleaner.io.buffer.size", INT, 512 * 1024, at_least(0), "The memory to read and write.", is_dynamic=True
+    ),
+    broker_key(
+        "log.cleaner.io.buffer.load.factor",
+        DOUBLE,
+        "0.9",
+        None,
+        "How full the memory for keys may get.",
+        is_dynamic=True,
+    ),
+    broker_key(
+        "log.cleaner.io.max.bytes.per.second",
+        DOUBLE,
+        "1.7976931348623157E308",
+        None,
+        "How fast compaction may read and write.",
+        is_dynamic=True,
+    ),
+)
+
+# Refused --------------------------------------------------------------------------------------------------------------
+
+_ONE_LISTENER = "nodes and clients come in by one listener"
+_NOBODY_IS_ASKED = "there is no TLS here yet, and nobody is asked who they are"
+_NO_GROUPS = "there are no groups and no transactions here yet"
+
+# Keys, or what they begin with: why, and what to do instead.
+NOT_HERE: dict[str, str] = {
+    "controller.quorum.bootstrap.servers": "name the voters, with controller.quorum.voters=ID@HOST:PORT,…",
+    "controller.listener.names": f"{_ONE_LISTENER}, so controllers need no name for theirs. Leave it out",
+    "control.plane.listener.name": f"{_ONE_LISTENER}. Leave it out",
+    "inter.broker.listener.name": f"{_ONE_LISTENER}. Leave it out",
+    "listener.security.protocol.map": f"{_NOBODY_IS_ASKED}: every listener is PLAINTEXT. Leave it out",
+    "listener.name.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "security.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "ssl.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "sasl.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "authorizer.class.name": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "super.users": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
+    "zookeeper.": "there is no ZooKeeper: the nodes in controller.quorum.voters decide. Leave it out",
+    "metadata.log.dir": "the metadata are in log.dirs, beside the rest. Leave it out",
+    "remote.log.": "there is no tiered storage. Leave it out",
+    "offsets.": f"{_NO_GROUPS}. Leave it out",
+    "group.": f"{_NO_GROUPS}. Leave it out",
+    "share.": f"{_NO_GROUPS}. Leave it out",
+    "transaction.": f"{_NO_GROUPS}. Leave it out",
+    "transactional.": f"{_NO_GROUPS}. Leave it out",
+}
+BROKER_CONFIGS.refused.update(NOT_HERE)
+
+# What Kafka can change while a broker runs, and this broker cannot.
+NEEDS_A_RESTART = frozenset({"listeners"})
+
+# The names that Kafka gives to listeners of these protocols, if nobody says otherwise.
+_PROTECTED = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
+
+
+def check_listeners(config: NodeConfig) -> None:
+    """Demand that no listener is called protected that is not."""
+    for name, listeners in (("listeners", config.listeners), ("advertised.listeners", config.advertised_listeners)):
+        for it in listeners:
+            if it.name in _PROTECTED:
+                raise InvalidConfig(
+                    f"{name}={it} is not possible: there is no TLS and no SASL here yet, so it would be served in "
+                    "plain text. Write PLAINTEXT://, and let only those reach the port who may"
+                )
+
+
+def check_tiered_storage(config: TopicConfig) -> None:
+    """Demand that nobody counts on tiered storage."""
+    if config.values["remote.storage.enable"]:
+        raise InvalidConfig("remote.storage.enable=true is not allowed: this broker has no tiered storage")
+
+
+BROKER_RULES.append(check_listeners)
+TOPIC_RULES.append(check_tiered_storage)

@@ -1,0 +1,32 @@
+"""The leader that an answer names in place of the node that was asked (KIP-951). A pure module."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from minibroker.client.routing import LeaderHint, Node
+
+
+class Endpoint(Protocol):
+    """A node as Produce and Fetch responses name it; each has a class of its own."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class CurrentLeader(Protocol):
+    """A leader as Produce and Fetch responses name it."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+def nodes_of(endpoints: Iterable[Endpoint]) -> list[Node]:
+    """The nodes that a response names beside its hints."""
+    return [Node(it.node_id, it.host, it.port, it.rack) for it in endpoints]
+
+
+def hint_of(current: CurrentLeader | None) -> LeaderHint | None:
+    """The leader that a response names, if it does."""
+    return LeaderHint(current.leader_id, current.leader_epoch) if current and current.leader_id >= 0 else None
