@@ -28,11 +28,13 @@ from minibroker.client.errors import ClientError, known_code
 from minibroker.controller.answering import ControllerDecisions
 from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
+from minibroker.controller.describing import DescribeTopicPartitions
 from minibroker.controller.keys import (
     AUTO_LEADER_REBALANCE_ENABLE,
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
     LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
+    MAX_REQUEST_PARTITION_SIZE_LIMIT,
     process_roles,
 )
 from minibroker.controller.lifecycle import FenceBroker, LeadUncleanly
@@ -69,6 +71,7 @@ from minibroker.raft.tables.describe_quorum import (
     QuorumTopic,
 )
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
+from minibroker.replicas.disk import disk_usage
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.node import FORWARDED, ReplicatedNode
 from minibroker.replicas.peers import PeerAddress, node_of
@@ -77,6 +80,7 @@ from minibroker.replication.authority import Elected
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.keys import QuorumVoter, quorum_voters
 from minibroker.replication.leader import NO_BROKER_EPOCH
+from minibroker.replication.log_dirs import DescribeLogDirs
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.apis import ApiKey
@@ -240,7 +244,7 @@ class ClusterNode(ReplicatedNode):
         self._advertised = endpoint = self._endpoint(port)
         self._make_quorum(identity)
         self.store = self.make_store()
-        self.add_handlers(path)
+        self.add_handlers()
         config = self._config
         self.server = Server(self.registry, self.waiting, limits_of(config), tracer=self._tracer)
         self.upkeep = Upkeep(self.store, self.data, self.files, schedule_of(config), self._threads[1])
@@ -621,13 +625,17 @@ class ClusterNode(ReplicatedNode):
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
-    def add_handlers(self, path: str) -> None:
+    def add_handlers(self) -> None:
         """Everything; to clients not before this node is part of its cluster."""
-        Node.add_handlers(self, path)
+        Node.add_handlers(self)
         add = self.registry.add
         replicas = self.replica_routes()
         add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(replicas))
         add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(replicas))
+        add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(self.store.logs, lambda: disk_usage(self._config.log_dirs[0])))
+        partitions_max = MAX_REQUEST_PARTITION_SIZE_LIMIT.of(self._config)
+        describe = DescribeTopicPartitions(lambda: self.authority.image, partitions_max=partitions_max)
+        add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe)
         decisions = ControllerDecisions(
             self.authority, self._config, self._sessions, live=self._live, clock=monotonic_ms
         )

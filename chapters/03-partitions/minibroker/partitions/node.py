@@ -35,7 +35,7 @@ from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.files import BoundedFiles
 from minibroker.partitions.identity import Identity, identify, lock, new_id_bytes
 from minibroker.partitions.list_offsets import ListOffsets
-from minibroker.partitions.logs import DeleteRecords, DescribeLogDirs
+from minibroker.partitions.logs import DeleteRecords
 from minibroker.partitions.produce import Produce
 from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Registry
@@ -96,7 +96,7 @@ class Node:
         self.store.start(self.authority.image, removed_topics=self.authority.removed_topics)
         self.authority.subscribe(self.store.follow)
         self.authority.subscribe(self._reconfigure)
-        self.add_handlers(path)
+        self.add_handlers()
         config = self._holding(self.authority.image)
         self.server = Server(self.registry, self.waiting, limits_of(config), tracer=self._tracer)
         self.upkeep = Upkeep(self.store, self.data, self.files, schedule_of(config), self._threads[1])
@@ -217,7 +217,7 @@ class Node:
         self.address = str(Listener("", host, port)).removeprefix("://")
         return Endpoint(advertised.name, host, port)
 
-    def add_handlers(self, path: str) -> None:
+    def add_handlers(self) -> None:
         """Give every API that this node serves its handler."""
         add, store, authority = self.registry.add, self.store, self.authority
         # Some clients conclude from Produce 0 that a broker knows compression; nobody sends it any more.
@@ -227,7 +227,6 @@ class Node:
         add(ApiKey.API_VERSIONS, api_versions(self.registry))
         add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, self._config.node_id))
         add(ApiKey.DELETE_RECORDS, DeleteRecords(store))
-        add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: _disk(path)))
         administration = Administration(authority, self._config, new_topic_id=new_id_bytes, placing=self.placing())
         add(ApiKey.CREATE_TOPICS, administration.create_topics)
         add(ApiKey.DELETE_TOPICS, administration.delete_topics)
@@ -240,12 +239,10 @@ class Node:
             authority,
             create=lambda names: self.create_on_demand(administration, names),
             is_auto_creating=lambda: self._config.auto_create_topics_enable,
-            partitions_max=self._config.max_request_partition_size_limit,
         )
         add(ApiKey.METADATA, describe.metadata)
         add(ApiKey.FIND_COORDINATOR, describe.coordinator)
         add(ApiKey.DESCRIBE_CLUSTER, describe.cluster)
-        add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe.topic_partitions)
 
     async def stop(self) -> None:
         """Stop in the order in which things depend on each other; the next start has nothing to check."""
@@ -311,11 +308,6 @@ def _submit(thread: concurrent.futures.Executor, work: Callable[[], None]) -> No
     except RuntimeError:
         # The thread has ended with the broker: what is left is done at once, while the logs are closed.
         work()
-
-
-def _disk(path: str) -> tuple[str, int, int]:
-    usage = os.statvfs(path)
-    return os.path.abspath(path), usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
 
 
 def limits_of(config: NodeConfig) -> Limits:

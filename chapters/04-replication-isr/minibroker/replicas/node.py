@@ -35,7 +35,7 @@ from minibroker.partitions.server import Tracer
 from minibroker.partitions.store import METADATA, Store
 from minibroker.replicas import life
 from minibroker.replicas.configuring import BrokerConfigs
-from minibroker.replicas.disk import WatchedFiles
+from minibroker.replicas.disk import WatchedFiles, disk_usage
 from minibroker.replicas.fetching import Fetchers, FetchSettings, Self
 from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.observer import MetadataPartition, Observer
@@ -54,6 +54,7 @@ from minibroker.replication.keys import (
     quorum_voters,
 )
 from minibroker.replication.leader import NO_BROKER_EPOCH
+from minibroker.replication.log_dirs import DescribeLogDirs
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import Replica, ReplicaSettings
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
@@ -383,13 +384,14 @@ class ReplicatedNode(Node):
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
-    def add_handlers(self, path: str) -> None:
+    def add_handlers(self) -> None:
         """What chapter 03 serves, and what nodes say to each other."""
-        super().add_handlers(path)
+        super().add_handlers()
         add = self.registry.add
         replicas = self.replica_routes()
         add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(replicas))
         add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(replicas))
+        add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(self.store.logs, lambda: disk_usage(self._config.log_dirs[0])))
         decisions = Decisions(self.authority, self._config, live=self._live)
         add(ApiKey.ELECT_LEADERS, decisions.elect_leaders)
         if self.is_authority:
