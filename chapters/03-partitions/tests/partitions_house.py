@@ -17,7 +17,7 @@ from minibroker.metadata.records import MetadataRecord, PartitionChangeRecord
 from minibroker.partitions.describe import Describe, api_versions
 from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.list_offsets import ListOffsets
-from minibroker.partitions.logs import DeleteRecords, DescribeLogDirs
+from minibroker.partitions.logs import DeleteRecords
 from minibroker.partitions.produce import Produce
 from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Deferred, Registry, Reply
@@ -82,14 +82,12 @@ class House:
         add(ApiKey.API_VERSIONS, api_versions(self.registry))
         add(ApiKey.INIT_PRODUCER_ID, InitProducerId(self.authority, NODE_ID))
         add(ApiKey.DELETE_RECORDS, DeleteRecords(self.store))
-        add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(self.store.logs, lambda: ("data", 1000, 600)))
         describe = Describe(
             self.authority, create=self.create_all, is_auto_creating=lambda: self.config.auto_create_topics_enable
         )
         add(ApiKey.METADATA, describe.metadata)
         add(ApiKey.FIND_COORDINATOR, describe.coordinator)
         add(ApiKey.DESCRIBE_CLUSTER, describe.cluster)
-        add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe.topic_partitions)
         self._topic_ids = len(self.authority.image.topics)
 
     def make_store(self, **more: Any) -> Store:

@@ -1,4 +1,4 @@
-"""Metadata and its like, ListOffsets, DescribeLogDirs, InitProducerId, ApiVersions: in every version."""
+"""Metadata and its like, ListOffsets, InitProducerId, ApiVersions: in every version."""
 
 from typing import Any
 
@@ -11,8 +11,6 @@ from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.wire.tables.describe_cluster import DescribeClusterRequest
-from minibroker.wire.tables.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from minibroker.wire.tables.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from minibroker.wire.tables.find_coordinator import FindCoordinatorRequest
 from minibroker.wire.tables.init_producer_id import InitProducerIdRequest
 from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -116,24 +114,6 @@ def test_describe_cluster_has_no_controllers_to_show(house: House) -> None:
     assert house.ask(request, 1).error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
 
-def test_describe_topic_partitions_comes_in_pages(house: House) -> None:
-    request = DescribeTopicPartitionsRequest(topics=[], response_partition_limit=2, cursor=None)
-    seen = []
-    for _page in range(10):
-        response = house.ask(request)
-        seen += [(topic.name, it.partition_index) for topic in response.topics for it in topic.partitions]
-        assert all(it.eligible_leader_replicas == [] for topic in response.topics for it in topic.partitions)
-        if response.next_cursor is None:
-            break
-        request.cursor = response.next_cursor
-    assert seen == [("orders", 0), ("orders", 1), ("orders", 2), ("other", 0)]
-
-
-def test_describe_topic_partitions_of_an_unknown_topic_is_an_error(house: House) -> None:
-    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="nowhere")], response_partition_limit=10)
-    assert house.ask(request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
 # Offsets --------------------------------------------------------------------------------------------------------------
 
 
@@ -179,24 +159,6 @@ def test_a_partition_that_is_named_twice_is_not_looked_up_at_all(house: House) -
 
 def test_list_offsets_checks_the_leader_epoch(house: House) -> None:
     assert offset_of(house, -1, current_leader_epoch=7).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-
-
-# Directories ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_LOG_DIRS))
-def test_log_dirs_show_sizes(house: House, version: int) -> None:
-    sent = batch(b"a")
-    house.produce("orders", sent, partition=1)
-    wanted = [DescribableLogDirTopic(topic="orders", partitions=[0, 1])]
-    (result,) = house.ask(DescribeLogDirsRequest(topics=wanted), version).results
-    assert [(topic.name, [it.partition_size for it in topic.partitions]) for topic in result.topics] == [
-        ("orders", [0, len(sent)])
-    ]
-    (everything,) = house.ask(DescribeLogDirsRequest(topics=None), version).results
-    assert {topic.name for topic in everything.topics} == {"orders", "other"}
-    if version >= 4:
-        assert (result.total_bytes, result.usable_bytes) == (1000, 600)
 
 
 # Producer ids ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from minibroker.partitions.store import METADATA, Store
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.describe_cluster import DescribeClusterRequest
-from minibroker.wire.tables.describe_topic_partitions import DescribeTopicPartitionsRequest
 from minibroker.wire.tables.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -294,18 +293,12 @@ def test_an_offset_comes_with_the_epoch_of_its_record(
 
 
 def described(cluster: Cluster) -> list[tuple[ErrorCode, int, int, list[int], list[int], list[int]]]:
-    """What Metadata says of the partitions; DescribeTopicPartitions says the same."""
+    """What Metadata says of the partitions."""
     (topic,) = cluster.ask(MetadataRequest(topics=None)).topics
-    (same,) = cluster.ask(DescribeTopicPartitionsRequest(topics=[])).topics
-    answers = [
-        [
-            (it.error_code, it.leader_id, it.leader_epoch, it.replica_nodes, it.isr_nodes, it.offline_replicas)
-            for it in partitions
-        ]
-        for partitions in (topic.partitions, same.partitions)
+    return [
+        (it.error_code, it.leader_id, it.leader_epoch, it.replica_nodes, it.isr_nodes, it.offline_replicas)
+        for it in topic.partitions
     ]
-    assert answers[0] == answers[1]
-    return answers[0]
 
 
 def test_clients_learn_who_leads_who_is_in_sync_and_who_is_offline(cluster: Cluster) -> None:

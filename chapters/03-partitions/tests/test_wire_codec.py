@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_messages import EVERY_MESSAGE, default_of, every_struct, message_id, sample, structs
 
+from minibroker.controller.tables.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
 from minibroker.log.interfaces import FileSlice
 from minibroker.log.memory import MemoryFiles
 from minibroker.wire import compiling
@@ -18,7 +19,6 @@ from minibroker.wire.headers import part_bytes
 from minibroker.wire.schema import Message, Part, Struct, decode_whole
 from minibroker.wire.tables.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from minibroker.wire.tables.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
 from minibroker.wire.tables.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseBroker
 from minibroker.wire.tables.produce import (

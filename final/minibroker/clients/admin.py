@@ -32,6 +32,7 @@ from minibroker.raft.tables.describe_quorum import (
     ReplicaState,
 )
 from minibroker.raft.tables.remove_raft_voter import RemoveRaftVoterRequest
+from minibroker.replication.tables.describe_log_dirs import DescribeLogDirsRequest
 from minibroker.replication.tables.elect_leaders import (
     PREFERRED,
     UNCLEAN,
@@ -62,7 +63,6 @@ from minibroker.wire.tables.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
 )
-from minibroker.wire.tables.describe_log_dirs import DescribeLogDirsRequest
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 from minibroker.wire.uuids import NO_UUID
 

@@ -128,9 +128,6 @@ QUEUED_MAX_REQUEST_BYTES = broker_key(
 FETCH_MAX_BYTES = broker_key(
     "fetch.max.bytes", INT, 55 * 1024**2, at_least(1024), "The most bytes that one fetch answers with."
 )
-MAX_REQUEST_PARTITION_SIZE_LIMIT = broker_key(
-    "max.request.partition.size.limit", INT, 2000, at_least(1), "The most partitions that one answer describes."
-)
 
 # Logs, beside what stands in for a topic's ----------------------------------------------------------------------------
 

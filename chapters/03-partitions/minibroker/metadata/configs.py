@@ -88,7 +88,6 @@ class NodeConfig:
     max_connections_per_ip = _Setting(broker_keys.MAX_CONNECTIONS_PER_IP)
     queued_max_request_bytes = _Setting(broker_keys.QUEUED_MAX_REQUEST_BYTES)
     fetch_max_bytes = _Setting(broker_keys.FETCH_MAX_BYTES)
-    max_request_partition_size_limit = _Setting(broker_keys.MAX_REQUEST_PARTITION_SIZE_LIMIT)
     log_retention_check_interval_ms = _Setting(broker_keys.LOG_RETENTION_CHECK_INTERVAL_MS)
     log_initial_task_delay_ms = _Setting(broker_keys.LOG_INITIAL_TASK_DELAY_MS)
     log_cleaner_enable = _Setting(broker_keys.LOG_CLEANER_ENABLE)

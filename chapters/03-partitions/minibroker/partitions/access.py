@@ -66,8 +66,6 @@ ROWS: Mapping[ApiKey, Access] = {
     ApiKey.API_VERSIONS: Access(ready=Ready.NODES_ALWAYS),
     ApiKey.METADATA: Access(),
     ApiKey.DESCRIBE_CLUSTER: Access(),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Access(),
-    ApiKey.DESCRIBE_LOG_DIRS: Access(),
     ApiKey.FIND_COORDINATOR: Access(),
     ApiKey.INIT_PRODUCER_ID: Access(),
     ApiKey.CREATE_TOPICS: Access((Place.CONTROLLER,)),

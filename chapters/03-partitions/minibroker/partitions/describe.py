@@ -19,13 +19,6 @@ from minibroker.wire.tables.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from minibroker.wire.tables.describe_topic_partitions import (
-    Cursor,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    DescribeTopicPartitionsResponsePartition,
-    DescribeTopicPartitionsResponseTopic,
-)
 from minibroker.wire.tables.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from minibroker.wire.tables.metadata import (
     MetadataRequest,
@@ -76,12 +69,10 @@ class Describe:
         *,
         create: Callable[[Sequence[str]], Mapping[str, ErrorCode]],
         is_auto_creating: Callable[[], bool],
-        partitions_max: int = 2000,
         myself: "Myself | None" = None,
     ) -> None:
         """`myself` is this node if it forwards calls to the controller: then clients take it for the controller."""
         self._authority = authority
-        self._partitions_max = partitions_max
         self._create = create
         self._is_auto_creating = is_auto_creating
         self._myself = myself
@@ -145,21 +136,11 @@ class Describe:
                 ErrorCode.INVALID_REQUEST, f"topics are found by id from version {NULL_NAMES_FROM_VERSION} on"
             )
         if wanted.name is not None:
-            return self._find_name(wanted.name)
+            return find_topic(self._image, wanted.name)
         name = self._image.topic_names.get(wanted.topic_id)
         if name is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
         return self._image.topics[name]
-
-    def _find_name(self, name: str) -> TopicImage:
-        topic = self._image.topics.get(name)
-        if topic is not None:
-            return topic
-        try:
-            check_topic_name(name)
-        except InvalidTopicName as error:
-            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
 
     def _topic(self, topic: TopicImage) -> MetadataResponseTopic:
         alive = frozenset(self._image.live_brokers())
@@ -251,50 +232,17 @@ class Describe:
             error_message=None,
         )
 
-    # DescribeTopicPartitions ------------------------------------------------------------------------------------------
 
-    def topic_partitions(self, call: Call[DescribeTopicPartitionsRequest]) -> Answer:
-        """The handler of DescribeTopicPartitions: like Metadata, in pages."""
-        request = call.request
-        names = sorted({topic.name for topic in request.topics} or self._image.topics)
-        cursor = request.cursor
-        if cursor is not None:
-            names = [name for name in names if name >= cursor.topic_name]
-        left = min(request.response_partition_limit, self._partitions_max)
-        topics: list[DescribeTopicPartitionsResponseTopic] = []
-        for name in names:
-            first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-            if left <= 0:
-                return _page(topics, Cursor(topic_name=name, partition_index=first))
-            described = self._described(name, first, left)
-            topics.append(described)
-            left -= len(described.partitions)
-            known = self._image.topics.get(name)
-            next_index = first + len(described.partitions)
-            if known is not None and next_index < len(known.partitions):
-                return _page(topics, Cursor(topic_name=name, partition_index=next_index))
-        return _page(topics, None)
-
-    def _described(self, name: str, first: int, count_max: int) -> DescribeTopicPartitionsResponseTopic:
-        try:
-            topic = self._find_name(name)
-        except Refused as refused:
-            return DescribeTopicPartitionsResponseTopic(
-                error_code=refused.code, name=name, topic_id=NO_UUID, partitions=[]
-            )
-        indexes = [index for index in sorted(topic.partitions) if index >= first][:count_max]
-        alive = frozenset(self._image.live_brokers())
-        return DescribeTopicPartitionsResponseTopic(
-            error_code=ErrorCode.NONE,
-            name=name,
-            topic_id=topic.topic_id,
-            is_internal=is_internal(name),
-            partitions=[_described_partition(alive, index, topic.partitions[index]) for index in indexes],
-        )
-
-
-def _page(topics: Sequence[DescribeTopicPartitionsResponseTopic], cursor: Cursor | None) -> Answer:
-    return DescribeTopicPartitionsResponse(topics=list(topics), next_cursor=cursor)
+def find_topic(image: Image, name: str) -> TopicImage:
+    """The topic of a name, or why there is none."""
+    topic = image.topics.get(name)
+    if topic is not None:
+        return topic
+    try:
+        check_topic_name(name)
+    except InvalidTopicName as error:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+    raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
 
 
 def _alive(image: Image) -> Iterable[BrokerImage]:
@@ -306,11 +254,13 @@ def _first_alive(image: Image) -> int:
     return next((broker.node_id for broker in _alive(image)), NO_LEADER)
 
 
-def _offline(alive: frozenset[int], partition: PartitionImage) -> list[int]:
+def offline_replicas(alive: frozenset[int], partition: PartitionImage) -> list[int]:
+    """The replicas of a partition that cannot be reached."""
     return [node_id for node_id in partition.replicas if node_id not in alive]
 
 
-def _leader(alive: frozenset[int], partition: PartitionImage) -> tuple[int, ErrorCode]:
+def reachable_leader(alive: frozenset[int], partition: PartitionImage) -> tuple[int, ErrorCode]:
+    """The leader that clients are told, and the code beside it."""
     # One that cannot be reached is none: a client that was sent to it would only try, and fail, and ask again.
     if partition.leader in alive:
         return partition.leader, ErrorCode.NONE
@@ -318,7 +268,7 @@ def _leader(alive: frozenset[int], partition: PartitionImage) -> tuple[int, Erro
 
 
 def _partition(alive: frozenset[int], index: int, partition: PartitionImage) -> MetadataResponsePartition:
-    leader, code = _leader(alive, partition)
+    leader, code = reachable_leader(alive, partition)
     return MetadataResponsePartition(
         error_code=code,
         partition_index=index,
@@ -326,23 +276,5 @@ def _partition(alive: frozenset[int], index: int, partition: PartitionImage) -> 
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        offline_replicas=_offline(alive, partition),
-    )
-
-
-def _described_partition(
-    alive: frozenset[int], index: int, partition: PartitionImage
-) -> DescribeTopicPartitionsResponsePartition:
-    leader, code = _leader(alive, partition)
-    # The lists of eligible leaders are empty and never null: the Java client counts on it.
-    return DescribeTopicPartitionsResponsePartition(
-        error_code=code,
-        partition_index=index,
-        leader_id=leader,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=list(partition.replicas),
-        isr_nodes=list(partition.isr),
-        eligible_leader_replicas=[],
-        last_known_elr=[],
-        offline_replicas=_offline(alive, partition),
+        offline_replicas=offline_replicas(alive, partition),
     )

@@ -4,7 +4,6 @@ It owns the store and its upkeep. What is behind the partition port, one replica
 `Hosting`; the authority that decides about metadata comes from a `ClusterPort`.
 """
 
-import os
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,7 +18,7 @@ from minibroker.partitions.describe import Describe, Myself, api_versions
 from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.identity import new_id_bytes
 from minibroker.partitions.list_offsets import ListOffsets
-from minibroker.partitions.logs import DeleteRecords, DescribeLogDirs
+from minibroker.partitions.logs import DeleteRecords
 from minibroker.partitions.machine import Machine, limits_of
 from minibroker.partitions.produce import Produce
 from minibroker.partitions.producer_ids import InitProducerId
@@ -110,7 +109,6 @@ class Partitions:
         registry.add(ApiKey.FETCH, Fetch(store, bytes_max=config.fetch_max_bytes, clock=monotonic_ms))
         registry.add(ApiKey.LIST_OFFSETS, ListOffsets(store))
         registry.add(ApiKey.DELETE_RECORDS, DeleteRecords(store))
-        registry.add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: _disk(self._machine.path)))
         registry.add(ApiKey.API_VERSIONS, api_versions(registry))
         registry.add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, config.node_id), stand_in=True)
         registry.add(ApiKey.DESCRIBE_CONFIGS, self.configurations.describe)
@@ -128,13 +126,11 @@ class Partitions:
             authority,
             create=lambda names: self._cluster.create_on_demand(administration, names),
             is_auto_creating=lambda: config.auto_create_topics_enable,
-            partitions_max=config.max_request_partition_size_limit,
             myself=self._myself,
         )
         registry.add(ApiKey.METADATA, describe.metadata)
         registry.add(ApiKey.FIND_COORDINATOR, describe.coordinator, stand_in=True)
         registry.add(ApiKey.DESCRIBE_CLUSTER, describe.cluster)
-        registry.add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe.topic_partitions)
 
 
 def schedule_of(config: NodeConfig) -> Schedule:
@@ -148,8 +144,3 @@ def schedule_of(config: NodeConfig) -> Schedule:
         producer_expiration_ms=config.producer_id_expiration_ms,
         scrub_ms=config.scrub_interval_ms,
     )
-
-
-def _disk(path: str) -> tuple[str, int, int]:
-    usage = os.statvfs(path)
-    return os.path.abspath(path), usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize

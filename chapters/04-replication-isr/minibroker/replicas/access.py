@@ -10,6 +10,7 @@ _BETWEEN_NODES = Access(caller=Caller.NODE, ready=Ready.ALWAYS)
 REPLICA_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Access((Place.LEADER,)),
     ApiKey.DESCRIBE_PRODUCERS: Access((Place.LEADER,)),
+    ApiKey.DESCRIBE_LOG_DIRS: Access(),
 }
 """What every node with replicas answers."""
 

@@ -10,6 +10,7 @@ have written nothing. Reads go on, for as long as the node still answers.
 """
 
 import errno
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -157,3 +158,9 @@ class WatchedFiles:
         """Wait until the names in a directory have reached the disk."""
         with self.watch.over("flush", directory):
             self._files.fsync_directory(directory)
+
+
+def disk_usage(path: str) -> tuple[str, int, int]:
+    """A directory's full path, the size of its disk, and the room that is left, for DescribeLogDirs."""
+    usage = os.statvfs(path)
+    return os.path.abspath(path), usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize

@@ -18,7 +18,7 @@ from minibroker.partitions.registry import Registry
 from minibroker.partitions.server import Tracer
 from minibroker.partitions.store import Store
 from minibroker.replicas import access, life
-from minibroker.replicas.disk import WatchedFiles
+from minibroker.replicas.disk import WatchedFiles, disk_usage
 from minibroker.replicas.fetching import Fetchers, FetchSettings
 from minibroker.replicas.membership import Membership
 from minibroker.replicas.proposing import Outbox, Proposer
@@ -32,6 +32,7 @@ from minibroker.replication.keys import (
     REPLICA_FETCH_WAIT_MAX_MS,
     REPLICA_LAG_TIME_MAX_MS,
 )
+from minibroker.replication.log_dirs import DescribeLogDirs
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
 from minibroker.replication.replica import LeadershipListener, Replica, ReplicaSettings
 from minibroker.segments.checkpoint import TopicPartition
@@ -135,6 +136,7 @@ class Hosted:
         """What only a replica knows."""
         registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(store, self.replica))
         registry.add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(store))
+        registry.add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: disk_usage(self._machine.path)))
 
     # Working ----------------------------------------------------------------------------------------------------------
 

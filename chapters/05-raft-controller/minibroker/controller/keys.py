@@ -59,6 +59,9 @@ LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = broker_key(
     at_least(1),
     "How often the controller looks for partitions whose preferred leader could lead, and does not.",
 )
+MAX_REQUEST_PARTITION_SIZE_LIMIT = broker_key(
+    "max.request.partition.size.limit", INT, 2000, at_least(1), "The most partitions that one answer describes."
+)
 
 
 def process_roles(config: NodeConfig) -> frozenset[str]:

@@ -23,5 +23,6 @@ ROWS: Mapping[ApiKey, Access] = {
     ApiKey.REMOVE_RAFT_VOTER: _VOTER_CHANGE,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Access((Place.CONTROLLER,)),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Access((Place.CONTROLLER,), is_read=True),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Access(),
     ApiKey.UNREGISTER_BROKER: Access((Place.CONTROLLER,)),
 }

@@ -12,7 +12,8 @@ from typing import Any
 
 from minibroker.controller.answering import ControllerDecisions
 from minibroker.controller.deciding import Controller
-from minibroker.controller.keys import process_roles
+from minibroker.controller.describing import DescribeTopicPartitions
+from minibroker.controller.keys import MAX_REQUEST_PARTITION_SIZE_LIMIT, process_roles
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal
 from minibroker.metadata.image import Image
@@ -282,6 +283,9 @@ class QuorumMember:
         registry.add(ApiKey.ALTER_PARTITION_REASSIGNMENTS, decisions.reassign)
         registry.add(ApiKey.LIST_PARTITION_REASSIGNMENTS, decisions.list_reassignments)
         registry.add(ApiKey.UNREGISTER_BROKER, decisions.unregister)
+        partitions_max = MAX_REQUEST_PARTITION_SIZE_LIMIT.of(self._config)
+        describe = DescribeTopicPartitions(lambda: self.authority.image, partitions_max=partitions_max)
+        registry.add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe)
         QuorumHandlers(self.quorum).add_handlers(registry, store)
         VoterChanges(self.quorum).add_handlers(registry)
         registry.add(ApiKey.ENVELOPE, Envelopes(registry, {**partition_access.ROWS, **self.rows}))

@@ -1,0 +1,91 @@
+"""DescribeTopicPartitions (KIP-966): Metadata in pages, with the eligible leaders. A pure module."""
+
+from collections.abc import Callable, Sequence
+
+from minibroker.controller.tables.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from minibroker.metadata.image import Image, PartitionImage
+from minibroker.metadata.names import is_internal
+from minibroker.partitions.describe import find_topic, offline_replicas, reachable_leader
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.registry import Answer, Call
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.uuids import NO_UUID
+
+
+class DescribeTopicPartitions:
+    """The handler of DescribeTopicPartitions. `partitions_max` is the most that one page has."""
+
+    def __init__(self, image: Callable[[], Image], *, partitions_max: int = 2000) -> None:
+        self._read_image = image
+        self._partitions_max = partitions_max
+
+    @property
+    def _image(self) -> Image:
+        return self._read_image()
+
+    def __call__(self, call: Call[DescribeTopicPartitionsRequest]) -> Answer:
+        """Answer with one page."""
+        request = call.request
+        names = sorted({topic.name for topic in request.topics} or self._image.topics)
+        cursor = request.cursor
+        if cursor is not None:
+            names = [name for name in names if name >= cursor.topic_name]
+        left = min(request.response_partition_limit, self._partitions_max)
+        topics: list[DescribeTopicPartitionsResponseTopic] = []
+        for name in names:
+            first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+            if left <= 0:
+                return _page(topics, Cursor(topic_name=name, partition_index=first))
+            described = self._described(name, first, left)
+            topics.append(described)
+            left -= len(described.partitions)
+            known = self._image.topics.get(name)
+            next_index = first + len(described.partitions)
+            if known is not None and next_index < len(known.partitions):
+                return _page(topics, Cursor(topic_name=name, partition_index=next_index))
+        return _page(topics, None)
+
+    def _described(self, name: str, first: int, count_max: int) -> DescribeTopicPartitionsResponseTopic:
+        try:
+            topic = find_topic(self._image, name)
+        except Refused as refused:
+            return DescribeTopicPartitionsResponseTopic(
+                error_code=refused.code, name=name, topic_id=NO_UUID, partitions=[]
+            )
+        indexes = [index for index in sorted(topic.partitions) if index >= first][:count_max]
+        alive = frozenset(self._image.live_brokers())
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=ErrorCode.NONE,
+            name=name,
+            topic_id=topic.topic_id,
+            is_internal=is_internal(name),
+            partitions=[_described_partition(alive, index, topic.partitions[index]) for index in indexes],
+        )
+
+
+def _page(topics: Sequence[DescribeTopicPartitionsResponseTopic], cursor: Cursor | None) -> Answer:
+    return DescribeTopicPartitionsResponse(topics=list(topics), next_cursor=cursor)
+
+
+def _described_partition(
+    alive: frozenset[int], index: int, partition: PartitionImage
+) -> DescribeTopicPartitionsResponsePartition:
+    leader, code = reachable_leader(alive, partition)
+    # The lists of eligible leaders are empty and never null: the Java client counts on it.
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=code,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=offline_replicas(alive, partition),
+    )
