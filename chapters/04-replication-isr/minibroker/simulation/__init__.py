@@ -17,7 +17,7 @@ The modules, lowest first:
 - ``history`` and ``checker``: what clients saw, and whether a log could have shown them that
 - ``shrinking``: the fewest faults with which a run still fails
 - ``world``: what a chapter implements
-- ``diagram``: a run drawn as a space-time diagram
+- ``svg`` and ``diagram``: the spelling of drawings, and a run drawn as a space-time diagram
 - ``running`` and ``__main__``: many seeds on many cores, and the report
 
 All but the last two lines are pure; `random` is used, and always seeded.
