@@ -6,22 +6,24 @@ No colour is used, so `NO_COLOR` has nothing to switch off.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from minibroker.cli.tables import format_option
 
 if TYPE_CHECKING:
     from minibroker.bench.lab import Findings, Lab
 
-format_option = click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Of the output.",
-)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def directory_option(help_: str) -> Callable[[F], F]:
+    """The option that says where temporary files go."""
+    folder = click.Path(exists=True, file_okay=False, path_type=Path)
+    return click.option("--dir", "directory", type=folder, help=help_)
 
 
 class UnknownLab(click.ClickException):
@@ -58,12 +60,7 @@ def list_labs(format_: str) -> None:
     default=Path(),
     help="Folder for NAME.svg and NAME.json.",
 )
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Put temporary files there, on the disk under test.",
-)
+@directory_option("Put temporary files there, on the disk under test.")
 @format_option
 def run(name: str, out: Path, directory: Path | None, format_: str) -> None:
     """Run the lab NAME: print its table and what it means, write its figure."""
