@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from brokers import BOOTSTRAP, QUICK_UPKEEP, SERVE, Broker, StartBroker, start_broker
+from brokers import BOOTSTRAP, QUICK_UPKEEP, SERVE, Broker, ForeignBroker, StartBroker, start_broker
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The broker that tests share; each takes topics of its own."""
     if BOOTSTRAP:
-        yield Broker(BOOTSTRAP)
+        yield ForeignBroker(BOOTSTRAP)
         return
     shared = start_broker(tmp_path_factory.mktemp("shared") / "data", *QUICK_UPKEEP)
     try:

@@ -12,26 +12,22 @@ and the other nodes come through it. A node says in every request who it is, so 
 """
 
 import contextlib
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
-from brokers import READY_S_MAX, Broker, eventually
+from brokers import Broker, eventually
 from clients_stock import READ_S_MAX, admin, bounds, confluent_read
 from confluent_kafka.admin import NewTopic
 from proxy import Exchange, Proxy, Verdict
 
+from minibroker.bench.launcher import HOST, reserve_port, serve_command
+from minibroker.bench.local import LocalCluster, Processes
+from minibroker.bench.sending import StockSender
 from minibroker.replicas.peers import node_of
-from minibroker.trials.local import HOST, LocalCluster, reserve_port
-from minibroker.trials.sending import StockSender
-from minibroker.trials.watching import Watched
 
 # Long enough for a busy machine, short enough to wait for.
 LAG_MS_MAX = 1500
@@ -43,51 +39,14 @@ class Node(Broker):
     """One node, of chapter 04's kind. Its port is kept for it while it is down."""
 
     def __init__(self, number: int, data: Path, settings: Sequence[str]) -> None:
-        super().__init__("", None, data, tuple(settings))
-        self.number = number
         self._reserved = contextlib.ExitStack()
-        self.address = f"{HOST}:{reserve_port(self._reserved)}"
-        self._out = Path()
+        super().__init__(data, settings, listen=f"{HOST}:{reserve_port(self._reserved)}")
+        self.number = number
 
-    def begin(self) -> None:
-        """Starts the process, and does not wait for it."""
-        assert not (self.process and self.is_alive()), "stop it or kill it first"
-        self.data.parent.mkdir(parents=True, exist_ok=True)
-        self._out, log = (self.data.parent / f"{self.data.name}-{len(self.logs)}.{kind}" for kind in ("out", "log"))
-        with self._out.open("wb") as stdout, log.open("wb") as stderr:
-            self.process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
-        self.logs.append(log)
-
-    def _command(self) -> list[str]:
+    def command(self, listen: str) -> list[str]:
         deciders = [it.removeprefix(_VOTERS) for it in self.settings if it.startswith(_VOTERS)]
-        program = [sys.executable, "-m", "minibroker.replicas", "serve", str(self.number), str(self.data), self.address]
-        return [*program, *deciders, *self._options()]
-
-    def _options(self) -> list[str]:
-        return [it for setting in self.settings for it in ("--set", setting)]
-
-    def await_ready(self) -> None:
-        eventually(self.is_ready, f"node {self.number} is ready", seconds=READY_S_MAX)
-
-    def is_ready(self) -> bool:
-        assert self.is_alive(), f"node {self.number} died:\n{self.log()[-4000:]}"
-        return self._out.read_text().startswith("ready: ")
-
-    def await_end(self, seconds: float = READY_S_MAX) -> int:
-        """The exit code of a process that ends by itself."""
-        assert self.process is not None
-        return self.process.wait(seconds)
-
-    def restart(self) -> None:
-        self.begin()
-        self.await_ready()
-
-    def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            os.kill(self.pid, signal.SIGCONT)
+        program = [sys.executable, "-m", "minibroker.replicas", "serve", str(self.number), str(self.data), listen]
+        return [*program, *deciders, *(it for setting in self.settings for it in ("--set", setting))]
 
     def close(self) -> None:
         self.kill()
@@ -97,12 +56,11 @@ class Node(Broker):
 class QuorumNode(Node):
     """One node as people run it."""
 
-    def _command(self) -> list[str]:
-        program = [sys.executable, "-m", "minibroker.cli", "serve", "--data", str(self.data), "--listen", self.address]
-        return [*program, "--set", f"node.id={self.number}", *self._options()]
+    def command(self, listen: str) -> list[str]:
+        return serve_command(f"node.id={self.number}", *self.settings, data=self.data, listen=listen)
 
 
-class Cluster(Watched):
+class Cluster(Processes[Node]):
     """Several nodes, of which the first one decides."""
 
     kind: type[Node] = Node
@@ -145,17 +103,6 @@ class Cluster(Watched):
         if number in self.proxies:
             self.proxies.pop(number).close()
 
-    def __getitem__(self, number: int) -> Node:
-        return self.nodes[number]
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -166,16 +113,9 @@ class Cluster(Watched):
         finally:
             self.close()
 
-    def start(self) -> None:
-        """Starts all at once, which they must bear."""
-        for node in self.nodes.values():
-            node.begin()
-        for node in self.nodes.values():
-            node.await_ready()
-
     def stop(self) -> None:
         for node in reversed(self.nodes.values()):
-            if node.process is not None and node.is_alive():
+            if node.is_alive():
                 node.stop()
 
     def close(self) -> None:
@@ -189,10 +129,6 @@ class Cluster(Watched):
     def address_of(self, number: int) -> str:
         """Where clients and nodes find a node."""
         return self.proxies[number].address if self.proxies else self.nodes[number].address
-
-    @property
-    def bootstrap(self) -> str:
-        return ",".join(self.address_of(number) for number in self.nodes)
 
     # Links
 
@@ -222,12 +158,7 @@ class Cluster(Watched):
         """Whatever was done to nodes and links, it is over."""
         self.heal()
         self.on_produced = lambda _exchange: Verdict.PASS
-        for node in self.nodes.values():
-            node.resume()
-            if not node.is_alive():
-                node.begin()
-        for node in self.nodes.values():
-            node.await_ready()
+        super().repair()
 
     # What they know
 
@@ -240,13 +171,6 @@ class Cluster(Watched):
         client.create_topics([new])[topic].result(READ_S_MAX)
         eventually(lambda: all(self.state(topic, at=it) for it in self.living()), f"all know {topic}")
         return topic
-
-    def living(self) -> list[int]:
-        return [number for number, node in self.nodes.items() if node.process is not None and node.is_alive()]
-
-    def asked_at(self, number: int) -> str:
-        """Behind its proxy: a link that is cut is no reason not to hear from it."""
-        return self.nodes[number].address
 
 
 class QuorumCluster(Cluster):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from clusters import Sender
 
-from minibroker.trials.failover import CLIENT_TIMEOUT_MS, FAULTS, REPLICAS, SETTINGS, Fault, Round, measure
-from minibroker.trials.local import LocalCluster
+from minibroker.bench.failover import CLIENT_TIMEOUT_MS, FAULTS, REPLICAS, SETTINGS, Fault, Round, measure
+from minibroker.bench.local import LocalCluster
 
 
 class CheckedSender(Sender):

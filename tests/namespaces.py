@@ -113,8 +113,8 @@ class RemoteNode(QuorumNode):
         self.namespace = Namespace(number)
         self.address = f"{_address(number)}:{_PORT}"
 
-    def _command(self) -> list[str]:
-        return self.namespace.inside("setpriv", "--pdeathsig", "KILL", "--", *super()._command())
+    def command(self, listen: str) -> list[str]:
+        return self.namespace.inside("setpriv", "--pdeathsig", "KILL", "--", *super().command(listen))
 
     def close(self) -> None:
         super().close()

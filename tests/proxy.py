@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from client_peer import connections
+
 HOST = "127.0.0.1"
 LENGTH = struct.Struct(">i")
 REQUEST_START = struct.Struct(">hhi")  # API key, API version, correlation id
@@ -120,11 +122,7 @@ class Proxy:
         self.cut()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
+        for client in connections(self._listener):
             self._open(client)
 
     def _open(self, client: socket.socket) -> None:

@@ -80,12 +80,11 @@ def test_the_build_names_every_root() -> None:
     assert build["targets"]["wheel"]["packages"] == packages
 
 
-def test_mypy_checks_every_root_with_its_tests_and_benchmarks() -> None:
+def test_mypy_checks_every_root_with_its_tests_benchmarks_and_labs() -> None:
     mypy = pyproject()["tool"]["mypy"]
     assert mypy["mypy_path"][: len(NAMES)] == NAMES
-    parts = [
-        f"{name}/{part}" for name in NAMES for part in ("minibroker", "tests", "bench") if (ROOT / name / part).is_dir()
-    ]
+    folders = ("minibroker", "tests", "bench", "labs")
+    parts = [f"{name}/{part}" for name in NAMES for part in folders if (ROOT / name / part).is_dir()]
     assert sorted(mypy["files"]) == sorted([*parts, "final/pyspark_minibroker.py", "tests", "conftest.py"])
 
 
@@ -170,8 +169,9 @@ def test_a_command_to_come_names_a_chapter_that_is_not_there() -> None:
 # What is in the files
 
 
-def test_no_two_test_files_have_the_same_name() -> None:
-    counted = Counter(path.name for path in files_of_the_repository() if path.name.startswith("test_"))
+def test_no_two_tests_benchmarks_or_labs_have_the_same_file_name() -> None:
+    names = (path.name for path in files_of_the_repository() if path.suffix == ".py")
+    counted = Counter(name for name in names if name.startswith(("test_", "bench_", "lab_")))
     assert [name for name, count in counted.items() if count > 1] == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = Path("chapters/01-log/minibroker/log")
-BENCH = Path("chapters/01-log/minibroker/bench")
+BENCH = Path("final/minibroker/bench")
 CLI = Path("final/minibroker/cli")
 
 # lint-imports reads the tree that Python would import. Without `site` there are no .pth files, so the editable install
@@ -65,15 +65,22 @@ def house(tmp_path: Path) -> House:
 def test_an_untouched_copy_keeps_every_contract(house: House) -> None:
     code, output = house.lint_imports()
     assert code == 0, output
-    assert "3 kept, 0 broken" in output
+    assert "4 kept, 0 broken" in output
 
 
 def test_an_import_of_a_later_room_breaks_the_layers(house: House) -> None:
-    house.write(BENCH / "planted.py", "import minibroker.log.errors\n")
+    house.write(LOG / "planted.py", "import minibroker.segments.config\n")
     code, output = house.lint_imports()
     assert code == 1
-    assert "minibroker.bench is not allowed to import minibroker.log" in output
-    assert "minibroker.bench.planted -> minibroker.log.errors" in output
+    assert "minibroker.log is not allowed to import minibroker.segments" in output
+    assert "minibroker.log.planted -> minibroker.segments.config" in output
+
+
+def test_the_bench_imports_no_broker(house: House) -> None:
+    house.write(BENCH / "planted.py", "import minibroker.broker\n")
+    code, output = house.lint_imports()
+    assert code == 1
+    assert "minibroker.bench is not allowed to import minibroker.broker" in output
 
 
 def test_a_chapter_that_imports_final_breaks_the_layers(house: House) -> None:

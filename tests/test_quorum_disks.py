@@ -35,9 +35,9 @@ class FailingNode(QuorumNode):
         found = Path(f"{self.mark}.asked")
         return found.read_text().splitlines() if found.exists() else []
 
-    def _command(self) -> list[str]:
+    def command(self, listen: str) -> list[str]:
         program = str(Path(__file__).with_name("failing_disk.py"))
-        command = super()._command()
+        command = super().command(listen)
         return [sys.executable, program, str(self.mark), *command[command.index("serve") :]]
 
     def last_words(self) -> list[str]:

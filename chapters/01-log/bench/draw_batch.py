@@ -6,8 +6,8 @@ Run it with `python chapters/01-log/bench/draw_batch.py docs/chapters/01-log/fig
 import sys
 from pathlib import Path
 
-from minibroker.bench.svg import document, element, line, text, text_width
 from minibroker.log.annotate import FIELDS
+from minibroker.simulation.svg import document, element, line, text, text_width
 
 WIDTH, MARGIN, BYTE, BOX = 760, 24, 20.9, 40
 ROWS = (0, 7, len(FIELDS))  # the first row ends with the last offset delta

@@ -1,22 +1,19 @@
 """The log as a program: appended to, tailed, dumped, and killed in the middle of a write."""
 
-import contextlib
-import itertools
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from log_programs import DEADLINE_S, acked_until_killed, append_one, running
 
 from minibroker.log.batch import batches
 from minibroker.log.disk import OSFiles
 from minibroker.log.logfile import LogFile
 
 LOG = [sys.executable, "-m", "minibroker.log"]
-DEADLINE_S = 60
 
 
 def run(*arguments: str, stdin: str = "", code: int = 0) -> str:
@@ -177,29 +174,15 @@ def test_a_file_that_is_no_log_is_called_so(tmp_path: Path) -> None:
 # Processes ----------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*LOG, *arguments], **pipes) as process:  # type: ignore[call-overload]
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def test_a_second_writer_is_refused(path: str) -> None:
-    with running("append", path, "--batch", "1") as first:
-        assert first.stdin is not None
-        assert first.stdout is not None
-        first.stdin.write(b"a\n")
-        first.stdin.flush()
-        assert first.stdout.readline() == b"acked 0-0\n"
+    with running([*LOG, "append", path, "--batch", "1"]) as first:
+        append_one(first)
         assert "another process is appending" in run("append", path, stdin="b\n", code=1)
 
 
 def test_follow_prints_what_is_appended_later_and_ends_cleanly_at_ctrl_c(path: str) -> None:
     run("append", path, stdin="a\n")
-    with running("tail", "--follow", path) as tail:
+    with running([*LOG, "tail", "--follow", path]) as tail:
         assert tail.stdout is not None
         assert tail.stderr is not None
         assert tail.stdout.readline() == b"0\t\ta\n"
@@ -220,7 +203,7 @@ def test_follow_waits_for_the_rest_of_a_torn_tail(path: str) -> None:
     run("append", path, "--batch", "1", stdin="a\nb\n")
     whole = Path(path).read_bytes()
     os.truncate(path, len(whole) - 1)
-    with running("tail", "--follow", path) as tail:
+    with running([*LOG, "tail", "--follow", path]) as tail:
         assert tail.stdout is not None
         assert tail.stdout.readline() == b"0\t\ta\n"
         Path(path).write_bytes(whole)
@@ -248,24 +231,7 @@ def read_values(path: str) -> list[bytes]:
 
 @pytest.mark.parametrize("acks_before_the_kill", [1, 40, 333])
 def test_kill_9_of_a_writing_process_loses_nothing_that_was_acked(path: str, acks_before_the_kill: int) -> None:
-    with running("append", path, "--batch", "1") as writer:
-        assert writer.stdin is not None
-        assert writer.stdout is not None
-        # Feed it more than it will live to write, and stop feeding when the pipe breaks.
-        os.set_blocking(writer.stdin.fileno(), False)
-        lines = itertools.count()
-        pending = b""
-        acked = 0
-        while acked < acks_before_the_kill:
-            if not pending:
-                pending = b"".join(b"value-%d\n" % next(lines) for _ in range(500))
-            with contextlib.suppress(BlockingIOError):
-                pending = pending[os.write(writer.stdin.fileno(), pending) :]
-            acked += writer.stdout.readline().startswith(b"acked")
-        writer.send_signal(signal.SIGKILL)
-        acked += sum(line.startswith(b"acked") and line.endswith(b"\n") for line in writer.stdout)
-        writer.wait(DEADLINE_S)
+    acked = acked_until_killed([*LOG, "append", path, "--batch", "1"], acks_before_the_kill)
     left = read_values(path)
-    assert acked >= acks_before_the_kill
     assert len(left) >= acked
     assert left == [b"value-%d" % n for n in range(len(left))]

@@ -1,55 +1,28 @@
 """Claims about the labs of chapter 02, and about the sparse logs that they and the benchmarks look into."""
 
-import json
 import random
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from labs import lab_index, lab_retention
+from labs_run import run_lab
 
-from minibroker.bench.lab import find_labs
 from minibroker.bench.measure import Case, Results, Sample
 from minibroker.bench.measure import Result as Measured
-from minibroker.cli.lab import lab
 from minibroker.log.batch import batches
 from minibroker.log.disk import OSFiles
-from minibroker.segments import labs
 from minibroker.segments.config import LogConfig
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.segments.sparse import START_MS, SparseLog, batch_of
 
-TRAFFIC = labs.Traffic(kept_minutes=10)
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINIBROKER_QUICK", "1")
-
-
-def run(name: str, folder: Path) -> Result:
-    (folder / "scratch").mkdir()
-    return CliRunner().invoke(lab, ["run", name, "--out", str(folder / "out"), "--dir", str(folder / "scratch")])
-
-
-def plain(text: str) -> str:
-    """Without the line breaks that depend on the width."""
-    return " ".join(text.split())
+TRAFFIC = lab_retention.Traffic(kept_minutes=10)
 
 
 @pytest.mark.parametrize("name", ["index", "retention"])
-def test_a_lab_writes_its_figure_and_its_document_and_cleans_up(name: str, tmp_path: Path) -> None:
-    assert find_labs()[name].chapter == "02"
-    ended = run(name, tmp_path)
-    assert ended.exit_code == 0, ended.output
-    svg = (tmp_path / "out" / f"{name}.svg").read_text()
-    ElementTree.fromstring(svg)
-    text = (tmp_path / "out" / f"{name}.json").read_text()
-    document = json.loads(text)
-    assert document["quick"] is True
-    assert all(paragraph in plain(ended.stdout) for paragraph in map(plain, document["reading"]))
-    assert str(tmp_path) not in text
-    assert list((tmp_path / "scratch").iterdir()) == []
+def test_a_lab_writes_its_figure_and_its_document_and_cleans_up(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_lab(name, tmp_path, monkeypatch)["chapter"] == "02"
 
 
 # The lab `index`.
@@ -57,25 +30,24 @@ def test_a_lab_writes_its_figure_and_its_document_and_cleans_up(name: str, tmp_p
 
 def measured(us_by_interval: dict[int, float]) -> Results:
     cases = [
-        (Case(labs.index_case(series, interval), lambda: None, operations_count=1), us)
+        (Case(lab_index.index_case(series, interval), lambda: None, operations_count=1), us)
         for interval, us in us_by_interval.items()
-        for series in (labs.BY_OFFSET, labs.BY_TIME)
+        for series in (lab_index.BY_OFFSET, lab_index.BY_TIME)
     ]
     return {case.name: Measured(case, (Sample(us / 1e6, 0.0),)) for case, us in cases}
 
 
 def test_the_index_lab_reads_its_figures_in_plain_english() -> None:
-    densities = [labs.Density(512, 30), labs.Density(4096, 5), labs.Density(65536, 0.5)]
-    denser, sparser, knee = labs.index_reading(densities, measured({512: 15, 4096: 20, 65536: 80}))
+    densities = [lab_index.Density(512, 30), lab_index.Density(4096, 5), lab_index.Density(65536, 0.5)]
+    denser, sparser, knee = lab_index.index_reading(densities, measured({512: 15, 4096: 20, 65536: 80}))
     assert "makes the index 6.00 times as large (30.0 against 5.00 MB for a GB of log)" in denser
     assert "takes 0.750 of the time" in denser
     assert "10.0 times smaller, and a lookup takes 4.00 times as long: it walks over 128 batches" in sparser
     assert "has an entry per 4 KiB: 5.00 MB for a GB of log" in knee
 
 
-def test_a_denser_index_is_larger(tmp_path: Path) -> None:
-    assert run("index", tmp_path).exit_code == 0
-    rows = json.loads((tmp_path / "out" / "index.json").read_text())["table"]["rows"]
+def test_a_denser_index_is_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = run_lab("index", tmp_path, monkeypatch)["table"]["rows"]
     assert [row[0] for row in rows] == ["512 B", "1 KiB", "4 KiB", "16 KiB", "64 KiB"]
     sizes = [float(row[1]) for row in rows]
     assert sizes == sorted(sizes, reverse=True)
@@ -85,41 +57,43 @@ def test_a_denser_index_is_larger(tmp_path: Path) -> None:
 
 
 def test_retention_by_time_keeps_every_record_for_its_time() -> None:
-    samples = labs.play(labs.settings(TRAFFIC)[labs.TIME_ONLY], TRAFFIC)
-    assert labs.past_least(samples, TRAFFIC) >= TRAFFIC.kept_minutes
-    assert labs.disk_peak(samples) > 3 * samples[TRAFFIC.burst.start - 1].disk_bytes
+    samples = lab_retention.play(lab_retention.settings(TRAFFIC)[lab_retention.TIME_ONLY], TRAFFIC)
+    assert lab_retention.past_least(samples, TRAFFIC) >= TRAFFIC.kept_minutes
+    assert lab_retention.disk_peak(samples) > 3 * samples[TRAFFIC.burst.start - 1].disk_bytes
 
 
-@pytest.mark.parametrize("setting", [labs.SIZE_ONLY, labs.BOTH])
+@pytest.mark.parametrize("setting", [lab_retention.SIZE_ONLY, lab_retention.BOTH])
 def test_retention_by_size_bounds_the_disk_and_shortens_the_past(setting: str) -> None:
-    config = labs.settings(TRAFFIC)[setting]
-    samples = labs.play(config, TRAFFIC)
+    config = lab_retention.settings(TRAFFIC)[setting]
+    samples = lab_retention.play(config, TRAFFIC)
     # The oldest segment goes when the rest is enough; and the active one never goes.
-    assert labs.disk_peak(samples) < config.retention_bytes + 2 * config.segment_bytes
-    assert labs.past_least(samples, TRAFFIC) < TRAFFIC.kept_minutes
+    assert lab_retention.disk_peak(samples) < config.retention_bytes + 2 * config.segment_bytes
+    assert lab_retention.past_least(samples, TRAFFIC) < TRAFFIC.kept_minutes
 
 
 def test_the_stricter_of_both_settings_decides() -> None:
-    played = {name: labs.play(config, TRAFFIC) for name, config in labs.settings(TRAFFIC).items()}
+    played = {name: lab_retention.play(config, TRAFFIC) for name, config in lab_retention.settings(TRAFFIC).items()}
     for by_time, by_size, both in zip(
-        *(played[name] for name in (labs.TIME_ONLY, labs.SIZE_ONLY, labs.BOTH)), strict=True
+        *(played[name] for name in (lab_retention.TIME_ONLY, lab_retention.SIZE_ONLY, lab_retention.BOTH)), strict=True
     ):
         assert both.disk_bytes == min(by_time.disk_bytes, by_size.disk_bytes)
 
 
 def test_the_retention_lab_reads_its_figures_in_plain_english() -> None:
-    def samples(usual: int, peak: int, past: float, past_in_burst: float) -> list[labs.Sample]:
+    def samples(usual: int, peak: int, past: float, past_in_burst: float) -> list[lab_retention.Sample]:
         busy = range(TRAFFIC.burst.start, TRAFFIC.burst.stop + 7)
         return [
-            labs.Sample(n, peak * 10**6, past_in_burst) if n in busy else labs.Sample(n, usual * 10**6, past)
+            lab_retention.Sample(n, peak * 10**6, past_in_burst)
+            if n in busy
+            else lab_retention.Sample(n, usual * 10**6, past)
             for n in range(TRAFFIC.minutes)
         ]
 
-    by_time, by_size, both = labs.retention_reading(
+    by_time, by_size, both = lab_retention.retention_reading(
         {
-            labs.TIME_ONLY: samples(4, 20, 11, 10),
-            labs.SIZE_ONLY: samples(6, 7, 15, 2),
-            labs.BOTH: samples(4, 8, 11, 3),
+            lab_retention.TIME_ONLY: samples(4, 20, 11, 10),
+            lab_retention.SIZE_ONLY: samples(6, 7, 15, 2),
+            lab_retention.BOTH: samples(4, 8, 11, 3),
         },
         TRAFFIC,
     )

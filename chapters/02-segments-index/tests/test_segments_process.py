@@ -1,18 +1,13 @@
 """A partition's directory as a program: filled, searched, kept in bounds, and killed in the middle of a write."""
 
-import contextlib
-import itertools
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from log_programs import DEADLINE_S, acked_until_killed, append_one, running
 
 SEGMENTS = [sys.executable, "-m", "minibroker.segments"]
-DEADLINE_S = 60
 START_MS = 1_700_000_000_000
 SMALL = ["--set", "segment.bytes=400", "--set", "index.interval.bytes=100"]
 
@@ -174,24 +169,10 @@ def test_a_file_in_the_place_of_the_directory_is_named(orders: str) -> None:
 # Processes ----------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def appending(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*SEGMENTS, "append", *arguments], **pipes) as process:  # type: ignore[call-overload]
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 @pytest.mark.parametrize("command", ["append", "tail", "retain"])
 def test_a_data_directory_is_used_by_one_process_at_a_time(orders: str, command: str) -> None:
-    with appending(orders, "--batch", "1") as first:
-        assert first.stdin is not None
-        assert first.stdout is not None
-        first.stdin.write(b"a\n")
-        first.stdin.flush()
-        assert first.stdout.readline() == b"acked 0-0\n"
+    with running([*SEGMENTS, "append", orders, "--batch", "1"]) as first:
+        append_one(first)
         expected = f"{Path(orders).parent}: another process uses this data directory; end that one first\n"
         assert complaint(command, orders, code=1) == f"minibroker.segments: {expected}"
 
@@ -207,25 +188,8 @@ def test_a_reader_that_goes_away_is_met_with_silence_and_a_clean_shutdown(filled
 
 @pytest.mark.parametrize("acks_before_the_kill", [1, 40, 333])
 def test_kill_9_of_a_writing_process_loses_nothing_that_was_acked(orders: str, acks_before_the_kill: int) -> None:
-    with appending(orders, "--batch", "1", *SMALL) as writer:
-        assert writer.stdin is not None
-        assert writer.stdout is not None
-        # Feed it more than it will live to write, and stop feeding when the pipe breaks.
-        os.set_blocking(writer.stdin.fileno(), False)
-        lines = itertools.count()
-        pending = b""
-        acked = 0
-        while acked < acks_before_the_kill:
-            if not pending:
-                pending = b"".join(b"value-%d\n" % next(lines) for _ in range(500))
-            with contextlib.suppress(BlockingIOError):
-                pending = pending[os.write(writer.stdin.fileno(), pending) :]
-            acked += writer.stdout.readline().startswith(b"acked")
-        writer.send_signal(signal.SIGKILL)
-        acked += sum(line.startswith(b"acked") and line.endswith(b"\n") for line in writer.stdout)
-        writer.wait(DEADLINE_S)
+    acked = acked_until_killed([*SEGMENTS, "append", orders, "--batch", "1", *SMALL], acks_before_the_kill)
     assert not (Path(orders).parent / ".kafka_cleanshutdown").exists()
     left = run("tail", orders).splitlines()
-    assert acked >= acks_before_the_kill
     assert len(left) >= acked
     assert left == [f"{n}\t\tvalue-{n}" for n in range(len(left))]

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.bench import GB, MB, Bar, Benchmark, Case, Context, Fact, children, limits, scaled
+from minibroker.bench.sending import produce_all
 
 SIZES = {"1 KB": 1000, "100 B": 100}
 Settings = dict[str, str | int | float | bool]
@@ -23,7 +24,6 @@ IDEMPOTENT: Settings = {"enable.idempotence": True}
 # The group is a formality of librdkafka's. The pause that it makes once it holds enough records is a second: too long.
 READING: Settings = {"group.id": "unused", "enable.auto.commit": False, "fetch.queue.backoff.ms": 1}
 CHUNK_RECORDS = 10_000
-QUEUE_IS_FULL_S = 0.002
 TIMEOUT_S = 60
 
 
@@ -198,16 +198,7 @@ def mock_case(name: str, size: int) -> Case:
 
 
 def produce(producer: Producer, topic: str, size: int) -> None:
-    value = b"x" * size
-    for _ in range(records_of(size)):
-        while True:
-            try:
-                producer.produce(topic, value, partition=0)
-                break
-            except BufferError:
-                producer.poll(QUEUE_IS_FULL_S)
-    left = producer.flush(TIMEOUT_S)
-    assert left == 0, f"{left} records are not acknowledged after {TIMEOUT_S} s"
+    produce_all(producer, topic, b"x" * size, records_of(size))
 
 
 def consume(reader: Consumer, topic: str, records: int) -> None:

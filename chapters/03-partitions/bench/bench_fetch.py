@@ -20,6 +20,7 @@ from minibroker.bench import (
     limits,
     scaled,
 )
+from minibroker.bench.launcher import Server
 from minibroker.clients.admin import NewTopic, create_topics
 from minibroker.clients.blocking import Client
 from minibroker.log.batch import BatchBuilder
@@ -50,7 +51,7 @@ def benchmark(context: Context) -> Benchmark:
     )
 
 
-def cases_of(context: Context, broker: children.Child, exchange: Exchange, block: int) -> list[Case]:
+def cases_of(context: Context, broker: Server, exchange: Exchange, block: int) -> list[Case]:
     """A topic of batches of about `block` bytes, one to a fetch, and the same bytes in a plain file."""
     name, topic = bytes_text(block), f"blocks-of-{block}"
     batch, count = batch_of(block), scaled(full=128 * MIB, quick=4 * MIB) // block

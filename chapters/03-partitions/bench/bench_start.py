@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 
 from minibroker.bench import Bar, Benchmark, Case, Context, Fact, children, is_quick, scaled
+from minibroker.bench.launcher import Server
 from minibroker.clients.admin import NewTopic, create_topics
 from minibroker.clients.blocking import Client
 from minibroker.log.batch import BatchBuilder
@@ -66,11 +67,11 @@ def serve_case(context: Context, name: str, partitions: int) -> Case:
     data, numbers = context.directory / f"data-{partitions}", count()
     if partitions:
         fill(context, data, partitions)
-    started: list[children.Child] = []
+    started: list[Server] = []
 
     def start() -> None:
         path = data if partitions else data.with_suffix(f".{next(numbers)}")
-        started.append(children.start(context, children.serve_command(path)))
+        started.append(children.start(context, children.broker_on(path)))
 
     return Case(name, start, operations_count=1, limit=PASS, after=lambda: started.pop().stop())
 
@@ -99,9 +100,8 @@ class Many:
     def _ready_ms(self) -> float:
         times_ms = []
         for _ in range(MANY_STARTS):
-            command = children.serve_command(self._data)
             begin_s = time.perf_counter()
-            self._broker = children.start(self._context, command)
+            self._broker = children.start(self._context, children.broker_on(self._data))
             times_ms.append((time.perf_counter() - begin_s) * 1000)
             if len(times_ms) < MANY_STARTS:
                 self._broker.stop()
@@ -112,7 +112,7 @@ def fill(context: Context, data: Path, partitions: int) -> None:
     """Have a broker make so many partitions, write a batch into each, and stop."""
     per_topic = min(PARTITIONS_PER_TOPIC, partitions)
     names = [f"topic-{number}" for number in range(partitions // per_topic)]
-    broker = children.start(context, children.serve_command(data))
+    broker = children.start(context, children.broker_on(data))
     with Client(broker.address, timeout_ms=TIMEOUT_MS) as client:
         for name in names:
             create_topics(client, [NewTopic(name, per_topic)], timeout_ms=TIMEOUT_MS)

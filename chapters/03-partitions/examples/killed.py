@@ -7,13 +7,14 @@ place of the one that was killed. Afterwards every partition is read from its fi
 """
 
 import os
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
+from minibroker.bench.launcher import Server
 from minibroker.clients.admin import NewTopic, create_topics
 from minibroker.clients.batching import Delivery
 from minibroker.clients.blocking import Client
@@ -28,34 +29,14 @@ PARTITIONS = 4
 TOPIC = "orders"
 
 
-class Broker:
-    """A broker process that can be killed and started again in the same place."""
-
-    def __init__(self, data: str) -> None:
-        self._data = data
-        self.address = "127.0.0.1:0"
-        self.start()
-
-    def start(self) -> None:
-        """Start, and wait until it can be reached. The port is the same every time."""
-        command = [sys.executable, "-m", "minibroker.partitions", self._data, self.address]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert self._process.stdout is not None
-        self.address = self._process.stdout.readline().removeprefix("ready: ").strip()
-
-    def kill(self) -> None:
-        """No signal handler runs, no file is closed."""
-        self._process.kill()
-        self._process.wait()
-
-
-def kill_often(broker: Broker, is_over: threading.Event) -> None:
-    """Kill the broker and start it again, several times."""
+def kill_often(broker: Server, is_over: threading.Event) -> None:
+    """Kill the broker and start it again on the same data and port, several times."""
     try:
         for _ in range(KILLS):
             time.sleep(PAUSE_S)
+            # No signal handler runs, no file is closed.
             broker.kill()
-            broker.start()
+            broker.restart()
     finally:
         is_over.set()
 
@@ -85,7 +66,7 @@ def read_all(client: Client) -> Counter[bytes]:
     return found
 
 
-def run(broker: Broker) -> tuple[list[tuple[bytes, Delivery]], Counter[bytes]]:
+def run(broker: Server) -> tuple[list[tuple[bytes, Delivery]], Counter[bytes]]:
     """Produce while the broker is killed; return what was sent, and what is there afterwards."""
     is_over = threading.Event()
     killer = threading.Thread(target=kill_often, args=(broker, is_over))
@@ -101,8 +82,10 @@ def run(broker: Broker) -> tuple[list[tuple[bytes, Delivery]], Counter[bytes]]:
 
 def main() -> None:
     """Run it, and count."""
-    with tempfile.TemporaryDirectory() as data:
-        broker = Broker(data)
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder, "data")
+        broker = Server(lambda listen: [sys.executable, "-m", "minibroker.partitions", str(data), listen], data)
+        broker.start()
         try:
             sent, found = run(broker)
         finally:

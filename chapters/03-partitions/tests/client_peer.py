@@ -3,7 +3,7 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from minibroker.wire.apis import APIS, ApiKey
@@ -19,6 +19,16 @@ from minibroker.wire.tables.metadata import (
 
 Answer = Response | bytes | None
 """A message, bytes to be sent as they are, or nothing at all; an exception closes the connection."""
+
+
+def connections(listener: socket.socket) -> Iterator[socket.socket]:
+    """Each client that comes, until the listener is closed."""
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return
+        yield client
 
 
 class Hangup(Exception):
@@ -75,11 +85,7 @@ class Peer:
         return MetadataResponse(brokers=[node], cluster_id="c", controller_id=1, topics=[topic])
 
     def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
+        for client in connections(self._listener):
             self.accepted += 1
             self._open.append(client)
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()

@@ -45,8 +45,11 @@ from minibroker.bench import (
     limits,
     scaled,
 )
-from minibroker.bench.context import QUICK_NOTE
+from minibroker.bench.context import quick_note
+from minibroker.bench.launcher import Server
 from minibroker.bench.plot import LIMIT
+from minibroker.bench.sending import produce_all
+from minibroker.bench.watching import until
 from minibroker.log.batch import BatchBuilder
 from minibroker.wire.headers import frame_request
 from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -56,7 +59,6 @@ QUIET: Settings = {"log_level": 0}
 LEADER, FOLLOWERS = 1, (2, 3)
 ALONE, ALL = [LEADER], [LEADER, *FOLLOWERS]
 RECORD_BYTES = 1000
-QUEUE_IS_FULL_S = 0.002
 POLL_S = 0.005
 TIMEOUT_S = 60
 
@@ -69,7 +71,7 @@ class Cluster:
         self._name = name
         self._settings = [word for setting in settings for word in ("--set", setting)]
         self._numbers = count()
-        self.nodes: dict[int, children.Child] = {}
+        self.nodes: dict[int, Server] = {}
         self.start(LEADER)
         with ThreadPoolExecutor(len(FOLLOWERS)) as threads:
             list(threads.map(self.start, FOLLOWERS))
@@ -85,10 +87,10 @@ class Cluster:
 
     def start(self, node_id: int) -> None:
         """Start a node on its data directory, and any free port."""
-        words = ["serve", str(node_id), str(self.data(node_id)), "127.0.0.1:0"]
+        program = [sys.executable, "-m", "minibroker.replicas", "serve", str(node_id), str(self.data(node_id))]
         decider = [] if node_id == LEADER else [f"{LEADER}@{self.nodes[LEADER].address}"]
-        command = [sys.executable, "-m", "minibroker.replicas", *words, *decider, *self._settings]
-        self.nodes[node_id] = children.start(self._context, command)
+        options = [*decider, *self._settings]
+        self.nodes[node_id] = children.start(self._context, lambda listen: [*program, listen, *options])
 
     def data(self, node_id: int) -> Path:
         """Where a node has its logs."""
@@ -142,24 +144,11 @@ class Cluster:
         return self._producers[acks]
 
 
-def wait_until(is_done: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not is_done():
-        assert time.monotonic() < deadline_s, f"{what}: not within {TIMEOUT_S} s"
-        time.sleep(POLL_S)
+wait_until = partial(until, seconds=TIMEOUT_S, every_s=POLL_S)
 
 
 def produce(producer: Producer, topic: str, records: int) -> None:
-    value = b"x" * RECORD_BYTES
-    for _ in range(records):
-        while True:
-            try:
-                producer.produce(topic, value, partition=0)
-                break
-            except BufferError:
-                producer.poll(QUEUE_IS_FULL_S)
-    left = producer.flush(TIMEOUT_S)
-    assert left == 0, f"{left} records are not acknowledged after {TIMEOUT_S} s"
+    produce_all(producer, topic, b"x" * RECORD_BYTES, records)
 
 
 # Throughput -----------------------------------------------------------------------------------------------------------
@@ -336,7 +325,7 @@ def framed(topic: str, acks: int) -> bytes:
 
 
 def latency_cases(
-    context: Context, name: str, child: children.Child, request: bytes, latencies: dict[str, dict[str, Latencies]]
+    context: Context, name: str, child: Server, request: bytes, latencies: dict[str, dict[str, Latencies]]
 ) -> list[Case]:
     one, steady = (by_name.setdefault(name, Latencies()) for by_name in latencies.values())
     exchange, schedule = Exchange(context, child.host, child.port), Schedule(context, child, request)
@@ -359,7 +348,7 @@ class Schedule:
     A client that waited for a slow answer before it sent the next request would leave out just the bad times.
     """
 
-    def __init__(self, context: Context, child: children.Child, request: bytes) -> None:
+    def __init__(self, context: Context, child: Server, request: bytes) -> None:
         self._request = request
         self._socket = socket.create_connection((child.host, child.port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -397,7 +386,7 @@ def latency_figure(latencies: Mapping[str, Mapping[str, Latencies]]) -> BarChart
         for name, kept in by_name.items()
         for percent in PERCENTILES
     ]
-    note = QUICK_NOTE if is_quick() else ""
+    note = quick_note()
     return BarChart("Latency of one record of 1 KB", "µs, logarithmic; median of the rounds", rows, log=True, note=note)
 
 
@@ -578,7 +567,7 @@ class CatchUp:
                 Line("follower", behind),
                 Line(COPY, [Point(first_s, size / MB), Point(first_s + copied_s, 0)]),
             ],
-            note=QUICK_NOTE if is_quick() else "",
+            note=quick_note(),
         )
 
 

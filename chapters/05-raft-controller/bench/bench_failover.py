@@ -8,10 +8,8 @@ same prober while nothing happens; one that is late then, because the machine is
 from collections.abc import Callable
 from functools import cache
 
-from minibroker.bench import Benchmark, Case, Context, Fact, LineChart, Results, children, scaled
-from minibroker.bench.outages import Outages, distribution
-from minibroker.clients.blocking import Client
-from minibroker.trials.failover import (
+from minibroker.bench import Benchmark, Case, Context, Fact, LineChart, Results, scaled
+from minibroker.bench.failover import (
     LEADER_FAULTS,
     REPLICAS,
     SETTINGS,
@@ -22,7 +20,9 @@ from minibroker.trials.failover import (
     quick_settings,
     sender_at_hand,
 )
-from minibroker.trials.local import LocalCluster
+from minibroker.bench.local import LocalCluster
+from minibroker.bench.outages import Outages, distribution
+from minibroker.clients.blocking import Client
 
 IS_LONG = True
 
@@ -70,9 +70,7 @@ def facts_of(fault: Fault, number: int, found: Find) -> list[Fact]:
 
 def benchmark(context: Context) -> Benchmark:
     rounds = scaled(full=10, quick=1)
-    settings = (*SETTINGS, *quick_settings())
-    cluster = LocalCluster(context.directory, *settings, environment=children.environment(context))
-    context.cleanup.enter_context(cluster)
+    cluster = context.cleanup.enter_context(LocalCluster.within(context, *SETTINGS, *quick_settings()))
 
     @cache
     def found() -> list[list[Outages]]:

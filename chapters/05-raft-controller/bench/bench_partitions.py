@@ -9,15 +9,15 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from minibroker.bench import Benchmark, Case, Context, Fact, Line, LineChart, Point, Results, children, is_quick, scaled
-from minibroker.bench.context import QUICK_NOTE
+from minibroker.bench import Benchmark, Case, Context, Fact, Line, LineChart, Point, Results, scaled
+from minibroker.bench.context import quick_note
+from minibroker.bench.failover import REPLICAS, SETTINGS, quick_settings
+from minibroker.bench.local import LocalCluster
 from minibroker.bench.units import tick_text
+from minibroker.bench.watching import until
 from minibroker.client.errors import ClientError
 from minibroker.clients.blocking import Client
 from minibroker.clients.producer import Producer
-from minibroker.trials.failover import REPLICAS, SETTINGS, quick_settings
-from minibroker.trials.local import LocalCluster
-from minibroker.trials.watching import until
 from minibroker.wire.tables.metadata import MetadataResponsePartition as Partition
 
 IS_LONG = True
@@ -50,11 +50,9 @@ class Steps:
     """One cluster with one topic of so many partitions, taken through the steps, each timed."""
 
     def __init__(self, context: Context, partitions: int) -> None:
-        folder = context.directory / f"cluster-{partitions}"
-        folder.mkdir()
         self.partitions = partitions
-        self.cluster = LocalCluster(folder, *SETTINGS, *quick_settings(), environment=children.environment(context))
-        context.cleanup.enter_context(self.cluster)
+        cluster = LocalCluster.within(context, *SETTINGS, *quick_settings(), name=f"cluster-{partitions}")
+        self.cluster = context.cleanup.enter_context(cluster)
         self.took_s: dict[str, float] = {}
         self._timed(CREATED, self._create, is_in_sync)
         self._timed(WRITTEN, self._write, is_in_sync)
@@ -92,11 +90,11 @@ class Steps:
     def idle(self) -> Idle:
         """What the nodes use while nobody writes."""
         wait_s = scaled(full=10.0, quick=0.5)
-        pids = [node.process.pid for node in self.cluster.nodes.values() if node.process]
-        begun_s = sum(map(children.cpu_s, pids))
+        nodes = self.cluster.nodes.values()
+        begun_s = sum(node.cpu_s() for node in nodes)
         time.sleep(wait_s)
-        used_s = sum(map(children.cpu_s, pids)) - begun_s
-        return Idle(100 * used_s / wait_s / len(pids), sum(map(children.resident_mb, pids)) / len(pids))
+        used_s = sum(node.cpu_s() for node in nodes) - begun_s
+        return Idle(100 * used_s / wait_s / len(nodes), sum(node.resident_mb() for node in nodes) / len(nodes))
 
     @cached_property
     def all_s(self) -> dict[str, float]:
@@ -169,7 +167,7 @@ def benchmark(context: Context) -> Benchmark:
             log_x=True,
             log_y=True,
             x_ticks=[(it, tick_text(it)) for it in sizes],
-            note=QUICK_NOTE if is_quick() else "",
+            note=quick_note(),
         )
 
     return Benchmark(

@@ -3,8 +3,8 @@
 python chapters/05-raft-controller/examples/roles.py > roles.svg
 """
 
-from minibroker.bench.svg import document, element, line, text, text_width
 from minibroker.raft.roles import NEXT, Cause, Role
+from minibroker.simulation.svg import document, element, line, text, text_width
 
 COLUMN = 222
 LEFT = 70

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from minibroker.cli.lab import format_option
+from minibroker.cli.lab import directory_option
 from minibroker.cli.pending import BENCH_PENDING, pending_bench
+from minibroker.cli.tables import format_option
 
 FAULTS = ("killed", "paused", "stopped")
 
@@ -26,12 +27,7 @@ def bench() -> None:
 )
 @click.option("--controller", "decides", is_flag=True, help="Of the node that decides, and leads a partition, too.")
 @click.option("--set", "pairs", metavar="NAME=VALUE", multiple=True, help="A setting of every node; may be repeated.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Put the nodes' data there; it is removed at the end.",
-)
+@directory_option("Put the nodes' data there; it is removed at the end.")
 @format_option
 def failover(
     rounds: int, faults: tuple[str, ...], decides: bool, pairs: tuple[str, ...], directory: Path | None, format_: str

@@ -1,19 +1,12 @@
-"""Measures for `minibroker bench`, with the code of the labs, and prints what was found."""
+"""Owns the work of `minibroker bench`: it measures with `minibroker.bench`, and prints what was found."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from minibroker.bench import children
-from minibroker.bench.context import QUICK_NOTE, is_quick, open_context
-from minibroker.bench.outages import Outages
-from minibroker.bench.progress import ProgressLine
-from minibroker.bench.report import document_text, environment, machine_text
-from minibroker.broker.keys import declare_every_key
-from minibroker.cli.options import settings_of
-from minibroker.metadata.configs import NodeConfig
-from minibroker.trials.failover import (
+from minibroker.bench.context import open_context, quick_note
+from minibroker.bench.failover import (
     KILLED,
     PAUSED,
     SETTINGS,
@@ -22,9 +15,15 @@ from minibroker.trials.failover import (
     of_the_controller,
     quick_settings,
     sender_at_hand,
+    table,
 )
-from minibroker.trials.labs import table
-from minibroker.trials.local import LocalCluster
+from minibroker.bench.local import LocalCluster
+from minibroker.bench.outages import Outages
+from minibroker.bench.progress import ProgressLine
+from minibroker.bench.report import document_text, environment, machine_text
+from minibroker.broker.keys import declare_every_key
+from minibroker.cli.options import settings_of
+from minibroker.metadata.configs import NodeConfig
 
 FAULTS = {"killed": KILLED, "paused": PAUSED, "stopped": STOPPED}
 
@@ -39,16 +38,17 @@ def failover(
     faults = [of_the_controller(FAULTS[it]) if decides else FAULTS[it] for it in dict.fromkeys(kinds)]
     progress = ProgressLine("bench failover")
     try:
-        with open_context(directory=directory, progress=progress) as context:
-            settings = (*SETTINGS, *quick_settings(), *pairs)
-            with LocalCluster(context.directory, *settings, environment=children.environment(context)) as cluster:
-                found = measure(
-                    cluster,
-                    faults,
-                    rounds,
-                    say=lambda fault, number, _: progress(number, rounds, fault.name),
-                    make_sender=sender_at_hand(),
-                )
+        with (
+            open_context(directory=directory, progress=progress) as context,
+            LocalCluster.within(context, *SETTINGS, *quick_settings(), *pairs) as cluster,
+        ):
+            found = measure(
+                cluster,
+                faults,
+                rounds,
+                say=lambda fault, number, _: progress(number, rounds, fault.name),
+                make_sender=sender_at_hand(),
+            )
     finally:
         progress.close()
     show(found, format_)
@@ -56,7 +56,7 @@ def failover(
 
 def show(found: Sequence[Sequence[Outages]], format_: str) -> None:
     """Print what was found, for people or for programs."""
-    note = QUICK_NOTE if is_quick() else ""
+    note = quick_note()
     if format_ == "json":
         outages = [each.document() for fault in found for each in fault]
         click.echo(document_text({"note": note, "environment": environment(), "outages": outages}), nl=False)

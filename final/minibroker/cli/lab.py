@@ -1,26 +1,29 @@
 """Owns `minibroker lab`: list the labs of the course, run one, keep its figure.
 
-The mechanism is `minibroker.bench.lab`; this module only speaks with people. Figures go to files, tables to stdout,
-progress and errors to stderr. No colour is used, so `NO_COLOR` has nothing to switch off.
+The mechanism is `minibroker.bench.lab`; this module only speaks with people. Labs are scripts in a clone of the
+repository, which is found as the course finds it. Figures go to files, tables to stdout, progress and errors to stderr.
+No colour is used, so `NO_COLOR` has nothing to switch off.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from minibroker.cli.tables import format_option
 
 if TYPE_CHECKING:
     from minibroker.bench.lab import Findings, Lab
 
-format_option = click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Of the output.",
-)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def directory_option(help_: str) -> Callable[[F], F]:
+    """The option that says where temporary files go."""
+    folder = click.Path(exists=True, file_okay=False, path_type=Path)
+    return click.option("--dir", "directory", type=folder, help=help_)
 
 
 class UnknownLab(click.ClickException):
@@ -38,11 +41,9 @@ def lab() -> None:
 @format_option
 def list_labs(format_: str) -> None:
     """List the labs: name, chapter, what it shows."""
-    # The labs are slow to import, and --help needs none.
-    from minibroker.bench.lab import find_labs  # noqa: PLC0415
     from minibroker.bench.report import Table  # noqa: PLC0415
 
-    labs = list(find_labs().values())
+    labs = list(labs_at_hand().values())
     if format_ == "json":
         rows = [{"name": each.name, "chapter": each.chapter, "shows": each.shows} for each in labs]
         click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
@@ -59,18 +60,13 @@ def list_labs(format_: str) -> None:
     default=Path(),
     help="Folder for NAME.svg and NAME.json.",
 )
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Put temporary files there, on the disk under test.",
-)
+@directory_option("Put temporary files there, on the disk under test.")
 @format_option
 def run(name: str, out: Path, directory: Path | None, format_: str) -> None:
     """Run the lab NAME: print its table and what it means, write its figure."""
-    from minibroker.bench.lab import find_labs, write_findings  # noqa: PLC0415
+    from minibroker.bench.lab import write_findings  # noqa: PLC0415
 
-    labs = find_labs()
+    labs = labs_at_hand()
     if name not in labs:
         raise UnknownLab(f"there is no lab {name!r}; the labs are: {', '.join(labs)}")
     try:
@@ -80,6 +76,21 @@ def run(name: str, out: Path, directory: Path | None, format_: str) -> None:
         raise click.ClickException(f"the lab {name} failed: {error}") from error
     show(labs[name], findings, format_)
     click.echo(f"wrote {' and '.join(str(path) for path in paths)}", err=format_ == "json")
+
+
+def labs_at_hand() -> dict[str, "Lab"]:
+    """The labs of the clone around the current folder, or of the one that this program belongs to."""
+    # The labs are slow to import, and --help needs none.
+    from minibroker.bench.lab import find_labs  # noqa: PLC0415
+    from minibroker.course.errors import CourseError  # noqa: PLC0415
+    from minibroker.course.house import find_house  # noqa: PLC0415
+
+    try:
+        clone = find_house(Path.cwd()).root
+    except CourseError as error:
+        needs = "the labs need a clone of the repository: change into the clone, and run the command there"
+        raise click.ClickException(needs) from error
+    return find_labs(clone)
 
 
 def run_with_progress(chosen: "Lab", directory: Path | None) -> "Findings":

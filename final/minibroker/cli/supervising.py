@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import click
 
+from minibroker.bench.launcher import HOST, READY, reserve_port, serve_command
 from minibroker.broker.keys import declare_every_key
 from minibroker.cli.options import settings_of
 from minibroker.metadata.config_keys import BROKER_CONFIGS
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import InvalidConfig
 from minibroker.partitions.identity import META_PROPERTIES
-from minibroker.trials.local import HOST, reserve_port
 
 VOTERS = 3
 """More nodes than this only follow: a majority of many is slower, and no node more may be lost at a time than now."""
@@ -182,7 +182,7 @@ class Supervisor:
         first = self._plan.addresses[0]
         click.echo(f"data is in {self._plan.data}; stop with Ctrl-C", err=True)
         click.echo(f"try: minibroker cluster status --bootstrap-server {first}", err=True)
-        click.echo(f"ready: {','.join(self._plan.addresses)}")
+        click.echo(f"{READY}{','.join(self._plan.addresses)}")
         sys.stdout.flush()
 
 
@@ -193,7 +193,8 @@ class _Node:
         self.number = number
         self.is_ready = False
         self._was_ready = False
-        self._command = _command(plan.settings_of(number))
+        pairs = (f"{name}={value}" for name, value in plan.settings_of(number).items())
+        self._command = serve_command(*pairs, is_child=True)
         self._stopped = stopped
         self._on_ready = on_ready
         self._process: asyncio.subprocess.Process | None = None
@@ -250,7 +251,7 @@ class _Node:
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
         async for line in _lines(stream):
-            if line.startswith("ready: "):
+            if line.startswith(READY):
                 if self._was_ready:
                     self._say("is ready again")
                 self.is_ready = self._was_ready = True
@@ -286,13 +287,6 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 async def _unless(stopped: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stopped.wait(), seconds)
-
-
-def _command(settings: Mapping[str, str]) -> list[str]:
-    command = [sys.executable, "-m", "minibroker.cli", "serve", "--child"]
-    for name, value in settings.items():
-        command += ["--set", f"{name}={value}"]
-    return command
 
 
 def _ending(code: int) -> str:

@@ -17,7 +17,6 @@ The modules, lowest first:
 - ``logfile``: the log itself: append, read, flush, truncate
 - ``text``, ``annotate`` and ``dump``: a log file made readable, down to each byte
 - ``lines`` and ``program``: text as records and records as text, and what else the programs of the chapters share
-- ``labs``: the experiment of this chapter
 
 Nothing is re-exported here, so that importing one pure module never loads a module that does IO.
 """

@@ -15,7 +15,7 @@ The modules, lowest first:
 - ``keymap``, ``survivors`` and ``compaction``: the newest record of each key stays
 - ``checkpoint`` and ``directory``: what a data directory remembers between two starts
 - ``checking``, ``scrub`` and ``dump``: damage found where nobody reads, and files made readable
-- ``sparse`` and ``labs``: logs of any size in a moment, and the experiments of this chapter
+- ``sparse``: logs of any size in a moment, for benchmarks and labs
 
 Nothing is re-exported here, so that importing one pure module never loads a module that does IO.
 """

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import sys
 
+from minibroker.client.aio import AsyncClient
 from minibroker.client.errors import BrokerError, ClientError
-from minibroker.clients.blocking import Client
 from minibroker.log.errors import LogError
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import MetadataError
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
         if options.command == "serve":
             _serve(options)
         else:
-            _elect(options)
+            asyncio.run(_elect(options))
     except (BrokerFailure, ClientError, LogError, MetadataError, OSError) as error:
         sys.exit(str(error))
 
@@ -68,11 +68,11 @@ async def _run(config: NodeConfig) -> None:
     await serve(node, on_ready=lambda: print(f"ready: {node.address}", flush=True))
 
 
-def _elect(options: argparse.Namespace) -> None:
+async def _elect(options: argparse.Namespace) -> None:
     partitions = [TopicPartitions(topic=options.topic, partitions=[options.partition])]
     kind = Election.UNCLEAN if options.unclean else Election.PREFERRED
-    with Client(options.bootstrap) as client:
-        response: ElectLeadersResponse = client.send(
+    async with AsyncClient(options.bootstrap) as client:
+        response: ElectLeadersResponse = await client.send(
             ElectLeadersRequest(election_type=kind, topic_partitions=partitions, timeout_ms=10_000)
         )
     results = [it for topic in response.replica_election_results for it in topic.partition_result]

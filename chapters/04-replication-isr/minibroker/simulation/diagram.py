@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from minibroker.bench.svg import PALETTE, document, element, line, text, text_width
+from minibroker.simulation.svg import PALETTE, document, element, line, text, text_width
 from minibroker.simulation.trace import (
     BAND,
     KILLED,

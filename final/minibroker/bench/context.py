@@ -1,0 +1,90 @@
+"""Owns what a benchmark or a lab is given: a folder on the disk under test, a number of repeats, and cleaning up.
+
+`MINIBROKER_QUICK=1` asks for a quick run: sizes and repeats shrink so that tests can run every command in a second
+or two. The figures of a quick run mean nothing, and say so.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from minibroker.bench.measure import (
+    REPEATS,
+    Case,
+    Clock,
+    Progress,
+    Results,
+    measure,
+    no_progress,
+    process_clock,
+)
+
+REPEATS_QUICK = 3
+QUICK_NOTE = "quick run: sizes shrunk, figures not comparable"
+
+# A folder for large files that the operating system promises to keep on a disk; /tmp is often memory.
+DISK_FOLDER = Path("/var/tmp")
+
+Value = TypeVar("Value")
+
+
+def is_quick() -> bool:
+    """Say whether the environment asks for a quick run."""
+    return os.environ.get("MINIBROKER_QUICK", "") not in ("", "0")
+
+
+def quick_note() -> str:
+    """What a figure of a quick run says; nothing in a full one."""
+    return QUICK_NOTE if is_quick() else ""
+
+
+def scaled(full: Value, quick: Value) -> Value:
+    """Choose a size: the one that measures, or the one that only proves that the code runs."""
+    return quick if is_quick() else full
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a benchmark or a lab works with; files go to `directory`, which is removed at the end."""
+
+    directory: Path
+    repeats: int = REPEATS
+    clock: Clock = process_clock
+    progress: Progress = no_progress
+    cleanup: ExitStack = field(default_factory=ExitStack)
+
+    def on_close(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Have something called at the end, last come first served: close a file, stop a server."""
+        self.cleanup.callback(callback, *arguments)
+
+    def measure(self, cases: Sequence[Case]) -> Results:
+        """Measure cases with the clock and the repeats of this run."""
+        return measure(cases, repeats=self.repeats, clock=self.clock, progress=self.progress)
+
+
+def scratch_folder(chosen: Path | None) -> Path | None:
+    """Choose where temporary files go: as told, else as TMPDIR says, else a folder that is not memory."""
+    if chosen or os.environ.get("TMPDIR"):
+        return chosen
+    return DISK_FOLDER if os.access(DISK_FOLDER, os.W_OK) else None
+
+
+@contextmanager
+def open_context(
+    *,
+    directory: Path | None = None,
+    repeats: int | None = None,
+    clock: Clock = process_clock,
+    progress: Progress = no_progress,
+) -> Iterator[Context]:
+    """Make a context whose folder and resources are gone afterwards, also after Ctrl-C."""
+    repeats = repeats or scaled(REPEATS, REPEATS_QUICK)
+    with (
+        tempfile.TemporaryDirectory(prefix="minibroker-bench-", dir=scratch_folder(directory)) as folder,
+        ExitStack() as cleanup,
+    ):
+        yield Context(Path(folder), repeats, clock, progress, cleanup)

@@ -1,0 +1,267 @@
+"""Owns the measurement of how long writes stop when a node goes: the faults, the watchers and the rounds.
+
+Topics have three partitions, and each node leads one of each. In every round one node goes, and what counts is the
+longest time without an acknowledgement of a partition that it led. It is seen by an impatient prober, which shows how
+long the cluster needs; and by an idempotent producer of librdkafka, where that is installed, which has pauses of its
+own. Where the node decides as well, there is also the time until something is decided again. The lab `failover`, the
+benchmark of the same name and `minibroker bench failover` measure with this.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple, Self
+
+from minibroker.bench.background import Background
+from minibroker.bench.context import scaled
+from minibroker.bench.local import LocalCluster, LocalNode
+from minibroker.bench.outages import Outages, longest_gap_ms
+from minibroker.bench.report import Table
+from minibroker.bench.sending import StockSender, is_there
+from minibroker.bench.watching import until
+from minibroker.client.errors import ClientError
+from minibroker.clients.admin import NewTopic, create_topics
+from minibroker.clients.blocking import Client
+from minibroker.log.batch import BatchBuilder
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+TARGET_MS = 3000
+STOP_TARGET_MS = 500
+SETTINGS = ("default.replication.factor=3", "min.insync.replicas=2")
+"""What `minibroker up` sets for three nodes."""
+REPLICAS = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
+_SETTLED_ACKS = 20
+_PROBE_MS = 250
+_PROBE_PAUSE_S = 0.005
+# A client that waits long for a node that does not answer would wait longer than the cluster needs.
+CLIENT_TIMEOUT_MS = 1000
+_names = itertools.count(1)
+
+
+def quick_settings() -> tuple[str, ...]:
+    """In a quick run a silent node is given up sooner, so that a fault costs less time, and its figure says less."""
+    return scaled(full=(), quick=("broker.session.timeout.ms=1000", "broker.heartbeat.interval.ms=250"))
+
+
+# Faults ---------------------------------------------------------------------------------------------------------------
+
+
+class Fault(NamedTuple):
+    """What is done to a node, how it is undone, and whether that node decides."""
+
+    name: str
+    begin: Callable[[LocalNode], object]
+    end: Callable[[LocalNode], object]
+    decides: bool
+    target_ms: int = TARGET_MS
+
+
+KILLED = Fault("leader killed", LocalNode.kill, LocalNode.restart, decides=False)
+PAUSED = Fault("leader paused", LocalNode.pause, LocalNode.resume, decides=False)
+STOPPED = Fault("leader stopped", LocalNode.stop, LocalNode.restart, decides=False, target_ms=STOP_TARGET_MS)
+LEADER_FAULTS = (KILLED, PAUSED, STOPPED)
+
+
+def of_the_controller(fault: Fault) -> Fault:
+    """The same, and the node decides as well."""
+    return fault._replace(name=fault.name.replace("leader", "leader and controller"), decides=True)
+
+
+FAULTS = (*LEADER_FAULTS, *map(of_the_controller, LEADER_FAULTS))
+
+
+# The watchers ---------------------------------------------------------------------------------------------------------
+
+
+class Prober(Background):
+    """Writes one record after the other, each to the leader that any node names; it waits for no node for long."""
+
+    def __init__(self, cluster: LocalCluster, topic: str, partition: int) -> None:
+        super().__init__()
+        self.acked_s: list[float] = []
+        self._where = (topic, partition)
+        self._clients = [Client(node.address, timeout_ms=_PROBE_MS) for node in cluster.nodes.values()]
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.await_acks()
+        return self
+
+    def close(self, *, is_well: bool) -> None:  # noqa: ARG002
+        """Close the clients."""
+        for client in self._clients:
+            client.close()
+
+    def run(self) -> None:
+        """Probe: a node that could not help is not asked again before the others were."""
+        for client in itertools.cycle(self._clients):
+            while not self.is_over.wait(_PROBE_PAUSE_S) and is_acked(client, *self._where):
+                self.acked_s.append(time.monotonic())
+            if self.is_over.is_set():
+                return
+
+    def await_acks(self, count: int = _SETTLED_ACKS) -> None:
+        """Wait for so many acknowledgements more."""
+        goal = len(self.acked_s) + count
+        until(lambda: len(self.acked_s) >= goal, "probes are acknowledged", seconds=40)
+
+
+def is_acked(client: Client, topic: str, partition: int) -> bool:
+    """Write one record with acks=all, to the leader that the client's node names now."""
+    batch = BatchBuilder()
+    batch.append(timestamp=0, key=None, value=b"probe")
+    data = PartitionProduceData(index=partition, records=bytes(batch.build()))
+    request = ProduceRequest(
+        acks=-1, timeout_ms=_PROBE_MS, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+    )
+    try:
+        client.core.routes.doubt(topic)
+        leader_id = client.leader(topic, partition)
+        response = client.send(request, node_id=leader_id, timeout_ms=_PROBE_MS)
+        return bool(response.responses[0].partition_responses[0].error_code == ErrorCode.NONE)
+    except ClientError:
+        return False
+
+
+def await_ack(client: Client, topic: str, partition: int) -> None:
+    """The same until one is acknowledged: where nothing has happened to the nodes, one that is late is only late."""
+    until(lambda: is_acked(client, topic, partition), f"a record of {topic}-{partition} is acknowledged")
+
+
+def decided_again_ms(cluster: LocalCluster, left: list[int], begun_s: float) -> int:
+    """How long it takes until one of those who are left has created a topic."""
+    while True:
+        for number in left:
+            try:
+                with Client(cluster[number].address, timeout_ms=500) as client:
+                    create_topics(client, [NewTopic(f"decided-{next(_names)}", 1, 1)], timeout_ms=500)
+                return round((time.monotonic() - begun_s) * 1000)
+            except ClientError:
+                time.sleep(0.02)
+
+
+MakeSender = Callable[[LocalCluster, str], StockSender]
+"""How a stock client is made, given the topic that it writes to."""
+
+
+def stock_sender(cluster: LocalCluster, topic: str) -> StockSender:
+    """librdkafka as an impatient user sets it."""
+    return StockSender(cluster.bootstrap, topic, partitions=len(REPLICAS), timeout_ms=CLIENT_TIMEOUT_MS)
+
+
+def sender_at_hand() -> MakeSender | None:
+    """A stock client, where one is installed."""
+    return stock_sender if is_there() else None
+
+
+# Rounds ---------------------------------------------------------------------------------------------------------------
+
+
+class Round(NamedTuple):
+    """What one fault has cost, in milliseconds; -1 where no client watched."""
+
+    cluster_ms: int
+    client_ms: int = -1
+    decided_ms: int = -1
+
+    def text(self) -> str:
+        """For people."""
+        seen = {
+            "the prober": self.cluster_ms,
+            "librdkafka": self.client_ms,
+            "until something is decided": self.decided_ms,
+        }
+        return ", ".join(f"{name} {lasted_ms} ms" for name, lasted_ms in seen.items() if lasted_ms >= 0)
+
+
+class Stage:
+    """A cluster with two topics that each node leads one partition of, and a client that writes to one of them."""
+
+    def __init__(self, cluster: LocalCluster, make_sender: MakeSender | None) -> None:
+        number = next(_names)
+        self._cluster = cluster
+        self._topics = [f"probe-{number}"] + ([f"failover-{number}"] if make_sender else [])
+        for topic in self._topics:
+            cluster.create(topic, REPLICAS, min_insync_replicas=2)
+        self._settle()
+        self.sender = make_sender(cluster, self._topics[1]) if make_sender else None
+
+    def _settle(self) -> None:
+        for topic in self._topics:
+            self._cluster.lead_as_preferred(topic, REPLICAS)
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """While the client writes, if there is one; whatever it wrote is acknowledged at the end."""
+        with self.sender or nullcontext():
+            yield
+            if self.sender:
+                self.sender.finish()
+
+    def play(self, fault: Fault) -> Round:
+        """One round: the node goes, writes go on, it comes back and leads again what it led."""
+        controller = self._cluster.controller()
+        victim = controller if fault.decides else controller % len(REPLICAS) + 1
+        self._await_acks()
+        with Prober(self._cluster, self._topics[0], victim - 1) as prober:
+            begun_s = time.monotonic()
+            fault.begin(self._cluster[victim])
+            decided_ms = decided_again_ms(self._cluster, self._cluster.others(victim), begun_s) if fault.decides else -1
+            self._await_acks()
+            prober.await_acks()
+            ended_s = time.monotonic()
+            fault.end(self._cluster[victim])
+        self._settle()
+        seen = [prober.acked_s, *([self.sender.acked_s[victim - 1]] if self.sender else [])]
+        pauses_ms = [longest_gap_ms(times_s, begun_s=begun_s, ended_s=ended_s) for times_s in seen]
+        return Round(pauses_ms[0], pauses_ms[1] if self.sender else -1, decided_ms)
+
+    def _await_acks(self) -> None:
+        if self.sender:
+            self.sender.await_acks(_SETTLED_ACKS)
+
+
+Say = Callable[[Fault, int, Round], None]
+"""Told after each round: which fault, the number of the round, what it has cost."""
+
+
+def measure(
+    cluster: LocalCluster,
+    faults: Sequence[Fault],
+    rounds: int,
+    *,
+    say: Say = lambda _fault, _number, _round: None,
+    make_sender: MakeSender | None = None,
+) -> list[list[Outages]]:
+    """Let each fault happen in turn, so many times; of each, what the prober saw, and then what others did."""
+    stage = Stage(cluster, make_sender)
+    found: list[list[Round]] = [[] for _ in faults]
+    with stage.sending():
+        for number in range(1, rounds + 1):
+            for fault, costs in zip(faults, found, strict=True):
+                costs.append(stage.play(fault))
+                say(fault, number, costs[-1])
+    return [outages_of(fault, costs) for fault, costs in zip(faults, found, strict=True)]
+
+
+def outages_of(fault: Fault, costs: Sequence[Round]) -> list[Outages]:
+    """The rounds of one fault, by watcher."""
+    seen = {
+        fault.name: [it.cluster_ms for it in costs],
+        f"{fault.name}, librdkafka": [it.client_ms for it in costs],
+        f"{fault.name}, decided": [it.decided_ms for it in costs],
+    }
+    return [Outages(name, tuple(lasted_ms)) for name, lasted_ms in seen.items() if min(lasted_ms) >= 0]
+
+
+def table(found: Sequence[Sequence[Outages]]) -> Table:
+    """Set out the pauses of each fault, as the prober and as the stock client saw them."""
+    columns = ["fault, who saw it", "rounds", "p50, ms", "p99, ms", "max, ms"]
+    rows = [
+        [each.name, str(len(each.lasted_ms)), f"{each.at(50):,}", f"{each.at(99):,}", f"{max(each.lasted_ms):,}"]
+        for fault in found
+        for each in fault
+    ]
+    return Table(columns, rows)

@@ -1,0 +1,105 @@
+"""Owns what the nodes of a running cluster say of it, and the waiting until they say something else.
+
+Labs, benchmarks and tests stand outside the cluster and ask each node for itself, because in a fault the nodes do not
+agree. `local` runs such nodes.
+"""
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from minibroker.client.errors import ClientError
+from minibroker.clients.blocking import Client
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC
+from minibroker.raft.tables.describe_quorum import (
+    DescribeQuorumRequest,
+    QuorumPartition,
+    QuorumPartitionResult,
+    QuorumTopic,
+)
+from minibroker.wire.codes import ErrorCode
+
+ASK_MS_MAX = 2000
+WAIT_S_MAX = 20.0
+_LOOK_S, _ASK_S = 0.01, 0.03
+"""How often something is looked at; how often nodes are asked, which costs them something."""
+
+T = TypeVar("T")
+
+
+def until(attempt: Callable[[], T], what: str, *, seconds: float = WAIT_S_MAX, every_s: float = _LOOK_S) -> T:
+    """The first true value of an attempt, tried again until the deadline."""
+    deadline = time.monotonic() + seconds
+    while not (value := attempt()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds:g} s: {what}; last seen: {value!r}")
+        time.sleep(every_s)
+    return value
+
+
+class State(NamedTuple):
+    """What a node says of a partition."""
+
+    leader: int
+    leader_epoch: int
+    isr: frozenset[int]
+
+
+class Watched(ABC):
+    """Nodes that can be asked."""
+
+    @abstractmethod
+    def living(self) -> list[int]:
+        """The nodes whose processes run, paused or not."""
+
+    @abstractmethod
+    def asked_at(self, number: int) -> str:
+        """Where a node is asked."""
+
+    def state(self, topic: str, partition: int = 0, *, at: int) -> State | None:
+        """What one node says of a partition; nothing if it does not answer, or knows no such partition."""
+        with contextlib.suppress(ClientError), Client(self.asked_at(at), timeout_ms=ASK_MS_MAX) as client:
+            (found,) = client.metadata([topic]).topics
+            for it in found.partitions:
+                if found.error_code == ErrorCode.NONE and it.partition_index == partition:
+                    return State(it.leader_id, it.leader_epoch, frozenset(it.isr_nodes))
+        return None
+
+    def await_isr(self, topic: str, *members: int, partition: int = 0, at: Sequence[int] = ()) -> None:
+        """Wait until nodes say so: those that are named, or all that are in the set."""
+
+        def found() -> bool:
+            states = [self.state(topic, partition, at=number) for number in at or members]
+            return all(it is not None and it.isr == frozenset(members) for it in states)
+
+        until(found, f"the ISR of {topic}-{partition} is {sorted(members)}", every_s=_ASK_S)
+
+    def quorum(self, *, at: int) -> QuorumPartitionResult | None:
+        """What a node says of the quorum, or the node that it asks for that; nothing if it does not answer."""
+        topic = QuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[QuorumPartition(partition_index=0)])
+        with contextlib.suppress(ClientError), Client(self.asked_at(at), timeout_ms=ASK_MS_MAX) as client:
+            found: QuorumPartitionResult = client.send(DescribeQuorumRequest(topics=[topic])).topics[0].partitions[0]
+            return found if found.error_code == ErrorCode.NONE else None
+        return None
+
+    def controller(self, *, among: Sequence[int] = ()) -> int:
+        """The active controller, as soon as one of the nodes knows it; one of those that are named, if any are."""
+
+        def found() -> int:
+            states = [it for number in among or self.living() if (it := self.quorum(at=number)) is not None]
+            return max((it.leader_id for it in states if not among or it.leader_id in among), default=0)
+
+        return until(found, f"one of {among or self.living()} decides", every_s=_ASK_S)
+
+    def leader(self, topic: str, partition: int = 0, *, among: Sequence[int] = ()) -> int:
+        """The leader of a partition; one of those that are named, if any are, and in the eyes of one of them."""
+
+        def found() -> int:
+            states = [self.state(topic, partition, at=number) for number in among or self.living()]
+            leaders = [it.leader for it in states if it is not None and it.leader > 0]
+            return next((it for it in leaders if not among or it in among), 0)
+
+        what = f"{topic}-{partition} is led by one of {among or self.living()}"
+        return until(found, what, every_s=_ASK_S)

@@ -1,0 +1,36 @@
+"""Claims about the clusters that labs and benchmarks start, and about those that watch them."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from minibroker.bench import failover
+from minibroker.bench.launcher import HOST, reserve_port
+from minibroker.bench.local import LocalNode
+from minibroker.bench.watching import until
+from minibroker.clients.blocking import Client
+
+
+def test_a_node_that_cannot_start_says_why_and_leaves_no_process(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as reserved:
+        address = f"{HOST}:{reserve_port(reserved)}"
+        node = LocalNode(1, tmp_path / "node1", address, ("broker.session.timeout.ms=soon",), None)
+        node.begin()
+        said = r"node 1 ended before it was ready; it said:\nminibroker serve: broker.session.timeout.ms=soon is not"
+        with pytest.raises(ChildProcessError, match=said):
+            node.await_ready()
+        assert not node.is_alive()
+        node.kill()
+
+
+def test_who_waits_in_vain_is_told_for_what_and_what_was_seen_last() -> None:
+    with pytest.raises(TimeoutError, match=r"not within 0 s: it rains; last seen: \[\]"):
+        until(list, "it rains", seconds=0)
+
+
+def test_a_probe_that_is_late_while_nothing_happens_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([False, False, True])
+    monkeypatch.setattr(failover, "is_acked", lambda *_: next(answers))
+    failover.await_ack(Client("127.0.0.1:1"), "calm", 0)
+    assert list(answers) == []
