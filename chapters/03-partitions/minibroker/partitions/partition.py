@@ -39,7 +39,7 @@ ACKS_ALL = -1
 
 
 class Reader(NamedTuple):
-    """Who reads: it decides how far. A replica has a node id of 0 or more; a consumer has none."""
+    """A consumer or another replica, and how far it may read. A replica has a node id of 0 or more."""
 
     replica_id: int = -1
     replica_epoch: int = -1

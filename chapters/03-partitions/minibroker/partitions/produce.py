@@ -88,7 +88,7 @@ class _Produce:
         self._response = ProduceResponse(responses=[], throttle_time_ms=0)
 
     def answer(self) -> Answer:
-        # Append everything first; then see what is not yet as safe as was asked.
+        # Append everything. The answer waits for what is held, and for what is not yet as safe as was asked.
         for topic in self._call.request.topic_data:
             answers = []
             for data in topic.partition_data:
