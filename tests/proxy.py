@@ -13,14 +13,22 @@ import enum
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-
-from client_peer import connections
 
 HOST = "127.0.0.1"
 LENGTH = struct.Struct(">i")
 REQUEST_START = struct.Struct(">hhi")  # API key, API version, correlation id
+
+
+def connections(listener: socket.socket) -> Iterator[socket.socket]:
+    """Each client that comes, until the listener is closed."""
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return
+        yield client
 
 
 class Verdict(enum.Enum):

@@ -3,8 +3,10 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+
+from proxy import connections
 
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.headers import RequestHeader, frame_response, read_request_header
@@ -19,16 +21,6 @@ from minibroker.wire.tables.metadata import (
 
 Answer = Response | bytes | None
 """A message, bytes to be sent as they are, or nothing at all; an exception closes the connection."""
-
-
-def connections(listener: socket.socket) -> Iterator[socket.socket]:
-    """Each client that comes, until the listener is closed."""
-    while True:
-        try:
-            client, _ = listener.accept()
-        except OSError:
-            return
-        yield client
 
 
 class Hangup(Exception):
