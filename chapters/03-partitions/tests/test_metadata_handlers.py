@@ -9,8 +9,19 @@ from metadata_model import create, registered_voter, topic_id
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import Listener, Proposal, Voter
 from minibroker.metadata.commands import Command
-from minibroker.metadata.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigResource
-from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.config_keys import (
+    BROKER_CONFIGS,
+    INT,
+    TOPIC_CONFIGS,
+    ConfigKey,
+    ConfigResource,
+    ConfigSource,
+    KeyTable,
+    at_least,
+)
+from minibroker.metadata.config_resources import RESOURCES, ResourceKind
+from minibroker.metadata.configs import NodeConfig, Texts
+from minibroker.metadata.described import Described
 from minibroker.metadata.image import Image
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.configs import Configurations
@@ -381,6 +392,31 @@ def test_a_configuration_is_changed_in_every_version(version: int) -> None:
     bad = changing(2, "orders", ("flush.ms", 0, "8"), ("flush.ms", 9, "8"))
     (answer,) = broker.ask(bad, IncrementalAlterConfigsResponse, version).responses
     assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_another_kind_of_resource_brings_its_own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = KeyTable("group")
+    key = table.declare(ConfigKey("consumer.session.timeout.ms", INT, "45000", at_least(1), "How long …."))
+
+    def describe_group(image: Image, name: str, node: NodeConfig) -> list[Described]:
+        text = image.configs.get((ConfigResource.GROUP, name), {}).get(key.name, key.default)
+        return [Described(key, text, ConfigSource.GROUP_CONFIG, [], is_read_only=False)]
+
+    def check_group(image: Image, name: str, configs: Texts, node: NodeConfig) -> None:
+        for key_name, text in configs.items():
+            table.parse(key_name, text)
+
+    broker = Broker()
+    request = changing(ConfigResource.GROUP, "readers", (key.name, 0, "6000"))
+    (answer,) = broker.ask(request, IncrementalAlterConfigsResponse).responses
+    assert answer.error_message == (
+        "configurations of a resource of type 32 cannot be changed: 2 is a topic, 4 a broker"
+    )
+    monkeypatch.setitem(RESOURCES, ConfigResource.GROUP, ResourceKind(table, describe_group, check_group))
+    (answer,) = broker.ask(request, IncrementalAlterConfigsResponse).responses
+    assert answer.error_code == ErrorCode.NONE
+    (config,) = describe(broker, ConfigResource.GROUP, "readers").configs
+    assert (config.name, config.value, config.config_source) == (key.name, "6000", 8)
 
 
 def test_a_brokers_change_is_seen_by_its_topics_at_once() -> None:

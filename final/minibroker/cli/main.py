@@ -104,11 +104,9 @@ def _run() -> int:
         interrupted = isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
         return INTERRUPTED if interrupted else FAILED
     except Exception as error:
-        from minibroker.log.errors import ExpectedError  # noqa: PLC0415 (--help does without it)
-
         if isinstance(error, BrokenPipeError):
             return _reader_is_gone()
-        if not isinstance(error, ExpectedError | OSError):
+        if not _was_expected(error):
             raise
         return _complain(_path(None), str(error), FAILED)
     return result if isinstance(result, int) else DONE
@@ -118,6 +116,15 @@ def _reader_is_gone() -> int:
     # Nobody reads stdout any more, so what is left in its buffer must not be flushed into the pipe at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED
+
+
+def _was_expected(error: Exception) -> bool:
+    """Whether it is the world's failure: the operating system's, or one that a package declares."""
+    # Imported only where an error is to be shown: --help does without them.
+    from minibroker.course.errors import CourseError  # noqa: PLC0415
+    from minibroker.log.errors import ExpectedError  # noqa: PLC0415
+
+    return isinstance(error, ExpectedError | CourseError | OSError)
 
 
 def _path(ctx: click.Context | None) -> str:

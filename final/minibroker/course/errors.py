@@ -1,9 +1,11 @@
-"""What the course tool refuses. Every message is one line, with what to do next where there is something."""
+"""What the course tool refuses. Every message is one line, with what to do next where there is something.
 
-from minibroker.log.errors import ExpectedError
+These errors have a base of their own, beside `minibroker.log.errors.ExpectedError`: the tool must not import a package
+that it is about to replace with the learner's.
+"""
 
 
-class CourseError(ExpectedError):
+class CourseError(Exception):
     """The command cannot be carried out."""
 
 

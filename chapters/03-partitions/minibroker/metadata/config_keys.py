@@ -51,13 +51,14 @@ class ConfigResource(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value comes from, with its number in DescribeConfigs. A lower one wins."""
+    """Where a value comes from, with its number in DescribeConfigs. Of a resource's own sources the lower one wins."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    GROUP_CONFIG = 8
 
 
 # Reading, as Kafka reads ----------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: what holds for topics and brokers. A pure module."""
 
 from collections.abc import Callable
+from typing import Any
 
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.commands import AlterConfigs, AlteredResource, ConfigChange, ResourceChange
@@ -130,31 +131,22 @@ class Configurations:
 
 
 def _altered(resources: list[AlteredResource]) -> Response:
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=it.code,
-                error_message=it.message,
-                resource_type=it.resource_type,
-                resource_name=it.resource_name,
-            )
-            for it in resources
-        ]
-    )
+    return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(**_result(it)) for it in resources])
 
 
 def _altered_incrementally(resources: list[AlteredResource]) -> Response:
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            IncrementalAlterConfigsResourceResponse(
-                error_code=it.code,
-                error_message=it.message,
-                resource_type=it.resource_type,
-                resource_name=it.resource_name,
-            )
-            for it in resources
-        ]
-    )
+    responses = [IncrementalAlterConfigsResourceResponse(**_result(it)) for it in resources]
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+def _result(it: AlteredResource) -> dict[str, Any]:
+    """The fields that both answers have."""
+    return {
+        "error_code": it.code,
+        "error_message": it.message,
+        "resource_type": it.resource_type,
+        "resource_name": it.resource_name,
+    }
 
 
 def _entry(described: Described, *, with_synonyms: bool, with_documentation: bool) -> DescribeConfigsResourceResult:
