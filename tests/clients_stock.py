@@ -40,6 +40,9 @@ class Message(NamedTuple):
     timestamp: int | None = None
 
 
+Messages = Sequence[Message]
+
+
 class Read(NamedTuple):
     """What a consumer was given."""
 
@@ -67,14 +70,7 @@ def confluent_producer(bootstrap: str, **settings: object) -> Producer:
 
 
 def confluent_write(
-    bootstrap: str,
-    topic: str,
-    messages: Sequence[Message],
-    codec: str = "none",
-    /,
-    *,
-    partition: Any = 0,
-    **settings: Any,
+    bootstrap: str, topic: str, messages: Messages, codec: str = "none", /, *, partition: Any = 0, **settings: Any
 ) -> list[int]:
     """Sends in one go and returns the offsets that were acknowledged."""
     reports: list[tuple[Any, Any]] = []
@@ -150,30 +146,22 @@ def _confluent_record(message: Any) -> Read:
 # kafka-python
 
 
+def _python_settings(codec: str) -> dict[str, Any]:
+    """The settings of a producer of kafka-python or of aiokafka, which names them alike."""
+    return {"linger_ms": 20} | ({"compression_type": codec} if codec != "none" else {})
+
+
+def _python_arguments(message: Message) -> dict[str, Any]:
+    value, key, headers, timestamp_ms = message
+    return {"value": value, "key": key, "headers": list(headers), "timestamp_ms": timestamp_ms}
+
+
 def python_write(
-    bootstrap: str,
-    topic: str,
-    messages: Sequence[Message],
-    codec: str = "none",
-    /,
-    *,
-    partition: Any = 0,
-    **settings: Any,
+    bootstrap: str, topic: str, messages: Messages, codec: str = "none", /, *, partition: Any = 0, **settings: Any
 ) -> list[int]:
-    named = {"compression_type": codec} if codec != "none" else {}
-    producer = KafkaProducer(bootstrap_servers=bootstrap, **{"linger_ms": 20} | named | settings)
+    producer = KafkaProducer(bootstrap_servers=bootstrap, **_python_settings(codec) | settings)
     try:
-        futures = [
-            producer.send(
-                topic,
-                value=message.value,
-                key=message.key,
-                headers=list(message.headers),
-                partition=partition,
-                timestamp_ms=message.timestamp,
-            )
-            for message in messages
-        ]
+        futures = [producer.send(topic, partition=partition, **_python_arguments(message)) for message in messages]
         return [future.get(READ_S_MAX).offset for future in futures]
     finally:
         producer.close()
@@ -221,35 +209,19 @@ def forgiving_leaks() -> Iterator[None]:
 
 
 def aiokafka_write(
-    bootstrap: str,
-    topic: str,
-    messages: Sequence[Message],
-    codec: str = "none",
-    /,
-    *,
-    partition: Any = 0,
-    **settings: Any,
+    bootstrap: str, topic: str, messages: Messages, codec: str = "none", /, *, partition: Any = 0, **settings: Any
 ) -> list[int]:
-    named = {"compression_type": codec} if codec != "none" else {}
-    return asyncio.run(_aiokafka_write(bootstrap, topic, messages, partition, {"linger_ms": 20} | named | settings))
+    return asyncio.run(_aiokafka_write(bootstrap, topic, messages, partition, _python_settings(codec) | settings))
 
 
 async def _aiokafka_write(
-    bootstrap: str, topic: str, messages: Sequence[Message], partition: int, settings: dict[str, object]
+    bootstrap: str, topic: str, messages: Messages, partition: int, settings: dict[str, object]
 ) -> list[int]:
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **settings)
     await producer.start()
     try:
         futures = [
-            await producer.send(
-                topic,
-                value=message.value,
-                key=message.key,
-                headers=list(message.headers),
-                partition=partition,
-                timestamp_ms=message.timestamp,
-            )
-            for message in messages
+            await producer.send(topic, partition=partition, **_python_arguments(message)) for message in messages
         ]
         acknowledged = await asyncio.wait_for(asyncio.gather(*futures), READ_S_MAX)
         return [metadata.offset if metadata else -1 for metadata in acknowledged]  # nothing with acks=0
@@ -288,14 +260,7 @@ def kcat(*arguments: str, given: bytes = b"") -> bytes:
 
 
 def kcat_write(
-    bootstrap: str,
-    topic: str,
-    messages: Sequence[Message],
-    codec: str = "none",
-    /,
-    *,
-    partition: Any = 0,
-    **settings: Any,
+    bootstrap: str, topic: str, messages: Messages, codec: str = "none", /, *, partition: Any = 0, **settings: Any
 ) -> list[int]:
     """Keys, values without line breaks, one list of headers for all; an empty text is null."""
     (headers,) = {message.headers for message in messages}

@@ -48,6 +48,13 @@ class House:
         roots = [str(folder.parent) for folder in sorted(self.root.glob("*/**/minibroker"))]
         return self.run(sys.executable, "-S", "-c", LINT_IMPORTS, sysconfig.get_path("purelib"), *roots)
 
+    def breaks(self, *findings: str) -> None:
+        """Check that lint-imports refuses the tree, and says all of this."""
+        code, output = self.lint_imports()
+        assert code == 1
+        for finding in findings:
+            assert finding in output
+
     def run(self, *command: str) -> tuple[int, str]:
         env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MAKEFLAGS")}
         env |= {"NO_SETUP": "1", "VENV": sys.prefix, "COLUMNS": "200"}
@@ -70,48 +77,37 @@ def test_an_untouched_copy_keeps_every_contract(house: House) -> None:
 
 def test_an_import_of_a_later_room_breaks_the_layers(house: House) -> None:
     house.write(LOG / "planted.py", "import minibroker.segments.config\n")
-    code, output = house.lint_imports()
-    assert code == 1
-    assert "minibroker.log is not allowed to import minibroker.segments" in output
-    assert "minibroker.log.planted -> minibroker.segments.config" in output
+    house.breaks(
+        "minibroker.log is not allowed to import minibroker.segments",
+        "minibroker.log.planted -> minibroker.segments.config",
+    )
 
 
 def test_the_bench_imports_no_broker(house: House) -> None:
     house.write(BENCH / "planted.py", "import minibroker.broker\n")
-    code, output = house.lint_imports()
-    assert code == 1
-    assert "minibroker.bench is not allowed to import minibroker.broker" in output
+    house.breaks("minibroker.bench is not allowed to import minibroker.broker")
 
 
 def test_a_chapter_that_imports_final_breaks_the_layers(house: House) -> None:
     house.append(LOG / "errors.py", "\nimport minibroker.cli.main\n")
-    code, output = house.lint_imports()
-    assert code == 1
-    assert "minibroker.log is not allowed to import minibroker.cli" in output
+    house.breaks("minibroker.log is not allowed to import minibroker.cli")
 
 
 @pytest.mark.parametrize("module", ["os", "time", "random", "socket", "asyncio", "threading", "selectors"])
 def test_io_in_a_core_is_forbidden(house: House, module: str) -> None:
     house.append(LOG / "varint.py", f"\nimport {module}\n")
-    code, output = house.lint_imports()
-    assert code == 1
-    assert f"minibroker.log.varint is not allowed to import {module}" in output
+    house.breaks(f"minibroker.log.varint is not allowed to import {module}")
 
 
 def test_io_in_a_core_is_forbidden_through_another_module_too(house: House) -> None:
     house.write(LOG / "planted.py", "from time import monotonic\n")
     house.append(LOG / "varint.py", "\nfrom minibroker.log import planted\n")
-    code, output = house.lint_imports()
-    assert code == 1
-    assert "minibroker.log.varint is not allowed to import time" in output
-    assert "minibroker.log.planted -> time" in output
+    house.breaks("minibroker.log.varint is not allowed to import time", "minibroker.log.planted -> time")
 
 
 def test_io_in_the_init_of_a_room_with_cores_is_forbidden(house: House) -> None:
     house.append(LOG / "__init__.py", "\nimport os\n")
-    code, output = house.lint_imports()
-    assert code == 1
-    assert "minibroker.log is not allowed to import os" in output
+    house.breaks("minibroker.log is not allowed to import os")
 
 
 def test_an_import_for_type_checking_only_is_allowed_in_a_core(house: House) -> None:
@@ -123,10 +119,7 @@ def test_an_import_for_type_checking_only_is_allowed_in_a_core(house: House) -> 
 @pytest.mark.parametrize("root", ["chapters/01-log", "final"])
 def test_a_room_that_no_layer_lists_is_refused(house: House, root: str) -> None:
     house.write(Path(root, "minibroker/attic/__init__.py"), '"""An unlisted room."""\n')
-    code, output = house.lint_imports()
-    assert code == 1
-    assert "minibroker.attic" in output
-    assert "not listed as layers" in output
+    house.breaks("minibroker.attic", "not listed as layers")
 
 
 def test_mypy_finds_a_type_error_in_the_second_root(house: House) -> None:

@@ -1,11 +1,10 @@
 """Restart and kill -9 under load: what was acknowledged is there, at its offset, and clients go on by themselves."""
 
 import contextlib
-import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +31,7 @@ pytest_plugins = ["clients_fixtures"]
 
 PARTITIONS = 3
 STEP = 1500
+IDEMPOTENT: dict[str, object] = {"enable.idempotence": True}
 UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, OUT_OF_ORDER_SEQUENCE = 3, 6, 45
 
 
@@ -116,52 +116,42 @@ def check(broker: Broker, topic: str, load: Load, *, is_idempotent: bool = True)
 # Restart
 
 
+def load_through(broker: Broker, topic: str, end: Callable[[], None], steps: Iterable[int], **settings: object) -> Load:
+    """Produce all the time while the broker ends and starts again after each of these numbers of acknowledgements."""
+    with load(broker, topic, **settings) as running:
+        for step in steps:
+            running.reach(step)
+            end()
+            broker.restart()
+        running.reach(STEP)
+    return running
+
+
 def test_a_restart_under_load_loses_nothing_and_producers_go_on(start: StartBroker) -> None:
     broker = start()
     topic = create_topic(broker.address, unique("restart"), PARTITIONS)
-    with load(broker, topic, **{"enable.idempotence": True}) as running:
-        for _ in range(2):
-            running.reach(STEP)
-            broker.stop()
-            broker.restart()
-        running.reach(STEP)
-    check(broker, topic, running)
+    check(broker, topic, load_through(broker, topic, broker.stop, [STEP] * 2, **IDEMPOTENT))
 
 
 @pytest.mark.parametrize("flush", ["flush before ack", "page cache"])
 def test_kill_9_under_load_loses_nothing_that_was_acknowledged(start: StartBroker, flush: str) -> None:
     broker = start(*(["log.flush.interval.messages=1"] if flush == "flush before ack" else []))
     topic = create_topic(broker.address, unique("kill"), PARTITIONS)
-    with load(broker, topic, **{"enable.idempotence": True}) as running:
-        for _ in range(3):
-            running.reach(STEP)
-            broker.kill()
-            broker.restart()
-        running.reach(STEP)
-    check(broker, topic, running)
+    check(broker, topic, load_through(broker, topic, broker.kill, [STEP] * 3, **IDEMPOTENT))
 
 
 def test_kill_9_with_the_topics_own_flush_before_ack(start: StartBroker) -> None:
     broker = start()
     topic = create_topic(broker.address, unique("kill"), PARTITIONS, flush_messages=1, segment_bytes=1 << 20)
-    settings = {"enable.idempotence": True, "compression.type": "lz4"}
-    with load(broker, topic, **settings) as running:
-        running.reach(STEP)
-        broker.kill()
-        broker.restart()
-        running.reach(STEP)
-    check(broker, topic, running)
+    settings = IDEMPOTENT | {"compression.type": "lz4"}
+    check(broker, topic, load_through(broker, topic, broker.kill, [STEP], **settings))
 
 
 def test_kill_9_with_acks_1_and_no_idempotence_loses_nothing_that_was_acknowledged(start: StartBroker) -> None:
     broker = start()
     topic = create_topic(broker.address, unique("kill"), PARTITIONS)
-    with load(broker, topic, acks=1, **{"enable.idempotence": False}) as running:
-        running.reach(STEP)
-        broker.kill()
-        broker.restart()
-        running.reach(STEP)
-    check(broker, topic, running, is_idempotent=False)
+    settings = {"acks": 1, "enable.idempotence": False}
+    check(broker, topic, load_through(broker, topic, broker.kill, [STEP], **settings), is_idempotent=False)
 
 
 def test_consumers_and_other_producers_go_on_after_kill_9(start: StartBroker) -> None:
@@ -357,10 +347,5 @@ def test_every_kill_at_a_random_moment_leaves_a_log_that_opens(start: StartBroke
     """Kills in quick succession, without waiting for quiet."""
     broker = start()
     topic = create_topic(broker.address, unique("moments"), PARTITIONS, segment_bytes=1 << 20)
-    with load(broker, topic, **{"enable.idempotence": True, "linger.ms": 0}) as running:
-        for step in itertools.islice(itertools.cycle((50, 300, 700)), 4):
-            running.reach(step)
-            broker.kill()
-            broker.restart()
-        running.reach(STEP)
-    check(broker, topic, running)
+    settings = IDEMPOTENT | {"linger.ms": 0}
+    check(broker, topic, load_through(broker, topic, broker.kill, [50, 300, 700, 50], **settings))

@@ -37,6 +37,14 @@ def written(count: int, config: LogConfig = SMALL) -> MemoryFiles:
     return files
 
 
+def filled(data: DataDirectory, count: int, config: LogConfig = SMALL) -> SegmentedLog:
+    """The log of the partition, open, with so many batches, valued b"0", b"1", …"""
+    log = data.open_log(PARTITION, config)
+    for n in range(count):
+        log.append(values_batch(b"%d" % n))
+    return log
+
+
 def values(log: SegmentedLog) -> list[bytes]:
     return [record.value or b"" for record in read_on(log, log.log_start_offset)]
 
@@ -161,14 +169,19 @@ def test_a_segment_below_the_recovery_point_is_not_even_looked_at() -> None:
     assert log.log_end_offset == 30
 
 
+def copy_batch(log: SegmentedLog, value: bytes, base_offset: int) -> None:
+    """Append a batch as a follower does: at the offset that the leader gave it."""
+    batch = values_batch(value)
+    stamp(batch, base_offset=base_offset, leader_epoch=0)
+    log.append_as_follower(memoryview(batch))
+
+
 def follower_with_gaps(gaps: list[int], config: LogConfig = SMALL) -> MemoryFiles:
     """The log of a follower whose leader is compacted: so many offsets are missing before each batch."""
     files = MemoryFiles()
     log = SegmentedLog.open(files, DIRECTORY, config)
     for n, gap in enumerate(gaps):
-        batch = values_batch(b"%d" % n)
-        stamp(batch, base_offset=log.log_end_offset + gap, leader_epoch=0)
-        log.append_as_follower(memoryview(batch))
+        copy_batch(log, b"%d" % n, log.log_end_offset + gap)
     return files
 
 
@@ -238,9 +251,7 @@ def test_an_empty_last_segment_does_not_forget_the_epoch(is_clean: bool) -> None
 def test_a_log_that_lost_all_behind_its_start_begins_anew_there() -> None:
     files = MemoryFiles()
     data = DataDirectory(files, "data")
-    log = data.open_log(PARTITION, SMALL)
-    for n in range(20):
-        log.append(values_batch(b"%d" % n))
+    log = filled(data, 20)
     log.delete_before(20)
     files.fsync_directory(DIRECTORY)
     files.crash()
@@ -252,9 +263,7 @@ def test_a_log_that_lost_all_behind_its_start_begins_anew_there() -> None:
 def test_a_segment_that_is_missing_after_a_clean_shutdown_is_missed() -> None:
     files = MemoryFiles()
     data = DataDirectory(files, "data")
-    log = data.open_log(PARTITION, SMALL)
-    for n in range(20):
-        log.append(values_batch(b"%d" % n))
+    filled(data, 20)
     data.close()
     files.unlink(f"{DIRECTORY}/{log_names(files)[-1]}")
     with pytest.raises(CorruptBatch, match="records up to 20 were flushed"):
@@ -486,9 +495,7 @@ def test_a_clean_shutdown_is_remembered_once() -> None:
     files = MemoryFiles()
     data = DataDirectory(files, "data")
     assert not data.is_clean
-    log = data.open_log(PARTITION, SMALL)
-    for n in range(20):
-        log.append(values_batch(b"%d" % n))
+    filled(data, 20)
     data.close()
     files.crash()
     again = DataDirectory(files, "data")
@@ -523,9 +530,7 @@ def test_rolling_advances_the_recovery_point_checkpoint() -> None:
 
 def test_truncating_below_the_recovery_point_takes_the_checkpoint_back_first() -> None:
     files = MemoryFiles()
-    log = DataDirectory(files, "data").open_log(PARTITION, SMALL)
-    for n in range(20):
-        log.append(values_batch(b"%d" % n))
+    log = filled(DataDirectory(files, "data"), 20)
     log.flush()
     log.truncate(3)
     assert checkpoint.read(files, f"data/{RECOVERY_POINTS}") == {PARTITION: 3}
@@ -538,9 +543,7 @@ def test_truncating_below_the_recovery_point_takes_the_checkpoint_back_first() -
 def test_a_full_disk_does_not_keep_retention_from_making_room() -> None:
     files = MemoryFiles()
     config = LogConfig(segment_bytes=400, retention_ms=0)
-    log = DataDirectory(files, "data").open_log(PARTITION, config)
-    for n in range(20):
-        log.append(values_batch(b"%d" % n))
+    log = filled(DataDirectory(files, "data"), 20, config)
     files.room_bytes = 0
     full = DataDirectory(files, "data")
     log = full.open_log(PARTITION, config)
@@ -554,9 +557,7 @@ def test_a_full_disk_does_not_keep_retention_from_making_room() -> None:
 def test_the_log_start_survives_a_restart() -> None:
     files = MemoryFiles()
     data = DataDirectory(files, "data")
-    log = data.open_log(PARTITION, SMALL)
-    for n in range(20):
-        log.append(values_batch(b"%d" % n))
+    log = filled(data, 20)
     log.delete_before(7)
     log.flush()
     files.crash()
@@ -642,9 +643,7 @@ def test_a_deleted_partition_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_partition_of_the_same_name_inherits_nothing() -> None:
     files = MemoryFiles()
     data = DataDirectory(files, "data")
-    log = data.open_log(PARTITION, SMALL)
-    for n in range(20):
-        log.append(values_batch(b"%d" % n))
+    log = filled(data, 20)
     log.delete_before(7)
     data.delete_log(PARTITION)
     log = data.open_log(PARTITION, SMALL)
@@ -660,9 +659,7 @@ def test_a_partition_of_the_same_name_inherits_nothing_after_two_deaths_either()
     """Killed after the deletion, before a checkpoint knew; and again, when the new one had begun."""
     files = MemoryFiles()
     data = DataDirectory(files, "data")
-    log = data.open_log(PARTITION, SMALL)
-    for n in range(20):
-        log.append(values_batch(b"%d" % n))
+    log = filled(data, 20)
     log.flush()
     data.write(RECOVERY_POINTS)
     data.delete_log(PARTITION)
@@ -699,9 +696,7 @@ def test_a_crash_while_a_partition_is_deleted_leaves_all_of_it_or_nothing() -> N
     for calls in range(20):
         files = DyingFiles()
         data = DataDirectory(files, "data")
-        log = data.open_log(PARTITION, SMALL)
-        for n in range(12):
-            log.append(values_batch(b"%d" % n))
+        log = filled(data, 12)
         log.flush()
         files.calls_left = calls
         try:
@@ -877,9 +872,7 @@ def test_cutting_where_offsets_are_missing_moves_the_recovery_point_with_the_end
     data = DataDirectory(files, "data")
     log = data.open_log(PARTITION, LogConfig())
     for base_offset in (0, 1, 20, 21):
-        batch = values_batch(b"x")
-        stamp(batch, base_offset=base_offset, leader_epoch=0)
-        log.append_as_follower(memoryview(batch))
+        copy_batch(log, b"x", base_offset)
     log.flush()
     log.truncate(10)
     assert log.log_end_offset == log.flushed_offset == 2
@@ -890,9 +883,7 @@ def test_cutting_where_offsets_are_missing_moves_the_recovery_point_with_the_end
 def test_a_log_cut_where_offsets_are_missing_does_not_end_before_its_start() -> None:
     log = SegmentedLog.open(MemoryFiles(), DIRECTORY, LogConfig())
     for base_offset in (0, 1, 20, 21):
-        batch = values_batch(b"x")
-        stamp(batch, base_offset=base_offset, leader_epoch=0)
-        log.append_as_follower(memoryview(batch))
+        copy_batch(log, b"x", base_offset)
     log.delete_before(7)
     log.truncate(10)
     assert (log.log_start_offset, log.log_end_offset) == (7, 7)

@@ -51,6 +51,15 @@ class Decision(Generic[R]):
     result: R
 
 
+@dataclass(frozen=True)
+class Outcome(Generic[K]):
+    """What came of one part of a command: of the topic or partition of this name."""
+
+    name: K
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
 class Command(ABC, Generic[R]):
     """A wish to change metadata."""
 

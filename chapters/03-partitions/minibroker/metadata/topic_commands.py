@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.configs import NodeConfig, check_topic_configs
-from minibroker.metadata.decision import Command, Records, duplicates
+from minibroker.metadata.decision import Command, Outcome, Records, duplicates
 from minibroker.metadata.errors import InvalidConfig, InvalidTopicName, Refused
 from minibroker.metadata.image import Image, TopicImage
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC, can_collide, check_topic_name, collision_key
@@ -37,12 +37,9 @@ class NewTopic:
 
 
 @dataclass(frozen=True)
-class CreatedTopic:
+class CreatedTopic(Outcome[str]):
     """What came of a topic that was to be created."""
 
-    name: str
-    code: ErrorCode = ErrorCode.NONE
-    message: str | None = None
     topic_id: bytes = NO_UUID
     partition_count: int = -1
     replication_factor: int = -1
@@ -274,13 +271,8 @@ class MorePartitions:
     assignments: Sequence[Sequence[int]] | None = None
 
 
-@dataclass(frozen=True)
-class GrownTopic:
+class GrownTopic(Outcome[str]):
     """What came of a topic that was to grow."""
-
-    name: str
-    code: ErrorCode = ErrorCode.NONE
-    message: str | None = None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from enum import IntEnum
 
 from minibroker.metadata.broker_commands import BrokerDescription, Registration, register
 from minibroker.metadata.configs import NodeConfig, TopicConfig
-from minibroker.metadata.decision import Command, Records
+from minibroker.metadata.decision import Command, Outcome, Records
 from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from minibroker.metadata.records import PartitionChangeRecord
@@ -190,12 +190,9 @@ class Election(IntEnum):
 
 
 @dataclass(frozen=True)
-class Elected:
+class Elected(Outcome[TopicPartition]):
     """What came of an election."""
 
-    name: TopicPartition
-    code: ErrorCode = ErrorCode.NONE
-    message: str | None = None
     leader: int = NO_LEADER
 
 

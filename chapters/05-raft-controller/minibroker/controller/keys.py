@@ -13,7 +13,7 @@ from minibroker.metadata.config_keys import (
 )
 from minibroker.metadata.configs import BROKER_RULES, NodeConfig
 from minibroker.metadata.errors import InvalidConfig
-from minibroker.raft.keys import SOONER
+from minibroker.raft.keys import timeout_key
 from minibroker.replication.keys import quorum_voters
 
 _ROLES = Check(
@@ -29,13 +29,8 @@ PROCESS_ROLES: ConfigKey[tuple[str, ...] | None] = broker_key(
     "What this node does: a broker has partitions, a controller votes on metadata. If not set, it is a broker, and "
     "a controller too if it is among the voters.",
 )
-BROKER_SESSION_TIMEOUT_MS = broker_key(
-    "broker.session.timeout.ms",
-    INT,
-    2000,
-    at_least(1),
-    "How long a silent broker is believed to be alive.",
-    departure=Departure("9000", SOONER),
+BROKER_SESSION_TIMEOUT_MS = timeout_key(
+    "broker.session.timeout.ms", 2000, 9000, "How long a silent broker is believed to be alive."
 )
 BROKER_HEARTBEAT_INTERVAL_MS = broker_key(
     "broker.heartbeat.interval.ms",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from minibroker.metadata.configs import NodeConfig
-from minibroker.metadata.decision import Command, Records, duplicates
+from minibroker.metadata.decision import Command, Outcome, Records, duplicates
 from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from minibroker.metadata.placement import check_assignment
@@ -41,12 +41,8 @@ class Move(NamedTuple):
     replicas: Sequence[int] | None
 
 
-class Moved(NamedTuple):
+class Moved(Outcome[TopicPartition]):
     """What came of it: whether it has begun."""
-
-    name: TopicPartition
-    code: ErrorCode = ErrorCode.NONE
-    message: str | None = None
 
 
 @dataclass(frozen=True)
