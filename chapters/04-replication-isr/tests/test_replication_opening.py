@@ -5,10 +5,18 @@ from random import Random
 import pytest
 from replication_nodes import NAME, ReplicaNode, batch_of, contents
 
+from minibroker.log.batch import BatchHeader
+from minibroker.log.compression import Bytes
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
-from minibroker.partitions.partition import ACKS_ALL
-from minibroker.replication.opening import HIGH_WATERMARKS
+from minibroker.partitions.admission import Incoming
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.partition import ACKS_ALL, Aborted
+from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
+from minibroker.replication.replica import ReplicaSettings
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.segments.companions import Companion
+from minibroker.wire.codes import ErrorCode
 
 ALONE = PartitionImage((1,), (1,), 1, 4, 0)
 
@@ -79,3 +87,47 @@ def test_after_a_power_cut_epochs_and_watermark_fit_what_is_left_of_the_log(seed
     assert replica.log.log_start_offset <= replica.high_watermark <= replica.log.log_end_offset
     assert [epoch for _offset, epoch, _value in contents(replica)] == [4] * replica.log.log_end_offset
     assert replica.epochs.entries == ([(4, 0)] if replica.log.log_end_offset else [])
+
+
+def test_a_partition_may_have_rules_of_its_own_and_what_knows_its_transactions() -> None:
+    """It hears of every batch as a companion of the log, and the partition asks it how far committed records go."""
+
+    class Undecided(Companion):
+        """Takes every batch for the beginning of a transaction that is not decided."""
+
+        first_offset = -1
+
+        def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
+            return log_end_offset
+
+        def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:
+            self.first_offset = header.base_offset if self.first_offset < 0 else self.first_offset
+
+        def last_stable_offset(self, high_watermark: int) -> int:
+            return high_watermark if self.first_offset < 0 else min(high_watermark, self.first_offset)
+
+        def aborted(self, offset: int, upto_offset: int) -> list[Aborted]:
+            return []
+
+    def one_record(it: Incoming) -> None:
+        if it.header.record_count > 1:
+            raise Refused(ErrorCode.INVALID_RECORD, "one record at a time")
+
+    node, known = ReplicaNode(1, TopicConfig({})), Undecided()
+    partition, replica = open_replica(
+        node.data,
+        node.files,
+        TopicPartition("other", 0),
+        TopicConfig({}),
+        node_id=1,
+        outbox=[],
+        wake=lambda _key: None,
+        settings=ReplicaSettings(),
+        rules_for=lambda name: lambda _config, _producers: [one_record] if name.topic == "other" else [],
+        open_transactions=lambda _files, _directory: (known, known),
+    )
+    replica.on_partition(ALONE, {}, 0)
+    partition.append(memoryview(batch_of(b"a")), acks=ACKS_ALL, now_ms=0)
+    assert (partition.last_stable_offset, partition.high_watermark) == (0, 1)
+    with pytest.raises(Refused, match="one record at a time"):
+        partition.append(memoryview(batch_of(b"b", b"c")), acks=ACKS_ALL, now_ms=0)

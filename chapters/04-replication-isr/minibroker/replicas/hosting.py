@@ -33,7 +33,7 @@ from minibroker.replication.keys import (
     REPLICA_LAG_TIME_MAX_MS,
 )
 from minibroker.replication.log_dirs import DescribeLogDirs
-from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
+from minibroker.replication.opening import HIGH_WATERMARKS, OpenTransactions, RulesFor, open_replica, usual_rules
 from minibroker.replication.replica import LeadershipListener, Replica, ReplicaSettings
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
@@ -48,9 +48,22 @@ class Hosted:
 
     rows = access.REPLICA_ROWS
 
-    def __init__(self, machine: Machine, cluster: Membership, *, listeners: Sequence[LeadershipListener] = ()) -> None:
-        """`listeners` are parts of the node that live where a partition is led."""
+    def __init__(
+        self,
+        machine: Machine,
+        cluster: Membership,
+        *,
+        listeners: Sequence[LeadershipListener] = (),
+        rules_for: RulesFor = usual_rules,
+        open_transactions: OpenTransactions | None = None,
+    ) -> None:
+        """`listeners` are parts of the node that live where a partition is led.
+
+        `rules_for` says what a batch must be, and `open_transactions` makes what knows the transactions of a log.
+        """
         self._listeners = listeners
+        self._rules_for = rules_for
+        self._open_transactions = open_transactions
         self._machine = machine
         self._cluster = cluster
         self._settings = ReplicaSettings(lag_ms_max=REPLICA_LAG_TIME_MAX_MS.of(machine.config))
@@ -98,6 +111,8 @@ class Hosted:
             wake=machine.waiting.wake,
             settings=self._settings,
             listeners=self._listeners,
+            rules_for=self._rules_for,
+            open_transactions=self._open_transactions,
         )
         return partition
 

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from minibroker.log.interfaces import Files
 from minibroker.metadata.configs import TopicConfig
-from minibroker.partitions.partition import LocalPartition
+from minibroker.partitions.admission import Rules, rules_of
+from minibroker.partitions.partition import LocalPartition, Transactions
 from minibroker.partitions.producers import ProducerStates
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.replica import AlterIsr, LeadershipListener, Replica, ReplicaSettings
@@ -22,6 +23,17 @@ from minibroker.segments.config import LogConfig
 from minibroker.segments.segmented import SegmentedLog
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+
+OpenTransactions = Callable[[Files, str], tuple[Companion, Transactions]]
+"""Makes what knows the transactions of a log, given its directory: a companion, and what the partition asks."""
+
+RulesFor = Callable[[TopicPartition], Rules]
+"""Chooses the admission rules of a partition."""
+
+
+def usual_rules(_name: TopicPartition) -> Rules:
+    """Every partition has chapter 03's rules."""
+    return rules_of
 
 
 class Data(Protocol):
@@ -50,11 +62,18 @@ def open_replica(
     wake: Callable[[Hashable], None],
     settings: ReplicaSettings,
     listeners: Sequence[LeadershipListener] = (),
+    rules_for: RulesFor = usual_rules,
+    open_transactions: OpenTransactions | None = None,
 ) -> tuple[LocalPartition, Replica]:
     """Open a partition's log and all that goes along with it: what handlers use, and what a driver tells the news."""
     directory = data.directory_of(name)
     epochs, producers = EpochCache(files, directory), ProducerStates(files, directory)
-    log = data.open_log(name, config.log_config(), companions=[producers, epochs])
+    companions: list[Companion] = [producers, epochs]
+    transactions: Transactions | None = None
+    if open_transactions is not None:
+        companion, transactions = open_transactions(files, directory)
+        companions.append(companion)
+    log = data.open_log(name, config.log_config(), companions=companions)
     replica = Replica(
         name,
         node_id,
@@ -66,4 +85,6 @@ def open_replica(
         settings=settings,
         listeners=listeners,
     )
-    return LocalPartition(name, log, producers, config, replica), replica
+    return LocalPartition(
+        name, log, producers, config, replica, rules=rules_for(name), transactions=transactions
+    ), replica
