@@ -54,7 +54,7 @@ def open_replica(
     """Open a partition's log and all that goes along with it: what handlers use, and what a driver tells the news."""
     directory = data.directory_of(name)
     epochs, producers = EpochCache(files, directory), ProducerStates(files, directory)
-    log = data.open_log(name, config.log_config(), companions=[producers, epochs])
+    log = data.open_log(name, config.log_config, companions=[producers, epochs])
     replica = Replica(
         name,
         node_id,
