@@ -18,23 +18,23 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from proxy import Exchange, Proxy, Verdict
 
 from minibroker.client.aio import AsyncClient
-from minibroker.client.errors import BrokerError, BrokerErrors, BrokerUnavailable, ClientClosed, ConnectionLost
-from minibroker.client.retries import RetryPolicy
+from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientClosed, ConnectionLost
 from minibroker.clients import admin
 from minibroker.clients.admin import ConfigOperation, ConfigSource, NewTopic, ResourceType
 from minibroker.clients.batching import Delivery
 from minibroker.clients.blocking import CONTROLLER, Client
 from minibroker.clients.consumer import EARLIEST, LATEST, Consumer, OffsetReset
-from minibroker.clients.errors import BufferFull, DeliveryTimedOut, OffsetOutOfRange, RecordTooLarge
+from minibroker.clients.errors import BrokerErrors, BufferFull, DeliveryTimedOut, OffsetOutOfRange, RecordTooLarge
 from minibroker.clients.fetching import MAX_TIMESTAMP, READ_COMMITTED
 from minibroker.clients.partitioners import RoundRobin
 from minibroker.clients.producer import Producer
+from minibroker.clients.retries import RetryPolicy
 from minibroker.log.compression import Compression
 from minibroker.log.record import Record
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables.metadata import MetadataRequest
+from minibroker.wire.tables.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 pytest_plugins = ["clients_fixtures"]
 
@@ -403,16 +403,14 @@ def test_the_cluster_and_its_disks_are_described(client: Client, filled: TopicPa
 
 
 def test_asyncio_speaks_to_the_same_broker(broker: Broker, topic: str) -> None:
-    async def ask() -> tuple[int, int]:
+    async def ask() -> list[MetadataResponse]:
         async with AsyncClient(broker.address) as client:
-            leader, *answers = await asyncio.gather(
-                client.leader(topic, 0), *(client.send(MetadataRequest(topics=None)) for _ in range(20))
-            )
-            return leader, len({answer.cluster_id for answer in answers})
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+            return list(await asyncio.gather(*(client.send(request) for _ in range(20))))
 
-    leader, clusters = asyncio.run(ask())
-    assert leader >= 0
-    assert clusters == 1
+    answers = asyncio.run(ask())
+    assert all(answer.topics[0].partitions[0].leader_id >= 0 for answer in answers)
+    assert len({answer.cluster_id for answer in answers}) == 1
 
 
 # Links that break ---------------------------------------------------------------------------------------------------

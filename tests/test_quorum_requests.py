@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from minibroker.client.addresses import Address
 from minibroker.client.errors import BrokerError
-from minibroker.client.routing import Address
 from minibroker.clients import admin as ours
 from minibroker.clients.blocking import Client
 from minibroker.segments.checkpoint import TopicPartition

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from minibroker.client.core import Ask, ClientConfig, Core, Pause
+from minibroker.client.addresses import Address
 from minibroker.client.errors import ClientError, ConnectionLost
-from minibroker.client.routing import Address
+from minibroker.clients.core import Ask, ClientConfig, Core, Pause
 from minibroker.clients.dialogues import UNDECIDED_MS, ask_controller
 from minibroker.controller.tables.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,

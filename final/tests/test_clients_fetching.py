@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.client.addresses import Address
 from minibroker.client.errors import BrokerError
-from minibroker.client.routing import Address, Node, PartitionRoute, Routes, TopicRoute
 from minibroker.clients.errors import CorruptRecords, LogTruncated, OffsetOutOfRange
 from minibroker.clients.fetched import FetchedBatches
 from minibroker.clients.fetching import (
@@ -20,6 +20,7 @@ from minibroker.clients.fetching import (
     FetchOrder,
     OffsetReset,
 )
+from minibroker.clients.routing import Node, PartitionRoute, Routes, TopicRoute
 from minibroker.log.batch import BatchBuilder, stamp
 from minibroker.log.compression import Compression
 from minibroker.log.control import ControlType, build_marker

@@ -12,13 +12,13 @@ from pyspark import TaskContext
 from pyspark.sql.functions import udf
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
-from minibroker.client.core import ClientConfig, Core
+from minibroker.client.addresses import Address
 from minibroker.client.errors import BrokerError, ConnectionLost
 from minibroker.client.partitioners import partition_of
-from minibroker.client.routing import Address
 from minibroker.clients import admin
 from minibroker.clients.blocking import Client
 from minibroker.clients.consumer import EARLIEST, Consumer
+from minibroker.clients.core import ClientConfig, Core
 from minibroker.clients.errors import DeliveryTimedOut
 from minibroker.log.batch import batches
 from minibroker.log.clock import precise_ms

@@ -4,20 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
-from minibroker.metadata.commands import (
-    AlterConfigs,
-    ConfigChange,
-    ConfigOperation,
-    CreatedTopic,
-    CreateTopics,
-    NewTopic,
-    RegisterBroker,
-    ResourceChange,
-)
+from minibroker.metadata.broker_commands import RegisterBroker
+from minibroker.metadata.config_commands import AlterConfigs, ConfigChange, ConfigOperation, ResourceChange
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Endpoint, Image, fold_all
 from minibroker.metadata.records import BrokerEndpoint, RegisterBrokerRecord
+from minibroker.metadata.topic_commands import CreatedTopic, CreateTopics, NewTopic
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.config import LogConfig
 from minibroker.segments.directory import DataDirectory

@@ -9,11 +9,12 @@ from minibroker.log.compression import Compression
 from minibroker.log.interfaces import FileSlice
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
-from minibroker.metadata.commands import CreateTopics, DeleteTopics, NewTopic, RegisterBroker, TopicReference
+from minibroker.metadata.broker_commands import RegisterBroker
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.image import Endpoint, Image
 from minibroker.metadata.records import MetadataRecord, PartitionChangeRecord
+from minibroker.metadata.topic_commands import CreateTopics, DeleteTopics, NewTopic, TopicReference
 from minibroker.partitions.describe import Describe, api_versions
 from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.list_offsets import ListOffsets

@@ -1,4 +1,4 @@
-"""The two transports on real sockets: every way in which a peer can fail becomes one clear error, in time."""
+"""The asyncio client and the blocking one on real sockets: a peer can fail in many ways, each with a clear error."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ from minibroker.client.errors import (
     RequestTimedOut,
     UnexpectedResponse,
 )
-from minibroker.client.retries import RetryPolicy
 from minibroker.clients.blocking import CONTROLLER, Client
+from minibroker.clients.retries import RetryPolicy
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.headers import RequestHeader
@@ -35,7 +35,6 @@ class AnyClient(Protocol):
     """What both transports offer, as far as these tests go."""
 
     def send(self, message: Request, **options: Any) -> Any: ...
-    def leader(self, topic: str, partition: int) -> int: ...
     def close(self) -> None: ...
 
 
@@ -49,15 +48,13 @@ class Awaited:
     def send(self, message: Request, **options: Any) -> Any:
         return self._loop.run_until_complete(self._client.send(message, **options))
 
-    def leader(self, topic: str, partition: int) -> int:
-        return self._loop.run_until_complete(self._client.leader(topic, partition))
-
     def close(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.run_until_complete(self._client.close())
-            # The transports say goodbye in rounds of the loop.
-            self._loop.run_until_complete(asyncio.sleep(0.01))
-            self._loop.close()
+        self._loop.run_until_complete(self._client.close())
+        # The transports say goodbye in rounds of the loop.
+        self._loop.run_until_complete(asyncio.sleep(0.01))
+
+    def __del__(self) -> None:
+        self._loop.close()
 
 
 MakeClient = Callable[..., AnyClient]
@@ -68,7 +65,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[MakeClient]:
     made: list[AnyClient] = []
 
     def make(address: str, **options: Any) -> AnyClient:
-        made.append(request.param(address, **({"retry": QUICK} | options)))
+        made.append(request.param(address, **options))
         return made[-1]
 
     yield make
@@ -82,14 +79,21 @@ def free_port() -> int:
         return port
 
 
-def test_a_request_is_answered_by_any_node_and_by_the_controller(connect: MakeClient) -> None:
+def test_requests_share_one_connection_and_carry_the_clients_name(connect: MakeClient) -> None:
     with Peer() as peer:
         client = connect(peer.address, client_id="it-is-me")
+        assert client.send(MetadataRequest(topics=None)).controller_id == 1
+        assert client.send(MetadataRequest(topics=None)).cluster_id == "c"
+        assert peer.accepted == 1, "one connection for one node"
+        assert {header.client_id for header in peer.requests} == {"it-is-me"}
+
+
+def test_a_request_is_answered_by_any_node_and_by_the_controller() -> None:
+    with Peer() as peer, Client(peer.address) as client:
         assert client.send(MetadataRequest(topics=None)).controller_id == 1
         assert client.send(MetadataRequest(topics=None), node_id=CONTROLLER).cluster_id == "c"
         assert client.leader("t", 0) == 1
         assert peer.accepted == 1, "one connection for one node"
-        assert {header.client_id for header in peer.requests} == {"it-is-me"}
 
 
 def test_nobody_there_says_where_why_and_what_to_do(connect: MakeClient) -> None:
@@ -101,9 +105,8 @@ def test_nobody_there_says_where_why_and_what_to_do(connect: MakeClient) -> None
     )
 
 
-def test_the_next_bootstrap_address_is_tried(connect: MakeClient) -> None:
-    with Peer() as peer:
-        client = connect(f"127.0.0.1:{free_port()},{peer.address}")
+def test_the_next_bootstrap_address_is_tried() -> None:
+    with Peer() as peer, Client(f"127.0.0.1:{free_port()},{peer.address}") as client:
         assert client.send(MetadataRequest(topics=None)).cluster_id == "c"
 
 
@@ -224,28 +227,32 @@ def test_an_answer_of_many_megabytes_arrives_whole(connect: MakeClient) -> None:
         assert response.brokers[-1].host == name
 
 
-def test_a_leader_is_waited_for_while_there_is_none(connect: MakeClient) -> None:
-    with Peer() as peer:
+def test_a_leader_is_waited_for_while_there_is_none() -> None:
+    with Peer() as peer, Client(peer.address, retry=QUICK) as client:
         leaders = iter([-1, -1, 1, 1, 1])
         peer.answers[ApiKey.METADATA] = lambda *_: peer.metadata(leader=next(leaders))
-        assert connect(peer.address).leader("t", 0) == 1
+        assert client.leader("t", 0) == 1
 
 
-def test_a_topic_that_does_not_exist_is_given_up_soon(connect: MakeClient) -> None:
-    with Peer() as peer:
+def test_a_topic_that_does_not_exist_is_given_up_soon() -> None:
+    with Peer() as peer, Client(peer.address, retry=QUICK, timeout_ms=200) as client:
         peer.answers[ApiKey.METADATA] = lambda *_: peer.metadata(code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         with pytest.raises(BrokerError, match="minibroker topics create t"):
-            connect(peer.address, timeout_ms=200).leader("t", 0)
+            client.leader("t", 0)
 
 
-def test_a_partition_that_does_not_exist_says_which_do(connect: MakeClient) -> None:
-    with Peer() as peer, pytest.raises(BrokerError, match="no partition 7: the topic has 1, from 0 to 0"):
-        connect(peer.address).leader("t", 7)
+def test_a_partition_that_does_not_exist_says_which_do() -> None:
+    with (
+        Peer() as peer,
+        Client(peer.address) as client,
+        pytest.raises(BrokerError, match="no partition 7: the topic has 1, from 0 to 0"),
+    ):
+        client.leader("t", 7)
 
 
 def test_a_closed_client_says_so(connect: MakeClient) -> None:
     with Peer() as peer:
-        client = Client(peer.address)
+        client = connect(peer.address)
         client.close()
         with pytest.raises(ClientClosed):
             client.send(MetadataRequest(topics=None))

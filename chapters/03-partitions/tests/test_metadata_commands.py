@@ -7,29 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metadata_model import NODE, alter, brokers, setting, topic_id
 
-from minibroker.metadata.commands import (
-    RECORDS_PER_COMMAND_MAX,
-    AllocateProducerIds,
+from minibroker.metadata.broker_commands import AllocateProducerIds, RegisterBroker, Registration
+from minibroker.metadata.config_commands import (
     AlterConfigs,
     AlteredResource,
     ConfigChange,
     ConfigOperation,
-    CreatedTopic,
-    CreatePartitions,
-    CreateTopics,
-    DeletedTopic,
-    DeleteTopics,
-    MorePartitions,
-    NewTopic,
-    RegisterBroker,
-    Registration,
     ResourceChange,
-    TopicReference,
-    decide,
 )
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.configs import NodeConfig
-from minibroker.metadata.decision import Records
+from minibroker.metadata.decision import RECORDS_PER_COMMAND_MAX, Records, decide
 from minibroker.metadata.image import Endpoint, Image, fold_all
 from minibroker.metadata.placement import place
 from minibroker.metadata.records import (
@@ -38,6 +26,16 @@ from minibroker.metadata.records import (
     PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
+)
+from minibroker.metadata.topic_commands import (
+    CreatedTopic,
+    CreatePartitions,
+    CreateTopics,
+    DeletedTopic,
+    DeleteTopics,
+    MorePartitions,
+    NewTopic,
+    TopicReference,
 )
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import NO_UUID

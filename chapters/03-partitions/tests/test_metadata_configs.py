@@ -78,7 +78,7 @@ def test_a_topic_without_settings_has_the_defaults() -> None:
     assert config.max_message_bytes == 1_048_588
     assert config.message_timestamp_type == "CreateTime"
     assert not config.is_log_append_time
-    assert config.log_config() == LogConfig()
+    assert config.log_config == LogConfig()
 
 
 def test_the_topic_goes_before_the_broker_and_the_broker_before_the_default() -> None:
@@ -164,7 +164,7 @@ def test_a_log_gets_every_setting_that_concerns_it() -> None:
             "flush.ms": "11",
         }
     )
-    assert config.log_config() == LogConfig(
+    assert config.log_config == LogConfig(
         segment_bytes=2_000_000,
         segment_ms=1,
         index_interval_bytes=2,
@@ -182,28 +182,28 @@ def test_a_log_gets_every_setting_that_concerns_it() -> None:
 
 
 def test_a_log_is_never_flushed_by_count_or_time_where_both_are_at_their_largest() -> None:
-    assert TopicConfig({"flush.messages": str(LONG_MAX)}).log_config().flush_messages is None
-    assert TopicConfig({"flush.ms": str(LONG_MAX)}).log_config().flush_ms is None
-    assert TopicConfig({"flush.ms": "0"}).log_config().flush_ms == 0
+    assert TopicConfig({"flush.messages": str(LONG_MAX)}).log_config.flush_messages is None
+    assert TopicConfig({"flush.ms": str(LONG_MAX)}).log_config.flush_ms is None
+    assert TopicConfig({"flush.ms": "0"}).log_config.flush_ms == 0
 
 
 def test_a_negative_size_is_no_limit() -> None:
-    assert TopicConfig({"retention.bytes": "-5"}).log_config().retention_bytes == -1
+    assert TopicConfig({"retention.bytes": "-5"}).log_config.retention_bytes == -1
 
 
 def test_a_compacted_topic_rolls_in_time_to_be_compacted() -> None:
     overrides = {"max.compaction.lag.ms": "50", "segment.ms": "1000"}
-    assert TopicConfig(overrides).log_config().segment_ms == 1000
-    assert TopicConfig({**overrides, "cleanup.policy": "compact"}).log_config().segment_ms == 50
+    assert TopicConfig(overrides).log_config.segment_ms == 1000
+    assert TopicConfig({**overrides, "cleanup.policy": "compact"}).log_config.segment_ms == 50
 
 
 def test_the_internal_size_of_a_segment_goes_below_what_is_allowed() -> None:
-    assert TopicConfig({"internal.segment.bytes": "500"}).log_config().segment_bytes == 500
-    assert TopicConfig({}, NodeConfig({"internal.segment.bytes": "500"})).log_config().segment_bytes == 500
+    assert TopicConfig({"internal.segment.bytes": "500"}).log_config.segment_bytes == 500
+    assert TopicConfig({}, NodeConfig({"internal.segment.bytes": "500"})).log_config.segment_bytes == 500
 
 
 def test_neither_deleted_nor_compacted_is_allowed() -> None:
-    config = TopicConfig({"cleanup.policy": ""}).log_config()
+    config = TopicConfig({"cleanup.policy": ""}).log_config
     assert not config.deletes
     assert not config.compacts
 

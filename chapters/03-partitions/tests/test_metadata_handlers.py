@@ -8,7 +8,6 @@ from metadata_model import create, registered_voter, topic_id
 
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import Listener, Proposal, Voter
-from minibroker.metadata.commands import Command
 from minibroker.metadata.config_keys import (
     BROKER_CONFIGS,
     INT,
@@ -21,6 +20,7 @@ from minibroker.metadata.config_keys import (
 )
 from minibroker.metadata.config_resources import RESOURCES, ResourceKind
 from minibroker.metadata.configs import NodeConfig, Texts
+from minibroker.metadata.decision import Command
 from minibroker.metadata.described import Described
 from minibroker.metadata.image import Image
 from minibroker.partitions.administration import Administration
@@ -78,7 +78,7 @@ class Broker:
         self.registry.add(ApiKey.CREATE_PARTITIONS, self.administration.create_partitions)
         self.registry.add(ApiKey.DESCRIBE_CONFIGS, configurations.describe)
         self.registry.add(ApiKey.ALTER_CONFIGS, configurations.alter)
-        self.registry.add(ApiKey.INCREMENTAL_ALTER_CONFIGS, configurations.alter_incrementally)
+        self.registry.add(ApiKey.INCREMENTAL_ALTER_CONFIGS, configurations.alter)
 
     def fresh_id(self) -> bytes:
         self.number += 1

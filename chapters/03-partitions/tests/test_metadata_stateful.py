@@ -9,22 +9,19 @@ from metadata_model import NODE, open_voter, registered_voter, topic_id
 
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import read_records, replay
-from minibroker.metadata.commands import (
-    AllocateProducerIds,
-    AlterConfigs,
-    ConfigChange,
-    ConfigOperation,
+from minibroker.metadata.broker_commands import AllocateProducerIds
+from minibroker.metadata.config_commands import AlterConfigs, ConfigChange, ConfigOperation, ResourceChange
+from minibroker.metadata.config_keys import ConfigResource
+from minibroker.metadata.configs import TopicConfig
+from minibroker.metadata.image import Image, fold
+from minibroker.metadata.topic_commands import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
     MorePartitions,
     NewTopic,
-    ResourceChange,
     TopicReference,
 )
-from minibroker.metadata.config_keys import ConfigResource
-from minibroker.metadata.configs import TopicConfig
-from minibroker.metadata.image import Image, fold
 from minibroker.wire.codes import ErrorCode
 
 NAMES = st.sampled_from(["a", "b", "a.b", "a_b", "c.d.e", "bad/name"])
@@ -158,7 +155,7 @@ class MetadataBesideADictionary(RuleBasedStateMachine):
         }
         for name in image.topics:
             assert sorted(image.topics[name].partitions) == list(range(self.topics[name][1]))
-            TopicConfig.of(image.configs, name, NODE).log_config()
+            assert TopicConfig.of(image.configs, name, NODE).log_config is not None
 
     def teardown(self) -> None:
         if not hasattr(self, "voter"):

@@ -50,7 +50,7 @@ class Coordinated(House):
         self, name: TopicPartition, _topic_id: bytes, image: PartitionImage, config: TopicConfig
     ) -> LocalPartition:
         producers = ProducerStates(self.files, self.data.directory_of(name))
-        log = self.data.open_log(name, config.log_config(), companions=[producers])
+        log = self.data.open_log(name, config.log_config, companions=[producers])
         replica = SoleReplica(name, log, leader_epoch=image.leader_epoch, wake=self.waiting.wake)
 
         def rules(config: TopicConfig, producers: ProducerStates) -> list[Rule]:

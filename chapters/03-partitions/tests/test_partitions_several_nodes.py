@@ -75,7 +75,7 @@ class Cluster(House):
     ) -> LocalPartition:
         self.opened.append((name, topic_id))
         producers = ProducerStates(self.files, self.data.directory_of(name))
-        log = self.data.open_log(name, config.log_config(), companions=[producers])
+        log = self.data.open_log(name, config.log_config, companions=[producers])
         replica = Replicated(name, log, leader_epoch=partition.leader_epoch, wake=self.waiting.wake)
         return LocalPartition(name, log, producers, config, replica)
 

@@ -10,8 +10,9 @@ from partitions_house import House, batch
 
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import Listeners
-from minibroker.metadata.commands import AlterConfigs, ConfigChange, CreatePartitions, MorePartitions, ResourceChange
+from minibroker.metadata.config_commands import AlterConfigs, ConfigChange, ResourceChange
 from minibroker.metadata.config_keys import ConfigResource
+from minibroker.metadata.topic_commands import CreatePartitions, MorePartitions
 from minibroker.partitions.errors import Refused
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode

@@ -10,9 +10,9 @@ from minibroker.log.batch import NO_LEADER_EPOCH, BatchBuilder, batches
 from minibroker.log.interfaces import Log
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
-from minibroker.metadata.commands import CreateTopics, NewTopic
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Endpoint, Image, PartitionImage
+from minibroker.metadata.topic_commands import CreateTopics, NewTopic
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import LocalPartition, Reader
 from minibroker.partitions.store import METADATA

@@ -8,7 +8,7 @@ import pytest
 from minibroker.log.errors import CorruptBatch
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter, replay
-from minibroker.metadata.commands import RegisterBroker
+from minibroker.metadata.broker_commands import RegisterBroker
 from minibroker.metadata.image import Endpoint, Image
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.observer import Observer

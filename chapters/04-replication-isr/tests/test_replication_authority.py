@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replication_nodes import ENDPOINTS, TOPIC_ID, AuthorityNode
 
-from minibroker.metadata.commands import RegisterBroker
+from minibroker.metadata.broker_commands import RegisterBroker
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import decide as hold
 from minibroker.metadata.image import NO_LEADER, PartitionImage

@@ -8,10 +8,11 @@ from replication_nodes import ENDPOINTS
 from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced
 from minibroker.metadata.authority import Proposal
-from minibroker.metadata.commands import CreateTopics, NewTopic, Registration
+from minibroker.metadata.broker_commands import Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, decide
 from minibroker.metadata.image import Image, PartitionImage, fold_all
+from minibroker.metadata.topic_commands import CreateTopics, NewTopic
 from minibroker.raft.messages import BeginQuorumEpoch, Vote
 from minibroker.segments.checkpoint import TopicPartition
 

@@ -25,10 +25,10 @@ from replication_cluster import NODE_CONFIG
 from replication_nodes import NAME, TOPIC_ID
 
 from minibroker.controller.moving import Move, ReassignPartitions, elect_moving_leaders
-from minibroker.metadata.commands import CreateTopics, NewTopic
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Image, PartitionImage
+from minibroker.metadata.topic_commands import CreateTopics, NewTopic
 from minibroker.partitions.partition import ACKS_ALL
 from minibroker.raft.voters import VoterSet
 from minibroker.replication.authority import Election

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from raft_nodes import DIRECTORY, QuorumNode, voters
 
+from minibroker.client.addresses import Address
 from minibroker.controller.deciding import Controller
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.image import Image
@@ -17,7 +18,7 @@ from minibroker.quorum.answering import QuorumHandlers
 from minibroker.quorum.running import Quorum
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.state import RaftSettings
-from minibroker.replicas.peers import PeerAddress, Peers, client_id_of
+from minibroker.replicas.peers import Peers, client_id_of
 from minibroker.wire.apis import APIS
 from minibroker.wire.headers import RequestHeader
 from minibroker.wire.schema import Request, Response
@@ -33,7 +34,7 @@ M = TypeVar("M", bound=Request)
 class Driven:
     """Node 1 of the voters that are named. With one voter it leads at once."""
 
-    def __init__(self, *node_ids: int, addresses: dict[int, PeerAddress] | None = None) -> None:
+    def __init__(self, *node_ids: int, addresses: dict[int, Address] | None = None) -> None:
         self.node = QuorumNode(1, voters(*node_ids), chance=lambda _below: 0, settings=PATIENT)
         self.raft = self.node.open(monotonic_ms())
         self.waiting: Waiting[Response] = Waiting()
@@ -70,7 +71,7 @@ class Driven:
 
 
 @asynccontextmanager
-async def driven(*node_ids: int, addresses: dict[int, PeerAddress] | None = None) -> AsyncIterator[Driven]:
+async def driven(*node_ids: int, addresses: dict[int, Address] | None = None) -> AsyncIterator[Driven]:
     """A driver that is stopped in any case."""
     it = Driven(*node_ids, addresses=addresses)
     try:
@@ -92,7 +93,7 @@ class Door:
     """A place where a node could be: it takes every connection, and then slams the door, or says nothing."""
 
     is_slammed: bool
-    address: PeerAddress
+    address: Address
     came_s: list[float] = field(default_factory=list)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
@@ -105,9 +106,9 @@ class Door:
 
 @asynccontextmanager
 async def door(*, is_slammed: bool) -> AsyncIterator[Door]:
-    it = Door(is_slammed, PeerAddress("127.0.0.1", 0))
+    it = Door(is_slammed, Address("127.0.0.1", 0))
     server = await asyncio.start_server(it.on_came, it.address.host, it.address.port)
-    it.address = PeerAddress(*server.sockets[0].getsockname()[:2])
+    it.address = Address(*server.sockets[0].getsockname()[:2])
     try:
         yield it
     finally:

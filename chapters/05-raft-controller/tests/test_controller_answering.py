@@ -20,8 +20,8 @@ from minibroker.controller.tables.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
 )
 from minibroker.controller.tables.unregister_broker import UnregisterBrokerRequest
-from minibroker.metadata.commands import CreateTopics, NewTopic
 from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.topic_commands import CreateTopics, NewTopic
 from minibroker.partitions.registry import Deferred, Registry, Reply
 from minibroker.partitions.waiting import Waiting
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, Listener

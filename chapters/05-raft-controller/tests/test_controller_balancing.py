@@ -4,8 +4,8 @@ from controller_nodes import Metadata, Trio
 
 from minibroker.controller.balancing import ELECTIONS_MAX, ElectPreferredLeaders, LeaderBalance, led_by_others
 from minibroker.controller.lifecycle import FenceBroker
-from minibroker.metadata.commands import CreateTopics, NewTopic
 from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.topic_commands import CreateTopics, NewTopic
 from minibroker.replication.authority import AlterPartitions, IsrChange
 
 

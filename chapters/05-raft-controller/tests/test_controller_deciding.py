@@ -9,7 +9,6 @@ from replication_nodes import ENDPOINTS
 
 from minibroker.controller.lifecycle import Heartbeat, RegisterFenced
 from minibroker.controller.snapshot import records_of
-from minibroker.metadata.commands import CreateTopics, DeleteTopics, NewTopic, TopicReference
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command
@@ -27,6 +26,7 @@ from minibroker.metadata.records import (
     decode_record,
     encode_record,
 )
+from minibroker.metadata.topic_commands import CreateTopics, DeleteTopics, NewTopic, TopicReference
 from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Call
 from minibroker.partitions.waiting import Wait

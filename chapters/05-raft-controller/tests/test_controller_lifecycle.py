@@ -7,9 +7,9 @@ from minibroker.controller.lifecycle import FenceBroker, Heartbeat, LeadUncleanl
 from minibroker.controller.moving import AlterMovingPartitions, Move, ReassignPartitions
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.snapshot import records_of
-from minibroker.metadata.commands import CreateTopics, NewTopic
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import NO_LEADER, Image, fold_all
+from minibroker.metadata.topic_commands import CreateTopics, NewTopic
 from minibroker.replication.authority import IsrChange
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode

@@ -6,9 +6,9 @@ from controller_nodes import ORDERS, ORDERS_ID, Metadata
 
 from minibroker.controller.lifecycle import FenceBroker
 from minibroker.controller.moving import AlterMovingPartitions, Move, Moved, ReassignPartitions, elect_moving_leaders
-from minibroker.metadata.commands import CreatePartitions, MorePartitions
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import NO_LEADER
+from minibroker.metadata.topic_commands import CreatePartitions, MorePartitions
 from minibroker.replication.authority import AlteredPartition, Election, ElectLeaders, IsrChange
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from metadata_model import brokers, topic_id
 
 from minibroker.controller.placement import place_on_racks
-from minibroker.metadata.commands import CreatePartitions, CreateTopics, MorePartitions, NewTopic, decide
 from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.decision import decide
 from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import Image, fold_all
 from minibroker.metadata.placement import place
+from minibroker.metadata.topic_commands import CreatePartitions, CreateTopics, MorePartitions, NewTopic
 from minibroker.wire.codes import ErrorCode
 
 

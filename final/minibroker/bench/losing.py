@@ -6,12 +6,12 @@ with this.
 
 from minibroker.bench.background import Background
 from minibroker.bench.watching import until
-from minibroker.client.retries import RetryPolicy
 from minibroker.clients.accumulator import ACKS_ALL
 from minibroker.clients.batching import Delivery
 from minibroker.clients.blocking import Client
 from minibroker.clients.consumer import Consumer, OffsetReset
 from minibroker.clients.producer import Producer
+from minibroker.clients.retries import RetryPolicy
 from minibroker.segments.checkpoint import TopicPartition
 
 ACKED_S_MAX = 40.0

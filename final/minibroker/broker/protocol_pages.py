@@ -5,11 +5,12 @@
 writes them again; a test compares the pages in the repository with the tables.
 """
 
+import re
 import sys
 from collections.abc import Iterator
 
 from minibroker.broker.apis import declare_every_api
-from minibroker.wire.apis import APIS, Api, snake_case
+from minibroker.wire.apis import APIS, Api
 from minibroker.wire.fields import REQUIRED, Field, Versions
 from minibroker.wire.schema import Struct
 from minibroker.wire.uuids import NO_UUID
@@ -20,14 +21,14 @@ REMADE = "<!-- Made from the tables by `python -m minibroker.broker.protocol_pag
 def pages() -> dict[str, str]:
     """Each page by its file name, the index too."""
     declare_every_api()
-    made = {f"{snake_case(api.name)}.md": _page(api) for api in APIS.values()}
+    made = {f"{_snake_case(api.name)}.md": _page(api) for api in APIS.values()}
     made["index.md"] = _index()
     return made
 
 
 def _index() -> str:
     rows = [
-        f"| {api.key} | [{api.name}]({snake_case(api.name)}.md) | {_range(api)} | {_flexible(api)} | {_summary(api)} |"
+        f"| {api.key} | [{api.name}]({_snake_case(api.name)}.md) | {_range(api)} | {_flexible(api)} | {_summary(api)} |"
         for _key, api in sorted(APIS.items())
     ]
     lines = [
@@ -147,3 +148,8 @@ if __name__ == "__main__":
     for name, text in pages().items():
         with open(f"{sys.argv[1]}/{name}", "w", encoding="utf-8") as file:
             file.write(text)
+
+
+def _snake_case(name: str) -> str:
+    """The name of an API as its table's module has it: `CreateTopics` is in `create_topics`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -8,11 +8,12 @@ import click
 
 from minibroker.cli.connecting import connected, demand_topics, is_unknown, no_such_topic
 from minibroker.cli.tables import NOT_KNOWN, counted, echo_json, table_text
-from minibroker.client.errors import BrokerError, BrokerErrors, BrokerUnavailable, ConnectionLost, RequestTimedOut
+from minibroker.client.errors import BrokerError, BrokerUnavailable, ConnectionLost, RequestTimedOut
 from minibroker.clients import admin
 from minibroker.clients.admin import ConfigSource, DescribedTopic, NewTopic, ResourceType
 from minibroker.clients.blocking import Client
 from minibroker.clients.consumer import EARLIEST, LATEST
+from minibroker.clients.errors import BrokerErrors
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import uuid_text

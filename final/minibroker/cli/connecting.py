@@ -6,8 +6,9 @@ from difflib import get_close_matches
 
 import click
 
-from minibroker.client.errors import BrokerError, BrokerErrors, BrokerUnavailable, ClientError, ConnectionLost
+from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError, ConnectionLost
 from minibroker.clients.blocking import Client
+from minibroker.clients.errors import BrokerErrors
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 

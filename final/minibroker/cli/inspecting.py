@@ -21,10 +21,10 @@ from minibroker.cli.status import (
 )
 from minibroker.cli.tables import NOT_KNOWN, counted, echo_json, table_text
 from minibroker.client.errors import ClientError
-from minibroker.client.routing import parse_addresses
 from minibroker.clients import admin
 from minibroker.clients.admin import ClusterDescription, QuorumDescription, QuorumReplica, Reassignment, ResourceType
 from minibroker.clients.blocking import Client, connect
+from minibroker.clients.routing import parse_addresses
 from minibroker.segments.checkpoint import TopicPartition
 
 TIMEOUT_MS = 10_000

@@ -9,10 +9,11 @@ import click
 from minibroker.cli.connecting import connected
 from minibroker.cli.status import voters_advice
 from minibroker.cli.tables import counted
-from minibroker.client.routing import Address, parse_addresses
+from minibroker.client.addresses import Address
 from minibroker.clients import admin
 from minibroker.clients.admin import QuorumDescription, QuorumReplica, ResourceType
 from minibroker.clients.blocking import Client
+from minibroker.clients.routing import parse_addresses
 from minibroker.replication.keys import parse_voters
 
 _ROLES, _VOTERS = "process.roles", "controller.quorum.voters"

@@ -29,10 +29,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from minibroker.client.errors import BrokerError, ClientError
-from minibroker.client.retries import RetryPolicy
-from minibroker.client.routing import Effect, effect_of
 from minibroker.clients.batching import ANONYMOUS, RECORD_BYTES_MAX, Delivery, Identity, ProducerBatch
 from minibroker.clients.errors import BufferFull, DeliveryInDoubt, DeliveryTimedOut, InvalidSetting, RecordTooLarge
+from minibroker.clients.retries import RetryPolicy
+from minibroker.clients.routing import Effect, effect_of
 from minibroker.log.batch import HEADER_SIZE, NO_OFFSET
 from minibroker.log.compression import Compression
 from minibroker.log.record import Header

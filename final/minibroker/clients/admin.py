@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minibroker.client.core import Ask, Core, Dialogue
+from minibroker.client.addresses import Address
 from minibroker.client.errors import BrokerError
-from minibroker.client.routing import Address, Node
 from minibroker.clients import dialogues
 from minibroker.clients.blocking import Client
+from minibroker.clients.core import Ask, Core, Dialogue
 from minibroker.clients.dialogues import FoundOffset, ask_controller, by_leader, raise_errors
+from minibroker.clients.routing import Node
 from minibroker.controller.tables.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from minibroker.client.addresses import Address
 from minibroker.client.connection import Connection
-from minibroker.client.core import CONTROLLER, Ask, ClientConfig, Core, Dialogue
 from minibroker.client.errors import (
     BrokerUnavailable,
     ClientClosed,
@@ -22,13 +22,13 @@ from minibroker.client.errors import (
     RequestTimedOut,
     TurnedAway,
 )
-from minibroker.client.reasons import no_broker, why
-from minibroker.client.retries import RetryPolicy
-from minibroker.client.routing import Address, parse_addresses
+from minibroker.client.reasons import no_broker, unanswered, why
+from minibroker.clients.core import CONTROLLER, Ask, ClientConfig, Core, Dialogue
 from minibroker.clients.dialogues import partition_count
+from minibroker.clients.retries import RetryPolicy
+from minibroker.clients.routing import parse_addresses
 from minibroker.log.clock import precise_ms
 from minibroker.log.interfaces import FileSlice
-from minibroker.wire.apis import APIS
 from minibroker.wire.schema import Part, Request
 from minibroker.wire.tables.metadata import MetadataResponse
 
@@ -258,11 +258,7 @@ class Client:
                         return response
         except RequestTimedOut:
             self.drop(link.address)
-            name = APIS[message.schema.key or 0].name
-            raise RequestTimedOut(
-                f"{link.address} did not answer {name} within {wait_ms:.0f} ms: it may be overloaded or cut off, and"
-                " may or may not have done what was asked"
-            ) from None
+            raise RequestTimedOut(unanswered(link.address, message, wait_ms)) from None
         except BaseException:
             # Whatever is left on this connection would be taken for the answer to something else.
             if link.pending_count or not expects_response:

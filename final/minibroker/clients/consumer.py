@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from minibroker.client.core import UNKNOWN_TOPIC_MS, Dialogue
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError, ConnectionLost, RequestTimedOut
 from minibroker.clients.blocking import Client, Link
+from minibroker.clients.core import UNKNOWN_TOPIC_MS, Dialogue
 from minibroker.clients.dialogues import FoundOffset, list_offsets
 from minibroker.clients.fetched import FetchedBatches
 from minibroker.clients.fetching import (

@@ -1,21 +1,21 @@
 """Conversations with a cluster that only the full clients have: about offsets, and with the controller. A pure module.
 
-Each is a `Dialogue` over a `Core`, as in `minibroker.client.core`, and runs on either transport.
+Each is a `Dialogue` over a `Core`, as in `minibroker.clients.core`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from minibroker.client.core import CONTROLLER, Ask, Core, Dialogue, Pause
 from minibroker.client.errors import (
     BrokerError,
-    BrokerErrors,
     BrokerUnavailable,
     ClientError,
     ConnectionLost,
     known_code,
 )
-from minibroker.client.routing import Effect, Routes
+from minibroker.clients.core import CONTROLLER, Ask, Core, Dialogue, Pause
+from minibroker.clients.errors import BrokerErrors
+from minibroker.clients.routing import Effect, Routes
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request

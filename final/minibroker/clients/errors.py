@@ -1,10 +1,20 @@
-"""What a producer or a consumer refuses or reports, beside the errors of any client. A pure module."""
+"""What the full client refuses or reports, beside the errors of any client. A pure module."""
 
-from minibroker.client.errors import ClientError
+from collections.abc import Mapping
+
+from minibroker.client.errors import BrokerError, ClientError
 
 
 class InvalidSetting(ClientError):
     """Settings that cannot work, alone or together."""
+
+
+class BrokerErrors(ClientError):
+    """Several things were asked for in one request, and some of them were refused."""
+
+    def __init__(self, errors: Mapping[str, BrokerError]) -> None:
+        self.errors = dict(errors)
+        super().__init__("; ".join(str(error) for error in self.errors.values()))
 
 
 class BufferFull(ClientError):

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from minibroker.client.errors import BrokerError, ClientError, known_code
-from minibroker.client.retries import RetryPolicy
-from minibroker.client.routing import Effect, Node, Routes
 from minibroker.clients.errors import CorruptRecords, InvalidSetting, LogTruncated, OffsetOutOfRange
 from minibroker.clients.fetched import EMPTY, Aborted, FetchedBatches, span
 from minibroker.clients.hints import hint_of, nodes_of
+from minibroker.clients.retries import RetryPolicy
+from minibroker.clients.routing import Effect, Node, Routes
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData

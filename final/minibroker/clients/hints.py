@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from minibroker.client.routing import LeaderHint, Node
+from minibroker.clients.routing import LeaderHint, Node
 
 
 class Endpoint(Protocol):

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Self
 
 from minibroker.client.errors import BrokerError, ClientClosed, ClientError, ConnectionLost, RequestTimedOut
-from minibroker.client.routing import Effect, effect_of
 from minibroker.clients.accumulator import (
     ACKS_ALL,
     ACKS_NONE,
@@ -31,6 +30,7 @@ from minibroker.clients.blocking import Client, Link
 from minibroker.clients.errors import BufferFull
 from minibroker.clients.hints import hint_of, nodes_of
 from minibroker.clients.partitioners import Default, Partitioner
+from minibroker.clients.routing import Effect, effect_of
 from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.log.record import Header

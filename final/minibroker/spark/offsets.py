@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ConnectionLost, RequestTimedOut
-from minibroker.client.retries import RetryPolicy
 from minibroker.clients import admin
 from minibroker.clients.blocking import Client
 from minibroker.clients.fetching import EARLIEST, LATEST
+from minibroker.clients.retries import RetryPolicy
 from minibroker.log.clock import precise_ms
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark.errors import DataLoss, InvalidOption, UnknownTopic

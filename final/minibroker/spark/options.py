@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minibroker.client.errors import ClientError
-from minibroker.client.routing import parse_addresses
 from minibroker.clients.fetching import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from minibroker.clients.routing import parse_addresses
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark.errors import InvalidOption
 

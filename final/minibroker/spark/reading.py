@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError, ConnectionLost, RequestTimedOut
-from minibroker.client.retries import RetryPolicy
 from minibroker.clients import admin
 from minibroker.clients.blocking import Client, Link
 from minibroker.clients.errors import LogTruncated, OffsetOutOfRange
 from minibroker.clients.fetched import FetchedBatches
 from minibroker.clients.fetching import EARLIEST, LATEST, FetchConfig, Fetcher, FetchOrder, OffsetReset
+from minibroker.clients.retries import RetryPolicy
 from minibroker.log.clock import precise_ms
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark.decoding import decode

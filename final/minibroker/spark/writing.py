@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError, ConnectionLost, RequestTimedOut
-from minibroker.client.retries import RetryPolicy
-from minibroker.client.routing import Effect
 from minibroker.clients.blocking import Client, Link
 from minibroker.clients.errors import DeliveryTimedOut
 from minibroker.clients.hints import hint_of, nodes_of
+from minibroker.clients.retries import RetryPolicy
+from minibroker.clients.routing import Effect
 from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.spark import encoding

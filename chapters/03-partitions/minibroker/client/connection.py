@@ -125,18 +125,6 @@ class Connection:
                 responses.append(response)
         return responses
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[int, Any]]:
-        """Take bytes that were received elsewhere, in pieces of any size."""
-        responses = []
-        view = memoryview(data)
-        while view:
-            buffer = self.buffer()
-            count = min(len(buffer), len(view))
-            buffer[:count] = view[:count]
-            responses += self.received(count)
-            view = view[count:]
-        return responses
-
     def _on_frame(self, frame: memoryview) -> tuple[int, Any] | None:
         if len(frame) < _CORRELATION_BYTES:
             raise UnexpectedResponse(f"{self._peer} sent a response of {len(frame)} bytes, too short for its number")

@@ -1,7 +1,5 @@
 """What a client refuses or reports: every error says what happened, where, and what to do about it. A pure module."""
 
-from collections.abc import Mapping
-
 from minibroker.log.errors import ExpectedError
 from minibroker.wire.codes import ErrorCode
 
@@ -53,14 +51,6 @@ class BrokerError(ClientError):
         self.message = message or self.code.message
         number = f"{self.code.name} ({int(code)})"
         super().__init__(f"{about}: {number}: {self.message}" if about else f"{number}: {self.message}")
-
-
-class BrokerErrors(ClientError):
-    """Several things were asked for in one request, and some of them were refused."""
-
-    def __init__(self, errors: Mapping[str, BrokerError]) -> None:
-        self.errors = dict(errors)
-        super().__init__("; ".join(str(error) for error in self.errors.values()))
 
 
 def known_code(code: int) -> ErrorCode:

@@ -21,11 +21,6 @@ class Receiver:
         self._large: memoryview | None = None
         self._large_filled = 0
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no frame has been begun."""
-        return self._large is None and self._filled == 0
-
     def buffer(self) -> memoryview:
         """Where the next bytes are to be put; never empty."""
         if self._large is not None:

@@ -15,6 +15,7 @@ from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, Records, duplicates
 from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import Image
+from minibroker.metadata.names import quoted
 from minibroker.metadata.records import ConfigRecord
 from minibroker.wire.codes import ErrorCode
 
@@ -112,15 +113,11 @@ def _difference(kind: ConfigResource, name: str, old: Mapping[str, str], new: Ma
 def _check_request(resource: ResourceChange) -> None:
     twice = duplicates(change.name for change in resource.changes)
     if twice:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"{_quoted(min(twice))} is in the request more than once")
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{quoted(min(twice))} is in the request more than once")
     for change in resource.changes:
         if change.value is None and change.operation != ConfigOperation.DELETE:
-            message = f"{_quoted(change.name)} has no value: give it one, or take it back with DELETE"
+            message = f"{quoted(change.name)} has no value: give it one, or take it back with DELETE"
             raise Refused(ErrorCode.INVALID_REQUEST, message)
-
-
-def _quoted(name: str) -> str:
-    return ascii(name[:64])
 
 
 # Operations -----------------------------------------------------------------------------------------------------------
@@ -150,6 +147,6 @@ def _items(change: ConfigChange, configs: Mapping[str, str], table: KeyTable) ->
     """What a list holds so far: what was set, else the default."""
     key = table.get(change.name)
     if key is None or key.type is not ConfigType.LIST:
-        message = f"{_quoted(change.name)} is no list: nothing can be appended or subtracted, use SET"
+        message = f"{quoted(change.name)} is no list: nothing can be appended or subtracted, use SET"
         raise Refused(ErrorCode.INVALID_CONFIG, message)
     return [item for item in split_list(configs.get(key.name, key.default or "")) if item]

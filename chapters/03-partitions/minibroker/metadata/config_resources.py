@@ -9,7 +9,7 @@ from typing import NamedTuple
 from minibroker.metadata.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigResource, KeyTable
 from minibroker.metadata.configs import NodeConfig, Texts, check_topic_configs
 from minibroker.metadata.described import Described, describe_all_brokers, describe_broker, describe_topic
-from minibroker.metadata.errors import InvalidConfig, InvalidTopicName, Refused
+from minibroker.metadata.errors import InvalidConfig, Refused
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import check_topic_name
 from minibroker.wire.codes import ErrorCode
@@ -38,7 +38,7 @@ def resource_kind(resource_type: int, otherwise: str) -> ResourceKind:
 
 
 def _described_topic(image: Image, name: str, node: NodeConfig) -> Sequence[Described]:
-    _demand_topic_name(name)
+    check_topic_name(name)
     _demand_topic(image, name)
     return describe_topic(image.topic_configs(name), node)
 
@@ -46,19 +46,9 @@ def _described_topic(image: Image, name: str, node: NodeConfig) -> Sequence[Desc
 def _check_topic(image: Image, name: str, configs: Texts, node: NodeConfig) -> None:
     if not name:
         raise Refused(ErrorCode.INVALID_REQUEST, "a topic without a name: there are no defaults for all topics")
-    _demand_topic_name(name)
-    try:
-        check_topic_configs(configs, node)
-    except InvalidConfig as error:
-        raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    check_topic_name(name)
+    check_topic_configs(configs, node)
     _demand_topic(image, name)
-
-
-def _demand_topic_name(name: str) -> None:
-    try:
-        check_topic_name(name)
-    except InvalidTopicName as error:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
 
 
 def _demand_topic(image: Image, name: str) -> None:

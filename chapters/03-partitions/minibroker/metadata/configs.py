@@ -11,7 +11,7 @@ attributes are the keys of this chapter; `key.of(config)` is the value of any ke
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from minibroker.metadata import broker_keys, topic_keys
 from minibroker.metadata.config_keys import (
@@ -30,13 +30,6 @@ from minibroker.segments.config import UNLIMITED, LogConfig
 Texts = Mapping[str, str]
 Configs = Mapping[tuple[ConfigResource, str], Texts]
 T = TypeVar("T")
-
-
-class Resolved(NamedTuple):
-    """A value's text, and where it comes from."""
-
-    text: str | None
-    source: ConfigSource
 
 
 class _Setting(Generic[T]):
@@ -141,19 +134,19 @@ class NodeConfig:
             return self
         return NodeConfig(self.settings, dynamic=_known(dynamic), dynamic_default=_known(dynamic_default))
 
-    def inherited(self, key: ConfigKey[Any]) -> Resolved:
-        """What a topic has, or another resource with synonyms here, that does not set `key`."""
-        for source, texts in self.layers:
+    def inherited(self, key: ConfigKey[Any]) -> str | None:
+        """The text of a topic that does not set `key`, or of another resource with synonyms here."""
+        for _source, texts in self.layers:
             for name, factor in key.synonyms:
                 if name in texts:
-                    return Resolved(_converted(texts[name], factor), source)
-        return Resolved(key.default, ConfigSource.DEFAULT_CONFIG)
+                    return _converted(texts[name], factor)
+        return key.default
 
     def inherited_values(self, table: KeyTable) -> dict[str, Any]:
         """The typed values of a resource of a table that sets nothing."""
         values = {}
         for key in table.values():
-            text = self.inherited(key).text
+            text = self.inherited(key)
             values[key.name] = None if text is None else key.parse(text)
         return values
 
@@ -214,12 +207,9 @@ class TopicConfig:
         """Whether the broker's clock stamps the records."""
         return self.message_timestamp_type == "LogAppendTime"
 
+    @cached_property
     def log_config(self) -> LogConfig:
         """What chapter 02's logs must know of it."""
-        return self._log_config
-
-    @cached_property
-    def _log_config(self) -> LogConfig:
         return LogConfig(
             # The internal size goes before the public one.
             segment_bytes=topic_keys.INTERNAL_SEGMENT_BYTES.of(self) or topic_keys.SEGMENT_BYTES.of(self),

@@ -12,14 +12,6 @@ class MetadataError(ExpectedError):
     """Anything this package refuses."""
 
 
-class InvalidTopicName(MetadataError):
-    """A name that no topic may have (Kafka: INVALID_TOPIC_EXCEPTION)."""
-
-
-class InvalidConfig(MetadataError):
-    """A configuration that does not exist, or a value that it cannot have (Kafka: INVALID_CONFIG)."""
-
-
 class UnknownRecord(MetadataError):
     """A metadata record of a kind or a version that this program does not know: a newer one wrote it."""
 
@@ -34,6 +26,20 @@ class Refused(MetadataError):
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class InvalidTopicName(Refused):
+    """A name that no topic may have."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+
+
+class InvalidConfig(Refused):
+    """A configuration that does not exist, or a value that it cannot have."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_CONFIG, message)
 
 
 class TooManyRecords(MetadataError):

@@ -39,6 +39,11 @@ def _shown(name: str) -> str:
     return ascii(name if len(name) <= _SHOWN_MAX else name[:_SHOWN_MAX] + "…")
 
 
+def quoted(name: str) -> str:
+    """The name of anything as a message may hold it: short and printable."""
+    return ascii(name[:_SHOWN_MAX])
+
+
 def is_internal(name: str) -> bool:
     """Whether brokers keep state of their own in the topic."""
     return name in _INTERNAL

@@ -4,21 +4,50 @@ Each topic of a command is decided by itself, and has a result of its own with K
 Kafka's order, so that a request that is wrong in two ways gets the same answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.configs import NodeConfig, check_topic_configs
 from minibroker.metadata.decision import Command, Outcome, Records, duplicates
 from minibroker.metadata.errors import InvalidConfig, InvalidTopicName, Refused
 from minibroker.metadata.image import Image, TopicImage
-from minibroker.metadata.names import CLUSTER_METADATA_TOPIC, can_collide, check_topic_name, collision_key
+from minibroker.metadata.names import CLUSTER_METADATA_TOPIC, can_collide, check_topic_name, collision_key, quoted
 from minibroker.metadata.placement import Placing, check_assignment, new_partition, place
 from minibroker.metadata.records import ConfigRecord, MetadataRecord, RemoveTopicRecord, TopicRecord
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import NO_UUID, uuid_text
 
 DEFAULT = -1
+
+
+class _Named(Protocol):
+    """Whatever a request says of a topic of that name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+W = TypeVar("W", bound=_Named)
+R = TypeVar("R")
+
+
+def _each_once(topics: Sequence[W], decide: Callable[[W], R], refused: Callable[[str, ErrorCode, str], R]) -> list[R]:
+    """Decide about each topic. One that is in the request more than once is refused once, before the others."""
+    twice = duplicates(topic.name for topic in topics)
+    results = [
+        refused(name, ErrorCode.INVALID_REQUEST, f"the topic {quoted(name)} is in the request more than once")
+        for name in dict.fromkeys(topic.name for topic in topics)
+        if name in twice
+    ]
+    for topic in topics:
+        if topic.name not in twice:
+            try:
+                results.append(decide(topic))
+            except Refused as error:
+                results.append(refused(topic.name, error.code, str(error)))
+    return results
 
 
 # Create ---------------------------------------------------------------------------------------------------------------
@@ -58,19 +87,11 @@ class CreateTopics(Command[list[CreatedTopic]]):
     def run(self, image: Image, records: Records) -> list[CreatedTopic]:
         """Decide about each name once."""
         records.reserve(len(self.topics))
-        twice = duplicates(topic.name for topic in self.topics)
         taken: dict[str, str] = {}
-        results = [_twice(name) for name in dict.fromkeys(topic.name for topic in self.topics) if name in twice]
-        for topic in self.topics:
-            if topic.name not in twice:
-                try:
-                    _check_name(image, topic.name, taken)
-                    results.append(self._create(image, topic, records))
-                except Refused as refused:
-                    results.append(CreatedTopic(topic.name, refused.code, str(refused)))
-        return results
+        return _each_once(self.topics, lambda topic: self._create(image, topic, taken, records), CreatedTopic)
 
-    def _create(self, image: Image, topic: NewTopic, records: Records) -> CreatedTopic:
+    def _create(self, image: Image, topic: NewTopic, taken: dict[str, str], records: Records) -> CreatedTopic:
+        _check_name(image, topic.name, taken)
         assert topic.topic_id != NO_UUID, "a topic needs a fresh id"
         assert topic.topic_id not in image.topic_names, "a topic needs a fresh id"
         configs = self._checked_configs(topic)
@@ -90,12 +111,9 @@ class CreateTopics(Command[list[CreatedTopic]]):
     def _checked_configs(self, topic: NewTopic) -> dict[str, str]:
         nulls = [name for name, value in topic.configs.items() if value is None]
         if nulls:
-            raise Refused(ErrorCode.INVALID_CONFIG, f"{nulls[0]} has no value: leave it out, or give it one")
+            raise InvalidConfig(f"{nulls[0]} has no value: leave it out, or give it one")
         configs = {name: value for name, value in topic.configs.items() if value is not None}
-        try:
-            check_topic_configs(configs, self.node)
-        except InvalidConfig as error:
-            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+        check_topic_configs(configs, self.node)
         return configs
 
     def _assignments(self, image: Image, topic: NewTopic, records: Records) -> list[tuple[int, Sequence[int]]]:
@@ -122,31 +140,19 @@ class CreateTopics(Command[list[CreatedTopic]]):
         return [CreatedTopic(name, code, message) for name in dict.fromkeys(topic.name for topic in self.topics)]
 
 
-def _twice(name: str) -> CreatedTopic:
-    return CreatedTopic(name, ErrorCode.INVALID_REQUEST, f"the topic {_quoted(name)} is in the request more than once")
-
-
-def _quoted(name: str) -> str:
-    return ascii(name[:64])
-
-
 def _check_name(image: Image, name: str, taken: dict[str, str]) -> None:
     """Demand that a topic of this name can be created; `taken` has those of the same request."""
     if name == CLUSTER_METADATA_TOPIC:
         raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is the log of the metadata itself and cannot be created")
-    try:
-        check_topic_name(name)
-    except InvalidTopicName as error:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+    check_topic_name(name)
     if name in image.topics:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {name} exists already")
     if can_collide(name):
         key = collision_key(name)
         others = image.collisions.get(key) or {taken.setdefault(key, name)} - {name}
         if others:
-            raise Refused(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"{name} collides with the topic {min(others)}: names must differ in more than '.' and '_'",
+            raise InvalidTopicName(
+                f"{name} collides with the topic {min(others)}: names must differ in more than '.' and '_'"
             )
 
 
@@ -192,7 +198,7 @@ class TopicReference:
     topic_id: bytes = NO_UUID
 
     def __str__(self) -> str:
-        return _quoted(self.name) if self.name is not None else f"id {uuid_text(self.topic_id)}"
+        return quoted(self.name) if self.name is not None else f"id {uuid_text(self.topic_id)}"
 
 
 @dataclass(frozen=True)
@@ -285,37 +291,26 @@ class CreatePartitions(Command[list[GrownTopic]]):
 
     def run(self, image: Image, records: Records) -> list[GrownTopic]:
         """Decide about each name once."""
-        twice = duplicates(topic.name for topic in self.topics)
-        results = [
-            GrownTopic(name, ErrorCode.INVALID_REQUEST, f"the topic {_quoted(name)} is in the request more than once")
-            for name in dict.fromkeys(topic.name for topic in self.topics)
-            if name in twice
-        ]
-        for topic in self.topics:
-            if topic.name not in twice:
-                try:
-                    _grow(image, topic, records, self.placing)
-                    results.append(GrownTopic(topic.name))
-                except Refused as refused:
-                    results.append(GrownTopic(topic.name, refused.code, str(refused)))
-        return results
+        return _each_once(self.topics, lambda topic: self._grow(image, topic, records), GrownTopic)
+
+    def _grow(self, image: Image, topic: MorePartitions, records: Records) -> GrownTopic:
+        known = image.topics.get(topic.name)
+        if known is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {quoted(topic.name)}")
+        count = len(known.partitions)
+        if topic.count <= count:
+            message = (
+                f"{topic.name} has {count} partitions: {topic.count} would be no increase, and it never gets fewer"
+            )
+            raise Refused(ErrorCode.INVALID_PARTITIONS, message)
+        records.reserve(topic.count - count)
+        placed = enumerate(_new_replicas(image, known, topic, self.placing), start=count)
+        records.add(new_partition(image, known.topic_id, number, replicas) for number, replicas in placed)
+        return GrownTopic(topic.name)
 
     def refuse(self, code: ErrorCode, message: str) -> list[GrownTopic]:
         """The same for every name."""
         return [GrownTopic(name, code, message) for name in dict.fromkeys(topic.name for topic in self.topics)]
-
-
-def _grow(image: Image, topic: MorePartitions, records: Records, placing: Placing) -> None:
-    known = image.topics.get(topic.name)
-    if known is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {_quoted(topic.name)}")
-    count = len(known.partitions)
-    if topic.count <= count:
-        message = f"{topic.name} has {count} partitions: {topic.count} would be no increase, and it never gets fewer"
-        raise Refused(ErrorCode.INVALID_PARTITIONS, message)
-    records.reserve(topic.count - count)
-    placed = enumerate(_new_replicas(image, known, topic, placing), start=count)
-    records.add(new_partition(image, known.topic_id, number, replicas) for number, replicas in placed)
 
 
 def _new_replicas(image: Image, known: TopicImage, topic: MorePartitions, placing: Placing) -> Sequence[Sequence[int]]:

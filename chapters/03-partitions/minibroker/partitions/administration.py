@@ -5,11 +5,12 @@ of new topics are chance, so they come in as a function.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 from minibroker.metadata.authority import Authority
-from minibroker.metadata.commands import (
-    Command,
+from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.described import describe_topic
+from minibroker.metadata.placement import Placing, place
+from minibroker.metadata.topic_commands import (
     CreatedTopic,
     CreatePartitions,
     CreateTopics,
@@ -20,10 +21,7 @@ from minibroker.metadata.commands import (
     NewTopic,
     TopicReference,
 )
-from minibroker.metadata.configs import NodeConfig
-from minibroker.metadata.described import describe_topic
-from minibroker.metadata.placement import Placing, place
-from minibroker.partitions.registry import Answer, Call, proposed
+from minibroker.partitions.registry import Answer, Call, propose
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 from minibroker.wire.tables.create_partitions import (
@@ -39,8 +37,6 @@ from minibroker.wire.tables.create_topics import (
     CreateTopicsResponse,
 )
 from minibroker.wire.tables.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
-
-R = TypeVar("R")
 
 _DISABLED_FROM = 3  # before this version of DeleteTopics clients do not know the code for it
 
@@ -72,7 +68,7 @@ class Administration:
         """The handler of CreateTopics."""
         topics = [self._new_topic(topic) for topic in call.request.topics]
         command = CreateTopics(topics, self._node, call.request.validate_only, self._placing)
-        return _answer(self._authority, command, self._created, call.request.timeout_ms)
+        return propose(self._authority, command, self._created, timeout_ms=max(call.request.timeout_ms, 0))
 
     def _new_topic(self, topic: CreatableTopic) -> NewTopic:
         return NewTopic(
@@ -107,7 +103,7 @@ class Administration:
         if not self._node.delete_topic_enable:
             code = ErrorCode.TOPIC_DELETION_DISABLED if call.version >= _DISABLED_FROM else ErrorCode.INVALID_REQUEST
             return _deleted(command.refuse(code, "delete.topic.enable is false: this broker deletes no topics"))
-        return _answer(self._authority, command, _deleted, call.request.timeout_ms)
+        return propose(self._authority, command, _deleted, timeout_ms=max(call.request.timeout_ms, 0))
 
     def create_partitions(self, call: Call[CreatePartitionsRequest]) -> Answer:
         """The handler of CreatePartitions."""
@@ -120,16 +116,7 @@ class Administration:
             for topic in call.request.topics
         ]
         command = CreatePartitions(topics, call.request.validate_only, self._placing)
-        return _answer(self._authority, command, _grown, call.request.timeout_ms)
-
-
-def _answer(authority: Authority, command: Command[R], respond: Callable[[R], Response], timeout_ms: int) -> Answer:
-    """Propose, and answer now or when it is decided. What comes too late may still happen: the client is told so."""
-
-    def expire() -> Response:
-        return respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time; it may still happen"))
-
-    return proposed(authority.propose(command), respond, timeout_ms=max(timeout_ms, 0), expire=expire)
+        return propose(self._authority, command, _grown, timeout_ms=max(call.request.timeout_ms, 0))
 
 
 # Responses ------------------------------------------------------------------------------------------------------------

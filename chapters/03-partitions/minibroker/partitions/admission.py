@@ -101,7 +101,7 @@ def rules_of(config: TopicConfig, producers: ProducerStates) -> list[Rule]:
                 after_max_ms=config.message_timestamp_after_max_ms,
             )
         )
-    if config.log_config().compacts:
+    if config.log_config.compacts:
         rules.append(has_keys)
     elif config.is_validating_records:
         rules.append(has_sound_records)

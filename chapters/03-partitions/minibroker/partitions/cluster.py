@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from minibroker.log.clock import wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Authority, Voter
-from minibroker.metadata.commands import RegisterBroker
+from minibroker.metadata.broker_commands import RegisterBroker
 from minibroker.partitions.access import Access, Filter, Place
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.errors import BrokerFailure

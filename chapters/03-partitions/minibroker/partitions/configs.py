@@ -4,16 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 from minibroker.metadata.authority import Authority
-from minibroker.metadata.commands import AlterConfigs, AlteredResource, ConfigChange, ResourceChange
+from minibroker.metadata.config_commands import AlterConfigs, AlteredResource, ConfigChange, ResourceChange
 from minibroker.metadata.config_resources import resource_kind
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import decide
 from minibroker.metadata.described import Described
 from minibroker.metadata.errors import Refused
-from minibroker.partitions.registry import Answer, Call, proposed
+from minibroker.partitions.registry import Answer, Call, propose
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
-from minibroker.wire.tables.alter_configs import AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse
+from minibroker.wire.tables import alter_configs as replacing
+from minibroker.wire.tables import incremental_alter_configs as incremental
+from minibroker.wire.tables.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from minibroker.wire.tables.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -23,12 +25,11 @@ from minibroker.wire.tables.describe_configs import (
     DescribeConfigsSynonym,
 )
 from minibroker.wire.tables.incremental_alter_configs import (
-    AlterConfigsResourceResponse as IncrementalAlterConfigsResourceResponse,
-)
-from minibroker.wire.tables.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+
+AlterRequest = AlterConfigsRequest | IncrementalAlterConfigsRequest
 
 _TIMEOUT_MS = 30_000  # these requests carry none; it is what Kafka's clients wait
 
@@ -90,57 +91,44 @@ class Configurations:
 
     # Change -----------------------------------------------------------------------------------------------------------
 
-    def alter(self, call: Call[AlterConfigsRequest]) -> Answer:
-        """The handler of AlterConfigs: what it does not name is taken back."""
-        return self._propose(self._replacing(call.request), _altered)
+    def alter(self, call: Call[AlterRequest]) -> Answer:
+        """The handler of AlterConfigs and of IncrementalAlterConfigs."""
+        request = call.request
+        return propose(self._authority, self._command(request), _altered(request), timeout_ms=_TIMEOUT_MS)
 
-    def alter_incrementally(self, call: Call[IncrementalAlterConfigsRequest]) -> Answer:
-        """The handler of IncrementalAlterConfigs: what it does not name stays."""
-        return self._propose(self._incremental(call.request), _altered_incrementally)
-
-    def judge(self, call: Call[AlterConfigsRequest] | Call[IncrementalAlterConfigsRequest]) -> Response:
+    def judge(self, call: Call[AlterRequest]) -> Response:
         """What either of them would come to as far as this broker can tell. Nothing is changed."""
-        request, image = call.request, self._authority.image
-        if isinstance(request, AlterConfigsRequest):
-            return _altered(decide(image, self._replacing(request)).result)
-        return _altered_incrementally(decide(image, self._incremental(request)).result)
+        decision = decide(self._authority.image, self._command(call.request))
+        return _altered(call.request)(decision.result)
 
-    def _replacing(self, request: AlterConfigsRequest) -> AlterConfigs:
+    def _command(self, request: AlterRequest) -> AlterConfigs:
+        # What the older request does not name is taken back; what the newer one does not name stays.
+        replaces = isinstance(request, AlterConfigsRequest)
         resources = [
-            ResourceChange(it.resource_type, it.resource_name, [ConfigChange(c.name, c.value) for c in it.configs])
+            ResourceChange(it.resource_type, it.resource_name, [_change(config) for config in it.configs])
             for it in request.resources
         ]
-        return AlterConfigs(resources, self._node, replaces=True, validate_only=request.validate_only)
-
-    def _incremental(self, request: IncrementalAlterConfigsRequest) -> AlterConfigs:
-        resources = [
-            ResourceChange(
-                it.resource_type,
-                it.resource_name,
-                [ConfigChange(c.name, c.value, c.config_operation) for c in it.configs],
-            )
-            for it in request.resources
-        ]
-        return AlterConfigs(resources, self._node, validate_only=request.validate_only)
-
-    def _propose(self, command: AlterConfigs, respond: Callable[[list[AlteredResource]], Response]) -> Answer:
-        def expire() -> Response:
-            return respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time; it may still happen"))
-
-        return proposed(self._authority.propose(command), respond, timeout_ms=_TIMEOUT_MS, expire=expire)
+        return AlterConfigs(resources, self._node, replaces=replaces, validate_only=request.validate_only)
 
 
-def _altered(resources: list[AlteredResource]) -> Response:
-    return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(**_result(it)) for it in resources])
+def _change(config: replacing.AlterableConfig | incremental.AlterableConfig) -> ConfigChange:
+    if isinstance(config, replacing.AlterableConfig):
+        return ConfigChange(config.name, config.value)
+    return ConfigChange(config.name, config.value, config.config_operation)
 
 
-def _altered_incrementally(resources: list[AlteredResource]) -> Response:
-    responses = [IncrementalAlterConfigsResourceResponse(**_result(it)) for it in resources]
-    return IncrementalAlterConfigsResponse(responses=responses)
+def _altered(request: AlterRequest) -> Callable[[list[AlteredResource]], Response]:
+    """How a request is answered."""
+    if isinstance(request, AlterConfigsRequest):
+        return lambda resources: AlterConfigsResponse(
+            responses=[replacing.AlterConfigsResourceResponse(**_result(it)) for it in resources]
+        )
+    return lambda resources: IncrementalAlterConfigsResponse(
+        responses=[incremental.AlterConfigsResourceResponse(**_result(it)) for it in resources]
+    )
 
 
 def _result(it: AlteredResource) -> dict[str, Any]:
-    """The fields that both answers have."""
     return {
         "error_code": it.code,
         "error_message": it.message,

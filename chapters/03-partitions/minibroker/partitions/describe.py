@@ -192,7 +192,9 @@ class Describe:
         dead, and a client that reads this answer can reach this node.
         """
         myself = None if self._myself is None else self._myself().node_id
-        return myself if myself in image.live_brokers() else _first_alive(image)
+        live = image.live_brokers()
+        # Any broker takes administrative requests, so the first one alive will do.
+        return myself if myself in live else next(iter(live), NO_LEADER)
 
     # FindCoordinator --------------------------------------------------------------------------------------------------
 
@@ -247,11 +249,6 @@ def find_topic(image: Image, name: str) -> TopicImage:
 
 def _alive(image: Image) -> Iterable[BrokerImage]:
     return (broker for _node_id, broker in sorted(image.brokers.items()) if not broker.is_fenced)
-
-
-def _first_alive(image: Image) -> int:
-    # Clients send administrative requests to it. Any broker takes them, so the first one alive will do (KIP-590).
-    return next((broker.node_id for broker in _alive(image)), NO_LEADER)
 
 
 def offline_replicas(alive: frozenset[int], partition: PartitionImage) -> list[int]:

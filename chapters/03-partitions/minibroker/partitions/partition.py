@@ -158,20 +158,24 @@ class Partition(Protocol):
         """Let the log start with `offset`, or with the high watermark if that is -1; return the new start."""
 
 
-class ReplicaPort(Protocol):
-    """What a partition asks of the replica on this node: does it lead, how far may readers see, is a batch safe."""
+class ReplicaPort:
+    """What a partition asks of the replica on this node: does it lead, how far may readers see, is a batch safe.
 
-    @property
-    def leader_epoch(self) -> int:
-        """The epoch in which this node leads the partition."""
+    A replica inherits from this class. The steps that have a body here are those of a replica without others.
+    """
+
+    leader_epoch: int
+    """The epoch in which this node leads the partition."""
 
     @property
     def high_watermark(self) -> int:
         """Every replica that counts has what is before."""
+        raise NotImplementedError
 
     @property
     def low_watermark(self) -> int:
         """Where the log starts on every replica that counts."""
+        raise NotImplementedError
 
     def configure(self, config: TopicConfig) -> None:
         """Follow the topic's configuration from now on."""
@@ -184,28 +188,36 @@ class ReplicaPort(Protocol):
 
     def on_log_changed(self) -> None:
         """The log has grown, or starts later: the watermark may move, and those who wait are to look again."""
+        raise NotImplementedError
 
-    def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
+    def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:  # noqa: ARG002
         """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""
+        return ErrorCode.NONE
 
     def check_follower(self, reader: Reader) -> None:
         """Refuse a node that may not copy this log."""
+        raise NotImplementedError
 
     def on_follower_read(self, reader: Reader, offset: int) -> None:
         """A follower has read from `offset` on, so it has everything before."""
 
-    def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
+    def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:  # noqa: ARG002
         """Where a reader's log leaves ours, if it does."""
+        return None
 
     def check_watermark_is_known(self) -> None:
         """Refuse while the last leader may have shown more than this one may."""
 
-    def epoch_of(self, offset: int) -> int:
+    def epoch_of(self, offset: int) -> int:  # noqa: ARG002
         """The epoch of the record at an offset."""
+        return self.leader_epoch
 
 
-class SoleReplica:
-    """The replica of a partition that has one: it always leads, and what is in its log is replicated."""
+class SoleReplica(ReplicaPort):
+    """The replica of a partition that has one: it always leads, and what is in its log is replicated.
+
+    What is appended is as safe as one replica can make it; the log has followed its flush policy already.
+    """
 
     def __init__(
         self,
@@ -233,42 +245,15 @@ class SoleReplica:
         """With one replica it is that one's start."""
         return self._log.log_start_offset
 
-    def configure(self, config: TopicConfig) -> None:
-        """No key of a topic concerns a replica that waits for no other."""
-
-    def check_leading(self) -> None:
-        """It always leads."""
-
-    def check_in_sync(self) -> None:
-        """One replica is all that there can be."""
-
     def on_log_changed(self) -> None:
         """The watermark is the log's end, so it has moved as well."""
         self._wake(self.name)
-
-    def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:  # noqa: ARG002
-        """What is appended is as safe as one replica can make it; the flush policy was followed already."""
-        return ErrorCode.NONE
 
     def check_follower(self, reader: Reader) -> None:
         """Refuse every node but those that may copy the log."""
         if reader.replica_id not in self._copied_by:
             message = f"node {reader.replica_id} is no replica of {self.name.directory}"
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
-
-    def on_follower_read(self, reader: Reader, offset: int) -> None:
-        """A copy counts for nothing."""
-
-    def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:  # noqa: ARG002
-        """One log cannot diverge from itself."""
-        return None
-
-    def check_watermark_is_known(self) -> None:
-        """There was no leader before this one."""
-
-    def epoch_of(self, offset: int) -> int:  # noqa: ARG002
-        """With one replica the leader never changes."""
-        return self.leader_epoch
 
 
 class Transactions(Protocol):
@@ -310,7 +295,7 @@ class LocalPartition:
     def configure(self, config: TopicConfig) -> None:
         """Follow the topic's configuration from now on."""
         self.config = config
-        self.log.configure(config.log_config())
+        self.log.configure(config.log_config)
         self.replica.configure(config)
         self._is_log_append_time = config.is_log_append_time
         self._codec = codec_of(config.compression_type)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import chain
 
 from minibroker.metadata.authority import Authority
-from minibroker.metadata.commands import AllocateProducerIds, ProducerIds
-from minibroker.partitions.registry import Answer, Call, proposed
+from minibroker.metadata.broker_commands import AllocateProducerIds, ProducerIds
+from minibroker.partitions.registry import Answer, Call, propose
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 from minibroker.wire.tables.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -36,8 +36,9 @@ class InitProducerId:
         if producer_id is not None:
             return _given(producer_id)
         # Where another node decides, the block takes a moment to come.
-        return proposed(
-            self._authority.propose(AllocateProducerIds(broker_id=self._node_id)),
+        return propose(
+            self._authority,
+            AllocateProducerIds(broker_id=self._node_id),
             self._take,
             timeout_ms=_ALLOCATION_MS_MAX,
             expire=lambda: _refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from minibroker.metadata.authority import Proposal
+from minibroker.metadata.authority import Authority
+from minibroker.metadata.decision import Command
 from minibroker.partitions.errors import Disconnect
 from minibroker.partitions.waiting import Wait
 from minibroker.wire.apis import APIS, ApiKey
@@ -172,15 +173,28 @@ def _reply(response: Response, version: int, correlation_id: int) -> Reply:
     return Reply(frame_response(response, version=version, correlation_id=correlation_id))
 
 
-def proposed(
-    proposal: Proposal[T], respond: Callable[[T], Response], *, timeout_ms: int, expire: Callable[[], Response]
+def propose(
+    authority: Authority,
+    command: Command[T],
+    respond: Callable[[T], Response],
+    *,
+    timeout_ms: int,
+    expire: Callable[[], Response] | None = None,
 ) -> Answer:
-    """The answer to a change of metadata: at once if it is decided, or when the authority says so."""
+    """The answer to a change of metadata: at once if it is decided, or when the authority says so.
+
+    A change that comes too late may still happen. The client is told so, unless `expire` has other words.
+    """
+    proposal = authority.propose(command)
     if proposal.is_done:
         return respond(proposal.result)
+
+    def too_late() -> Response:
+        return respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time; it may still happen"))
+
     return Wait(
         keys=(proposal,),
         timeout_ms=timeout_ms,
         attempt=lambda: respond(proposal.result) if proposal.is_done else None,
-        expire=expire,
+        expire=expire or too_late,
     )

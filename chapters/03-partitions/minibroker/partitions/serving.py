@@ -113,7 +113,7 @@ class Partitions:
         registry.add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, config.node_id), stand_in=True)
         registry.add(ApiKey.DESCRIBE_CONFIGS, self.configurations.describe)
         registry.add(ApiKey.ALTER_CONFIGS, self.configurations.alter)
-        registry.add(ApiKey.INCREMENTAL_ALTER_CONFIGS, self.configurations.alter_incrementally)
+        registry.add(ApiKey.INCREMENTAL_ALTER_CONFIGS, self.configurations.alter)
         self._add_topic_handlers(registry)
 
     def _add_topic_handlers(self, registry: Registry) -> None:

@@ -232,7 +232,7 @@ class Store:
         self, name: TopicPartition, _topic_id: bytes, partition: PartitionImage, config: TopicConfig
     ) -> LocalPartition:
         producers = ProducerStates(self._files, self._data.directory_of(name))
-        opened = self._data.open_log(name, config.log_config(), companions=[producers])
+        opened = self._data.open_log(name, config.log_config, companions=[producers])
         replica = SoleReplica(name, opened, leader_epoch=partition.leader_epoch, wake=self._wake)
         return LocalPartition(name, opened, producers, config, replica)
 

@@ -7,7 +7,6 @@ tables of the APIs that it handles, a client those that it sends, so neither kno
 import enum
 import importlib
 import pkgutil
-import re
 from types import ModuleType
 from typing import NamedTuple
 
@@ -155,8 +154,3 @@ def message_named(name: str) -> type[Request] | type[Response]:
             if message.__name__ == name:
                 return message
     raise WireError(f"there is no message {name}; there are {', '.join(api.name for api in APIS.values())}")
-
-
-def snake_case(name: str) -> str:
-    """The name of an API as its table's module has it: `CreateTopics` is in `create_topics`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -17,7 +17,7 @@ from minibroker.client.errors import ClientError, known_code
 from minibroker.log.batch import read_header
 from minibroker.log.errors import LogError, LogOffline
 from minibroker.metadata.authority import Listener, Proposal, removed_topics, replay
-from minibroker.metadata.commands import AllocateProducerIds, ProducerIds
+from minibroker.metadata.broker_commands import AllocateProducerIds, ProducerIds
 from minibroker.metadata.decision import Command
 from minibroker.metadata.errors import MetadataError
 from minibroker.metadata.image import Image

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from minibroker.client.addresses import Address
 from minibroker.client.errors import ClientError
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal, Voter
@@ -35,7 +36,7 @@ from minibroker.replicas.fetching import Self
 from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.hosting import Hosted, watched_machine
 from minibroker.replicas.observer import Observer
-from minibroker.replicas.peers import PeerAddress, Peers, client_id_of, node_of
+from minibroker.replicas.peers import Peers, client_id_of, node_of
 from minibroker.replicas.registration import Registration, directories_of
 from minibroker.replication.answering import Decisions
 from minibroker.replication.authority import RegisterReplicas
@@ -66,7 +67,7 @@ class OneController:
         self._machine = machine
         self._node_id = machine.config.node_id
         self.controller_id = voters[0].node_id if voters else self._node_id
-        self._controller_address = PeerAddress(voters[0].host, voters[0].port) if voters else None
+        self._controller_address = Address(voters[0].host, voters[0].port) if voters else None
         self._is_controller = self.controller_id == self._node_id
         self.rows: Mapping[ApiKey, Access] = access.CONTROLLER_ROWS
         self.me = Self(self._node_id, -1)
@@ -75,11 +76,11 @@ class OneController:
         self._registration = Registration(machine, self.me, self._ask, lambda: self.authority.image)
         self._seen_ms: dict[int, int] = {}
 
-    def _address_of(self, node_id: int) -> PeerAddress | None:
+    def _address_of(self, node_id: int) -> Address | None:
         if node_id == self.controller_id and self._controller_address is not None:
             return self._controller_address
         broker = self.authority.image.brokers.get(node_id)
-        return None if broker is None else PeerAddress(broker.host, broker.port)
+        return None if broker is None else Address(broker.host, broker.port)
 
     def is_node(self, call: Call[Any]) -> bool:
         """Nodes are known by the client id that they give themselves."""

@@ -10,11 +10,11 @@ under it is taken for a node's own word, and is not passed on.
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+from minibroker.client.addresses import Address
 from minibroker.client.aio import AsyncClient
 from minibroker.client.errors import BrokerUnavailable, ClientClosed
-from minibroker.client.retries import RetryPolicy
 from minibroker.wire.schema import Request
 
 Line = Literal["fetch", "metadata", "quorum", "control", "clients"]
@@ -35,20 +35,13 @@ def node_of(client_id: str | None) -> int | None:
     return None if found is None else int(found[1])
 
 
-class PeerAddress(NamedTuple):
-    """Where a node listens."""
-
-    host: str
-    port: int
-
-
 class Peers:
     """The other nodes, as one node reaches them. `address_of` says where a node is at this moment."""
 
-    def __init__(self, address_of: Callable[[int], PeerAddress | None], *, client_id: str) -> None:
+    def __init__(self, address_of: Callable[[int], Address | None], *, client_id: str) -> None:
         self._address_of = address_of
         self._client_id = client_id
-        self._clients: dict[tuple[int, Line], tuple[PeerAddress, AsyncClient]] = {}
+        self._clients: dict[tuple[int, Line], tuple[Address, AsyncClient]] = {}
         self._is_closed = False
 
     async def send(
@@ -73,12 +66,7 @@ class Peers:
             return known[1]
         if self._is_closed:
             raise ClientClosed("this node is stopping")
-        client = AsyncClient(
-            f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}",
-            client_id=self._client_id,
-            connect_timeout_ms=CONNECT_MS_MAX,
-            retry=RetryPolicy(),
-        )
+        client = AsyncClient(address, client_id=self._client_id, connect_timeout_ms=CONNECT_MS_MAX)
         self._clients[node_id, line] = (address, client)
         # It came back somewhere else.
         if known is not None:

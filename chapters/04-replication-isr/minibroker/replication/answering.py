@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 from minibroker.metadata.authority import Authority
-from minibroker.metadata.commands import AllocateProducerIds, ProducerIds, Registration
+from minibroker.metadata.broker_commands import AllocateProducerIds, ProducerIds, Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Endpoint
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.producers import ProducerState as KnownProducer
-from minibroker.partitions.registry import Answer, Call, proposed
+from minibroker.partitions.registry import Answer, Call, propose
 from minibroker.replication.authority import (
     AlteredPartition,
     AlterPartitions,
@@ -173,8 +173,9 @@ class Decisions:
             for it in topic.partitions
         ]
         command = self._alter(request.broker_id, request.broker_epoch, changes)
-        return proposed(
-            self._authority.propose(command),
+        return propose(
+            self._authority,
+            command,
             _altered,
             timeout_ms=DECISION_MS_MAX,
             expire=lambda: AlterPartitionResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
@@ -187,8 +188,9 @@ class Decisions:
     def allocate_producer_ids(self, call: Call[AllocateProducerIdsRequest]) -> Answer:
         """The handler of AllocateProducerIds."""
         command = AllocateProducerIds(call.request.broker_id, call.request.broker_epoch)
-        return proposed(
-            self._authority.propose(command),
+        return propose(
+            self._authority,
+            command,
             _allocated,
             timeout_ms=DECISION_MS_MAX,
             expire=lambda: AllocateProducerIdsResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
@@ -203,8 +205,9 @@ class Decisions:
             return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[])
         command = self._elect(self._named(request), self._live(), self._node, kind)
         is_all = request.topic_partitions is None
-        return proposed(
-            self._authority.propose(command),
+        return propose(
+            self._authority,
+            command,
             lambda elected: _elected(elected, is_all=is_all),
             timeout_ms=max(request.timeout_ms, 0),
             expire=lambda: _elected(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time"), is_all=False),
@@ -246,8 +249,9 @@ def answer_registration(
             on_done(registration)
         return BrokerRegistrationResponse(error_code=registration.code, broker_epoch=registration.epoch)
 
-    return proposed(
-        authority.propose(command),
+    return propose(
+        authority,
+        command,
         respond,
         timeout_ms=DECISION_MS_MAX,
         expire=lambda: BrokerRegistrationResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),

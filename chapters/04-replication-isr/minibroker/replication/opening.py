@@ -73,7 +73,7 @@ def open_replica(
     if open_transactions is not None:
         companion, transactions = open_transactions(files, directory)
         companions.append(companion)
-    log = data.open_log(name, config.log_config(), companions=companions)
+    log = data.open_log(name, config.log_config, companions=companions)
     replica = Replica(
         name,
         node_id,

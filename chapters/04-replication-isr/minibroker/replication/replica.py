@@ -29,7 +29,7 @@ from minibroker.log.batch import HEADER_SIZE, NO_LEADER_EPOCH, NO_OFFSET, read_h
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import Refused
-from minibroker.partitions.partition import ACKS_ALL, Appended, EpochEnd, Reader
+from minibroker.partitions.partition import ACKS_ALL, Appended, EpochEnd, Reader, ReplicaPort
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.follower import Fetched, Following, Position, common_end
 from minibroker.replication.keys import MIN_INSYNC_REPLICAS
@@ -63,8 +63,11 @@ class LeadershipListener(Protocol):
         """This node led the partition, and does not any more."""
 
 
-class Replica:
+class Replica(ReplicaPort):
     """One replica of one partition on node `node_id`. Until it is told who leads, it is neither leader nor follower."""
+
+    high_watermark: int = 0
+    """Where a consumer stops: every replica in sync has what is before."""
 
     def __init__(
         self,
@@ -96,7 +99,6 @@ class Replica:
         self._listeners = listeners
         # The checkpoint of the watermark may be behind, or ahead of a log that a power cut has shortened.
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
-        """Where a consumer stops: every replica in sync has what is before."""
 
     def configure(self, config: TopicConfig) -> None:
         """Follow the topic's configuration from now on."""

@@ -26,10 +26,10 @@ from minibroker.controller.tables.list_partition_reassignments import (
 )
 from minibroker.controller.tables.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from minibroker.metadata.authority import Authority
-from minibroker.metadata.commands import Registration
+from minibroker.metadata.broker_commands import Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Image
-from minibroker.partitions.registry import Answer, Call, proposed
+from minibroker.partitions.registry import Answer, Call, propose
 from minibroker.replication.answering import DECISION_MS_MAX, Decisions, answer_registration, described
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest
 from minibroker.segments.checkpoint import TopicPartition
@@ -82,8 +82,9 @@ class ControllerDecisions:
             wants_fence=request.want_fence,
             wants_shut_down=request.want_shut_down,
         )
-        return proposed(
-            self._authority.propose(command),
+        return propose(
+            self._authority,
+            command,
             _state,
             timeout_ms=DECISION_MS_MAX,
             expire=lambda: BrokerHeartbeatResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
@@ -92,8 +93,9 @@ class ControllerDecisions:
     def unregister(self, call: Call[UnregisterBrokerRequest]) -> Answer:
         """The handler of UnregisterBroker."""
         command = UnregisterBroker(call.request.broker_id)
-        return proposed(
-            self._authority.propose(command),
+        return propose(
+            self._authority,
+            command,
             _unregistered,
             timeout_ms=DECISION_MS_MAX,
             expire=lambda: _unregistered(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),
@@ -112,8 +114,9 @@ class ControllerDecisions:
         def respond(moved: list[Moved]) -> Response:
             return _moved(moved, may_resize=may_resize)
 
-        return proposed(
-            self._authority.propose(command),
+        return propose(
+            self._authority,
+            command,
             respond,
             timeout_ms=max(call.request.timeout_ms, 0),
             expire=lambda: respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from minibroker.client.errors import ClientError
 from minibroker.controller.deciding import Controller
 from minibroker.metadata.authority import Listener, Proposal
-from minibroker.metadata.commands import AllocateProducerIds, ProducerIds
+from minibroker.metadata.broker_commands import AllocateProducerIds, ProducerIds
 from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Image
 from minibroker.replicas.fetching import Self

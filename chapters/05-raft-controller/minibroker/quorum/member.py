@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from minibroker.client.addresses import Address
 from minibroker.controller.answering import ControllerDecisions
 from minibroker.controller.deciding import Controller
 from minibroker.controller.describing import DescribeTopicPartitions
@@ -48,7 +49,7 @@ from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replicas.configuring import BrokerConfigs
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.forwarding import Forward
-from minibroker.replicas.peers import PeerAddress, Peers, client_id_of, node_of
+from minibroker.replicas.peers import Peers, client_id_of, node_of
 from minibroker.replicas.registration import Registration
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.keys import quorum_voters
@@ -95,20 +96,20 @@ class QuorumMember:
         """The leader of the quorum, as far as this node knows."""
         return self.raft.leader_id
 
-    def _address_of(self, node_id: int) -> PeerAddress | None:
+    def _address_of(self, node_id: int) -> Address | None:
         if node_id == self._node_id:
             host = self._config.listeners[0].host
-            return PeerAddress(_REACHED_AT.get(host, host), self._machine.port)
+            return Address(_REACHED_AT.get(host, host), self._machine.port)
         # A voter is where the configuration says, whatever it was called when the metadata heard of it last.
         voter = next((it for it in quorum_voters(self._config) if it.node_id == node_id), None)
         if voter is not None:
-            return PeerAddress(voter.host, voter.port)
+            return Address(voter.host, voter.port)
         broker = self.authority.image.brokers.get(node_id)
         # One that was added as a voter, and is no broker, has said there where it is.
         added = self.raft.voters.voters.get(node_id)
         # Nodes that name a leader also say where it is: a node with an empty disk knows nothing else.
         place = broker or added or self.quorum.places.get(node_id)
-        return None if place is None else PeerAddress(place.host, place.port)
+        return None if place is None else Address(place.host, place.port)
 
     def is_node(self, call: Call[Any]) -> bool:
         """Until nodes prove their identity, they are known by the client id that they give themselves."""

@@ -9,14 +9,13 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from minibroker.client.addresses import Address, parse_address
 from minibroker.client.errors import BrokerError, InvalidAddress, known_code
 from minibroker.log.batch import NO_LEADER_EPOCH
 from minibroker.metadata.image import NO_LEADER
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from minibroker.wire.uuids import NO_UUID
-
-PORT_MAX = 65535
 
 
 class Effect(enum.Enum):
@@ -52,31 +51,13 @@ def effect_of(code: int) -> Effect:
     return EFFECTS.get(known) or (Effect.RETRY if known.is_retriable else Effect.FAIL)
 
 
-class Address(NamedTuple):
-    """Where a node listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 def parse_addresses(text: str | Sequence[str]) -> list[Address]:
-    """Read `HOST:PORT[,HOST:PORT…]`, or a sequence of such; an IPv6 host stands in brackets."""
+    """Read `HOST:PORT[,HOST:PORT…]`, or a sequence of such."""
     texts = text.split(",") if isinstance(text, str) else text
-    addresses = [_parse_address(one.strip()) for one in texts if one.strip()]
+    addresses = [parse_address(one.strip()) for one in texts if one.strip()]
     if not addresses:
         raise InvalidAddress("no address is given: write HOST:PORT, such as 127.0.0.1:9092")
     return addresses
-
-
-def _parse_address(text: str) -> Address:
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= PORT_MAX:
-        raise InvalidAddress(f"{text!r} is not an address: write HOST:PORT, such as 127.0.0.1:9092")
-    return Address(host, int(port))
 
 
 class Node(NamedTuple):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.client.retries import Attempts, RetryPolicy
+from minibroker.clients.retries import Attempts, RetryPolicy
 
 chances = st.floats(0, 1, exclude_max=True)
 

@@ -1,7 +1,7 @@
 """What takes more than one request: learning the cluster, finding a leader, asking again. A pure module.
 
 Each such conversation is a generator, a `Dialogue`: it yields what it wants done next, `Ask` or `Pause`, is sent the
-response, and returns its result. The transports run the same dialogues, one by blocking, the other by awaiting:
+response, and returns its result. The blocking transport runs it, and a test runs it with answers of its own:
 
     def leader(self, topic, partition):
         response = yield Ask(MetadataRequest(...))
@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from minibroker.client.addresses import Address
 from minibroker.client.connection import RESPONSE_BYTES_MAX
 from minibroker.client.errors import (
     BrokerError,
@@ -20,8 +21,8 @@ from minibroker.client.errors import (
     ClientError,
     ConnectionLost,
 )
-from minibroker.client.retries import Attempts, RetryPolicy
-from minibroker.client.routing import Address, Effect, Routes, effect_of
+from minibroker.clients.retries import Attempts, RetryPolicy
+from minibroker.clients.routing import Effect, Routes, effect_of
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request
 from minibroker.wire.tables.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

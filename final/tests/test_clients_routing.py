@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.client.addresses import Address
 from minibroker.client.errors import InvalidAddress
-from minibroker.client.routing import Address, Effect, LeaderHint, Node, Routes, effect_of, parse_addresses
+from minibroker.clients.routing import Effect, LeaderHint, Node, Routes, effect_of, parse_addresses
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.metadata import (
     MetadataResponse,
