@@ -7,19 +7,8 @@ of new topics are chance, so they come in as a function.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from minibroker.metadata import commands
 from minibroker.metadata.authority import Authority
-from minibroker.metadata.commands import (
-    Command,
-    CreatedTopic,
-    CreatePartitions,
-    CreateTopics,
-    DeletedTopic,
-    DeleteTopics,
-    GrownTopic,
-    MorePartitions,
-    NewTopic,
-    TopicReference,
-)
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.described import describe_topic
 from minibroker.metadata.placement import Placing, place
@@ -71,11 +60,11 @@ class Administration:
     def create_topics(self, call: Call[CreateTopicsRequest]) -> Answer:
         """The handler of CreateTopics."""
         topics = [self._new_topic(topic) for topic in call.request.topics]
-        command = CreateTopics(topics, self._node, call.request.validate_only, self._placing)
+        command = commands.CreateTopics(topics, self._node, call.request.validate_only, self._placing)
         return _answer(self._authority, command, self._created, call.request.timeout_ms)
 
-    def _new_topic(self, topic: CreatableTopic) -> NewTopic:
-        return NewTopic(
+    def _new_topic(self, topic: CreatableTopic) -> commands.NewTopic:
+        return commands.NewTopic(
             name=topic.name,
             topic_id=self._new_topic_id(),
             partition_count=topic.num_partitions,
@@ -84,7 +73,7 @@ class Administration:
             configs={config.name: config.value for config in topic.configs},
         )
 
-    def _created(self, topics: list[CreatedTopic]) -> Response:
+    def _created(self, topics: list[commands.CreatedTopic]) -> Response:
         node = self._node
         return CreateTopicsResponse(topics=[_created_topic(topic, node) for topic in topics])
 
@@ -93,8 +82,8 @@ class Administration:
 
         Returns why some were refused. A quorum may take longer than this call.
         """
-        topics = [NewTopic(name, self._new_topic_id()) for name in names]
-        proposal = self._authority.propose(CreateTopics(topics, self._node, placing=self._placing))
+        topics = [commands.NewTopic(name, self._new_topic_id()) for name in names]
+        proposal = self._authority.propose(commands.CreateTopics(topics, self._node, placing=self._placing))
         return {it.name: it.code for it in proposal.result if it.code is not ErrorCode.NONE} if proposal.is_done else {}
 
     # Delete and grow --------------------------------------------------------------------------------------------------
@@ -102,8 +91,10 @@ class Administration:
     def delete_topics(self, call: Call[DeleteTopicsRequest]) -> Answer:
         """The handler of DeleteTopics."""
         # Up to version 5 topics are a list of names; then each is a name or an id.
-        named = [TopicReference(name) for name in call.request.topic_names]
-        command = DeleteTopics(named + [TopicReference(it.name, it.topic_id) for it in call.request.topics])
+        named = [commands.TopicReference(name) for name in call.request.topic_names]
+        command = commands.DeleteTopics(
+            named + [commands.TopicReference(it.name, it.topic_id) for it in call.request.topics]
+        )
         if not self._node.delete_topic_enable:
             code = ErrorCode.TOPIC_DELETION_DISABLED if call.version >= _DISABLED_FROM else ErrorCode.INVALID_REQUEST
             return _deleted(command.refuse(code, "delete.topic.enable is false: this broker deletes no topics"))
@@ -112,18 +103,20 @@ class Administration:
     def create_partitions(self, call: Call[CreatePartitionsRequest]) -> Answer:
         """The handler of CreatePartitions."""
         topics = [
-            MorePartitions(
+            commands.MorePartitions(
                 topic.name,
                 topic.count,
                 None if topic.assignments is None else [it.broker_ids for it in topic.assignments],
             )
             for topic in call.request.topics
         ]
-        command = CreatePartitions(topics, call.request.validate_only, self._placing)
+        command = commands.CreatePartitions(topics, call.request.validate_only, self._placing)
         return _answer(self._authority, command, _grown, call.request.timeout_ms)
 
 
-def _answer(authority: Authority, command: Command[R], respond: Callable[[R], Response], timeout_ms: int) -> Answer:
+def _answer(
+    authority: Authority, command: commands.Command[R], respond: Callable[[R], Response], timeout_ms: int
+) -> Answer:
     """Propose, and answer now or when it is decided. What comes too late may still happen: the client is told so."""
 
     def expire() -> Response:
@@ -135,7 +128,7 @@ def _answer(authority: Authority, command: Command[R], respond: Callable[[R], Re
 # Responses ------------------------------------------------------------------------------------------------------------
 
 
-def _created_topic(topic: CreatedTopic, node: NodeConfig) -> CreatableTopicResult:
+def _created_topic(topic: commands.CreatedTopic, node: NodeConfig) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -148,7 +141,7 @@ def _created_topic(topic: CreatedTopic, node: NodeConfig) -> CreatableTopicResul
     )
 
 
-def _configs(topic: CreatedTopic, node: NodeConfig) -> list[CreatableTopicConfigs]:
+def _configs(topic: commands.CreatedTopic, node: NodeConfig) -> list[CreatableTopicConfigs]:
     return [
         CreatableTopicConfigs(
             name=it.key.name,
@@ -161,7 +154,7 @@ def _configs(topic: CreatedTopic, node: NodeConfig) -> list[CreatableTopicConfig
     ]
 
 
-def _deleted(topics: list[DeletedTopic]) -> Response:
+def _deleted(topics: list[commands.DeletedTopic]) -> Response:
     return DeleteTopicsResponse(
         responses=[
             DeletableTopicResult(
@@ -172,7 +165,7 @@ def _deleted(topics: list[DeletedTopic]) -> Response:
     )
 
 
-def _grown(topics: list[GrownTopic]) -> Response:
+def _grown(topics: list[commands.GrownTopic]) -> Response:
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(name=topic.name, error_code=topic.code, error_message=topic.message)
