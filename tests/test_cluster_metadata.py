@@ -22,12 +22,7 @@ from confluent_kafka.admin import (
 from minibroker.client.errors import ConnectionLost
 from minibroker.clients.blocking import Client
 from minibroker.replicas.peers import client_id_of
-from minibroker.replication.tables.alter_partition import (
-    AlterPartitionRequest,
-    BrokerState,
-    PartitionAlteration,
-    TopicAlteration,
-)
+from minibroker.replication.tables import alter_partition
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, Listener
 from minibroker.replication.tables.describe_producers import DescribeProducersRequest, TopicRequest
 from minibroker.replication.tables.offset_for_leader_epoch import (
@@ -139,14 +134,14 @@ def test_what_comes_out_of_an_earlier_life_is_refused(cluster: Cluster) -> None:
     topic, node = cluster.create(unique("stale"), [[2, 3, 1]]), client_id_of(9)
     with Client(cluster[1].address) as client:
         found = client.metadata([topic]).topics[0]
-    change = PartitionAlteration(
+    change = alter_partition.PartitionAlteration(
         partition_index=0,
         leader_epoch=0,
         partition_epoch=0,
-        new_isr_with_epochs=[BrokerState(broker_id=2, broker_epoch=-1)],
+        new_isr_with_epochs=[alter_partition.BrokerState(broker_id=2, broker_epoch=-1)],
     )
-    topics = [TopicAlteration(topic_id=found.topic_id, partitions=[change])]
-    request = AlterPartitionRequest(broker_id=2, broker_epoch=1, topics=topics)
+    topics = [alter_partition.TopicAlteration(topic_id=found.topic_id, partitions=[change])]
+    request = alter_partition.AlterPartitionRequest(broker_id=2, broker_epoch=1, topics=topics)
     # What nodes say to each other is not heard from a client.
     with pytest.raises(ConnectionLost):
         ask(cluster, 1, request)

@@ -16,32 +16,8 @@ from minibroker.wire.codes import ErrorCode
 from minibroker.wire.errors import MalformedMessage, UnsupportedApi
 from minibroker.wire.headers import frame_request, frame_response
 from minibroker.wire.schema import Message, Part, Request, Response
+from minibroker.wire.tables import fetch, metadata, produce
 from minibroker.wire.tables.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from minibroker.wire.tables.fetch import (
-    FetchableTopicResponse,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-)
-from minibroker.wire.tables.metadata import (
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
-from minibroker.wire.tables.produce import (
-    LeaderIdAndEpoch,
-    NodeEndpoint,
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-    TopicProduceResponse,
-)
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 TIME = 1_700_000_000_000
@@ -82,49 +58,49 @@ def shown_response(message: Response, version: int) -> str:
 
 
 def test_a_produce_request_is_shown_down_to_its_batch(transcript: Transcript) -> None:
-    partition = PartitionProduceData(index=3, records=batch(2))
-    request = ProduceRequest(
-        acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="orders", partition_data=[partition])]
+    partition = produce.PartitionProduceData(index=3, records=batch(2))
+    request = produce.ProduceRequest(
+        acks=-1, timeout_ms=30_000, topic_data=[produce.TopicProduceData(name="orders", partition_data=[partition])]
     )
     transcript(SCENARIOS / "tree-produce-request-v9.txt", shown_request(request, 9))
     transcript(SCENARIOS / "tree-produce-request-v7.txt", shown_request(request, 7))
 
 
 def test_a_produce_response_is_shown_with_its_tagged_fields(transcript: Transcript) -> None:
-    partition = PartitionProduceResponse(
+    partition = produce.PartitionProduceResponse(
         index=3,
         error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
         base_offset=-1,
-        current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=9),
+        current_leader=produce.LeaderIdAndEpoch(leader_id=2, leader_epoch=9),
     )
-    response = ProduceResponse(
-        responses=[TopicProduceResponse(name="orders", partition_responses=[partition])],
-        node_endpoints=[NodeEndpoint(node_id=2, host="127.0.0.1", port=9093)],
+    response = produce.ProduceResponse(
+        responses=[produce.TopicProduceResponse(name="orders", partition_responses=[partition])],
+        node_endpoints=[produce.NodeEndpoint(node_id=2, host="127.0.0.1", port=9093)],
     )
     transcript(SCENARIOS / "tree-produce-response-v10.txt", shown_response(response, 10))
 
 
 def test_a_fetch_is_shown_with_a_batch_that_is_cut_off(transcript: Transcript) -> None:
     topic_id = bytes(range(16))
-    request = FetchRequest(
+    request = fetch.FetchRequest(
         max_wait_ms=500,
         min_bytes=1,
         topics=[
-            FetchTopic(
+            fetch.FetchTopic(
                 topic_id=topic_id,
-                partitions=[FetchPartition(partition=0, fetch_offset=7, partition_max_bytes=1_048_576)],
+                partitions=[fetch.FetchPartition(partition=0, fetch_offset=7, partition_max_bytes=1_048_576)],
             )
         ],
     )
     transcript(SCENARIOS / "tree-fetch-request-v13.txt", shown_request(request, 13))
-    partition = PartitionData(
+    partition = fetch.PartitionData(
         partition_index=0,
         error_code=0,
         high_watermark=42,
         aborted_transactions=None,
         records=batch(3) + batch(2)[:70],
     )
-    response = FetchResponse(responses=[FetchableTopicResponse(topic_id=topic_id, partitions=[partition])])
+    response = fetch.FetchResponse(responses=[fetch.FetchableTopicResponse(topic_id=topic_id, partitions=[partition])])
     transcript(SCENARIOS / "tree-fetch-response-v13.txt", shown_response(response, 13))
 
 
@@ -137,17 +113,17 @@ def test_what_a_client_asks_first_is_shown(transcript: Transcript) -> None:
             for key, api in sorted(APIS.items())
         ][:3],
     )
-    metadata = MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=1, host="127.0.0.1", port=9092)],
+    described = metadata.MetadataResponse(
+        brokers=[metadata.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=9092)],
         cluster_id="abc",
         controller_id=1,
         topics=[
-            MetadataResponseTopic(
+            metadata.MetadataResponseTopic(
                 error_code=0,
                 name="orders",
                 topic_id=bytes(range(16)),
                 partitions=[
-                    MetadataResponsePartition(
+                    metadata.MetadataResponsePartition(
                         error_code=0,
                         partition_index=index,
                         leader_id=1,
@@ -164,8 +140,8 @@ def test_what_a_client_asks_first_is_shown(transcript: Transcript) -> None:
         shown_request(versions, 0),
         shown_request(versions, 3),
         shown_response(answer, 3),
-        shown_request(MetadataRequest(topics=None), 12),
-        shown_response(metadata, 12),
+        shown_request(metadata.MetadataRequest(topics=None), 12),
+        shown_response(described, 12),
     ]
     transcript(SCENARIOS / "tree-first-requests.txt", "\n".join(shown))
 
@@ -237,7 +213,7 @@ def test_the_inspector_refuses_every_truncation(cls: type[Message], version: int
 
 
 def test_trailing_bytes_are_shown() -> None:
-    frame = memoryview(bytes(request_frame(MetadataRequest(topics=None), 1)) + b"more")
+    frame = memoryview(bytes(request_frame(metadata.MetadataRequest(topics=None), 1)) + b"more")
     assert explain_request(frame).children[-1].value == b"more"
 
 

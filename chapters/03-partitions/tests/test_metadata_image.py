@@ -7,32 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metadata_model import brokers, topic_id
 
+from minibroker.metadata import records as kinds
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.errors import CorruptMetadata
 from minibroker.metadata.image import Image, PartitionImage, fold, fold_all
-from minibroker.metadata.records import (
-    ConfigRecord,
-    FeatureLevelRecord,
-    MetadataRecord,
-    NoOpRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RegisterBrokerRecord,
-    RemoveTopicRecord,
-    TopicRecord,
-    decode_record,
-    encode_record,
-)
 from minibroker.segments.checkpoint import TopicPartition
 
 
-def topic(name: str, number: int) -> TopicRecord:
-    return TopicRecord(name=name, topic_id=topic_id(number))
+def topic(name: str, number: int) -> kinds.TopicRecord:
+    return kinds.TopicRecord(name=name, topic_id=topic_id(number))
 
 
-def partition(number: int, index: int, *, leader: int = 1) -> PartitionRecord:
-    return PartitionRecord(
+def partition(number: int, index: int, *, leader: int = 1) -> kinds.PartitionRecord:
+    return kinds.PartitionRecord(
         partition_id=index,
         topic_id=topic_id(number),
         replicas=[1, 2],
@@ -43,11 +30,11 @@ def partition(number: int, index: int, *, leader: int = 1) -> PartitionRecord:
     )
 
 
-def config(name: str, value: str | None, topic_name: str = "orders") -> ConfigRecord:
-    return ConfigRecord(resource_type=ConfigResource.TOPIC, resource_name=topic_name, name=name, value=value)
+def config(name: str, value: str | None, topic_name: str = "orders") -> kinds.ConfigRecord:
+    return kinds.ConfigRecord(resource_type=ConfigResource.TOPIC, resource_name=topic_name, name=name, value=value)
 
 
-def folded(*records: MetadataRecord, image: Image | None = None) -> Image:
+def folded(*records: kinds.MetadataRecord, image: Image | None = None) -> Image:
     image = image or Image()
     return fold_all(image, enumerate(records, start=image.offset + 1))
 
@@ -63,8 +50,8 @@ def test_a_topic_is_found_by_name_and_by_id_with_its_partitions() -> None:
     assert image.offset == 2
 
 
-def change(number: int, index: int, **values: Any) -> PartitionChangeRecord:
-    return PartitionChangeRecord(topic_id=topic_id(number), partition_id=index, **values)
+def change(number: int, index: int, **values: Any) -> kinds.PartitionChangeRecord:
+    return kinds.PartitionChangeRecord(topic_id=topic_id(number), partition_id=index, **values)
 
 
 def test_a_partition_is_found_by_its_name() -> None:
@@ -115,7 +102,7 @@ def test_changes_fold_like_a_dictionary_that_cannot_go_wrong(changes: list[tuple
     records = []
     for index, values in changes:
         records.append(change(1, index, **values))
-        assert decode_record(encode_record(records[-1])) == records[-1]
+        assert kinds.decode_record(kinds.encode_record(records[-1])) == records[-1]
         told = {name: value for name, value in values.items() if value is not None}
         if told["leader"] == -2:
             del told["leader"]
@@ -131,16 +118,18 @@ def test_changes_fold_like_a_dictionary_that_cannot_go_wrong(changes: list[tuple
 
 def test_a_topic_that_goes_takes_its_partitions_its_configuration_and_its_name_along() -> None:
     records = [topic("a.b", 1), partition(1, 0), config("segment.ms", "5", "a.b"), topic("a_b", 2)]
-    image = folded(*records, RemoveTopicRecord(topic_id=topic_id(1)))
+    image = folded(*records, kinds.RemoveTopicRecord(topic_id=topic_id(1)))
     assert image.topics.keys() == {"a_b"}
     assert image.configs == {}
     assert image.collisions == {"a_b": frozenset({"a_b"})}
-    gone = folded(RemoveTopicRecord(topic_id=topic_id(2)), image=image)
+    gone = folded(kinds.RemoveTopicRecord(topic_id=topic_id(2)), image=image)
     assert (gone.topics, gone.topic_names, gone.collisions) == ({}, {}, {})
 
 
 def test_a_topic_can_come_back_under_another_id_in_the_same_batch() -> None:
-    image = folded(topic("orders", 1), partition(1, 0), RemoveTopicRecord(topic_id=topic_id(1)), topic("orders", 2))
+    image = folded(
+        topic("orders", 1), partition(1, 0), kinds.RemoveTopicRecord(topic_id=topic_id(1)), topic("orders", 2)
+    )
     assert image.topics["orders"].topic_id == topic_id(2)
     assert image.topics["orders"].partitions == {}
 
@@ -162,11 +151,11 @@ def test_a_broker_that_registers_again_replaces_itself() -> None:
 
 def test_features_producer_ids_and_nothing_at_all() -> None:
     image = folded(
-        FeatureLevelRecord(name="a", feature_level=1),
-        FeatureLevelRecord(name="b", feature_level=2),
-        ProducerIdsRecord(broker_id=1, next_producer_id=1000),
-        FeatureLevelRecord(name="a", feature_level=0),
-        NoOpRecord(),
+        kinds.FeatureLevelRecord(name="a", feature_level=1),
+        kinds.FeatureLevelRecord(name="b", feature_level=2),
+        kinds.ProducerIdsRecord(broker_id=1, next_producer_id=1000),
+        kinds.FeatureLevelRecord(name="a", feature_level=0),
+        kinds.NoOpRecord(),
     )
     assert image.features == {"b": 2}
     assert image.next_producer_id == 1000
@@ -192,13 +181,13 @@ def test_images_share_what_a_record_does_not_touch() -> None:
 
 
 def test_one_by_one_and_all_at_once_give_the_same_image() -> None:
-    records: list[MetadataRecord] = [
+    records: list[kinds.MetadataRecord] = [
         topic("a.b", 1),
         config("segment.ms", "5", "a.b"),
         partition(1, 0),
         partition(1, 1),
         topic("c", 2),
-        RemoveTopicRecord(topic_id=topic_id(1)),
+        kinds.RemoveTopicRecord(topic_id=topic_id(1)),
         topic("a.b", 3),
         partition(3, 0),
     ]
@@ -235,24 +224,27 @@ def test_a_topic_of_ten_thousand_partitions_is_copied_once_not_ten_thousand_time
     ("records", "message"),
     [
         ([partition(9, 0)], "no topic has the id"),
-        ([RemoveTopicRecord(topic_id=topic_id(9))], "no topic has the id"),
+        ([kinds.RemoveTopicRecord(topic_id=topic_id(9))], "no topic has the id"),
         ([change(9, 0, isr=[1])], "no topic has the id"),
         ([topic("a", 1), partition(1, 0), change(1, 7, isr=[1])], "a has no partition 7, it has 1"),
         ([topic("a", 1), topic("a", 2)], "is there already"),
         ([topic("a", 1), topic("b", 1)], "is there already"),
-        ([ConfigRecord(resource_type=77, resource_name="", name="a", value="b")], "resource of type 77"),
+        ([kinds.ConfigRecord(resource_type=77, resource_name="", name="a", value="b")], "resource of type 77"),
         (
-            [ProducerIdsRecord(broker_id=1, next_producer_id=9), ProducerIdsRecord(broker_id=1, next_producer_id=8)],
+            [
+                kinds.ProducerIdsRecord(broker_id=1, next_producer_id=9),
+                kinds.ProducerIdsRecord(broker_id=1, next_producer_id=8),
+            ],
             "fall from 9 to 8",
         ),
         (
-            [RegisterBrokerRecord(broker_id=1, incarnation_id=topic_id(1), broker_epoch=0, end_points=[])],
+            [kinds.RegisterBrokerRecord(broker_id=1, incarnation_id=topic_id(1), broker_epoch=0, end_points=[])],
             "broker 1 has no listener",
         ),
     ],
 )
 def test_records_that_contradict_each_other_are_refused_with_the_offset(
-    records: list[MetadataRecord], message: str
+    records: list[kinds.MetadataRecord], message: str
 ) -> None:
     with pytest.raises(CorruptMetadata, match=f"^metadata record at offset {len(records) - 1}: .*{message}"):
         folded(*records)

@@ -6,36 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.metadata import records
 from minibroker.metadata.errors import CorruptMetadata, UnknownRecord
-from minibroker.metadata.records import (
-    RECORDS,
-    BrokerEndpoint,
-    BrokerRegistrationChangeRecord,
-    ConfigRecord,
-    FeatureLevelRecord,
-    MetadataRecord,
-    NoOpRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RegisterBrokerRecord,
-    RemoveTopicRecord,
-    TopicRecord,
-    UnregisterBrokerRecord,
-    decode_record,
-    encode_record,
-)
 from minibroker.wire.schema import Struct
 
 ID = bytes(range(16))
 
 # Worked out from Kafka's definitions. A string and an array begin with their length + 1; each struct ends with the
 # count of its tagged fields.
-BY_HAND: list[tuple[MetadataRecord, str]] = [
-    (TopicRecord(name="orders", topic_id=ID), "01 02 00" + "07 6f7264657273" + ID.hex() + "00"),
-    (RemoveTopicRecord(topic_id=ID), "01 09 00" + ID.hex() + "00"),
+BY_HAND: list[tuple[records.MetadataRecord, str]] = [
+    (records.TopicRecord(name="orders", topic_id=ID), "01 02 00" + "07 6f7264657273" + ID.hex() + "00"),
+    (records.RemoveTopicRecord(topic_id=ID), "01 09 00" + ID.hex() + "00"),
     (
-        PartitionRecord(
+        records.PartitionRecord(
             partition_id=2, topic_id=ID, replicas=[1, 2], isr=[1], leader=1, leader_epoch=3, partition_epoch=4
         ),
         "01 03 00"
@@ -48,7 +31,7 @@ BY_HAND: list[tuple[MetadataRecord, str]] = [
         + "00",
     ),
     (
-        PartitionRecord(
+        records.PartitionRecord(
             partition_id=0,
             topic_id=ID,
             replicas=[1],
@@ -61,13 +44,13 @@ BY_HAND: list[tuple[MetadataRecord, str]] = [
         "01 03 00" + "00000000" + ID.hex() + "02 00000001 02 00000001 01 01 00000001 00000000 00000000" + "01 00 01 01",
     ),
     # Every field but the first two is tagged: tag, size, value. What did not change takes no byte.
-    (PartitionChangeRecord(partition_id=2, topic_id=ID), "01 05 00" + "00000002" + ID.hex() + "00"),
+    (records.PartitionChangeRecord(partition_id=2, topic_id=ID), "01 05 00" + "00000002" + ID.hex() + "00"),
     (
-        PartitionChangeRecord(partition_id=2, topic_id=ID, isr=[1, 3], leader=-1),
+        records.PartitionChangeRecord(partition_id=2, topic_id=ID, isr=[1, 3], leader=-1),
         "01 05 00" + "00000002" + ID.hex() + "02" + "00 09 03 00000001 00000003" + "01 04 ffffffff",
     ),
     (
-        PartitionChangeRecord(
+        records.PartitionChangeRecord(
             partition_id=2,
             topic_id=ID,
             isr=[],
@@ -87,49 +70,49 @@ BY_HAND: list[tuple[MetadataRecord, str]] = [
         + "05 01 01",
     ),
     (
-        ConfigRecord(resource_type=2, resource_name="orders", name="a", value="5"),
+        records.ConfigRecord(resource_type=2, resource_name="orders", name="a", value="5"),
         "01 04 00" + "02 07 6f7264657273 02 61 02 35 00",
     ),
-    (ConfigRecord(resource_type=4, resource_name="", name="a", value=None), "01 04 00" + "04 01 02 61 00 00"),
+    (records.ConfigRecord(resource_type=4, resource_name="", name="a", value=None), "01 04 00" + "04 01 02 61 00 00"),
     (
-        RegisterBrokerRecord(
+        records.RegisterBrokerRecord(
             broker_id=1,
             incarnation_id=ID,
             broker_epoch=7,
-            end_points=[BrokerEndpoint(name="P", host="h", port=9092, security_protocol=0)],
+            end_points=[records.BrokerEndpoint(name="P", host="h", port=9092, security_protocol=0)],
             fenced=False,
         ),
         "01 00 01" + "00000001" + ID.hex() + "0000000000000007" + "02 02 50 02 68 2384 0000 00" + "01 00 00 00" + "00",
     ),
     (
-        ProducerIdsRecord(broker_id=1, broker_epoch=7, next_producer_id=1000),
+        records.ProducerIdsRecord(broker_id=1, broker_epoch=7, next_producer_id=1000),
         "01 0f 00" + "00000001 0000000000000007 00000000000003e8 00",
     ),
     (
-        FeatureLevelRecord(name="metadata.version", feature_level=7),
+        records.FeatureLevelRecord(name="metadata.version", feature_level=7),
         "01 0c 00" + "11" + b"metadata.version".hex() + "0007 00",
     ),
-    (UnregisterBrokerRecord(broker_id=3, broker_epoch=7), "01 01 00" + "00000003 0000000000000007 00"),
+    (records.UnregisterBrokerRecord(broker_id=3, broker_epoch=7), "01 01 00" + "00000003 0000000000000007 00"),
     (
-        BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=7, fenced=-1, in_controlled_shutdown=1),
+        records.BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=7, fenced=-1, in_controlled_shutdown=1),
         "01 11 01" + "00000003 0000000000000007" + "02" + "00 01 ff" + "01 01 01",
     ),
-    (NoOpRecord(), "01 14 00 00"),
+    (records.NoOpRecord(), "01 14 00 00"),
 ]
 
 
 @pytest.mark.parametrize(("record", "text"), BY_HAND)
-def test_a_record_has_the_bytes_that_kafkas_definitions_say(record: MetadataRecord, text: str) -> None:
-    assert encode_record(record) == bytes.fromhex(text)
-    assert decode_record(bytes.fromhex(text)) == record
+def test_a_record_has_the_bytes_that_kafkas_definitions_say(record: records.MetadataRecord, text: str) -> None:
+    assert records.encode_record(record) == bytes.fromhex(text)
+    assert records.decode_record(bytes.fromhex(text)) == record
 
 
 def test_every_kind_of_record_has_an_example() -> None:
-    assert {type(record) for record, _text in BY_HAND} == set(RECORDS.values())
+    assert {type(record) for record, _text in BY_HAND} == set(records.RECORDS.values())
 
 
 def test_newer_versions_of_a_record_can_be_read() -> None:
-    partition = PartitionRecord(
+    partition = records.PartitionRecord(
         partition_id=0,
         topic_id=ID,
         replicas=[1],
@@ -140,13 +123,13 @@ def test_newer_versions_of_a_record_can_be_read() -> None:
         directories=[ID],
         eligible_leader_replicas=[2],
     )
-    assert decode_record(bytes([1, 3, 2]) + partition.encode(2)) == partition
+    assert records.decode_record(bytes([1, 3, 2]) + partition.encode(2)) == partition
     # Tags stand in order, so the directories, tag 8, come behind the eligible leaders, tags 6 and 7.
-    change = PartitionChangeRecord(
+    change = records.PartitionChangeRecord(
         partition_id=0, topic_id=ID, leader=1, eligible_leader_replicas=[2], last_known_elr=[], directories=[ID]
     )
     tagged = "04" + "01 04 00000001" + "06 05 02 00000002" + "07 01 01" + "08 11 02" + ID.hex()
-    assert decode_record(bytes.fromhex("01 05 02" + "00000000" + ID.hex() + tagged)) == change
+    assert records.decode_record(bytes.fromhex("01 05 02" + "00000000" + ID.hex() + tagged)) == change
 
 
 @given(
@@ -157,32 +140,32 @@ def test_newer_versions_of_a_record_can_be_read() -> None:
 )
 def test_any_record_comes_back_as_it_went(name: str, topic_id: bytes, replicas: list[int], leader: int) -> None:
     for record in (
-        PartitionChangeRecord(topic_id=topic_id, isr=replicas or None, leader=leader, adding_replicas=replicas),
-        TopicRecord(name=name, topic_id=topic_id),
-        ConfigRecord(resource_type=2, resource_name=name, name=name, value=name),
-        PartitionRecord(topic_id=topic_id, replicas=replicas, isr=replicas[:1]),
+        records.PartitionChangeRecord(topic_id=topic_id, isr=replicas or None, leader=leader, adding_replicas=replicas),
+        records.TopicRecord(name=name, topic_id=topic_id),
+        records.ConfigRecord(resource_type=2, resource_name=name, name=name, value=name),
+        records.PartitionRecord(topic_id=topic_id, replicas=replicas, isr=replicas[:1]),
     ):
-        assert decode_record(encode_record(record)) == record
+        assert records.decode_record(records.encode_record(record)) == record
 
 
 @pytest.mark.parametrize("frame", ["02 02 00", "01 63 00 00", "01 02 01 00", "01 03 03 00", "01 05 03 00"])
 def test_a_frame_a_kind_or_a_version_from_the_future_is_named(frame: str) -> None:
     with pytest.raises(UnknownRecord, match=r"frame version 2|newer program"):
-        decode_record(bytes.fromhex(frame))
+        records.decode_record(bytes.fromhex(frame))
 
 
 @pytest.mark.parametrize("record", [record for record, _text in BY_HAND], ids=lambda record: type(record).__name__)
 def test_a_record_that_is_cut_off_or_too_long_is_corrupt(record: Struct) -> None:
-    assert isinstance(record, MetadataRecord)
-    data = encode_record(record)
+    assert isinstance(record, records.MetadataRecord)
+    data = records.encode_record(record)
     for end in range(len(data)):
         with pytest.raises(CorruptMetadata, match="no metadata record"):
-            decode_record(data[:end])
+            records.decode_record(data[:end])
     with pytest.raises(CorruptMetadata):
-        decode_record(data + b"\0")
+        records.decode_record(data + b"\0")
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_record_or_an_error_of_ours(data: bytes) -> None:
     with contextlib.suppress(CorruptMetadata, UnknownRecord):
-        decode_record(b"\1" + data)
+        records.decode_record(b"\1" + data)

@@ -12,15 +12,7 @@ from minibroker.metadata.broker_commands import RegisterBroker
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import decide as hold
 from minibroker.metadata.image import NO_LEADER, PartitionImage
-from minibroker.replication.authority import (
-    AlteredPartition,
-    AlterPartitions,
-    Elected,
-    Election,
-    ElectLeaders,
-    IsrChange,
-    RegisterReplicas,
-)
+from minibroker.replication import authority as commands
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
@@ -45,9 +37,9 @@ class Authority(AuthorityNode):
         partition_epoch: int = 0,
         broker_id: int = 1,
         broker_epoch: int = -1,
-    ) -> AlteredPartition:
-        change = IsrChange(topic_id, partition, leader_epoch, partition_epoch, isr)
-        (altered,) = self.voter.propose(AlterPartitions(broker_id, broker_epoch, [change])).result
+    ) -> commands.AlteredPartition:
+        change = commands.IsrChange(topic_id, partition, leader_epoch, partition_epoch, isr)
+        (altered,) = self.voter.propose(commands.AlterPartitions(broker_id, broker_epoch, [change])).result
         return altered
 
     def shrink(self, *isr: int) -> None:
@@ -60,8 +52,10 @@ class Authority(AuthorityNode):
         )
         assert altered.code == ErrorCode.NONE, altered
 
-    def elect(self, *live: int, kind: Election = Election.PREFERRED, node: NodeConfig | None = None) -> Elected:
-        (elected,) = self.voter.propose(ElectLeaders([NAME], live, node or NodeConfig(), kind)).result
+    def elect(
+        self, *live: int, kind: commands.Election = commands.Election.PREFERRED, node: NodeConfig | None = None
+    ) -> commands.Elected:
+        (elected,) = self.voter.propose(commands.ElectLeaders([NAME], live, node or NodeConfig(), kind)).result
         return elected
 
     @property
@@ -82,7 +76,7 @@ def authority() -> Authority:
 def test_a_leader_changes_its_in_sync_set_and_the_partition_epoch_rises(authority: Authority) -> None:
     """KIP-497."""
     altered = authority.ask([(1, authority.epochs[1]), (3, authority.epochs[3])], broker_epoch=authority.epochs[1])
-    assert altered == AlteredPartition(TOPIC_ID, 0, leader=1, leader_epoch=0, isr=(1, 3), partition_epoch=1)
+    assert altered == commands.AlteredPartition(TOPIC_ID, 0, leader=1, leader_epoch=0, isr=(1, 3), partition_epoch=1)
     assert authority.state == (1, 0, (1, 3), 1)
 
 
@@ -168,14 +162,16 @@ def test_a_broker_that_is_about_to_go_cannot_be_in_sync(authority: Authority) ->
     """KIP-841: it was taken out of the set so that it may go, and still fetches."""
     leaving = replace(authority.image.brokers[3], in_controlled_shutdown=True)
     image = replace(authority.image, brokers={**authority.image.brokers, 3: leaving})
-    (altered,) = hold(image, AlterPartitions(1, -1, [IsrChange(TOPIC_ID, 0, 0, 0, [(1, -1), (3, -1)])])).result
+    (altered,) = hold(
+        image, commands.AlterPartitions(1, -1, [commands.IsrChange(TOPIC_ID, 0, 0, 0, [(1, -1), (3, -1)])])
+    ).result
     assert altered.code == ErrorCode.INELIGIBLE_REPLICA
 
 
 def test_a_replica_that_is_not_registered_cannot_be_in_sync(authority: Authority) -> None:
     image = replace(authority.image, brokers={1: authority.image.brokers[1]})
-    change = IsrChange(TOPIC_ID, 0, 0, 0, [(1, -1), (2, -1)])
-    (altered,) = hold(image, AlterPartitions(1, -1, [change])).result
+    change = commands.IsrChange(TOPIC_ID, 0, 0, 0, [(1, -1), (2, -1)])
+    (altered,) = hold(image, commands.AlterPartitions(1, -1, [change])).result
     assert altered.code == ErrorCode.INELIGIBLE_REPLICA
     assert "not registered" in (altered.message or "")
 
@@ -187,10 +183,10 @@ def test_an_unknown_topic_and_an_unknown_partition_have_codes_of_their_own(autho
 
 def test_each_partition_is_decided_by_itself(authority: Authority) -> None:
     changes = [
-        IsrChange(bytes(16), 0, 0, 0, [(1, -1)]),
-        IsrChange(TOPIC_ID, 0, 0, 0, [(1, -1), (2, -1)]),
+        commands.IsrChange(bytes(16), 0, 0, 0, [(1, -1)]),
+        commands.IsrChange(TOPIC_ID, 0, 0, 0, [(1, -1), (2, -1)]),
     ]
-    results = authority.voter.propose(AlterPartitions(1, -1, changes)).result
+    results = authority.voter.propose(commands.AlterPartitions(1, -1, changes)).result
     assert [it.code for it in results] == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NONE]
     assert authority.state == (1, 0, (1, 2), 1)
 
@@ -215,13 +211,13 @@ def test_without_anybody_in_sync_alive_the_partition_waits(authority: Authority)
 
 def test_an_unclean_election_takes_whoever_is_alive_and_only_that_one_is_in_sync(authority: Authority) -> None:
     authority.shrink(1)
-    assert authority.elect(2, 3, kind=Election.UNCLEAN).leader == 2
+    assert authority.elect(2, 3, kind=commands.Election.UNCLEAN).leader == 2
     assert authority.state == (2, 1, (2,), 2)
 
 
 def test_an_unclean_election_is_clean_if_it_can_be(authority: Authority) -> None:
     authority.shrink(1, 3)
-    assert authority.elect(2, 3, kind=Election.UNCLEAN).leader == 3
+    assert authority.elect(2, 3, kind=commands.Election.UNCLEAN).leader == 3
     assert authority.state == (3, 1, (1, 3), 2)
 
 
@@ -238,10 +234,10 @@ def test_a_node_may_allow_unclean_elections_for_all_topics(authority: Authority)
 
 
 def test_an_unclean_election_with_nobody_alive_elects_nobody(authority: Authority) -> None:
-    elected = authority.elect(kind=Election.UNCLEAN)
+    elected = authority.elect(kind=commands.Election.UNCLEAN)
     assert elected.code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     # Somebody who is alive but not registered is nobody.
-    assert authority.elect(7, kind=Election.UNCLEAN).code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert authority.elect(7, kind=commands.Election.UNCLEAN).code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
 def test_a_preferred_election_moves_a_partition_back_to_its_first_replica(authority: Authority) -> None:
@@ -261,15 +257,15 @@ def test_a_preferred_election_moves_a_partition_nowhere_else(authority: Authorit
 
 def test_where_it_leads_already_no_election_is_needed(authority: Authority) -> None:
     assert authority.elect(1, 2, 3).code == ErrorCode.ELECTION_NOT_NEEDED
-    assert authority.elect(1, 2, 3, kind=Election.UNCLEAN).code == ErrorCode.ELECTION_NOT_NEEDED
+    assert authority.elect(1, 2, 3, kind=commands.Election.UNCLEAN).code == ErrorCode.ELECTION_NOT_NEEDED
     authority.elect(2)
-    assert authority.elect(1, 2, 3, kind=Election.UNCLEAN).code == ErrorCode.ELECTION_NOT_NEEDED
+    assert authority.elect(1, 2, 3, kind=commands.Election.UNCLEAN).code == ErrorCode.ELECTION_NOT_NEEDED
     assert authority.state == (2, 1, (1, 2, 3), 1)
 
 
 @pytest.mark.parametrize("name", [TopicPartition("nobody", 0), TopicPartition("orders", 1)])
 def test_a_partition_that_is_not_there_has_no_leader(authority: Authority, name: TopicPartition) -> None:
-    (elected,) = authority.voter.propose(ElectLeaders([name, name], [1], NodeConfig())).result
+    (elected,) = authority.voter.propose(commands.ElectLeaders([name, name], [1], NodeConfig())).result
     assert (elected.code, elected.leader) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_LEADER)
 
 
@@ -313,7 +309,7 @@ def test_the_last_in_sync_that_may_have_less_leaves_nobody(authority: Authority)
     assert authority.partition.isr == ()
     assert authority.partition.leader == NO_LEADER
     assert authority.elect(1, 2, 3).code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    assert authority.elect(2, 3, kind=Election.UNCLEAN).leader == 2
+    assert authority.elect(2, 3, kind=commands.Election.UNCLEAN).leader == 2
     assert authority.state == (2, 2, (2,), 3)
 
 
@@ -334,7 +330,7 @@ def test_who_was_not_in_sync_has_nothing_to_leave(authority: Authority) -> None:
 
 def test_a_process_that_registers_twice_changes_nothing(authority: Authority) -> None:
     """The answer was lost, so it asks again."""
-    command = RegisterReplicas(1, ENDPOINTS, b"again".rjust(16), previous_broker_epoch=authority.epochs[1])
+    command = commands.RegisterReplicas(1, ENDPOINTS, b"again".rjust(16), previous_broker_epoch=authority.epochs[1])
     first = authority.voter.propose(command).result
     state = authority.state
     assert authority.voter.propose(command).result == first
@@ -356,7 +352,7 @@ def test_a_registration_and_what_it_means_for_partitions_are_one_batch(authority
 NODES = st.sampled_from([1, 2, 3])
 DECISIONS = st.one_of(
     st.tuples(st.just("alter"), NODES, st.sets(NODES), st.integers(-1, 1)),
-    st.tuples(st.just("elect"), st.sets(NODES), st.sampled_from(Election)),
+    st.tuples(st.just("elect"), st.sets(NODES), st.sampled_from(commands.Election)),
     st.tuples(st.just("register"), NODES, st.booleans()),
 )
 
@@ -377,7 +373,7 @@ def decide(authority: Authority, name: str, *arguments: object) -> None:
     elif name == "elect":
         live, kind = arguments
         assert isinstance(live, set)
-        assert isinstance(kind, Election)
+        assert isinstance(kind, commands.Election)
         authority.elect(*live, kind=kind)
     else:
         node_id, has_all = arguments

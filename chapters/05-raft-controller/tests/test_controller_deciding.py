@@ -9,23 +9,11 @@ from replication_nodes import ENDPOINTS
 
 from minibroker.controller.lifecycle import Heartbeat, RegisterFenced
 from minibroker.controller.snapshot import records_of
+from minibroker.metadata import records as kinds
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Image, fold_all
-from minibroker.metadata.records import (
-    METADATA_VERSION,
-    BrokerEndpoint,
-    ConfigRecord,
-    FeatureLevelRecord,
-    MetadataRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RegisterBrokerRecord,
-    TopicRecord,
-    decode_record,
-    encode_record,
-)
 from minibroker.metadata.topic_commands import CreateTopics, DeleteTopics, NewTopic, TopicReference
 from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Call
@@ -144,20 +132,20 @@ def test_a_voter_that_is_alone_decides_at_once() -> None:
     controller.propose(registration(7))
     created = controller.propose(CreateTopics([topic], NodeConfig()))
     assert created.is_done
-    assert METADATA_VERSION in controller.image.features
+    assert kinds.METADATA_VERSION in controller.image.features
     assert (controller.image.partition(ORDERS) is not None) == (created.result[0].code is ErrorCode.NONE)
 
 
 # A snapshot of the metadata -------------------------------------------------------------------------------------------
 
 BROKERS = st.builds(
-    RegisterBrokerRecord,
+    kinds.RegisterBrokerRecord,
     broker_id=st.integers(0, 9),
     incarnation_id=st.binary(min_size=16, max_size=16),
     broker_epoch=st.integers(0, 2**40),
     end_points=st.lists(
         st.builds(
-            BrokerEndpoint,
+            kinds.BrokerEndpoint,
             name=st.sampled_from(["A", "B"]),
             host=st.sampled_from(["", "localhost"]),
             port=st.integers(0, 65535),
@@ -175,7 +163,7 @@ TOPICS = st.dictionaries(
     st.sampled_from(["orders", "a.b", "a_b", "x"]),
     st.lists(
         st.builds(
-            PartitionRecord,
+            kinds.PartitionRecord,
             topic_id=st.just(bytes(16)),
             partition_id=st.just(0),
             replicas=NODES,
@@ -191,7 +179,7 @@ TOPICS = st.dictionaries(
     ),
 )
 CONFIGS = st.builds(
-    ConfigRecord,
+    kinds.ConfigRecord,
     resource_type=st.sampled_from([it.value for it in ConfigResource]),
     resource_name=st.sampled_from(["", "1", "orders"]),
     name=st.sampled_from(["retention.ms", "a"]),
@@ -202,21 +190,24 @@ CONFIGS = st.builds(
 @settings(max_examples=60)
 @given(st.lists(BROKERS, max_size=5), TOPICS, st.lists(CONFIGS, max_size=5), st.integers(0, 10**6), st.integers(1, 9))
 def test_the_records_of_an_image_make_the_same_image(
-    brokers: list[RegisterBrokerRecord],
-    topics: dict[str, list[PartitionRecord]],
-    configs: list[ConfigRecord],
+    brokers: list[kinds.RegisterBrokerRecord],
+    topics: dict[str, list[kinds.PartitionRecord]],
+    configs: list[kinds.ConfigRecord],
     producer_ids: int,
     level: int,
 ) -> None:
-    records: list[MetadataRecord] = [FeatureLevelRecord(name=METADATA_VERSION, feature_level=level), *brokers]
+    records: list[kinds.MetadataRecord] = [
+        kinds.FeatureLevelRecord(name=kinds.METADATA_VERSION, feature_level=level),
+        *brokers,
+    ]
     for name, partitions in topics.items():
         topic_id = name.encode().rjust(16, b"\0")
-        records.append(TopicRecord(name=name, topic_id=topic_id))
+        records.append(kinds.TopicRecord(name=name, topic_id=topic_id))
         for number, partition in enumerate(partitions):
             partition.topic_id, partition.partition_id = topic_id, number
             records.append(partition)
-    records += [*configs, ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=producer_ids)]
+    records += [*configs, kinds.ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=producer_ids)]
     image = fold_all(Image(cluster_id="c"), enumerate(records))
-    told = [decode_record(encode_record(it)) for it in records_of(image)]
+    told = [kinds.decode_record(kinds.encode_record(it)) for it in records_of(image)]
     again = fold_all(Image(cluster_id="c"), enumerate(told, start=image.offset + 1 - len(told)))
     assert again == image
