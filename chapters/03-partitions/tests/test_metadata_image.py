@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metadata_model import brokers, topic_id
 
+from minibroker.controller.records import NoOpRecord
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.errors import CorruptMetadata
 from minibroker.metadata.image import Image, PartitionImage, fold, fold_all
@@ -14,8 +15,6 @@ from minibroker.metadata.records import (
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
-    NoOpRecord,
-    PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
@@ -24,6 +23,7 @@ from minibroker.metadata.records import (
     decode_record,
     encode_record,
 )
+from minibroker.replication.records import PartitionChangeRecord
 from minibroker.segments.checkpoint import TopicPartition
 
 

@@ -6,25 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.controller.records import BrokerRegistrationChangeRecord, NoOpRecord, UnregisterBrokerRecord
 from minibroker.metadata.errors import CorruptMetadata, UnknownRecord
 from minibroker.metadata.records import (
     RECORDS,
     BrokerEndpoint,
-    BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
-    NoOpRecord,
-    PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
-    UnregisterBrokerRecord,
     decode_record,
     encode_record,
 )
+from minibroker.replication.records import PartitionChangeRecord
 from minibroker.wire.schema import Struct
 
 ID = bytes(range(16))
