@@ -9,6 +9,7 @@ hold their default, are left out.
 import sys
 from pathlib import Path
 
+import minibroker.controller.records  # noqa: F401 - later chapters' records, for their lessons
 from minibroker.log.batch import batches
 from minibroker.metadata.records import MetadataRecord, decode_record
 

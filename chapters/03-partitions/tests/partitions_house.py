@@ -13,7 +13,7 @@ from minibroker.metadata.broker_commands import RegisterBroker
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.image import Endpoint, Image
-from minibroker.metadata.records import MetadataRecord, PartitionChangeRecord
+from minibroker.metadata.records import MetadataRecord
 from minibroker.metadata.topic_commands import CreateTopics, DeleteTopics, NewTopic, TopicReference
 from minibroker.partitions.describe import Describe, api_versions
 from minibroker.partitions.fetch import Fetch
@@ -24,6 +24,7 @@ from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Deferred, Registry, Reply
 from minibroker.partitions.store import METADATA, Store
 from minibroker.partitions.waiting import Waiting
+from minibroker.replication.records import PartitionChangeRecord
 from minibroker.segments.directory import DataDirectory
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode

@@ -16,13 +16,14 @@ from metadata_model import (
     topic_id,
 )
 
+from minibroker.controller.records import NoOpRecord
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal, Voter, read_records
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.errors import CorruptMetadata, UnknownRecord
 from minibroker.metadata.image import Image
-from minibroker.metadata.records import FeatureLevelRecord, NoOpRecord, encode_record
+from minibroker.metadata.records import FeatureLevelRecord, encode_record
 from minibroker.metadata.topic_commands import CreateTopics, DeleteTopics, NewTopic, TopicReference
 from minibroker.segments.config import LogConfig
 from minibroker.wire.codes import ErrorCode

@@ -20,13 +20,7 @@ from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import RECORDS_PER_COMMAND_MAX, Records, decide
 from minibroker.metadata.image import Endpoint, Image, fold_all
 from minibroker.metadata.placement import place
-from minibroker.metadata.records import (
-    ConfigRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    RegisterBrokerRecord,
-    TopicRecord,
-)
+from minibroker.metadata.records import ConfigRecord, PartitionRecord, RegisterBrokerRecord, TopicRecord
 from minibroker.metadata.topic_commands import (
     CreatedTopic,
     CreatePartitions,
@@ -37,6 +31,7 @@ from minibroker.metadata.topic_commands import (
     NewTopic,
     TopicReference,
 )
+from minibroker.replication.records import PartitionChangeRecord
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import NO_UUID
 

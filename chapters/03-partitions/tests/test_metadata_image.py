@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metadata_model import brokers, topic_id
 
+from minibroker.controller.records import NoOpRecord
 from minibroker.metadata import records as kinds
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.errors import CorruptMetadata
 from minibroker.metadata.image import Image, PartitionImage, fold, fold_all
+from minibroker.replication.records import PartitionChangeRecord
 from minibroker.segments.checkpoint import TopicPartition
 
 
@@ -50,8 +52,8 @@ def test_a_topic_is_found_by_name_and_by_id_with_its_partitions() -> None:
     assert image.offset == 2
 
 
-def change(number: int, index: int, **values: Any) -> kinds.PartitionChangeRecord:
-    return kinds.PartitionChangeRecord(topic_id=topic_id(number), partition_id=index, **values)
+def change(number: int, index: int, **values: Any) -> PartitionChangeRecord:
+    return PartitionChangeRecord(topic_id=topic_id(number), partition_id=index, **values)
 
 
 def test_a_partition_is_found_by_its_name() -> None:
@@ -155,7 +157,7 @@ def test_features_producer_ids_and_nothing_at_all() -> None:
         kinds.FeatureLevelRecord(name="b", feature_level=2),
         kinds.ProducerIdsRecord(broker_id=1, next_producer_id=1000),
         kinds.FeatureLevelRecord(name="a", feature_level=0),
-        kinds.NoOpRecord(),
+        NoOpRecord(),
     )
     assert image.features == {"b": 2}
     assert image.next_producer_id == 1000

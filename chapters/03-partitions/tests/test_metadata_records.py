@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.controller.records import BrokerRegistrationChangeRecord, NoOpRecord, UnregisterBrokerRecord
 from minibroker.metadata import records
 from minibroker.metadata.errors import CorruptMetadata, UnknownRecord
+from minibroker.replication.records import PartitionChangeRecord
 from minibroker.wire.schema import Struct
 
 ID = bytes(range(16))
@@ -44,13 +46,13 @@ BY_HAND: list[tuple[records.MetadataRecord, str]] = [
         "01 03 00" + "00000000" + ID.hex() + "02 00000001 02 00000001 01 01 00000001 00000000 00000000" + "01 00 01 01",
     ),
     # Every field but the first two is tagged: tag, size, value. What did not change takes no byte.
-    (records.PartitionChangeRecord(partition_id=2, topic_id=ID), "01 05 00" + "00000002" + ID.hex() + "00"),
+    (PartitionChangeRecord(partition_id=2, topic_id=ID), "01 05 00" + "00000002" + ID.hex() + "00"),
     (
-        records.PartitionChangeRecord(partition_id=2, topic_id=ID, isr=[1, 3], leader=-1),
+        PartitionChangeRecord(partition_id=2, topic_id=ID, isr=[1, 3], leader=-1),
         "01 05 00" + "00000002" + ID.hex() + "02" + "00 09 03 00000001 00000003" + "01 04 ffffffff",
     ),
     (
-        records.PartitionChangeRecord(
+        PartitionChangeRecord(
             partition_id=2,
             topic_id=ID,
             isr=[],
@@ -92,12 +94,12 @@ BY_HAND: list[tuple[records.MetadataRecord, str]] = [
         records.FeatureLevelRecord(name="metadata.version", feature_level=7),
         "01 0c 00" + "11" + b"metadata.version".hex() + "0007 00",
     ),
-    (records.UnregisterBrokerRecord(broker_id=3, broker_epoch=7), "01 01 00" + "00000003 0000000000000007 00"),
+    (UnregisterBrokerRecord(broker_id=3, broker_epoch=7), "01 01 00" + "00000003 0000000000000007 00"),
     (
-        records.BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=7, fenced=-1, in_controlled_shutdown=1),
+        BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=7, fenced=-1, in_controlled_shutdown=1),
         "01 11 01" + "00000003 0000000000000007" + "02" + "00 01 ff" + "01 01 01",
     ),
-    (records.NoOpRecord(), "01 14 00 00"),
+    (NoOpRecord(), "01 14 00 00"),
 ]
 
 
@@ -125,7 +127,7 @@ def test_newer_versions_of_a_record_can_be_read() -> None:
     )
     assert records.decode_record(bytes([1, 3, 2]) + partition.encode(2)) == partition
     # Tags stand in order, so the directories, tag 8, come behind the eligible leaders, tags 6 and 7.
-    change = records.PartitionChangeRecord(
+    change = PartitionChangeRecord(
         partition_id=0, topic_id=ID, leader=1, eligible_leader_replicas=[2], last_known_elr=[], directories=[ID]
     )
     tagged = "04" + "01 04 00000001" + "06 05 02 00000002" + "07 01 01" + "08 11 02" + ID.hex()
@@ -140,7 +142,7 @@ def test_newer_versions_of_a_record_can_be_read() -> None:
 )
 def test_any_record_comes_back_as_it_went(name: str, topic_id: bytes, replicas: list[int], leader: int) -> None:
     for record in (
-        records.PartitionChangeRecord(topic_id=topic_id, isr=replicas or None, leader=leader, adding_replicas=replicas),
+        PartitionChangeRecord(topic_id=topic_id, isr=replicas or None, leader=leader, adding_replicas=replicas),
         records.TopicRecord(name=name, topic_id=topic_id),
         records.ConfigRecord(resource_type=2, resource_name=name, name=name, value=name),
         records.PartitionRecord(topic_id=topic_id, replicas=replicas, isr=replicas[:1]),

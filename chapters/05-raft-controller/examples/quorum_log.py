@@ -9,6 +9,7 @@ out. What stands at the end of a log need not be decided yet.
 import sys
 from pathlib import Path
 
+import minibroker.controller.records  # noqa: F401 - later chapters' records, for their lessons
 from minibroker.log.batch import Batch, batches
 from minibroker.log.control import ControlType, control_type
 from minibroker.log.record import Record

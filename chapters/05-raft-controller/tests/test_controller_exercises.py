@@ -12,10 +12,11 @@ from minibroker.controller.lifecycle import without
 from minibroker.metadata.authority import Proposal
 from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
-from minibroker.metadata.records import NO_LEADER_CHANGE, FeatureLevelRecord, PartitionChangeRecord
+from minibroker.metadata.records import FeatureLevelRecord
 from minibroker.raft.messages import BeginQuorumEpoch
 from minibroker.raft.node import Raft
 from minibroker.raft.voters import VoterKey
+from minibroker.replication.records import NO_LEADER_CHANGE, PartitionChangeRecord
 from minibroker.wire.codes import ErrorCode
 
 

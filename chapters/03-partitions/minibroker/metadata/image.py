@@ -14,20 +14,16 @@ from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.errors import CorruptMetadata
 from minibroker.metadata.names import can_collide, collision_key
 from minibroker.metadata.records import (
-    NO_LEADER_CHANGE,
-    NO_RECOVERY_CHANGE,
-    BrokerRegistrationChangeRecord,
+    RECORDS,
+    WRITTEN,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
-    NoOpRecord,
-    PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
-    UnregisterBrokerRecord,
 )
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.uuids import uuid_text
@@ -73,25 +69,6 @@ class PartitionImage:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     leader_recovery_state: int = 0
-
-    def after(self, change: PartitionChangeRecord) -> "PartitionImage":
-        """The partition after a change. A record that names a leader begins a leader epoch; every record counts."""
-        is_led_anew = change.leader != NO_LEADER_CHANGE
-        is_recovery_told = change.leader_recovery_state != NO_RECOVERY_CHANGE
-        return PartitionImage(
-            replicas=_kept(self.replicas, change.replicas),
-            isr=_kept(self.isr, change.isr),
-            leader=change.leader if is_led_anew else self.leader,
-            leader_epoch=self.leader_epoch + is_led_anew,
-            partition_epoch=self.partition_epoch + 1,
-            adding_replicas=_kept(self.adding_replicas, change.adding_replicas),
-            removing_replicas=_kept(self.removing_replicas, change.removing_replicas),
-            leader_recovery_state=change.leader_recovery_state if is_recovery_told else self.leader_recovery_state,
-        )
-
-
-def _kept(old: tuple[int, ...], new: list[int] | None) -> tuple[int, ...]:
-    return old if new is None else tuple(new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,29 +152,30 @@ class Builder:
         if self.offset == self._old.offset:
             return self._old
         for name, partitions in self._partitions.items():
-            topics = self._change("topics")
+            topics = self.change("topics")
             if name in topics:
                 topics[name] = replace(topics[name], partitions=partitions)
         return replace(self._old, offset=self.offset, **self._new)
 
-    def _change(self, part: str) -> Any:
+    def change(self, part: str) -> Any:
         """A part of the image that may be written to."""
         if part not in self._new:
             self._new[part] = dict(getattr(self._old, part))
         return self._new[part]
 
-    def _now(self, part: str) -> Any:
+    def now(self, part: str) -> Any:
         """A part of the image as it is now, to be read."""
         return self._new.get(part, getattr(self._old, part))
 
-    def _topic(self, topic_id: bytes) -> TopicImage:
-        name = self._now("topic_names").get(topic_id)
+    def topic(self, topic_id: bytes) -> TopicImage:
+        """The topic of an id; its partitions as they are now are `partitions_of` it."""
+        name = self.now("topic_names").get(topic_id)
         if name is None:
             raise CorruptMetadata(f"no topic has the id {uuid_text(topic_id)}")
-        topic: TopicImage = self._now("topics")[name]
+        topic: TopicImage = self.now("topics")[name]
         return topic
 
-    def _partitions_of(self, topic: TopicImage) -> dict[int, PartitionImage]:
+    def partitions_of(self, topic: TopicImage) -> dict[int, PartitionImage]:
         """The partitions of a topic, which may be written to."""
         if topic.name not in self._partitions:
             self._partitions[topic.name] = dict(topic.partitions)
@@ -207,31 +185,31 @@ class Builder:
 
     def on_topic(self, record: TopicRecord) -> None:
         """A topic without partitions; they follow."""
-        if record.name in self._now("topics") or record.topic_id in self._now("topic_names"):
+        if record.name in self.now("topics") or record.topic_id in self.now("topic_names"):
             raise CorruptMetadata(f"the topic {record.name} or its id {uuid_text(record.topic_id)} is there already")
-        self._change("topics")[record.name] = TopicImage(record.name, record.topic_id, {})
-        self._change("topic_names")[record.topic_id] = record.name
+        self.change("topics")[record.name] = TopicImage(record.name, record.topic_id, {})
+        self.change("topic_names")[record.topic_id] = record.name
         self._partitions[record.name] = {}
         if can_collide(record.name):
             key = collision_key(record.name)
-            self._change("collisions")[key] = self._now("collisions").get(key, frozenset()) | {record.name}
+            self.change("collisions")[key] = self.now("collisions").get(key, frozenset()) | {record.name}
 
     def on_remove_topic(self, record: RemoveTopicRecord) -> None:
         """The topic, its id, its configuration."""
-        name = self._topic(record.topic_id).name
-        del self._change("topics")[name]
-        del self._change("topic_names")[record.topic_id]
+        name = self.topic(record.topic_id).name
+        del self.change("topics")[name]
+        del self.change("topic_names")[record.topic_id]
         self._partitions.pop(name, None)
         self._forget_configs((ConfigResource.TOPIC, name))
         key = collision_key(name)
-        if name in self._now("collisions").get(key, ()):
-            left = self._change("collisions").pop(key) - {name}
+        if name in self.now("collisions").get(key, ()):
+            left = self.change("collisions").pop(key) - {name}
             if left:
-                self._change("collisions")[key] = left
+                self.change("collisions")[key] = left
 
     def on_partition(self, record: PartitionRecord) -> None:
         """A partition of a topic that is there."""
-        partitions = self._partitions_of(self._topic(record.topic_id))
+        partitions = self.partitions_of(self.topic(record.topic_id))
         partitions[record.partition_id] = PartitionImage(
             replicas=tuple(record.replicas),
             isr=tuple(record.isr),
@@ -243,41 +221,32 @@ class Builder:
             leader_recovery_state=record.leader_recovery_state,
         )
 
-    def on_partition_change(self, record: PartitionChangeRecord) -> None:
-        """A change of a partition that is there."""
-        topic = self._topic(record.topic_id)
-        partitions = self._partitions_of(topic)
-        old = partitions.get(record.partition_id)
-        if old is None:
-            raise CorruptMetadata(f"{topic.name} has no partition {record.partition_id}, it has {len(partitions)}")
-        partitions[record.partition_id] = old.after(record)
-
     def on_config(self, record: ConfigRecord) -> None:
         """A configuration; a resource without any is not there at all."""
         resource = _resource(record)
         texts = self._configs.get(resource)
         if texts is None:
-            texts = self._configs[resource] = dict(self._now("configs").get(resource, {}))
+            texts = self._configs[resource] = dict(self.now("configs").get(resource, {}))
         if record.value is None:
             texts.pop(record.name, None)
         else:
             texts[record.name] = record.value
         if texts:
-            self._change("configs")[resource] = texts
+            self.change("configs")[resource] = texts
         else:
             self._forget_configs(resource)
 
     def _forget_configs(self, resource: tuple[ConfigResource, str]) -> None:
         self._configs.pop(resource, None)
-        if resource in self._now("configs"):
-            del self._change("configs")[resource]
+        if resource in self.now("configs"):
+            del self.change("configs")[resource]
 
     def on_register_broker(self, record: RegisterBrokerRecord) -> None:
         """A broker, in the place of what was known of it."""
         endpoints = tuple(Endpoint(it.name, it.host, it.port, it.security_protocol) for it in record.end_points)
         if not endpoints:
             raise CorruptMetadata(f"broker {record.broker_id} has no listener")
-        self._change("brokers")[record.broker_id] = BrokerImage(
+        self.change("brokers")[record.broker_id] = BrokerImage(
             node_id=record.broker_id,
             host=endpoints[0].host,
             port=endpoints[0].port,
@@ -290,45 +259,18 @@ class Builder:
             log_dirs=tuple(record.log_dirs),
         )
 
-    def _broker(self, broker_id: int, broker_epoch: int) -> BrokerImage:
-        broker: BrokerImage | None = self._now("brokers").get(broker_id)
-        if broker is None or broker.epoch != broker_epoch:
-            known = "no broker" if broker is None else f"epoch {broker.epoch}"
-            raise CorruptMetadata(f"broker {broker_id} with epoch {broker_epoch} changes, there is {known}")
-        return broker
-
-    def on_unregister_broker(self, record: UnregisterBrokerRecord) -> None:
-        """The broker is forgotten."""
-        self._broker(record.broker_id, record.broker_epoch)
-        del self._change("brokers")[record.broker_id]
-
-    def on_broker_registration_change(self, record: BrokerRegistrationChangeRecord) -> None:
-        """What a broker is, from now on."""
-        broker = self._broker(record.broker_id, record.broker_epoch)
-        self._change("brokers")[record.broker_id] = replace(
-            broker,
-            is_fenced=broker.is_fenced if record.fenced == 0 else record.fenced > 0,
-            in_controlled_shutdown=broker.in_controlled_shutdown or record.in_controlled_shutdown > 0,
-            log_dirs=tuple(record.log_dirs) or broker.log_dirs,
-        )
-
     def on_producer_ids(self, record: ProducerIdsRecord) -> None:
         """Producer ids are never given twice, so their number never falls."""
-        if record.next_producer_id < self._now("next_producer_id"):
-            raise CorruptMetadata(
-                f"producer ids fall from {self._now('next_producer_id')} to {record.next_producer_id}"
-            )
+        if record.next_producer_id < self.now("next_producer_id"):
+            raise CorruptMetadata(f"producer ids fall from {self.now('next_producer_id')} to {record.next_producer_id}")
         self._new["next_producer_id"] = record.next_producer_id
 
     def on_feature_level(self, record: FeatureLevelRecord) -> None:
         """A feature at level 0 is not there at all."""
-        features = self._change("features")
+        features = self.change("features")
         features[record.name] = record.feature_level
         if record.feature_level == 0:
             del features[record.name]
-
-    def on_no_op(self, record: NoOpRecord) -> None:
-        """Nothing."""
 
 
 def _resource(record: ConfigRecord) -> tuple[ConfigResource, str]:
@@ -342,12 +284,18 @@ _STEPS: dict[type[MetadataRecord], Callable[[Builder, Any], None]] = {
     TopicRecord: Builder.on_topic,
     RemoveTopicRecord: Builder.on_remove_topic,
     PartitionRecord: Builder.on_partition,
-    PartitionChangeRecord: Builder.on_partition_change,
     ConfigRecord: Builder.on_config,
     RegisterBrokerRecord: Builder.on_register_broker,
-    UnregisterBrokerRecord: Builder.on_unregister_broker,
-    BrokerRegistrationChangeRecord: Builder.on_broker_registration_change,
     ProducerIdsRecord: Builder.on_producer_ids,
     FeatureLevelRecord: Builder.on_feature_level,
-    NoOpRecord: Builder.on_no_op,
 }
+
+
+def declare_record(record: type[MetadataRecord], step: Callable[[Builder, Any], None], *, version: int = 0) -> None:
+    """Make a kind of record known that a later chapter brings: how it is folded, and in which version it is written."""
+    key = record.schema.key
+    assert key is not None, f"{record.__name__} has no key"
+    assert key not in RECORDS, f"{record.__name__} has the key of {RECORDS[key].__name__}"
+    RECORDS[key] = record
+    WRITTEN[record] = version
+    _STEPS[record] = step

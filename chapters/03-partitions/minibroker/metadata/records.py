@@ -6,6 +6,7 @@ log record is a frame around one metadata record; its key is null:
     frame = frame_version:uvarint(1) key:uvarint version:uvarint message
 
 Every metadata record is flexible from version 0 on, so a field that is added later does not disturb an older reader.
+A later chapter that brings a record of its own makes it known with `declare_record` of `image`.
 """
 
 from minibroker.log.errors import InvalidVarint
@@ -31,10 +32,6 @@ FRAME_VERSION = 1
 
 METADATA_VERSION = "metadata.version"
 METADATA_VERSION_LEVEL = 7  # Kafka's 3.3-IV3, the oldest that Kafka 4 reads; it has all the records below
-
-# What a change of a partition says of a leader, and of its recovery, that stay as they are.
-NO_LEADER_CHANGE = -2
-NO_RECOVERY_CHANGE = -1
 
 
 class MetadataRecord(Message):
@@ -80,38 +77,6 @@ class PartitionRecord(MetadataRecord, key=3, versions="0-2", flexible="0+"):
     )
 
 
-class PartitionChangeRecord(MetadataRecord, key=5, versions="0-2", flexible="0+"):
-    """A partition changes. What stays is left out; the epochs follow from what is there: see `PartitionImage.after`."""
-
-    partition_id: int = int32(default=-1, about="its number in the topic")
-    topic_id: bytes = uuid(about="the topic")
-    isr: list[int] | None = array(int32, nullable="0+", tag=0, default=None, about="who is in sync now")
-    leader: int = int32(
-        tag=1,
-        default=NO_LEADER_CHANGE,
-        about="who leads now, -1 for nobody; even the same leader begins an epoch",
-    )
-    replicas: list[int] | None = array(int32, nullable="0+", tag=2, default=None, about="who has a replica now")
-    removing_replicas: list[int] | None = array(
-        int32, nullable="0+", tag=3, default=None, about="those that are about to go"
-    )
-    adding_replicas: list[int] | None = array(
-        int32, nullable="0+", tag=4, default=None, about="those that are about to come"
-    )
-    leader_recovery_state: int = int8(
-        tag=5, default=NO_RECOVERY_CHANGE, about="1 after an unclean election, 0 when the leader has recovered"
-    )
-    eligible_leader_replicas: list[int] | None = array(
-        int32, versions="2+", nullable="2+", tag=6, default=None, about="who may lead without loss though not in sync"
-    )
-    last_known_elr: list[int] | None = array(
-        int32, versions="2+", nullable="2+", tag=7, default=None, about="the last of those that are known"
-    )
-    directories: list[bytes] | None = array(
-        uuid, versions="1+", nullable="1+", tag=8, default=None, about="the data directory of each replica"
-    )
-
-
 class ConfigRecord(MetadataRecord, key=4, versions="0", flexible="0+"):
     """A configuration is set or taken back."""
 
@@ -153,23 +118,6 @@ class RegisterBrokerRecord(MetadataRecord, key=0, versions="0-3", flexible="0+")
     log_dirs: list[bytes] = array(uuid, versions="3+", tag=0, default=(), about="its data directories")
 
 
-class UnregisterBrokerRecord(MetadataRecord, key=1, versions="0", flexible="0+"):
-    """A broker has gone for good."""
-
-    broker_id: int = int32()
-    broker_epoch: int = int64(about="which registration is meant")
-
-
-class BrokerRegistrationChangeRecord(MetadataRecord, key=17, versions="0-2", flexible="0+"):
-    """A registered broker is fenced or heard again, or is about to go. What stays is left out."""
-
-    broker_id: int = int32()
-    broker_epoch: int = int64(about="which registration is meant")
-    fenced: int = int8(tag=0, default=0, about="1 it is fenced, -1 it is not any more, 0 no change")
-    in_controlled_shutdown: int = int8(versions="1+", tag=1, default=0, about="1 it is about to go, 0 no change")
-    log_dirs: list[bytes] = array(uuid, versions="2+", tag=2, default=(), about="its data directories, if they changed")
-
-
 class ProducerIdsRecord(MetadataRecord, key=15, versions="0", flexible="0+"):
     """A broker has got a block of producer ids."""
 
@@ -185,10 +133,6 @@ class FeatureLevelRecord(MetadataRecord, key=12, versions="0", flexible="0+"):
     feature_level: int = int16()
 
 
-class NoOpRecord(MetadataRecord, key=20, versions="0", flexible="0+"):
-    """Nothing: it only makes the log longer."""
-
-
 RECORDS: dict[int, type[MetadataRecord]] = {
     record.schema.key: record
     for record in (
@@ -196,20 +140,16 @@ RECORDS: dict[int, type[MetadataRecord]] = {
         TopicRecord,
         PartitionRecord,
         ConfigRecord,
-        PartitionChangeRecord,
         RemoveTopicRecord,
         FeatureLevelRecord,
         ProducerIdsRecord,
-        UnregisterBrokerRecord,
-        BrokerRegistrationChangeRecord,
-        NoOpRecord,
     )
     if record.schema.key is not None
 }
 
 # The version that each record is written in; what is not named is written in version 0. They are as old as can be, so
 # that a program of before reads them, too.
-_WRITTEN: dict[type[MetadataRecord], int] = {RegisterBrokerRecord: 1, BrokerRegistrationChangeRecord: 1}
+WRITTEN: dict[type[MetadataRecord], int] = {RegisterBrokerRecord: 1}
 _WITH_LOG_DIRS = 3
 
 
@@ -226,7 +166,7 @@ def _version_of(record: MetadataRecord) -> int:
     # A broker that does not say which directories it has is written as it was before there were such ids.
     if isinstance(record, RegisterBrokerRecord) and record.log_dirs:
         return _WITH_LOG_DIRS
-    return _WRITTEN.get(type(record), 0)
+    return WRITTEN.get(type(record), 0)
 
 
 def decode_record(data: bytes) -> MetadataRecord:

@@ -35,46 +35,54 @@ class Deciding(Authority, Protocol):
         """The topics of which the metadata say that they were deleted. To be asked once, at the start."""
 
 
-class ClusterPort(Protocol):
-    """A node's place in its cluster. The methods are called in this order, `leave` and `stop` at the end."""
+class ClusterPort:
+    """A node's place in its cluster. The methods are called in this order, `leave` and `stop` at the end.
 
-    @property
-    def authority(self) -> Deciding:
-        """Decides about metadata, or asks the node that does. It is there after `open`."""
+    A place inherits from this class. The steps that have a body here are those of a node that needs no other.
+    """
 
-    @property
-    def rows(self) -> Mapping[ApiKey, Access]:
-        """The access table of the APIs that it serves itself."""
+    authority: Deciding
+    """Decides about metadata, or asks the node that does. It is there after `open`."""
+    rows: Mapping[ApiKey, Access] = {}
+    """The access table of the APIs that it serves itself."""
 
     async def identify(self) -> Identity:
         """Find out of which cluster the data directory is; a new one becomes part of this node's cluster."""
+        raise NotImplementedError
 
     def open(self, identity: Identity) -> None:
         """Open the metadata log."""
+        raise NotImplementedError
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
         """Serve the APIs of `rows`."""
 
-    def filters(self, judge: Handler) -> Mapping[Place, Filter]:
+    def filters(self, judge: Handler) -> Mapping[Place, Filter]:  # noqa: ARG002
         """How other places than this node are reached. A place that is not named is here.
 
         `judge` answers whether a change to this broker's own configuration could be taken.
         """
+        return {}
 
-    def is_node(self, call: Call[Any]) -> bool:
+    def is_node(self, call: Call[Any]) -> bool:  # noqa: ARG002
         """Whether another node makes a call, and no client."""
+        return False
 
     async def join(self) -> None:
         """Be registered, and know the metadata at least up to there."""
+        raise NotImplementedError
 
     async def follow(self, store: Store) -> None:
-        """Open the partitions that the metadata give this node, and follow every change from now on."""
+        """Open the partitions that the metadata give this node, and follow every change from now on, each at once."""
+        store.start(self.authority.image, removed_topics=self.authority.removed_topics)
+        self.authority.subscribe(store.follow)
 
     async def announce(self) -> None:
         """Return when this node may serve clients."""
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Create topics that a client has only mentioned; return why some are not there yet."""
+        return administration.create_on_demand(names)
 
     async def leave(self) -> None:
         """Let other nodes take over what this one does."""
@@ -83,10 +91,8 @@ class ClusterPort(Protocol):
         """End what needs the logs, before they are closed."""
 
 
-class Alone:
-    """A cluster of one node, which decides by itself."""
-
-    rows: Mapping[ApiKey, Access] = {}
+class Alone(ClusterPort):
+    """A cluster of one node, which decides by itself: no other can reach it, take over, or be waited for."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -98,18 +104,7 @@ class Alone:
     def open(self, identity: Identity) -> None:
         """Be the only voter of the metadata log."""
         metadata_log = open_metadata_log(self._machine)
-        self.authority: Deciding = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
-
-    def add_handlers(self, registry: Registry, store: Store) -> None:
-        """A node that is alone has no other to talk to."""
-
-    def filters(self, judge: Handler) -> Mapping[Place, Filter]:  # noqa: ARG002
-        """Every place is here."""
-        return {}
-
-    def is_node(self, call: Call[Any]) -> bool:  # noqa: ARG002
-        """There is no other node."""
-        return False
+        self.authority = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
 
     async def join(self) -> None:
         """Say in the metadata log where this broker is to be found."""
@@ -123,24 +118,6 @@ class Alone:
         result = self.authority.propose(registration).result
         if result.code is not ErrorCode.NONE:
             raise BrokerFailure(f"node {config.node_id} could not be registered: {result.message}")
-
-    async def follow(self, store: Store) -> None:
-        """Follow at once: nothing else waits meanwhile."""
-        store.start(self.authority.image, removed_topics=self.authority.removed_topics)
-        self.authority.subscribe(store.follow)
-
-    async def announce(self) -> None:
-        """Clients may come at once."""
-
-    def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Create them."""
-        return administration.create_on_demand(names)
-
-    async def leave(self) -> None:
-        """No other node can take over."""
-
-    async def stop(self) -> None:
-        """Nothing else runs."""
 
 
 def open_metadata_log(machine: Machine) -> SegmentedLog:

@@ -1,7 +1,8 @@
 """A cluster in which one node, for good, is the controller: the one that `controller.quorum.voters` names.
 
 Its metadata log is the cluster's. The other nodes follow that log, and ask the controller for what must be decided.
-Chapter 05 puts a quorum in its place.
+When a node stops, no other takes over what it leads: an operator elects leaders. Chapter 05 puts a quorum in the
+controller's place.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.partitions.access import Access, Filter, Place
 from minibroker.partitions.administration import Administration
-from minibroker.partitions.cluster import Deciding, open_metadata_log
+from minibroker.partitions.cluster import open_metadata_log
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.identity import Identity, identify, new_id_bytes
@@ -35,6 +36,7 @@ from minibroker.replicas.configuring import BrokerConfigs
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.hosting import Hosted, watched_machine
+from minibroker.replicas.membership import Membership
 from minibroker.replicas.observer import Observer
 from minibroker.replicas.peers import Peers, client_id_of, node_of
 from minibroker.replicas.registration import Registration, directories_of
@@ -57,8 +59,10 @@ _ASK_MS = 5000
 _RETRY_S = 0.2
 
 
-class OneController:
+class OneController(Membership):
     """A node's place in such a cluster."""
+
+    controller_id: int = -1
 
     def __init__(self, machine: Machine) -> None:
         voters = quorum_voters(machine.config)
@@ -118,7 +122,7 @@ class OneController:
         self._identity = identity
         if self._is_controller:
             metadata_log = open_metadata_log(self._machine)
-            self.authority: Deciding = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
+            self.authority = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
             self._serve_metadata = Fetch(self._metadata_routes(metadata_log), bytes_max=2**31 - 1, clock=monotonic_ms)
             self.authority.subscribe(lambda _old, _new: self._machine.waiting.wake(METADATA))
         else:
@@ -168,17 +172,6 @@ class OneController:
             raise BrokerFailure(f"node {self._node_id} could not be registered: {result.message}")
         self._registration.remember(result.epoch)
         self.me.broker_epoch = result.epoch
-
-    async def follow(self, store: Store) -> None:
-        """Open what the metadata give this node, and follow every change at once."""
-        store.start(self.authority.image, removed_topics=self.authority.removed_topics)
-        self.authority.subscribe(store.follow)
-
-    async def announce(self) -> None:
-        """Clients may come as soon as the partitions are open."""
-
-    async def leave(self) -> None:
-        """No other node can be told to take over: an operator elects leaders."""
 
     async def stop(self) -> None:
         """Close the connections to the other nodes."""

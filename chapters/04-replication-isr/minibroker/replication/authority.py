@@ -24,9 +24,9 @@ from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.decision import Command, Outcome, Records
 from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
-from minibroker.metadata.records import PartitionChangeRecord
 from minibroker.replication.keys import UNCLEAN_LEADER_ELECTION_ENABLE
 from minibroker.replication.leader import NO_BROKER_EPOCH
+from minibroker.replication.records import PartitionChangeRecord
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import uuid_text

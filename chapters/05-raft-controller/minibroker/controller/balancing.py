@@ -11,7 +11,7 @@ from itertools import islice
 
 from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.image import Image, PartitionImage, TopicImage
-from minibroker.metadata.records import PartitionChangeRecord
+from minibroker.replication.records import PartitionChangeRecord
 from minibroker.wire.codes import ErrorCode
 
 ELECTIONS_MAX = 1000

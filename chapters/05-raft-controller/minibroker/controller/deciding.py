@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import minibroker.controller.records  # noqa: F401 - the log that is folded here has them
 from minibroker.log.errors import StorageError
 from minibroker.metadata.authority import Listener, Listeners, Proposal, batch_of, read_records
 from minibroker.metadata.decision import Command, decide

@@ -17,16 +17,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from minibroker.controller.moving import elect_moving_leaders
+from minibroker.controller.records import BrokerRegistrationChangeRecord, UnregisterBrokerRecord
 from minibroker.metadata.broker_commands import BrokerDescription, Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command, Records
 from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
-from minibroker.metadata.records import (
-    BrokerRegistrationChangeRecord,
-    PartitionChangeRecord,
-    UnregisterBrokerRecord,
-)
 from minibroker.replication.authority import Elected, change_on_return, register_replicas
+from minibroker.replication.records import PartitionChangeRecord
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 

@@ -18,7 +18,6 @@ from minibroker.metadata.decision import Command, Outcome, Records, duplicates
 from minibroker.metadata.errors import Refused
 from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from minibroker.metadata.placement import check_assignment
-from minibroker.metadata.records import NO_LEADER_CHANGE, PartitionChangeRecord
 from minibroker.replication.authority import (
     AlteredPartition,
     Election,
@@ -30,6 +29,7 @@ from minibroker.replication.authority import (
     refuse_each,
 )
 from minibroker.replication.leader import NO_BROKER_EPOCH
+from minibroker.replication.records import NO_LEADER_CHANGE, PartitionChangeRecord
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 

@@ -49,6 +49,7 @@ from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.replicas.configuring import BrokerConfigs
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.forwarding import Forward
+from minibroker.replicas.membership import Membership
 from minibroker.replicas.peers import Peers, client_id_of, node_of
 from minibroker.replicas.registration import Registration
 from minibroker.replication.epochs import EpochCache
@@ -68,9 +69,10 @@ _RETRY_TAKEN_S = 0.2
 _REACHED_AT = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
-class QuorumMember:
+class QuorumMember(Membership):
     """A node's place in such a cluster."""
 
+    authority: ClusterAuthority
     rows: Mapping[ApiKey, Access] = access.ROWS
 
     def __init__(self, machine: Machine) -> None:

@@ -1,0 +1,78 @@
+"""The metadata record of replication: another leader, another in-sync set. A pure module.
+
+Importing this module makes the record known to the metadata log and to the image.
+"""
+
+from minibroker.metadata.errors import CorruptMetadata
+from minibroker.metadata.image import Builder, PartitionImage, declare_record
+from minibroker.metadata.records import MetadataRecord
+from minibroker.wire.schema import array, int8, int32, uuid
+
+# What a change of a partition says of a leader, and of its recovery, that stay as they are.
+NO_LEADER_CHANGE = -2
+NO_RECOVERY_CHANGE = -1
+
+
+class PartitionChangeRecord(MetadataRecord, key=5, versions="0-2", flexible="0+"):
+    """A partition changes. What stays is left out; the epochs follow from what is there: see `after_change`."""
+
+    partition_id: int = int32(default=-1, about="its number in the topic")
+    topic_id: bytes = uuid(about="the topic")
+    isr: list[int] | None = array(int32, nullable="0+", tag=0, default=None, about="who is in sync now")
+    leader: int = int32(
+        tag=1,
+        default=NO_LEADER_CHANGE,
+        about="who leads now, -1 for nobody; even the same leader begins an epoch",
+    )
+    replicas: list[int] | None = array(int32, nullable="0+", tag=2, default=None, about="who has a replica now")
+    removing_replicas: list[int] | None = array(
+        int32, nullable="0+", tag=3, default=None, about="those that are about to go"
+    )
+    adding_replicas: list[int] | None = array(
+        int32, nullable="0+", tag=4, default=None, about="those that are about to come"
+    )
+    leader_recovery_state: int = int8(
+        tag=5, default=NO_RECOVERY_CHANGE, about="1 after an unclean election, 0 when the leader has recovered"
+    )
+    eligible_leader_replicas: list[int] | None = array(
+        int32, versions="2+", nullable="2+", tag=6, default=None, about="who may lead without loss though not in sync"
+    )
+    last_known_elr: list[int] | None = array(
+        int32, versions="2+", nullable="2+", tag=7, default=None, about="the last of those that are known"
+    )
+    directories: list[bytes] | None = array(
+        uuid, versions="1+", nullable="1+", tag=8, default=None, about="the data directory of each replica"
+    )
+
+
+def after_change(partition: PartitionImage, change: PartitionChangeRecord) -> PartitionImage:
+    """The partition after a change. A record that names a leader begins a leader epoch; every record counts."""
+    is_led_anew = change.leader != NO_LEADER_CHANGE
+    is_recovery_told = change.leader_recovery_state != NO_RECOVERY_CHANGE
+    return PartitionImage(
+        replicas=_kept(partition.replicas, change.replicas),
+        isr=_kept(partition.isr, change.isr),
+        leader=change.leader if is_led_anew else partition.leader,
+        leader_epoch=partition.leader_epoch + is_led_anew,
+        partition_epoch=partition.partition_epoch + 1,
+        adding_replicas=_kept(partition.adding_replicas, change.adding_replicas),
+        removing_replicas=_kept(partition.removing_replicas, change.removing_replicas),
+        leader_recovery_state=change.leader_recovery_state if is_recovery_told else partition.leader_recovery_state,
+    )
+
+
+def _kept(old: tuple[int, ...], new: list[int] | None) -> tuple[int, ...]:
+    return old if new is None else tuple(new)
+
+
+def _on_partition_change(builder: Builder, record: PartitionChangeRecord) -> None:
+    """A change of a partition that is there."""
+    topic = builder.topic(record.topic_id)
+    partitions = builder.partitions_of(topic)
+    old = partitions.get(record.partition_id)
+    if old is None:
+        raise CorruptMetadata(f"{topic.name} has no partition {record.partition_id}, it has {len(partitions)}")
+    partitions[record.partition_id] = after_change(old, record)
+
+
+declare_record(PartitionChangeRecord, _on_partition_change)
