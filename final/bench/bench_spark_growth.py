@@ -1,5 +1,6 @@
 """How the cost of a read grows with the partitions of a topic and with its rows, and what memory a worker takes."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 
@@ -100,16 +101,12 @@ def memory_figure(peaks: Peaks) -> Figure:
 
 def benchmark_partitions(context: Context) -> Benchmark:
     stage = Stage(context)
-    cases = [partitions_case(stage, count) for count in PARTITIONS]
-    first, middle, last = (case.name for case in cases)
-    return Benchmark(
+    return growth_benchmark(
         f"Read a topic of 1 to {PARTITIONS[-1]} partitions, {ROWS_OF_A_PARTITION:,} rows in each, one task slot",
-        cases,
-        # A ratio of 1 is linear; a query has a cost of its own besides, so more partitions come cheaper.
-        bars=[Bar(last, "ratio", at_least=1, against=first), Bar(last, "ratio", at_least=0.9, against=middle)],
-        columns=["ms_per_op"],
-        figure=lambda results: growth_figure(results, "partitions", "milliseconds for a partition", 1e3),
-        note="An operation is one partition: planned, and read by a task of its own.",
+        [partitions_case(stage, count) for count in PARTITIONS],
+        "ms_per_op",
+        partial(growth_figure, what="partitions", y_label="milliseconds for a partition", unit_of_a_second=1e3),
+        "An operation is one partition: planned, and read by a task of its own.",
     )
 
 
@@ -131,15 +128,22 @@ def benchmark_rows(context: Context) -> Benchmark:
         )
         for number in MILLIONS
     ]
-    first, middle, last = (case.name for case in cases)
-    return Benchmark(
+    return growth_benchmark(
         f"Read 1 to 10 million rows of {VALUE_BYTES} B from one partition, one task slot",
         cases,
-        bars=[Bar(last, "ratio", at_least=1, against=first), Bar(last, "ratio", at_least=0.9, against=middle)],
-        columns=["cpu_us_per_op"],
-        figure=lambda results: growth_figure(results, "rows", "microseconds for a row", 1e6),
-        note="An operation is one row, the planning of the query included.",
+        "cpu_us_per_op",
+        partial(growth_figure, what="rows", y_label="microseconds for a row", unit_of_a_second=1e6),
+        "An operation is one row, the planning of the query included.",
     )
+
+
+def growth_benchmark(
+    title: str, cases: Sequence[Case], column: str, figure: Callable[[Results], Figure], note: str
+) -> Benchmark:
+    first, middle, last = (case.name for case in cases)
+    # A ratio of 1 is linear; a query has a cost of its own besides, so more of anything comes cheaper.
+    bars = [Bar(last, "ratio", at_least=1, against=first), Bar(last, "ratio", at_least=0.9, against=middle)]
+    return Benchmark(title, cases, bars=bars, columns=[column], figure=figure, note=note)
 
 
 def growth_figure(results: Results, what: str, y_label: str, unit_of_a_second: float) -> Figure:
