@@ -20,6 +20,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SHELLS_BY_ANOTHER_NAME = {"bash", "shell", "zsh", "shell-session", "shellsession", "terminal"}
@@ -48,8 +49,7 @@ class Fence:
         return self.language in ("sh", "console")
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """A Markdown page; `where` is its path from the root of the house."""
 
     root: Path

@@ -4,24 +4,11 @@ import asyncio
 import threading
 import time
 
+import clients_stock as stock
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioTopicPartition
 from brokers import Broker, unique
-from clients_stock import (
-    LIBRARIES,
-    READERS,
-    Message,
-    admin,
-    bounds,
-    confluent_consumer,
-    confluent_read,
-    confluent_take,
-    confluent_write,
-    create_topic,
-    kcat,
-    python_consumer,
-)
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from kafka import TopicPartition as PythonTopicPartition
@@ -37,9 +24,11 @@ FLAT = [T0 + delta for batch in TIMES for delta in batch]
 @pytest.fixture(scope="module")
 def times(broker: Broker) -> str:
     """A topic with known timestamps at known offsets, in three batches."""
-    topic = create_topic(broker.address, unique("times"))
+    topic = stock.create_topic(broker.address, unique("times"))
     for codec, batch in zip(("none", "gzip", "zstd"), TIMES, strict=True):
-        confluent_write(broker.address, topic, [Message(b"v", timestamp=T0 + delta) for delta in batch], codec)
+        stock.confluent_write(
+            broker.address, topic, [stock.Message(b"v", timestamp=T0 + delta) for delta in batch], codec
+        )
     return topic
 
 
@@ -52,39 +41,39 @@ def expected_offset(timestamp: int) -> int | None:
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", stock.READERS)
 def test_reading_starts_in_the_middle_of_a_batch(broker: Broker, reader: str, codec: str) -> None:
-    topic = create_topic(broker.address, unique("middle"))
+    topic = stock.create_topic(broker.address, unique("middle"))
     for batch in range(3):
         values = [b"%d" % n for n in range(10 * batch, 10 * batch + 10)]
-        confluent_write(broker.address, topic, [Message(value) for value in values], codec)
+        stock.confluent_write(broker.address, topic, [stock.Message(value) for value in values], codec)
     for offset in (0, 7, 10, 15, 19, 29):
-        found = READERS[reader](broker.address, topic, 30 - offset, offset)
+        found = stock.READERS[reader](broker.address, topic, 30 - offset, offset)
         assert [one.value for one in found] == [b"%d" % n for n in range(offset, 30)]
 
 
 def test_reading_starts_at_either_end(broker: Broker) -> None:
-    topic = create_topic(broker.address, unique("ends"))
-    confluent_write(broker.address, topic, [Message(b"%d" % n) for n in range(10)])
-    assert confluent_read(broker.address, topic, 1, OFFSET_BEGINNING)[0].offset == 0
+    topic = stock.create_topic(broker.address, unique("ends"))
+    stock.confluent_write(broker.address, topic, [stock.Message(b"%d" % n) for n in range(10)])
+    assert stock.confluent_read(broker.address, topic, 1, OFFSET_BEGINNING)[0].offset == 0
     # Three before the end.
-    assert kcat("-C", "-b", broker.address, "-t", topic, "-p", "0", "-o", "-3", "-e") == b"7\n8\n9\n"
-    consumer = confluent_consumer(broker.address, **{"enable.partition.eof": True})
+    assert stock.kcat("-C", "-b", broker.address, "-t", topic, "-p", "0", "-o", "-3", "-e") == b"7\n8\n9\n"
+    consumer = stock.confluent_consumer(broker.address, **{"enable.partition.eof": True})
     try:
         consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
         with pytest.raises(KafkaException) as at_end:
-            confluent_take(consumer, 1)
+            stock.confluent_take(consumer, 1)
         assert at_end.value.args[0].code() == KafkaError._PARTITION_EOF
-        confluent_write(broker.address, topic, [Message(b"10")])
-        assert [one.value for one in confluent_take(consumer, 1)] == [b"10"]
+        stock.confluent_write(broker.address, topic, [stock.Message(b"10")])
+        assert [one.value for one in stock.confluent_take(consumer, 1)] == [b"10"]
     finally:
         consumer.close()
 
 
 def test_seek_back_and_forth_on_one_connection(broker: Broker) -> None:
-    topic = create_topic(broker.address, unique("seek"))
-    confluent_write(broker.address, topic, [Message(b"%d" % n) for n in range(100)])
-    consumer = python_consumer(broker.address)
+    topic = stock.create_topic(broker.address, unique("seek"))
+    stock.confluent_write(broker.address, topic, [stock.Message(b"%d" % n) for n in range(100)])
+    consumer = stock.python_consumer(broker.address)
     try:
         where = PythonTopicPartition(topic, 0)
         consumer.assign([where])
@@ -97,37 +86,37 @@ def test_seek_back_and_forth_on_one_connection(broker: Broker) -> None:
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_an_offset_beyond_the_end_is_out_of_range_and_reset(broker: Broker, reset: str) -> None:
-    topic = create_topic(broker.address, unique("beyond"))
-    confluent_write(broker.address, topic, [Message(b"%d" % n) for n in range(10)])
-    consumer = confluent_consumer(broker.address, **{"auto.offset.reset": reset, "enable.partition.eof": True})
+    topic = stock.create_topic(broker.address, unique("beyond"))
+    stock.confluent_write(broker.address, topic, [stock.Message(b"%d" % n) for n in range(10)])
+    consumer = stock.confluent_consumer(broker.address, **{"auto.offset.reset": reset, "enable.partition.eof": True})
     try:
         consumer.assign([TopicPartition(topic, 0, 1000)])
         if reset == "earliest":
-            assert confluent_take(consumer, 1)[0].offset == 0
+            assert stock.confluent_take(consumer, 1)[0].offset == 0
             return
         with pytest.raises(KafkaException) as at_end:
-            confluent_take(consumer, 1)
+            stock.confluent_take(consumer, 1)
         assert at_end.value.args[0].code() == KafkaError._PARTITION_EOF
-        confluent_write(broker.address, topic, [Message(b"next")])
-        assert confluent_take(consumer, 1)[0].offset == 10
+        stock.confluent_write(broker.address, topic, [stock.Message(b"next")])
+        assert stock.confluent_take(consumer, 1)[0].offset == 10
     finally:
         consumer.close()
 
 
 def test_an_offset_out_of_range_is_told_to_a_client_without_a_reset(broker: Broker) -> None:
-    topic = create_topic(broker.address, unique("beyond"))
-    consumer = confluent_consumer(broker.address, **{"auto.offset.reset": "error"})
+    topic = stock.create_topic(broker.address, unique("beyond"))
+    consumer = stock.confluent_consumer(broker.address, **{"auto.offset.reset": "error"})
     try:
         consumer.assign([TopicPartition(topic, 0, 1000)])
         with pytest.raises(KafkaException) as refused:
-            confluent_take(consumer, 1)
+            stock.confluent_take(consumer, 1)
         # librdkafka's own code for a reset that is not wanted; Kafka's stands in the text.
         assert refused.value.args[0].code() == KafkaError._AUTO_OFFSET_RESET
         assert "out of range" in refused.value.args[0].str().lower()
     finally:
         consumer.close()
     with pytest.raises(Exception, match="OffsetOutOfRange"):
-        READERS["aiokafka"](broker.address, topic, 1, 1000, auto_offset_reset="none")
+        stock.READERS["aiokafka"](broker.address, topic, 1, 1000, auto_offset_reset="none")
 
 
 # By timestamp
@@ -135,8 +124,8 @@ def test_an_offset_out_of_range_is_told_to_a_client_without_a_reset(broker: Brok
 
 def test_offsets_for_times_are_exact(broker: Broker, times: str) -> None:
     asked = sorted({*FLAT, *(stamp + 1 for stamp in FLAT), T0 - 1, 0, T0 + 10_000})
-    python = python_consumer(broker.address)
-    confluent = confluent_consumer(broker.address)
+    python = stock.python_consumer(broker.address)
+    confluent = stock.confluent_consumer(broker.address)
     try:
         for stamp in asked:
             expected = expected_offset(stamp)
@@ -172,16 +161,16 @@ def test_offsets_for_times_of_aiokafka_are_exact(broker: Broker, times: str) -> 
 
 def test_kcat_reads_from_a_timestamp(broker: Broker, times: str) -> None:
     start = ("-o", f"s@{T0 + 41}", "-e", "-f", "%o %T\n")
-    printed = kcat("-C", "-b", broker.address, "-t", times, "-p", "0", *start)
+    printed = stock.kcat("-C", "-b", broker.address, "-t", times, "-p", "0", *start)
     assert printed.decode().splitlines() == [f"{offset} {FLAT[offset]}" for offset in (9, 10)]
 
 
 def test_offsets_for_times_across_segments_are_exact(broker: Broker) -> None:
-    topic = create_topic(broker.address, unique("segments"), segment_bytes=1 << 20, index_interval_bytes=4096)
+    topic = stock.create_topic(broker.address, unique("segments"), segment_bytes=1 << 20, index_interval_bytes=4096)
     stamps = [T0 + 1000 * n for n in range(400)]
-    messages = [Message(b"x" * 10_000, timestamp=stamp) for stamp in stamps]
-    confluent_write(broker.address, topic, messages, **{"batch.num.messages": 3})
-    consumer = confluent_consumer(broker.address)
+    messages = [stock.Message(b"x" * 10_000, timestamp=stamp) for stamp in stamps]
+    stock.confluent_write(broker.address, topic, messages, **{"batch.num.messages": 3})
+    consumer = stock.confluent_consumer(broker.address)
     try:
         for n in (0, 1, 57, 103, 104, 105, 106, 211, 398, 399):
             for early in (0, 1, 999):
@@ -192,7 +181,7 @@ def test_offsets_for_times_across_segments_are_exact(broker: Broker) -> None:
 
 
 def test_list_offsets_finds_earliest_latest_time_and_max_timestamp(broker: Broker, times: str) -> None:
-    client = admin(broker.address)
+    client = stock.admin(broker.address)
     where = TopicPartition(times, 0)
 
     def ask(spec: OffsetSpec) -> tuple[int, int]:
@@ -207,8 +196,8 @@ def test_list_offsets_finds_earliest_latest_time_and_max_timestamp(broker: Broke
 
 
 def test_the_max_timestamp_is_the_first_of_its_equals_and_of_an_empty_log_none(broker: Broker) -> None:
-    topic = create_topic(broker.address, unique("max"))
-    client = admin(broker.address)
+    topic = stock.create_topic(broker.address, unique("max"))
+    client = stock.admin(broker.address)
     where = TopicPartition(topic, 0)
 
     def ask() -> tuple[int, int]:
@@ -217,7 +206,7 @@ def test_the_max_timestamp_is_the_first_of_its_equals_and_of_an_empty_log_none(b
 
     assert ask() == (-1, -1)
     for batch in ((3, 9, 9, 1), (9, 2)):
-        confluent_write(broker.address, topic, [Message(b"v", timestamp=T0 + delta) for delta in batch])
+        stock.confluent_write(broker.address, topic, [stock.Message(b"v", timestamp=T0 + delta) for delta in batch])
     assert ask() == (1, T0 + 9)
 
 
@@ -226,22 +215,22 @@ def test_the_max_timestamp_is_the_first_of_its_equals_and_of_an_empty_log_none(b
 
 def test_a_waiting_fetch_wakes_when_data_arrives(broker: Broker) -> None:
     """The consumer would wait a minute; the record reaches it long before."""
-    topic = create_topic(broker.address, unique("wake"))
-    consumer = confluent_consumer(broker.address, **{"fetch.wait.max.ms": 60_000, "socket.timeout.ms": 120_000})
+    topic = stock.create_topic(broker.address, unique("wake"))
+    consumer = stock.confluent_consumer(broker.address, **{"fetch.wait.max.ms": 60_000, "socket.timeout.ms": 120_000})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         assert consumer.consume(1, timeout=1) == []
         for n in range(5):
-            confluent_write(broker.address, topic, [Message(b"%d" % n)])
-            assert [one.value for one in confluent_take(consumer, 1)] == [b"%d" % n]
+            stock.confluent_write(broker.address, topic, [stock.Message(b"%d" % n)])
+            assert [one.value for one in stock.confluent_take(consumer, 1)] == [b"%d" % n]
     finally:
         consumer.close()
 
 
 def test_a_fetch_waits_for_min_bytes_until_its_time_is_up(broker: Broker) -> None:
-    topic = create_topic(broker.address, unique("minbytes"))
-    confluent_write(broker.address, topic, [Message(b"small")])
-    consumer = python_consumer(broker.address, fetch_min_bytes=100_000, fetch_max_wait_ms=2_000)
+    topic = stock.create_topic(broker.address, unique("minbytes"))
+    stock.confluent_write(broker.address, topic, [stock.Message(b"small")])
+    consumer = stock.python_consumer(broker.address, fetch_min_bytes=100_000, fetch_max_wait_ms=2_000)
     try:
         where = PythonTopicPartition(topic, 0)
         consumer.assign([where])
@@ -256,15 +245,15 @@ def test_a_fetch_waits_for_min_bytes_until_its_time_is_up(broker: Broker) -> Non
 
 
 def test_enough_bytes_end_a_wait_early(broker: Broker) -> None:
-    topic = create_topic(broker.address, unique("minbytes"))
-    consumer = python_consumer(broker.address, fetch_min_bytes=10_000, fetch_max_wait_ms=25_000)
+    topic = stock.create_topic(broker.address, unique("minbytes"))
+    consumer = stock.python_consumer(broker.address, fetch_min_bytes=10_000, fetch_max_wait_ms=25_000)
     try:
         where = PythonTopicPartition(topic, 0)
         consumer.assign([where])
         consumer.seek(where, 0)
         assert consumer.poll(timeout_ms=500) == {}
         for _ in range(12):
-            confluent_write(broker.address, topic, [Message(b"x" * 1000)])
+            stock.confluent_write(broker.address, topic, [stock.Message(b"x" * 1000)])
         found = consumer.poll(timeout_ms=15_000)
         assert found, "the wait did not end with enough bytes"
         assert sum(len(record.value) for record in found[where]) >= 9_000
@@ -272,34 +261,35 @@ def test_enough_bytes_end_a_wait_early(broker: Broker) -> None:
         consumer.close()
 
 
-@pytest.mark.parametrize("reader", LIBRARIES)
+@pytest.mark.parametrize("reader", stock.LIBRARIES)
 def test_readers_follow_a_writer(broker: Broker, reader: str) -> None:
-    topic = create_topic(broker.address, unique("follow"))
+    topic = stock.create_topic(broker.address, unique("follow"))
     values = [b"value %d" % n for n in range(300)]
     writing = threading.Thread(
         target=lambda: [
-            confluent_write(broker.address, topic, [Message(v) for v in values[n : n + 100]]) for n in (0, 100, 200)
+            stock.confluent_write(broker.address, topic, [stock.Message(v) for v in values[n : n + 100]])
+            for n in (0, 100, 200)
         ]
     )
     writing.start()
-    found = READERS[reader](broker.address, topic, 300)
+    found = stock.READERS[reader](broker.address, topic, 300)
     writing.join()
     assert [one.value for one in found] == values
 
 
 def test_small_fetches_read_all_of_many_partitions(broker: Broker) -> None:
     """Below the size of what is there every partition gets its turn."""
-    topic = create_topic(broker.address, unique("turns"), partitions=5)
+    topic = stock.create_topic(broker.address, unique("turns"), partitions=5)
     for partition in range(5):
-        confluent_write(
-            broker.address, topic, [Message(b"x" * 5_000)] * 60, partition=partition, **{"batch.num.messages": 4}
+        stock.confluent_write(
+            broker.address, topic, [stock.Message(b"x" * 5_000)] * 60, partition=partition, **{"batch.num.messages": 4}
         )
-    consumer = confluent_consumer(
+    consumer = stock.confluent_consumer(
         broker.address, **{"fetch.max.bytes": 50_000, "message.max.bytes": 50_000, "max.partition.fetch.bytes": 20_000}
     )
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(5)])
-        assert len(confluent_take(consumer, 300)) == 300
+        assert len(stock.confluent_take(consumer, 300)) == 300
     finally:
         consumer.close()
-    assert bounds(broker.address, topic, 4) == (0, 60)
+    assert stock.bounds(broker.address, topic, 4) == (0, 60)

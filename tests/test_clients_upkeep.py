@@ -2,20 +2,9 @@
 
 import time
 
+import clients_stock as stock
 import pytest
 from brokers import Broker, eventually, unique
-from clients_stock import (
-    Message,
-    Read,
-    admin,
-    bounds,
-    confluent_consumer,
-    confluent_read,
-    confluent_take,
-    confluent_write,
-    create_topic,
-    python_consumer,
-)
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
 from kafka import TopicPartition as PythonTopicPartition
@@ -28,83 +17,83 @@ OLD = 1_600_000_000_000
 
 def fill(broker: Broker, topic: str, mebibytes: int, timestamp: int | None = None) -> None:
     """That many MiB in batches of 128 KiB, which do not compress."""
-    messages = [Message(bytes(range(256)) * 256, b"%d" % n, timestamp=timestamp) for n in range(16 * mebibytes)]
-    confluent_write(broker.address, topic, messages, **{"batch.num.messages": 2})
+    messages = [stock.Message(bytes(range(256)) * 256, b"%d" % n, timestamp=timestamp) for n in range(16 * mebibytes)]
+    stock.confluent_write(broker.address, topic, messages, **{"batch.num.messages": 2})
 
 
 def alter(broker: Broker, topic: str, name: str, value: str) -> None:
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    client = admin(broker.address)
+    client = stock.admin(broker.address)
     client.incremental_alter_configs([resource])[resource].result(30)
 
 
 def test_retention_by_size_moves_the_first_offset(broker: Broker) -> None:
-    topic = create_topic(broker.address, unique("bysize"), segment_bytes=MIB, retention_bytes=2 * MIB)
+    topic = stock.create_topic(broker.address, unique("bysize"), segment_bytes=MIB, retention_bytes=2 * MIB)
     fill(broker, topic, 6)
-    first = eventually(lambda: bounds(broker.address, topic)[0], "old segments are gone")
-    end = bounds(broker.address, topic)[1]
+    first = eventually(lambda: stock.bounds(broker.address, topic)[0], "old segments are gone")
+    end = stock.bounds(broker.address, topic)[1]
     assert end == 96
     # What is kept is at least what was promised, and starts where the log says.
-    kept = confluent_read(broker.address, topic, end - first, first)
+    kept = stock.confluent_read(broker.address, topic, end - first, first)
     assert [one.offset for one in kept] == list(range(first, end))
     assert sum(len(one.value or b"") for one in kept) >= 1.9 * MIB
 
 
 def test_retention_by_time_takes_what_is_old_and_leaves_what_is_not(broker: Broker) -> None:
-    topic = create_topic(broker.address, unique("bytime"), segment_bytes=MIB, retention_ms=-1)
+    topic = stock.create_topic(broker.address, unique("bytime"), segment_bytes=MIB, retention_ms=-1)
     fill(broker, topic, 3, OLD)
     fill(broker, topic, 2)
-    assert bounds(broker.address, topic) == (0, 80)
+    assert stock.bounds(broker.address, topic) == (0, 80)
     alter(broker, topic, "retention.ms", "3600000")
-    first = eventually(lambda: bounds(broker.address, topic)[0], "old segments are gone")
+    first = eventually(lambda: stock.bounds(broker.address, topic)[0], "old segments are gone")
     # A segment with one young record stays, so some old ones may.
     assert 32 <= first <= 48
-    assert confluent_read(broker.address, topic, 1, first)[0].offset == first
+    assert stock.confluent_read(broker.address, topic, 1, first)[0].offset == first
 
 
 def test_retention_takes_all_but_what_is_new(broker: Broker) -> None:
     """A segment that is old is closed by the next record and taken; what was written after it stays."""
-    topic = create_topic(broker.address, unique("old"), retention_ms=60_000, segment_ms=200)
-    confluent_write(broker.address, topic, [Message(b"old", timestamp=OLD)] * 5)
+    topic = stock.create_topic(broker.address, unique("old"), retention_ms=60_000, segment_ms=200)
+    stock.confluent_write(broker.address, topic, [stock.Message(b"old", timestamp=OLD)] * 5)
 
     def first() -> int:
-        confluent_write(broker.address, topic, [Message(b"new")])
-        return bounds(broker.address, topic)[0]
+        stock.confluent_write(broker.address, topic, [stock.Message(b"new")])
+        return stock.bounds(broker.address, topic)[0]
 
     eventually(lambda: first() >= 5, "the old ones are gone")
-    end = bounds(broker.address, topic)[1]
-    assert {one.value for one in confluent_read(broker.address, topic, end - 5, 5)} == {b"new"}
+    end = stock.bounds(broker.address, topic)[1]
+    assert {one.value for one in stock.confluent_read(broker.address, topic, end - 5, 5)} == {b"new"}
 
 
 @pytest.mark.parametrize("reset", ["earliest", "error"])
 def test_a_reader_that_retention_overtakes_is_told_or_reset(broker: Broker, reset: str) -> None:
-    topic = create_topic(broker.address, unique("overtaken"), segment_bytes=MIB)
+    topic = stock.create_topic(broker.address, unique("overtaken"), segment_bytes=MIB)
     fill(broker, topic, 4, OLD)
     small = {"max.partition.fetch.bytes": 200_000, "queued.max.messages.kbytes": 200, "queued.min.messages": 1}
-    consumer = confluent_consumer(broker.address, **{"auto.offset.reset": reset} | small)
+    consumer = stock.confluent_consumer(broker.address, **{"auto.offset.reset": reset} | small)
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        assert confluent_take(consumer, 1)[0].offset == 0
+        assert stock.confluent_take(consumer, 1)[0].offset == 0
         alter(broker, topic, "retention.ms", "1000")
-        first = eventually(lambda: bounds(broker.address, topic)[0], "old segments are gone")
+        first = eventually(lambda: stock.bounds(broker.address, topic)[0], "old segments are gone")
         fill(broker, topic, 1)
         if reset == "earliest":
             # What the client had fetched before, then what is still there.
             offsets = [0]
             while offsets[-1] < first:
-                offsets += [one.offset for one in confluent_take(consumer, 1)]
+                offsets += [one.offset for one in stock.confluent_take(consumer, 1)]
             assert offsets == sorted(set(offsets))
             return
         with pytest.raises(KafkaException) as told:
-            confluent_take(consumer, 100)
+            stock.confluent_take(consumer, 100)
         assert told.value.args[0].code() == KafkaError._AUTO_OFFSET_RESET
     finally:
         consumer.close()
 
 
 def test_compaction_keeps_the_newest_of_each_key_at_its_offset(broker: Broker) -> None:
-    topic = create_topic(
+    topic = stock.create_topic(
         broker.address,
         unique("compacted"),
         cleanup_policy="compact",
@@ -115,8 +104,10 @@ def test_compaction_keeps_the_newest_of_each_key_at_its_offset(broker: Broker) -
     )
     newest: dict[bytes, tuple[int, bytes]] = {}
     for turn in range(3):
-        messages = [Message(b"%d of %d " % (turn, n) + b"x" * 2000, b"key %d" % (n % 50)) for n in range(200)]
-        for message, offset in zip(messages, confluent_write(broker.address, topic, messages, "lz4"), strict=True):
+        messages = [stock.Message(b"%d of %d " % (turn, n) + b"x" * 2000, b"key %d" % (n % 50)) for n in range(200)]
+        for message, offset in zip(
+            messages, stock.confluent_write(broker.address, topic, messages, "lz4"), strict=True
+        ):
             newest[message.key or b""] = (offset, message.value or b"")
 
     def compacted() -> list[tuple[bytes | None, int, bytes | None]]:
@@ -127,12 +118,12 @@ def test_compaction_keeps_the_newest_of_each_key_at_its_offset(broker: Broker) -
     expected = sorted((key, offset, value) for key, (offset, value) in newest.items())
     eventually(lambda: sorted(compacted()) == expected, "one record of each key", seconds=40)
     # An offset that compaction emptied is no error: reading goes on at the next record.
-    after = confluent_read(broker.address, topic, 1, 0)[0]
+    after = stock.confluent_read(broker.address, topic, 1, 0)[0]
     assert after.offset == min(offset for offset, _ in newest.values())
 
 
 def test_a_tombstone_removes_its_key_and_then_itself(broker: Broker) -> None:
-    topic = create_topic(
+    topic = stock.create_topic(
         broker.address,
         unique("tombstone"),
         cleanup_policy="compact",
@@ -141,7 +132,11 @@ def test_a_tombstone_removes_its_key_and_then_itself(broker: Broker) -> None:
         max_compaction_lag_ms=300,
         delete_retention_ms=100,
     )
-    confluent_write(broker.address, topic, [Message(b"1", b"stays"), Message(b"1", b"goes"), Message(None, b"goes")])
+    stock.confluent_write(
+        broker.address,
+        topic,
+        [stock.Message(b"1", b"stays"), stock.Message(b"1", b"goes"), stock.Message(None, b"goes")],
+    )
 
     def keys() -> list[bytes | None]:
         _roll(broker, topic)
@@ -151,24 +146,24 @@ def test_a_tombstone_removes_its_key_and_then_itself(broker: Broker) -> None:
 
 
 def test_a_keyless_record_on_a_compacted_topic_is_refused(broker: Broker) -> None:
-    topic = create_topic(broker.address, unique("keyless"), cleanup_policy="compact")
+    topic = stock.create_topic(broker.address, unique("keyless"), cleanup_policy="compact")
     with pytest.raises(KafkaException) as refused:
-        confluent_write(broker.address, topic, [Message(b"with", b"key"), Message(b"without")])
+        stock.confluent_write(broker.address, topic, [stock.Message(b"with", b"key"), stock.Message(b"without")])
     assert refused.value.args[0].code() == KafkaError.INVALID_RECORD
-    assert bounds(broker.address, topic) == (0, 0)
-    assert confluent_write(broker.address, topic, [Message(b"with", b"key")]) == [0]
+    assert stock.bounds(broker.address, topic) == (0, 0)
+    assert stock.confluent_write(broker.address, topic, [stock.Message(b"with", b"key")]) == [0]
 
 
 def test_offsets_for_times_skip_what_retention_took(broker: Broker) -> None:
-    topic = create_topic(broker.address, unique("times"))
+    topic = stock.create_topic(broker.address, unique("times"))
     now = int(time.time() * 1000)
-    confluent_write(broker.address, topic, [Message(b"%d" % n, timestamp=now + n) for n in range(10)])
-    client = admin(broker.address)
+    stock.confluent_write(broker.address, topic, [stock.Message(b"%d" % n, timestamp=now + n) for n in range(10)])
+    client = stock.admin(broker.address)
     where = TopicPartition(topic, 0, 6)
     client.delete_records([where])[where].result(30)
     found = client.list_offsets({where: OffsetSpec.for_timestamp(now)})[where].result(30)
     assert (found.offset, found.timestamp) == (6, now + 6)
-    consumer = python_consumer(broker.address)
+    consumer = stock.python_consumer(broker.address)
     try:
         place = PythonTopicPartition(topic, 0)
         assert consumer.offsets_for_times({place: now + 8})[place].offset == 8
@@ -179,18 +174,18 @@ def test_offsets_for_times_skip_what_retention_took(broker: Broker) -> None:
 
 def _roll(broker: Broker, topic: str) -> None:
     """One more record: an active segment that is old enough is closed by the next append, and can then be cleaned."""
-    confluent_write(broker.address, topic, [Message(b"f", b"filler")])
+    stock.confluent_write(broker.address, topic, [stock.Message(b"f", b"filler")])
 
 
-def _all(broker: Broker, topic: str) -> list[Read]:
+def _all(broker: Broker, topic: str) -> list[stock.Read]:
     """All records up to the end as it is now; compaction leaves gaps, so they are not counted."""
-    end = bounds(broker.address, topic)[1]
-    found: list[Read] = []
-    consumer = confluent_consumer(broker.address)
+    end = stock.bounds(broker.address, topic)[1]
+    found: list[stock.Read] = []
+    consumer = stock.confluent_consumer(broker.address)
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         while not found or found[-1].offset < end - 1:
-            (one,) = confluent_take(consumer, 1)
+            (one,) = stock.confluent_take(consumer, 1)
             found.append(one)
         return found
     finally:

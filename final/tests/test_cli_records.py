@@ -42,6 +42,32 @@ def started(broker: Broker, *arguments: str) -> Iterator["subprocess.Popen[str]"
         process.communicate()
 
 
+def interrupt(process: "subprocess.Popen[str]") -> None:
+    """Press Ctrl-C: the program ends with 130, and says nothing."""
+    process.send_signal(signal.SIGINT)
+    _stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.strip() == ""
+
+
+@contextmanager
+def typing(broker: Broker, topic: str) -> Iterator[tuple["subprocess.Popen[str]", Callable[[str], None]]]:
+    """A producer whose lines a consumer shows, and what types a line and sees it there."""
+    with (
+        started(broker, "produce", topic) as producer,
+        started(broker, "consume", topic, "--from-beginning") as consumer,
+    ):
+
+        def type_line(word: str) -> None:
+            assert producer.stdin is not None
+            assert consumer.stdout is not None
+            producer.stdin.write(f"{word}\n")
+            producer.stdin.flush()
+            assert consumer.stdout.readline() == f"{word}\n"
+
+        yield producer, type_line
+
+
 @pytest.fixture
 def topic(at_broker: Run) -> str:
     """A topic of two partitions."""
@@ -126,32 +152,15 @@ def test_a_record_that_the_broker_refuses_is_a_failure(at_broker: Run) -> None:
 
 
 def test_a_line_is_sent_while_others_are_still_being_typed(broker: Broker, topic: str) -> None:
-    with (
-        started(broker, "produce", topic) as producer,
-        started(broker, "consume", topic, "--from-beginning") as consumer,
-    ):
-        assert producer.stdin is not None
-        assert consumer.stdout is not None
-        for word in ("first", "second"):
-            producer.stdin.write(f"{word}\n")
-            producer.stdin.flush()
-            assert consumer.stdout.readline() == f"{word}\n"
+    with typing(broker, topic) as (_producer, type_line):
+        type_line("first")
+        type_line("second")
 
 
 def test_ctrl_c_while_producing_is_130_and_silent(broker: Broker, topic: str) -> None:
-    with (
-        started(broker, "produce", topic) as producer,
-        started(broker, "consume", topic, "--from-beginning") as consumer,
-    ):
-        assert producer.stdin is not None
-        assert consumer.stdout is not None
-        producer.stdin.write("one\n")
-        producer.stdin.flush()
-        assert consumer.stdout.readline() == "one\n"
-        producer.send_signal(signal.SIGINT)
-        _stdout, stderr = producer.communicate(timeout=60)
-    assert producer.returncode == 130
-    assert stderr.strip() == ""
+    with typing(broker, topic) as (producer, type_line):
+        type_line("one")
+        interrupt(producer)
 
 
 # Where to start, and where to stop.
@@ -216,10 +225,7 @@ def test_ctrl_c_while_consuming_is_130_and_silent(broker: Broker, filled: str) -
     with started(broker, "consume", filled, "--from-beginning") as consumer:
         assert consumer.stdout is not None
         assert consumer.stdout.readline() == "0\n"
-        consumer.send_signal(signal.SIGINT)
-        _stdout, stderr = consumer.communicate(timeout=60)
-    assert consumer.returncode == 130
-    assert stderr.strip() == ""
+        interrupt(consumer)
 
 
 def test_a_reader_that_goes_away_ends_it_in_silence(broker: Broker, at_broker: Run, filled: str) -> None:

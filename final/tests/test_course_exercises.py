@@ -13,10 +13,10 @@ RIGHT = """
 [[exercise]]
 id = "2.1"
 title = "Add"
+hint = "Plus."
+tests = ["tests/test_toy.py::test_add"]
 file = "minibroker/toy/sums.py"
 functions = ["add"]
-tests = ["tests/test_toy.py::test_add"]
-hint = "Plus."
 
 [[exercise]]
 id = "2.2"

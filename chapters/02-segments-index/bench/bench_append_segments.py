@@ -33,12 +33,8 @@ def benchmark(context: Context) -> Benchmark:
         many = append_case(f"segments, {bytes_text(batch_bytes)}", open_many, context, size, batch, limit=one.name)
         cases += [bare, one, many]
         bars.append(Bar(many.name, "ratio", at_least=0.9))
-    return Benchmark(
-        "Append through segments, beside one file",
-        cases,
-        bars,
-        note="The file is warm, and no segment gets full: a roll happens once in a gigabyte.",
-    )
+    note = "The file is warm, and no segment gets full: a roll happens once in a gigabyte."
+    return Benchmark("Append through segments, beside one file", cases, bars, note=note)
 
 
 def append_case(

@@ -251,8 +251,7 @@ def test_an_empty_last_segment_does_not_forget_the_epoch(is_clean: bool) -> None
 def test_a_log_that_lost_all_behind_its_start_begins_anew_there() -> None:
     files = MemoryFiles()
     data = DataDirectory(files, "data")
-    log = filled(data, 20)
-    log.delete_before(20)
+    filled(data, 20).delete_before(20)
     files.fsync_directory(DIRECTORY)
     files.crash()
     log = DataDirectory(files, "data").open_log(PARTITION, SMALL)
@@ -643,8 +642,7 @@ def test_a_deleted_partition_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_partition_of_the_same_name_inherits_nothing() -> None:
     files = MemoryFiles()
     data = DataDirectory(files, "data")
-    log = filled(data, 20)
-    log.delete_before(7)
+    filled(data, 20).delete_before(7)
     data.delete_log(PARTITION)
     log = data.open_log(PARTITION, SMALL)
     assert (log.log_start_offset, log.log_end_offset) == (0, 0)

@@ -1,5 +1,7 @@
 """Configurations: how a value is read, and which of several values holds."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -147,38 +149,23 @@ def test_a_topic_finds_its_configuration_in_an_image() -> None:
 
 
 def test_a_log_gets_every_setting_that_concerns_it() -> None:
-    config = TopicConfig(
-        {
-            "segment.bytes": "2000000",
-            "segment.ms": "1",
-            "index.interval.bytes": "2",
-            "segment.index.bytes": "3000",
-            "retention.ms": "4",
-            "retention.bytes": "5",
-            "cleanup.policy": "compact,delete",
-            "min.cleanable.dirty.ratio": "0.6",
-            "min.compaction.lag.ms": "7",
-            "max.compaction.lag.ms": "8",
-            "delete.retention.ms": "9",
-            "flush.messages": "10",
-            "flush.ms": "11",
-        }
-    )
-    assert config.log_config == LogConfig(
-        segment_bytes=2_000_000,
-        segment_ms=1,
-        index_interval_bytes=2,
-        segment_index_bytes=3000,
-        retention_ms=4,
-        retention_bytes=5,
-        cleanup_policy=frozenset({"compact", "delete"}),
-        min_cleanable_dirty_ratio=0.6,
-        min_compaction_lag_ms=7,
-        max_compaction_lag_ms=8,
-        delete_retention_ms=9,
-        flush_messages=10,
-        flush_ms=11,
-    )
+    numbers: dict[str, Any] = {
+        "segment_bytes": 2_000_000,
+        "segment_ms": 1,
+        "index_interval_bytes": 2,
+        "segment_index_bytes": 3000,
+        "retention_ms": 4,
+        "retention_bytes": 5,
+        "min_cleanable_dirty_ratio": 0.6,
+        "min_compaction_lag_ms": 7,
+        "max_compaction_lag_ms": 8,
+        "delete_retention_ms": 9,
+        "flush_messages": 10,
+        "flush_ms": 11,
+    }
+    texts = {name.replace("_", "."): str(number) for name, number in numbers.items()}
+    config = TopicConfig(texts | {"cleanup.policy": "compact,delete"})
+    assert config.log_config == LogConfig(**numbers, cleanup_policy=frozenset({"compact", "delete"}))
 
 
 def test_a_log_is_never_flushed_by_count_or_time_where_both_are_at_their_largest() -> None:

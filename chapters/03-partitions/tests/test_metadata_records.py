@@ -1,6 +1,7 @@
 """Metadata records as bytes: by hand, there and back, and what is none."""
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,8 @@ from minibroker.replication.records import PartitionChangeRecord
 from minibroker.wire.schema import Struct
 
 ID = bytes(range(16))
+ON_ONE: dict[str, Any] = {"topic_id": ID, "partition_id": 0, "replicas": [1], "isr": [1], "leader": 1}
+ON_ONE |= {"leader_epoch": 0, "partition_epoch": 0}
 
 # Worked out from Kafka's definitions. A string and an array begin with their length + 1; each struct ends with the
 # count of its tagged fields.
@@ -33,16 +36,7 @@ BY_HAND: list[tuple[records.MetadataRecord, str]] = [
         + "00",
     ),
     (
-        records.PartitionRecord(
-            partition_id=0,
-            topic_id=ID,
-            replicas=[1],
-            isr=[1],
-            leader=1,
-            leader_recovery_state=1,
-            leader_epoch=0,
-            partition_epoch=0,
-        ),
+        records.PartitionRecord(**ON_ONE, leader_recovery_state=1),
         "01 03 00" + "00000000" + ID.hex() + "02 00000001 02 00000001 01 01 00000001 00000000 00000000" + "01 00 01 01",
     ),
     # Every field but the first two is tagged: tag, size, value. What did not change takes no byte.
@@ -114,17 +108,7 @@ def test_every_kind_of_record_has_an_example() -> None:
 
 
 def test_newer_versions_of_a_record_can_be_read() -> None:
-    partition = records.PartitionRecord(
-        partition_id=0,
-        topic_id=ID,
-        replicas=[1],
-        isr=[1],
-        leader=1,
-        leader_epoch=0,
-        partition_epoch=0,
-        directories=[ID],
-        eligible_leader_replicas=[2],
-    )
+    partition = records.PartitionRecord(**ON_ONE, directories=[ID], eligible_leader_replicas=[2])
     assert records.decode_record(bytes([1, 3, 2]) + partition.encode(2)) == partition
     # Tags stand in order, so the directories, tag 8, come behind the eligible leaders, tags 6 and 7.
     change = PartitionChangeRecord(

@@ -77,6 +77,16 @@ class TwoLives(House):
         self.authority._listeners = Listeners()
 
 
+def deleted_unheard(partitions: int) -> TwoLives:
+    """A house that died when its topic had been deleted, and none of the directories."""
+    first = TwoLives()
+    first.create("orders", partitions)
+    first.produce("orders", batch(b"of the old topic"))
+    first.stop_following()
+    first.delete("orders")
+    return first
+
+
 def test_a_crash_after_a_topic_was_decided_leaves_its_directories_to_the_next_start() -> None:
     first = TwoLives()
     first.stop_following()
@@ -86,11 +96,7 @@ def test_a_crash_after_a_topic_was_decided_leaves_its_directories_to_the_next_st
 
 
 def test_a_crash_between_delete_and_create_never_gives_a_topic_the_data_of_another() -> None:
-    first = TwoLives()
-    first.create("orders", 2)
-    first.produce("orders", batch(b"of the old topic"))
-    first.stop_following()
-    first.delete("orders")
+    first = deleted_unheard(2)
     first.create("orders", 2)
     assert "orders-0" in first.files.list("data")
     assert House(first.files).end("orders") == 0
@@ -111,10 +117,7 @@ def test_a_directory_that_no_metadata_speaks_of_is_set_aside_and_kept(
 
 
 def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_start() -> None:
-    first = TwoLives()
-    first.create("orders", 2)
-    first.stop_following()
-    first.delete("orders")
+    first = deleted_unheard(2)
     assert "orders-1" in first.files.list("data")
     again = House(first.files)
     assert not any(name.startswith("orders") for name in again.files.list("data"))
@@ -122,11 +125,7 @@ def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_start() -> 
 
 def test_leftovers_are_put_away_one_by_one_and_the_metadata_are_asked_once() -> None:
     """A node that was away while thousands of partitions were deleted must not be silent until all are gone."""
-    first = TwoLives()
-    first.create("orders", 3)
-    first.produce("orders", batch(b"of the old topic"))
-    first.stop_following()
-    first.delete("orders")
+    first = deleted_unheard(3)
     asked: list[int] = []
 
     def removed_topics() -> Collection[bytes]:

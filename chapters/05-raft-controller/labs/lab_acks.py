@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from minibroker.bench import BarChart, BarRow, Context, Findings, Lab, Table, scaled
 from minibroker.bench.context import quick_note
@@ -78,8 +79,7 @@ class Worth:
     lost: int
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """A promise with both."""
 
     promise: Promise
@@ -195,9 +195,7 @@ def table(found: Sequence[Kept]) -> Table:
             number_text(each.cost.mb_per_s),
             number_text(each.cost.p50_ms),
             number_text(each.cost.p99_ms),
-            f"{each.worth.acked:,}",
-            f"{each.worth.acked_hung:,}",
-            f"{each.worth.lost:,}",
+            *(f"{count:,}" for count in (each.worth.acked, each.worth.acked_hung, each.worth.lost)),
         ]
         for each in found
     ]

@@ -19,7 +19,7 @@ comes after those that take seconds.
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -146,8 +146,8 @@ def _bar_row(result: Result, metric: str, *, is_limit: bool) -> BarRow | None:
     if spread is None:
         return None
     case = result.case
-    row = BarRow(case.name, *spread, series=case.series or "minibroker", group=case.group)
-    return replace(row, series=LIMIT) if is_limit and not case.series else row
+    series = case.series or (LIMIT if is_limit else "minibroker")
+    return BarRow(case.name, *spread, series=series, group=case.group)
 
 
 def _benchmarks_of(module: ModuleType) -> list[Found]:

@@ -65,8 +65,7 @@ class Frame(NamedTuple):
         return self.bottom - scale.share(value) * (self.bottom - self.top)
 
 
-@dataclass(frozen=True)
-class BarRow:
+class BarRow(NamedTuple):
     """One bar: its value, and the quartiles for its whisker."""
 
     label: str

@@ -8,8 +8,8 @@ import random
 import select
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from minibroker.client.addresses import Address
@@ -177,7 +177,21 @@ def _without(buffers: list[memoryview], count: int) -> list[memoryview]:
     return []
 
 
-class Client:
+class Closing(ABC):
+    """What a `with` closes at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class Client(Closing):
     """A cluster seen from one thread: requests to any node, to one node, to the controller, to a leader."""
 
     def __init__(
@@ -215,14 +229,6 @@ class Client:
         other._set_up(self.core.routes.bootstrap, self.config, self._open_socket)
         other.core.routes.nodes.update(self.core.routes.nodes)
         return other
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close every connection; a second time does nothing."""

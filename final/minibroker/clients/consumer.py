@@ -7,11 +7,9 @@ caller does. Groups and commits come with chapter 06; here the caller says which
 import random
 import selectors
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Self
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError, ConnectionLost, RequestTimedOut
-from minibroker.clients.blocking import Client, Link
+from minibroker.clients.blocking import Client, Closing, Link
 from minibroker.clients.core import UNKNOWN_TOPIC_MS, Dialogue
 from minibroker.clients.dialogues import FoundOffset, list_offsets
 from minibroker.clients.fetched import FetchedBatches
@@ -35,7 +33,7 @@ __all__ = ["EARLIEST", "LATEST", "READ_COMMITTED", "READ_UNCOMMITTED", "Consumer
 _GRACE_MS = 5_000  # a long poll may last as long as it may, and then the answer is under way
 
 
-class Consumer:
+class Consumer(Closing):
     """Reads assigned partitions. For one thread; its connections are its own."""
 
     def __init__(
@@ -68,14 +66,6 @@ class Consumer:
         self._failures: dict[int, int] = {}
         self._trouble_since_ms: float | None = None
         self._error: ClientError | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close every connection."""

@@ -311,9 +311,13 @@ class Fetcher:
             name = topic.topic or order.topic_names.get(bytes(topic.topic_id), "")
             for data in topic.partitions:
                 partition = TopicPartition(name, data.partition_index)
-                if partition in current:
-                    batches = self._on_partition(partition, current[partition], data, routes, endpoints, now_ms)
-                    fetched += [batches] if batches else []
+                position = current.get(partition)
+                if position is None:
+                    continue
+                if data.error_code:
+                    self._on_error(partition, position, data, routes, endpoints, now_ms)
+                elif batches := self._on_partition(partition, position, data, now_ms):
+                    fetched.append(batches)
         return fetched
 
     def _on_request_error(self, current: Mapping[TopicPartition, Position], code: int, now_ms: float) -> None:
@@ -323,17 +327,8 @@ class Fetcher:
             self._errors.append(BrokerError(code, about="fetch"))
 
     def _on_partition(
-        self,
-        partition: TopicPartition,
-        position: Position,
-        data: PartitionData,
-        routes: Routes,
-        endpoints: Iterable[Node],
-        now_ms: float,
+        self, partition: TopicPartition, position: Position, data: PartitionData, now_ms: float
     ) -> FetchedBatches | None:
-        if data.error_code:
-            self._on_error(partition, position, data, routes, endpoints, now_ms)
-            return None
         position.attempts = 0
         position.high_watermark, position.log_start_offset = data.high_watermark, data.log_start_offset
         if data.diverging_epoch.epoch >= 0:

@@ -119,7 +119,7 @@ class Producer:
         with self._changed:
             if partition is None:
                 partition = self._choose(topic, key, count)
-            delivery = self._append(topic, partition, key, value, timestamp, headers)
+            delivery = self._append(topic, partition, timestamp, key, value, headers)
             if on_delivery is not None:
                 delivery.on_done(on_delivery)
             self._sender.wake_if_due(topic, partition)
@@ -151,9 +151,9 @@ class Producer:
         self,
         topic: str,
         partition: int,
+        timestamp: int,
         key: bytes | None,
         value: bytes | None,
-        timestamp: int,
         headers: Sequence[Header],
     ) -> Delivery:
         now = precise_ms()

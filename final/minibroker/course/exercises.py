@@ -22,6 +22,7 @@ cases. With its functions or its module taken out, every test of a task must fai
 
 import re
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -43,7 +44,7 @@ class Track(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(ABC):
     """Code for the learner to write, and the tests that tell whether it is right."""
 
     KIND: ClassVar[str]
@@ -67,9 +68,9 @@ class Task:
         """The package that holds the file: `log` for `minibroker/log/varint.py`."""
         return self.file.split("/")[1]
 
+    @abstractmethod
     def strip(self, source: str) -> str:
         """Return the file's source without what the learner writes."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +79,8 @@ class Exercise(Task):
 
     KIND = "exercise"
     TRACK = Track.FAST
-    ID = r"{chapter}\.[1-9]\d*"
     LISTS = ("functions", "tests")
+    ID = r"{chapter}\.[1-9]\d*"
 
     functions: tuple[str, ...]
 

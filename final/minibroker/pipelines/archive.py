@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from minibroker.pipelines.errors import ArchiveInvalid
-from minibroker.pipelines.running import FORMAT, begin, follow, prepare_topics, stream, triggered
+from minibroker.pipelines.running import FORMAT, begin, follow, prepare_topics, read_options, stream, triggered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,13 +73,8 @@ def run(spark: "SparkSession", settings: Archive) -> None:
 
 def start(spark: "SparkSession", settings: Archive) -> "StreamingQuery":
     """Start the query that publishes batch after batch."""
-    records = stream(
-        spark,
-        settings.bootstrap,
-        settings.topic,
-        max_per_trigger=settings.max_per_trigger,
-        skips_lost=settings.skips_lost,
-    )
+    options = read_options(settings.max_per_trigger, skips_lost=settings.skips_lost)
+    records = stream(spark, settings.bootstrap, settings.topic, options)
     started, names = threading.Event(), [""]
 
     def publish_one(rows: "DataFrame", batch_id: int) -> None:

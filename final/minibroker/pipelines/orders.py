@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from minibroker.pipelines.running import FORMAT, begin, follow, prepare_topics, stream, triggered
+from minibroker.pipelines.running import FORMAT, begin, follow, prepare_topics, read_options, stream, triggered
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -85,13 +85,8 @@ def dead_letters(records: "DataFrame") -> "DataFrame":
 
 def start(spark: "SparkSession", settings: Orders) -> dict[str, "StreamingQuery"]:
     """Start both queries."""
-    records = stream(
-        spark,
-        settings.bootstrap,
-        settings.topic,
-        max_per_trigger=settings.max_per_trigger,
-        skips_lost=settings.skips_lost,
-    )
+    options = read_options(settings.max_per_trigger, skips_lost=settings.skips_lost)
+    records = stream(spark, settings.bootstrap, settings.topic, options)
     sums = revenue(records, window=settings.window, watermark=settings.watermark)
     return {
         "revenue": _start_results(sums, settings),

@@ -152,16 +152,14 @@ def _no_topic(name: str, others: Iterable[str]) -> PipelineError:
     return PipelineError(f"there is no topic {name!r}: {hint}")
 
 
-def stream(
-    spark: "SparkSession", bootstrap: str, topic: str, *, max_per_trigger: int | None = None, skips_lost: bool = False
-) -> "DataFrame":
-    """A topic as a stream, from its beginning, with headers."""
+def stream(spark: "SparkSession", bootstrap: str, topic: str, options: dict[str, str]) -> "DataFrame":
+    """A topic as a stream, with these options of the connector."""
     reader = spark.readStream.format(FORMAT).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-    return reader.options(**read_options(max_per_trigger, skips_lost=skips_lost)).load()
+    return reader.options(**options).load()
 
 
 def read_options(max_per_trigger: int | None, *, skips_lost: bool) -> dict[str, str]:
-    """The flags of a pipeline as options of the connector."""
+    """The flags of a pipeline as options of the connector: a topic is read from its beginning, with headers."""
     limit = {} if max_per_trigger is None else {"maxOffsetsPerTrigger": str(max_per_trigger)}
     loss = {"failOnDataLoss": "false"} if skips_lost else {}
     return {"startingOffsets": "earliest", "includeHeaders": "true", **limit, **loss}

@@ -245,8 +245,8 @@ class _Pipe:
 
 def _fetch_config(settings: ClientSettings) -> FetchConfig:
     return FetchConfig(
-        min_bytes=1,
         max_wait_ms=settings.fetch_wait_ms_max,
+        min_bytes=1,
         max_bytes=settings.fetch_bytes_max,
         partition_max_bytes=settings.fetch_bytes_max,
         isolation_level=settings.isolation_level,

@@ -128,10 +128,10 @@ def _created_topic(topic: CreatedTopic, node: NodeConfig) -> CreatableTopicResul
         topic_id=topic.topic_id,
         error_code=topic.code,
         error_message=topic.message,
-        num_partitions=topic.partition_count,
-        replication_factor=topic.replication_factor,
         # Never null: the Java client takes null for a broker that hides them, and throws.
         configs=_configs(topic, node) if topic.code == ErrorCode.NONE else [],
+        num_partitions=topic.partition_count,
+        replication_factor=topic.replication_factor,
     )
 
 

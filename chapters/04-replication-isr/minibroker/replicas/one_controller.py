@@ -211,11 +211,7 @@ class OneController(Membership):
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
         """Other brokers tell of their configuration; another node may be the controller."""
         configs = BrokerConfigs(
-            self._node_id,
-            self.peers,
-            self._machine.waiting,
-            brokers=lambda: self.authority.image.brokers,
-            judge=judge,
+            self._node_id, self.peers, self._machine.waiting, brokers=lambda: self.authority.image.brokers, judge=judge
         )
         found: dict[Place, Filter] = {Place.NAMED_BROKER: configs.at_the_named}
         if not self._is_controller:

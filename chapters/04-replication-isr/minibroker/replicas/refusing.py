@@ -76,33 +76,22 @@ def _create_partitions(request: CreatePartitionsRequest, why: Why) -> Response:
 
 
 def _replace_configs(request: replacing.AlterConfigsRequest, why: Why) -> Response:
-    return replacing.AlterConfigsResponse(
-        responses=[
-            replacing.AlterConfigsResourceResponse(
-                resource_type=it.resource_type, resource_name=it.resource_name, **why
-            )
-            for it in request.resources
-        ]
-    )
+    resources = [replacing.AlterConfigsResourceResponse(**_resource(it), **why) for it in request.resources]
+    return replacing.AlterConfigsResponse(responses=resources)
 
 
 def _alter_configs(request: incremental.IncrementalAlterConfigsRequest, why: Why) -> Response:
-    return incremental.IncrementalAlterConfigsResponse(
-        responses=[
-            incremental.AlterConfigsResourceResponse(
-                resource_type=it.resource_type, resource_name=it.resource_name, **why
-            )
-            for it in request.resources
-        ]
-    )
+    resources = [incremental.AlterConfigsResourceResponse(**_resource(it), **why) for it in request.resources]
+    return incremental.IncrementalAlterConfigsResponse(responses=resources)
 
 
 def _describe_configs(request: DescribeConfigsRequest, why: Why) -> Response:
-    results = [
-        DescribeConfigsResult(resource_type=it.resource_type, resource_name=it.resource_name, configs=[], **why)
-        for it in request.resources
-    ]
+    results = [DescribeConfigsResult(configs=[], **_resource(it), **why) for it in request.resources]
     return DescribeConfigsResponse(results=results)
+
+
+def _resource(asked: Any) -> dict[str, Any]:
+    return {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
 
 
 def _elect_leaders(request: ElectLeadersRequest, version: int, why: Why) -> Response:

@@ -296,11 +296,7 @@ class QuorumMember(Membership):
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
         """Calls for the controller are forwarded to it; other brokers tell of their own configuration."""
         configs = BrokerConfigs(
-            self._node_id,
-            self.peers,
-            self._machine.waiting,
-            brokers=lambda: self.authority.image.brokers,
-            judge=judge,
+            self._node_id, self.peers, self._machine.waiting, brokers=lambda: self.authority.image.brokers, judge=judge
         )
         return {
             Place.NAMED_BROKER: configs.at_the_named,

@@ -3,7 +3,8 @@
 Each table has room for many topics with many partitions. The quorum has one log, so everything is wrapped twice.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from minibroker.client.errors import known_code
 from minibroker.log.batch import NO_LEADER_EPOCH
@@ -66,6 +67,17 @@ from minibroker.wire.tables.fetch import SnapshotId as WireSnapshotId
 from minibroker.wire.uuids import NO_UUID
 
 _NO_SESSION_EPOCH = -1
+
+P = TypeVar("P")
+
+
+class _Topic(Protocol[P]):
+    partitions: list[P]
+
+
+def _first(topics: Iterable[_Topic[P]]) -> P | None:
+    """The first partition that a message names, if it names one."""
+    return next((it for topic in topics for it in topic.partitions), None)
 
 
 class Place(NamedTuple):
@@ -137,37 +149,35 @@ def _vote_request(message: messages.Vote, cluster_id: str) -> VoteRequest:
 
 def vote_of(request: VoteRequest) -> messages.Vote | None:
     """The message in a request, if there is one."""
-    for topic in request.topics:
-        for it in topic.partitions:
-            return messages.Vote(
-                it.replica_epoch,
-                VoterKey(it.replica_id, bytes(it.replica_directory_id)),
-                VoterKey(request.voter_id, bytes(it.voter_directory_id)),
-                it.last_offset_epoch,
-                it.last_offset,
-                it.pre_vote,
-            )
-    return None
+    it = _first(request.topics)
+    if it is None:
+        return None
+    return messages.Vote(
+        it.replica_epoch,
+        VoterKey(it.replica_id, bytes(it.replica_directory_id)),
+        VoterKey(request.voter_id, bytes(it.voter_directory_id)),
+        it.last_offset_epoch,
+        it.last_offset,
+        it.pre_vote,
+    )
 
 
 def begin_of(request: BeginQuorumEpochRequest) -> messages.BeginQuorumEpoch | None:
     """The message in a request, if there is one."""
-    for topic in request.topics:
-        for it in topic.partitions:
-            voter = VoterKey(request.voter_id, bytes(it.voter_directory_id))
-            return messages.BeginQuorumEpoch(it.leader_epoch, it.leader_id, voter)
-    return None
+    it = _first(request.topics)
+    if it is None:
+        return None
+    voter = VoterKey(request.voter_id, bytes(it.voter_directory_id))
+    return messages.BeginQuorumEpoch(it.leader_epoch, it.leader_id, voter)
 
 
 def end_of(request: EndQuorumEpochRequest) -> messages.EndQuorumEpoch | None:
     """The message in a request, if there is one."""
-    for topic in request.topics:
-        for it in topic.partitions:
-            successors = tuple(
-                VoterKey(one.candidate_id, bytes(one.candidate_directory_id)) for one in it.preferred_candidates
-            )
-            return messages.EndQuorumEpoch(it.leader_epoch, it.leader_id, successors)
-    return None
+    it = _first(request.topics)
+    if it is None:
+        return None
+    successors = tuple(VoterKey(one.candidate_id, bytes(one.candidate_directory_id)) for one in it.preferred_candidates)
+    return messages.EndQuorumEpoch(it.leader_epoch, it.leader_id, successors)
 
 
 def leader_place_of(request: BeginQuorumEpochRequest) -> Place | None:
@@ -202,14 +212,6 @@ def vote_response(voted: messages.Voted) -> Response:
     return VoteResponse(topics=[VoteTopicResult(topic_name=CLUSTER_METADATA_TOPIC, partitions=[result])])
 
 
-def voted_of(response: VoteResponse) -> messages.Voted | None:
-    """The answer in a response, if there is one."""
-    for topic in response.topics:
-        for it in topic.partitions:
-            return messages.Voted(known_code(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
-    return None
-
-
 def _heard_topics(heard: messages.Heard) -> list[HeardTopic]:
     it = HeardPartition(partition_index=0, error_code=heard.code, leader_id=heard.leader_id, leader_epoch=heard.epoch)
     return [HeardTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[it])]
@@ -225,12 +227,18 @@ def end_response(heard: messages.Heard) -> Response:
     return EndQuorumEpochResponse(topics=_heard_topics(heard))
 
 
+def voted_of(response: VoteResponse) -> messages.Voted | None:
+    """The answer in a response, if there is one."""
+    it = _first(response.topics)
+    if it is None:
+        return None
+    return messages.Voted(known_code(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
+
+
 def heard_of(response: BeginQuorumEpochResponse | EndQuorumEpochResponse) -> messages.Heard | None:
     """The answer in a response, if there is one."""
-    for topic in response.topics:
-        for it in topic.partitions:
-            return messages.Heard(known_code(it.error_code), it.leader_epoch, it.leader_id)
-    return None
+    it = _first(response.topics)
+    return None if it is None else messages.Heard(known_code(it.error_code), it.leader_epoch, it.leader_id)
 
 
 # Fetches --------------------------------------------------------------------------------------------------------------
@@ -306,12 +314,12 @@ def snapshot_request(fetch: messages.FetchSnapshot, cluster_id: str, *, bytes_ma
 
 def snapshot_fetch_of(request: FetchSnapshotRequest) -> messages.FetchSnapshot | None:
     """What is asked for, if anything is."""
-    for topic in request.topics:
-        for it in topic.partitions:
-            key = VoterKey(request.replica_id, bytes(it.replica_directory_id or NO_UUID))
-            snapshot = messages.SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch)
-            return messages.FetchSnapshot(it.current_leader_epoch, key, snapshot, it.position)
-    return None
+    it = _first(request.topics)
+    if it is None:
+        return None
+    key = VoterKey(request.replica_id, bytes(it.replica_directory_id or NO_UUID))
+    snapshot = messages.SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch)
+    return messages.FetchSnapshot(it.current_leader_epoch, key, snapshot, it.position)
 
 
 def snapshot_response(snapshot: messages.SnapshotId, found: messages.SnapshotFetched) -> Response:
@@ -330,29 +338,27 @@ def snapshot_response(snapshot: messages.SnapshotId, found: messages.SnapshotFet
 
 def snapshot_fetched_of(response: FetchSnapshotResponse) -> messages.SnapshotFetched | None:
     """The piece in a response, if there is one."""
-    for topic in response.topics:
-        for it in topic.partitions:
-            data = bytes(it.unaligned_records) if isinstance(it.unaligned_records, memoryview) else b""
-            leader = it.current_leader
-            code = known_code(it.error_code)
-            return messages.SnapshotFetched(code, leader.leader_epoch, leader.leader_id, it.size, it.position, data)
-    return None
+    it = _first(response.topics)
+    if it is None:
+        return None
+    data = bytes(it.unaligned_records) if isinstance(it.unaligned_records, memoryview) else b""
+    leader = it.current_leader
+    code = known_code(it.error_code)
+    return messages.SnapshotFetched(code, leader.leader_epoch, leader.leader_id, it.size, it.position, data)
 
 
 def fetched_of(response: FetchResponse) -> messages.Fetched | None:
     """The answer in a response, if there is one."""
-    for topic in response.responses:
-        for it in topic.partitions:
-            diverging = it.diverging_epoch
-            return messages.Fetched(
-                known_code(it.error_code),
-                it.current_leader.leader_epoch,
-                it.current_leader.leader_id,
-                it.records if isinstance(it.records, memoryview) else messages.NO_RECORDS,
-                it.high_watermark,
-                EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_LEADER_EPOCH else None,
-                messages.SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch)
-                if it.snapshot_id.epoch >= 0
-                else None,
-            )
-    return None
+    it = _first(response.responses)
+    if it is None:
+        return None
+    diverging = it.diverging_epoch
+    return messages.Fetched(
+        known_code(it.error_code),
+        it.current_leader.leader_epoch,
+        it.current_leader.leader_id,
+        it.records if isinstance(it.records, memoryview) else messages.NO_RECORDS,
+        it.high_watermark,
+        EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_LEADER_EPOCH else None,
+        messages.SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch) if it.snapshot_id.epoch >= 0 else None,
+    )
