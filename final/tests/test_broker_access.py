@@ -1,6 +1,7 @@
 """Claims about the access table of the finished broker."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 from minibroker.broker import access
@@ -29,33 +30,22 @@ def test_every_api_that_is_served_has_a_row_and_every_row_a_table(tmp_path: Path
     assert sorted(known) == sorted(APIS)
 
 
+def names(keys: Iterable[ApiKey]) -> list[str]:
+    return sorted(key.name for key in keys)
+
+
 def test_what_nodes_say_to_each_other_is_refused_from_clients() -> None:
-    for_nodes = {key for key, row in access.ROWS.items() if row.caller is Caller.NODE}
-    assert for_nodes == {
-        ApiKey.VOTE,
-        ApiKey.BEGIN_QUORUM_EPOCH,
-        ApiKey.END_QUORUM_EPOCH,
-        ApiKey.FETCH_SNAPSHOT,
-        ApiKey.ENVELOPE,
-        ApiKey.ALTER_PARTITION,
-        ApiKey.BROKER_REGISTRATION,
-        ApiKey.BROKER_HEARTBEAT,
-        ApiKey.ALLOCATE_PRODUCER_IDS,
-    }
+    expected = """
+        VOTE BEGIN_QUORUM_EPOCH END_QUORUM_EPOCH FETCH_SNAPSHOT ENVELOPE
+        ALTER_PARTITION BROKER_REGISTRATION BROKER_HEARTBEAT ALLOCATE_PRODUCER_IDS
+    """
+    assert names(key for key, row in access.ROWS.items() if row.caller is Caller.NODE) == sorted(expected.split())
 
 
 def test_what_only_the_controller_can_do_is_forwarded_to_it() -> None:
-    forwarded = {key for key, row in access.ROWS.items() if Place.CONTROLLER in row.places}
-    assert forwarded == {
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.UNREGISTER_BROKER,
-        ApiKey.ADD_RAFT_VOTER,
-        ApiKey.REMOVE_RAFT_VOTER,
-    }
+    expected = """
+        CREATE_TOPICS DELETE_TOPICS CREATE_PARTITIONS ALTER_CONFIGS INCREMENTAL_ALTER_CONFIGS ELECT_LEADERS
+        ALTER_PARTITION_REASSIGNMENTS LIST_PARTITION_REASSIGNMENTS UNREGISTER_BROKER ADD_RAFT_VOTER REMOVE_RAFT_VOTER
+    """
+    forwarded = (key for key, row in access.ROWS.items() if Place.CONTROLLER in row.places)
+    assert names(forwarded) == sorted(expected.split())
