@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+import spark_reference
 from brokers import Broker, unique
 from proxy import Exchange, Proxy, Verdict
 from pyspark import TaskContext
@@ -24,7 +25,7 @@ from minibroker.log.batch import batches
 from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.pipelines.running import begin
-from minibroker.spark import reference, sink, writing
+from minibroker.spark import sink, writing
 from minibroker.spark.errors import InvalidOption
 from minibroker.spark.options import WriteOptions
 from minibroker.spark.writing import Delivery, Outbox, RowRefused
@@ -486,4 +487,4 @@ def test_spark_shows_a_refusal_and_its_one_line(spark: "SparkSession", broker: B
 
 def test_the_options_on_the_page_are_those_of_the_code(transcript: Callable[[Path, str], None]) -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "spark.md"
-    transcript(page, reference.with_options(page.read_text()))
+    transcript(page, spark_reference.with_options(page.read_text()))

@@ -23,8 +23,6 @@ do the scripts in the chapters' folders `bench` and `labs`, and the tests; no br
 | `exchange`   | a client that costs nothing: prebuilt frames, counted answers, latencies           |
 | `background` | work that goes on beside an experiment                                             |
 | `sending`    | a stock client that writes without a pause                                         |
-| `pacing`     | producers whose every record is timed                                              |
-| `losing`     | records written while a cluster breaks, and what is left of them                   |
 | `outages`    | how long something did not answer, and how that is distributed                     |
 | `failover`   | how long writes stop when a node goes                                              |
 
