@@ -26,9 +26,9 @@ from labs.pacing import (
 
 from minibroker.bench import BarChart, BarRow, Context, Findings, Lab, Table, scaled
 from minibroker.bench.context import quick_note
-from minibroker.bench.exchange import percentile
 from minibroker.bench.failover import quick_settings
 from minibroker.bench.local import LocalCluster
+from minibroker.bench.measure import percentile
 from minibroker.bench.units import number_text
 
 PACED_PER_SECOND = 200
