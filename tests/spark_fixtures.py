@@ -115,7 +115,7 @@ def topics(spark: "SparkSession", broker: Broker) -> Iterator[Topics]:
 @pytest.fixture
 def plain_topics(broker: Broker) -> Iterator[Topics]:
     """The same for a test that needs no session, only what the session would call."""
-    from minibroker.spark.reading import close_clients
+    from minibroker.spark.connecting import close_clients
 
     made = Topics(broker)
     yield made

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from brokers import Broker, StartBroker, eventually, unique
+from brokers import Broker, StartBroker, eventually, replace_configs, unique
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import TopicPartition as ConfluentPartition
@@ -384,7 +384,7 @@ def test_configurations_are_described_and_altered(client: Client, topic: str) ->
     added = [("cleanup.policy", ConfigOperation.APPEND, "compact")]
     admin.alter_configs(client, ResourceType.TOPIC, topic, added)
     altered("cleanup.policy", "delete,compact", ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    admin.replace_configs(client, ResourceType.TOPIC, topic, {"retention.ms": "5000"})
+    replace_configs(client, topic, {"retention.ms": "5000"})
     altered("cleanup.policy", "delete", ConfigSource.DEFAULT_CONFIG)
     with pytest.raises(BrokerError, match="INVALID_CONFIG"):
         admin.alter_configs(client, ResourceType.TOPIC, topic, {"retention.ms": "soon"})

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from proving import complaints_about_order, complaints_about_reference, complaints_about_task
 
 from minibroker.course.exercises import Chapter, Task, Track, count_tasks, is_written, load_chapter
 from minibroker.course.house import CHAPTER_NUMBERS, House, find_house
-from minibroker.course.proving import complaints_about_order, complaints_about_reference, complaints_about_task
 from minibroker.course.workspace import copy_packages
 
 HOUSE = find_house(Path(__file__))

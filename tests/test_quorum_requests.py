@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from brokers import eventually, unique
+from brokers import eventually, replace_configs, unique
 from clients_stock import READ_S_MAX, Message, admin, confluent_write
 from clusters import QuorumCluster
 from confluent_kafka import KafkaError, KafkaException
@@ -112,7 +112,7 @@ WISHES: dict[str, Callable[[Client], object]] = {
     "delete": lambda it: ours.delete_topics(it, ["never"]),
     "grow": lambda it: ours.create_partitions(it, {"never": 2}),
     "configure": lambda it: ours.alter_configs(it, ours.ResourceType.TOPIC, "never", {"retention.ms": "1"}),
-    "replace": lambda it: ours.replace_configs(it, ours.ResourceType.TOPIC, "never", {"retention.ms": "1"}),
+    "replace": lambda it: replace_configs(it, "never", {"retention.ms": "1"}),
     "elect": lambda it: ours.elect_leaders(it, [TopicPartition("never", 0)]),
     "elect all": lambda it: ours.elect_leaders(it),
     "move": lambda it: ours.reassign_partitions(it, {TopicPartition("never", 0): [1]}),

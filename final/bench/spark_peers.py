@@ -22,9 +22,10 @@ from pyspark.sql.types import StructType
 from minibroker.bench import peak_memory_mb
 from minibroker.log.batch import BatchBuilder, TimestampType
 from minibroker.spark import writing
+from minibroker.spark.connecting import cached_client
 from minibroker.spark.decoding import ROWS_MAX, SCHEMA
 from minibroker.spark.options import BATCH, ReadOptions, WriteOptions
-from minibroker.spark.reading import Split, cached_client, fetch_range
+from minibroker.spark.reading import Split, fetch_range
 from minibroker.spark.sink import Written
 from minibroker.spark.source import BatchReader, MinibrokerSource
 
@@ -78,7 +79,7 @@ class TupleWriter(DataSourceWriter):
 
     def write(self, iterator: Iterator[Row]) -> Written:
         """In a task: write its rows to partition 0, and return when they are acknowledged."""
-        outbox = writing.Outbox(writing.cached_client(self._delivery), self._delivery)
+        outbox = writing.Outbox(cached_client(self._delivery.client), self._delivery)
         builder = BatchBuilder()
         count = 0
         for row in iterator:

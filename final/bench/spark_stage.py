@@ -24,7 +24,9 @@ from minibroker.clients.blocking import Client
 from minibroker.clients.fetching import LATEST
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark import writing
+from minibroker.spark.connecting import close_clients
 from minibroker.spark.java import session
+from minibroker.spark.options import ClientSettings
 
 OURS, KAFKA = "minibroker", "kafka"
 CHUNK_ROWS = 10_000
@@ -74,7 +76,7 @@ class Stage:
         self.broker = children.serve(context)
         self._client = Client(self.broker.address)
         context.on_close(self._client.close)
-        context.on_close(writing.close_clients)
+        context.on_close(close_clients)
         self._numbers = count()
         self._clock = TreeClock(self.spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
 
@@ -90,7 +92,7 @@ class Stage:
         """A topic with so many rows of about so many bytes, spread evenly."""
         name = self.new_topic(partitions)
         rows = chunks(row_count, size, partitions)
-        writing.write(rows, writing.Delivery(self.broker.address), topic=name)
+        writing.write(rows, writing.Delivery(ClientSettings(self.broker.address, "spark-minibroker-sink")), topic=name)
         return name
 
     def delete(self, topic: str) -> None:

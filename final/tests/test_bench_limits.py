@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bench import network
+from labs import disk
 
 from minibroker.bench import limits
 from minibroker.bench.context import Context, is_quick, open_context, scaled
@@ -19,17 +21,16 @@ def context(tmp_path: Path) -> Iterator[Context]:
 
 
 MAKERS: dict[str, Callable[[Context, int], Case]] = {
-    "memcpy": lambda _, file: limits.memcpy(64 * KIB, 16 * KIB),
-    "crc32c": lambda _, file: limits.crc32c(64 * KIB, 16 * KIB),
+    "memcpy": lambda _, file: disk.memcpy(64 * KIB, 16 * KIB),
     "write": lambda _, file: limits.write(file, 64 * KIB, 16 * KIB),
     "checked write": lambda _, file: limits.write(file, 64 * KIB, 16 * KIB, with_crc32c=True),
     "append": lambda _, file: limits.append(file, 64 * KIB, 16 * KIB, flush_every_bytes=32 * KIB),
     "checked append": lambda _, file: limits.append(file, 64 * KIB, 16 * KIB, with_crc32c=True),
     "write and flush": lambda _, file: limits.write_flush(file, 64 * KIB, 16 * KIB),
-    "sequential read": lambda _, file: limits.sequential_read(file, 64 * KIB, 16 * KIB),
-    "random read": lambda _, file: limits.random_read(file, 64 * KIB, 16 * KIB),
-    "overwrite": lambda _, file: limits.overwrite(file, range(0, 64 * KIB, 16 * KIB), 16 * KIB, to_device=True),
-    "loopback": lambda context, file: limits.loopback(context, 64 * KIB, 16 * KIB),
+    "sequential read": lambda _, file: disk.read(file, range(0, 64 * KIB, 16 * KIB), 16 * KIB),
+    "random read": lambda _, file: disk.read(file, disk.shuffled_positions(64 * KIB, 16 * KIB), 16 * KIB),
+    "overwrite": lambda _, file: disk.overwrite(file, range(0, 64 * KIB, 16 * KIB), 16 * KIB, to_device=True),
+    "loopback": lambda context, file: network.loopback(context, 64 * KIB, 16 * KIB),
 }
 
 
@@ -67,28 +68,28 @@ def test_append_flushes_as_often_as_it_says(
     assert len(flushed) == flushes
 
 
-@pytest.mark.skipif(not limits.can_drop_cache, reason="this system cannot drop the page cache of a file")
+@pytest.mark.skipif(not disk.can_drop_cache, reason="this system cannot drop the page cache of a file")
 def test_a_read_from_the_device_drops_the_page_cache_before_each_repeat(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropped: list[int] = []
     file = limits.scratch_file(context, "scratch", 64 * KIB)
-    monkeypatch.setattr(limits, "drop_cache", dropped.append)
-    measure([limits.read(file, [0], 16 * KIB, from_device=True)], repeats=2)
+    monkeypatch.setattr(disk, "drop_cache", dropped.append)
+    measure([disk.read(file, [0], 16 * KIB, from_device=True)], repeats=2)
     assert dropped == [file] * 3
 
 
 def test_reading_past_the_end_is_an_error_and_no_fast_read(context: Context) -> None:
     file = limits.scratch_file(context, "scratch", 16 * KIB)
     with pytest.raises(EOFError, match="position 16384"):
-        limits.sequential_read(file, 32 * KIB, 16 * KIB).run()
+        disk.read(file, range(0, 32 * KIB, 16 * KIB), 16 * KIB).run()
 
 
 def test_random_positions_are_each_block_once_and_the_same_in_every_run() -> None:
-    positions = limits.shuffled_positions(256 * KIB, 4 * KIB)
+    positions = disk.shuffled_positions(256 * KIB, 4 * KIB)
     assert sorted(positions) == list(range(0, 256 * KIB, 4 * KIB))
     assert positions != sorted(positions)
-    assert positions == limits.shuffled_positions(256 * KIB, 4 * KIB)
+    assert positions == disk.shuffled_positions(256 * KIB, 4 * KIB)
 
 
 def test_a_file_smaller_than_a_block_is_refused() -> None:
@@ -106,7 +107,7 @@ def test_a_context_leaves_nothing_behind(tmp_path: Path) -> None:
     def interrupted() -> None:
         with open_context(directory=tmp_path) as context:
             limits.scratch_file(context, "scratch", KIB)
-            limits.loopback(context, KIB, KIB)
+            network.loopback(context, KIB, KIB)
             context.on_close(closed.append, "first")
             context.on_close(closed.append, "second")
             raise KeyboardInterrupt

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bench import network
+from bench.exchange import Exchange, Latencies, start_echo
 
-from minibroker.bench import Benchmark, Case, Exchange, Latencies, children, limits
+from minibroker.bench import Benchmark, Case, children, limits
 from minibroker.bench.benchmark import Found, run
 from minibroker.bench.context import Context, open_context
-from minibroker.bench.exchange import percentile
 from minibroker.bench.launcher import Server, cpu_text_s
-from minibroker.bench.measure import measure
+from minibroker.bench.measure import measure, percentile
 from minibroker.bench.report import outcome_text
 from minibroker.bench.units import KIB
 
@@ -66,8 +67,8 @@ def test_what_a_server_costs_is_its_own(context: Context) -> None:
 def test_a_server_keeps_what_it_has_compiled(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     assert "PYTHONDONTWRITEBYTECODE" not in children.environment(context)
-    children.echo(context)
-    assert list((context.directory / "compiled").rglob("echo*.pyc"))
+    start_echo(context)
+    assert list((context.directory / "compiled").rglob("*.pyc"))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_what_is_no_cpu_time_is_refused() -> None:
 
 
 def test_the_bare_server_sends_each_frame_back(context: Context) -> None:
-    child = children.echo(context)
+    child = start_echo(context)
     exchange = Exchange(context, child.host, child.port)
     assert exchange.ask(FRAME) == FRAME
     latencies = Latencies()
@@ -99,7 +100,7 @@ def test_the_bare_server_sends_each_frame_back(context: Context) -> None:
 
 
 def test_a_server_that_hangs_up_is_an_error(context: Context) -> None:
-    child = children.echo(context)
+    child = start_echo(context)
     exchange = Exchange(context, child.host, child.port)
     child.kill()
     with pytest.raises(ConnectionError):
@@ -127,7 +128,7 @@ def test_a_case_counts_the_cpu_time_that_it_names() -> None:
     assert measure([case], repeats=1)["a"].cpu_s.median == 2.5
 
 
-@pytest.mark.parametrize("make", [limits.receive_append, limits.read_send], ids=["receive, append", "read, send"])
+@pytest.mark.parametrize("make", [network.receive_append, network.read_send], ids=["receive, append", "read, send"])
 def test_the_other_end_of_a_connection_is_not_counted(
     context: Context, make: Callable[[Context, int, int, int], Case]
 ) -> None:

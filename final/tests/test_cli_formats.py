@@ -2,8 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -13,19 +11,13 @@ from hypothesis import strategies as st
 
 from minibroker.cli.formats import InvalidFormat, compile_format
 from minibroker.cli.properties import parse_properties, read_properties
+from minibroker.log.record import Record
+
+RECORD = Record(offset=41, timestamp=1_700_000_000_000, key=b"k1", value=b"v1")
 
 
-@dataclass
-class Record:
-    key: bytes | None = b"k1"
-    value: bytes | None = b"v1"
-    headers: Sequence[tuple[str, bytes | None]] = ()
-    offset: int = 41
-    timestamp: int = 1_700_000_000_000
-
-
-def shown(text: str, record: Record | None = None) -> bytes:
-    return compile_format(text)("orders", 2, record or Record())
+def shown(text: str, record: Record = RECORD) -> bytes:
+    return compile_format(text)("orders", 2, record)
 
 
 @pytest.mark.parametrize(
@@ -49,19 +41,19 @@ def test_each_verb_and_escape_is_written_as_kcat_writes_it(text: str, expected: 
 
 
 def test_a_null_is_nothing_and_its_length_is_minus_one() -> None:
-    assert shown("[%k|%v] %K %V %S", Record(key=None, value=None)) == b"[|] -1 -1 -1"
-    assert shown("[%k|%v] %K %V", Record(key=b"", value=b"")) == b"[|] 0 0"
+    assert shown("[%k|%v] %K %V %S", RECORD._replace(key=None, value=None)) == b"[|] -1 -1 -1"
+    assert shown("[%k|%v] %K %V", RECORD._replace(key=b"", value=b"")) == b"[|] 0 0"
 
 
 def test_headers_are_pairs_between_commas() -> None:
     headers: list[tuple[str, bytes | None]] = [("trace_id", b"7"), ("empty", b""), ("none", None)]
-    assert shown("%h", Record(headers=headers)) == b"trace_id=7,empty=,none=NULL"
+    assert shown("%h", RECORD._replace(headers=headers)) == b"trace_id=7,empty=,none=NULL"
     assert shown("%h") == b""
 
 
 @given(st.binary(), st.binary())
 def test_keys_and_values_are_written_byte_for_byte(key: bytes, value: bytes) -> None:
-    assert shown("%k%v", Record(key, value)) == key + value
+    assert shown("%k%v", RECORD._replace(key=key, value=value)) == key + value
 
 
 @given(st.text().filter(lambda text: text != "json"))
@@ -82,7 +74,7 @@ def test_a_format_that_cannot_be_understood_is_named(text: str, names: str) -> N
 
 def test_json_is_one_object_a_line_and_bytes_that_are_no_text_say_so() -> None:
     headers: list[tuple[str, bytes | None]] = [("h", None)]
-    line = shown("json", Record(key=None, value=b"\xff", headers=headers))
+    line = shown("json", RECORD._replace(key=None, value=b"\xff", headers=headers))
     assert line.endswith(b"}\n")
     assert json.loads(line) == {
         "topic": "orders",

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from proving import complaints_about_order, complaints_about_reference, complaints_about_task
 
 from minibroker.course import checking
 from minibroker.course.exercises import Track, load_chapter
 from minibroker.course.house import House
-from minibroker.course.proving import complaints_about_order, complaints_about_reference, complaints_about_task
 
 CONFTEST = Path(__file__).parents[2] / "conftest.py"
 

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from minibroker.clients import admin
 from minibroker.segments.checkpoint import TopicPartition
+from minibroker.spark.connecting import close_clients
 from minibroker.spark.errors import DataLoss, InvalidOption, UnknownTopic
 from minibroker.spark.filters import Pushed
 from minibroker.spark.offsets import (
@@ -42,7 +43,7 @@ from minibroker.spark.offsets import (
     to_document,
 )
 from minibroker.spark.options import BATCH, STREAM, ReadOptions
-from minibroker.spark.reading import Split, close_clients, read_split
+from minibroker.spark.reading import Split, read_split
 from minibroker.spark.source import BatchReader, StreamReader
 
 if TYPE_CHECKING:
@@ -385,7 +386,8 @@ def test_a_task_reads_its_split_and_no_more(plain_topics: "Topics") -> None:
 
 
 def test_a_large_split_comes_in_fetches_of_the_size_that_was_set(plain_topics: "Topics") -> None:
-    from minibroker.spark.reading import cached_client, fetch_range
+    from minibroker.spark.connecting import cached_client
+    from minibroker.spark.reading import fetch_range
 
     topic = plain_topics.create()
     for first in range(0, 100, 10):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+import spark_reference
 from brokers import Broker, unique
 from proxy import Exchange, Proxy, Verdict
 from pyspark import TaskContext
@@ -24,9 +25,11 @@ from minibroker.log.batch import batches
 from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
 from minibroker.pipelines.running import begin
-from minibroker.spark import reference, sink, writing
+from minibroker.spark import sink, writing
+from minibroker.spark.connecting import close_clients
+from minibroker.spark.encoding import encode
 from minibroker.spark.errors import InvalidOption
-from minibroker.spark.options import WriteOptions
+from minibroker.spark.options import ClientSettings, WriteOptions
 from minibroker.spark.writing import Delivery, Outbox, RowRefused
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.metadata import (
@@ -83,15 +86,15 @@ def rows_of(**columns: Any) -> pa.RecordBatch:
     return pa.record_batch({name: pa.array(column, types[name]) for name, column in columns.items()})
 
 
-def quick(address: str, **others: Any) -> Delivery:
-    return Delivery(address, backoff_ms=1, backoff_ms_max=5, **others)
+def quick(address: str, *, request_timeout_ms: int = 30_000, **others: Any) -> Delivery:
+    return Delivery(ClientSettings(address, "sink", request_timeout_ms, backoff_ms=1, backoff_ms_max=5), **others)
 
 
 @pytest.fixture(autouse=True)
 def _close_clients() -> Iterator[None]:
     """What tests write in this process leaves no connection behind."""
     yield
-    writing.close_clients()
+    close_clients()
 
 
 # Rows ---------------------------------------------------------------------------------------------------------------
@@ -311,7 +314,7 @@ def outbox_with(cluster: Cluster, *row_counts: int) -> Outbox:
     for count in row_counts:
         values = pa.array([b"v"] * count, pa.binary())
         keys = pa.nulls(count, pa.binary())
-        for batch in writing.encode(keys, values, None, timestamp_ms=1, delivery=quick("h:1")):
+        for batch in encode(keys, values, None, timestamp_ms=1):
             outbox.put("t", 0, batch)
     return outbox
 
@@ -486,4 +489,4 @@ def test_spark_shows_a_refusal_and_its_one_line(spark: "SparkSession", broker: B
 
 def test_the_options_on_the_page_are_those_of_the_code(transcript: Callable[[Path, str], None]) -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "spark.md"
-    transcript(page, reference.with_options(page.read_text()))
+    transcript(page, spark_reference.with_options(page.read_text()))

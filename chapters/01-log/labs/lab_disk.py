@@ -10,6 +10,8 @@ It runs no code of ours. It asks the machine three questions that the design of 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from labs import disk
+
 from minibroker.bench import (
     KIB,
     MIB,
@@ -61,7 +63,7 @@ def run_disk(context: Context) -> Findings:
     cached = bare.scratch_file(context, "cached", size.file_bytes)
     uncached = bare.scratch_file(context, "uncached", size.file_bytes)
     cases = [
-        _placed(bare.memcpy(size.file_bytes, BLOCK_BYTES, "memcpy, 64 KiB"), MEMORY, LIMIT),
+        _placed(disk.memcpy(size.file_bytes, BLOCK_BYTES, "memcpy, 64 KiB"), MEMORY, LIMIT),
         *cache_cases(cached, size),
         *device_cases(uncached, size),
         *flush_cases(bare.scratch_file(context, "appended"), size),
@@ -73,17 +75,17 @@ def run_disk(context: Context) -> Findings:
 def cache_cases(file: int, size: Sizes) -> list[Case]:
     """Read and write blocks that are in the page cache: system calls and copies, no device."""
     in_order = bare.block_positions(size.file_bytes, BLOCK_BYTES)
-    blocks = bare.shuffled_positions(size.file_bytes, BLOCK_BYTES)
-    pages = bare.shuffled_positions(size.file_bytes, PAGE_BYTES)
+    blocks = disk.shuffled_positions(size.file_bytes, BLOCK_BYTES)
+    pages = disk.shuffled_positions(size.file_bytes, PAGE_BYTES)
     sequential = [
-        bare.overwrite(file, in_order, BLOCK_BYTES, "sequential write, 64 KiB"),
-        bare.read(file, in_order, BLOCK_BYTES, "sequential read, 64 KiB"),
+        disk.overwrite(file, in_order, BLOCK_BYTES, "sequential write, 64 KiB"),
+        disk.read(file, in_order, BLOCK_BYTES, "sequential read, 64 KiB"),
     ]
     scattered = [
-        bare.overwrite(file, blocks, BLOCK_BYTES, "random write, 64 KiB"),
-        bare.read(file, blocks, BLOCK_BYTES, "random read, 64 KiB"),
-        bare.overwrite(file, pages, PAGE_BYTES, "random write, 4 KiB"),
-        bare.read(file, pages, PAGE_BYTES, "random read, 4 KiB"),
+        disk.overwrite(file, blocks, BLOCK_BYTES, "random write, 64 KiB"),
+        disk.read(file, blocks, BLOCK_BYTES, "random read, 64 KiB"),
+        disk.overwrite(file, pages, PAGE_BYTES, "random write, 4 KiB"),
+        disk.read(file, pages, PAGE_BYTES, "random read, 4 KiB"),
     ]
     return [*_all_placed(sequential, CACHE, SEQUENTIAL), *_all_placed(scattered, CACHE, RANDOM)]
 
@@ -91,18 +93,18 @@ def cache_cases(file: int, size: Sizes) -> list[Case]:
 def device_cases(file: int, size: Sizes) -> list[Case]:
     """Do the same where the device must take part: one flush after the writes, no page cache before the reads."""
     in_order = bare.block_positions(size.file_bytes, BLOCK_BYTES)
-    blocks = bare.shuffled_positions(size.file_bytes, BLOCK_BYTES, size.scattered_blocks)
-    pages = bare.shuffled_positions(size.file_bytes, PAGE_BYTES, size.scattered_blocks)
-    sequential = [bare.overwrite(file, in_order, BLOCK_BYTES, "sequential write, 64 KiB", to_device=True)]
+    blocks = disk.shuffled_positions(size.file_bytes, BLOCK_BYTES, size.scattered_blocks)
+    pages = disk.shuffled_positions(size.file_bytes, PAGE_BYTES, size.scattered_blocks)
+    sequential = [disk.overwrite(file, in_order, BLOCK_BYTES, "sequential write, 64 KiB", to_device=True)]
     scattered = [
-        bare.overwrite(file, blocks, BLOCK_BYTES, "random write, 64 KiB", to_device=True),
-        bare.overwrite(file, pages, PAGE_BYTES, "random write, 4 KiB", to_device=True),
+        disk.overwrite(file, blocks, BLOCK_BYTES, "random write, 64 KiB", to_device=True),
+        disk.overwrite(file, pages, PAGE_BYTES, "random write, 4 KiB", to_device=True),
     ]
     # Where the page cache cannot be dropped (macOS) the reads would not reach the device, so they are left out.
-    if bare.can_drop_cache:
-        sequential.append(bare.read(file, in_order, BLOCK_BYTES, "sequential read, 64 KiB", from_device=True))
-        scattered.append(bare.read(file, blocks, BLOCK_BYTES, "random read, 64 KiB", from_device=True))
-        scattered.append(bare.read(file, pages, PAGE_BYTES, "random read, 4 KiB", from_device=True))
+    if disk.can_drop_cache:
+        sequential.append(disk.read(file, in_order, BLOCK_BYTES, "sequential read, 64 KiB", from_device=True))
+        scattered.append(disk.read(file, blocks, BLOCK_BYTES, "random read, 64 KiB", from_device=True))
+        scattered.append(disk.read(file, pages, PAGE_BYTES, "random read, 4 KiB", from_device=True))
     return [*_all_placed(sequential, DEVICE, SEQUENTIAL), *_all_placed(scattered, DEVICE, RANDOM)]
 
 
@@ -157,7 +159,7 @@ def _on_memory(results: Results) -> str:
 def _on_order(results: Results) -> str:
     cached = _times(results, f"{CACHE}: sequential read, 64 KiB", f"{CACHE}: random read, 4 KiB")
     cache_text = f"in the page cache the factor is {number_text(cached)}"
-    kind = "read" if bare.can_drop_cache else "write"
+    kind = "read" if disk.can_drop_cache else "write"
     ordered, scattered = f"{DEVICE}: sequential {kind}, 64 KiB", f"{DEVICE}: random {kind}, 4 KiB"
     on_device = number_text(_times(results, ordered, scattered))
     return (

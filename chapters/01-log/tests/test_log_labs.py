@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from labs import lab_disk
+from labs import disk, lab_disk
 from labs_run import plain, run_lab
 
-from minibroker.bench import limits
 from minibroker.bench.measure import Case, Result, Sample
 
 
@@ -23,7 +22,7 @@ def measured(name: str, mb_per_s: float, operations_count: int = 1) -> Result:
 
 
 def test_the_disk_lab_reads_its_figures_in_plain_english(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "can_drop_cache", True)
+    monkeypatch.setattr(disk, "can_drop_cache", True)
     figures = [
         measured("Memory: memcpy, 64 KiB", 10_000),
         measured("Page cache: sequential write, 64 KiB", 5_000),
@@ -50,7 +49,7 @@ def test_the_disk_lab_reads_its_figures_in_plain_english(monkeypatch: pytest.Mon
 def test_the_disk_lab_does_without_device_reads_where_the_cache_cannot_be_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "can_drop_cache", False)
+    monkeypatch.setattr(disk, "can_drop_cache", False)
     document = run_lab("disk", tmp_path, monkeypatch)
     names = [row[0] for row in document["table"]["rows"]]
     assert "Device: sequential write, 64 KiB" in names

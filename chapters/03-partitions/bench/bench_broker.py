@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
+from bench import network
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -34,8 +35,8 @@ def records_of(size: int) -> int:
 
 def benchmark_produce(context: Context) -> Benchmark:
     stage = Stage(context)
-    bare = limits.receive_append(context, limits.scratch_file(context, "bare"), 1000 * records_of(1000))
-    cases = [limits.loopback(context, bare.bytes_count), bare]
+    bare = network.receive_append(context, limits.scratch_file(context, "bare"), 1000 * records_of(1000))
+    cases = [network.loopback(context, bare.bytes_count), bare]
     for name, size in SIZES.items():
         mock = mock_case(f"{name}, mock broker", size)
         acks_1 = stage.produce_case(f"{name}, acks=1", size, ACKS_1, limit=mock.name)
@@ -58,7 +59,7 @@ def benchmark_produce(context: Context) -> Benchmark:
 def benchmark_consume(context: Context) -> Benchmark:
     stage = Stage(context)
     size = 1000 * records_of(1000)
-    bare = limits.read_send(context, limits.scratch_file(context, "bare", size), size)
+    bare = network.read_send(context, limits.scratch_file(context, "bare", size), size)
     cases = [bare, *(stage.consume_case(name, size, limit=bare.name) for name, size in SIZES.items())]
     return Benchmark(
         "Consume with confluent-kafka",

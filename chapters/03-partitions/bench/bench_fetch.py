@@ -6,6 +6,9 @@ asyncio's streams. Chapter 07 has other ways to send a piece of a file.
 
 from functools import partial
 
+from bench import network
+from bench.exchange import Exchange
+
 from minibroker.bench import (
     KIB,
     MIB,
@@ -13,7 +16,6 @@ from minibroker.bench import (
     Benchmark,
     Case,
     Context,
-    Exchange,
     Fact,
     bytes_text,
     children,
@@ -61,7 +63,7 @@ def cases_of(context: Context, broker: Server, exchange: Exchange, block: int) -
     answer_bytes = len(exchange.ask(requests[0]))
     assert len(batch) < answer_bytes < len(batch) + 200, f"{answer_bytes} bytes answered for a batch of {len(batch)}"
     file = limits.scratch_file(context, topic, count * len(batch))
-    bare = limits.read_send(context, file, count * len(batch), len(batch), f"bare read + send, {name}")
+    bare = network.read_send(context, file, count * len(batch), len(batch), f"bare read + send, {name}")
     return [
         bare,
         *(

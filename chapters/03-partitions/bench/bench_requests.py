@@ -7,7 +7,9 @@ the codec, the handlers and the log.
 
 from functools import partial
 
-from minibroker.bench import Bar, Benchmark, Case, Context, Exchange, Fact, Latencies, children, scaled
+from bench.exchange import Exchange, Latencies, start_echo
+
+from minibroker.bench import Bar, Benchmark, Case, Context, Fact, children, scaled
 from minibroker.clients.admin import NewTopic, create_topics
 from minibroker.clients.blocking import Client
 from minibroker.log.batch import BatchBuilder
@@ -29,7 +31,7 @@ VERSIONS = {ProduceRequest: 9, MetadataRequest: 9, FetchRequest: 12}
 
 
 def benchmark(context: Context) -> Benchmark:
-    broker, bare = children.serve(context), children.echo(context)
+    broker, bare = children.serve(context), start_echo(context)
     with Client(broker.address) as client:
         create_topics(client, [NewTopic(TOPIC, 1), NewTopic(EMPTY_TOPIC, 1)])
     exchanges = {child: Exchange(context, child.host, child.port) for child in (broker, bare)}

@@ -115,7 +115,7 @@ def fill(context: Context, data: Path, partitions: int) -> None:
     broker = children.start(context, children.broker_on(data))
     with Client(broker.address, timeout_ms=TIMEOUT_MS) as client:
         for name in names:
-            create_topics(client, [NewTopic(name, per_topic)], timeout_ms=TIMEOUT_MS)
+            create_topics(client, [NewTopic(name, per_topic)])
             write(client, name, per_topic)
     broker.stop()
 

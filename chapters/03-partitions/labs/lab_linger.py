@@ -11,10 +11,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from labs.pacing import Effort, Setting, order_values, rushed_mb_per_s, send_paced, sender_of, warm_up
+
 from minibroker.bench import Context, Findings, Lab, Line, LineChart, Point, Table, children, scaled
 from minibroker.bench.context import quick_note
-from minibroker.bench.exchange import percentile
-from minibroker.bench.pacing import Effort, Setting, order_values, rushed_mb_per_s, send_paced, sender_of, warm_up
+from minibroker.bench.measure import percentile
 from minibroker.bench.units import number_text
 from minibroker.clients.admin import NewTopic, create_topics
 from minibroker.clients.blocking import Client

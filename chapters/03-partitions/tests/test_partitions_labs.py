@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from labs import lab_keys, lab_linger
+from labs import lab_keys, lab_linger, pacing
 from labs.lab_keys import Written
 from labs_run import run_lab
 
-from minibroker.bench import children, pacing
+from minibroker.bench import children
 from minibroker.bench.context import open_context
 
 

@@ -20,6 +20,8 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from bench import network
+from bench.exchange import Exchange, Latencies, start_echo
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -34,9 +36,7 @@ from minibroker.bench import (
     Benchmark,
     Case,
     Context,
-    Exchange,
     Fact,
-    Latencies,
     Line,
     LineChart,
     Point,
@@ -157,14 +157,14 @@ def produce(producer: Producer, topic: str, records: int) -> None:
 def benchmark_throughput(context: Context) -> Benchmark:
     stage = Throughput(context)
     size = stage.records * RECORD_BYTES
-    bare = stage.followed(limits.receive_append(context, limits.scratch_file(context, "bare"), size))
-    read_send = limits.read_send(context, limits.scratch_file(context, "sent", size), size)
+    bare = stage.followed(network.receive_append(context, limits.scratch_file(context, "bare"), size))
+    read_send = network.read_send(context, limits.scratch_file(context, "sent", size), size)
     alone = stage.case(ALONE, "1", limit=bare.name)
     others = [stage.case(nodes, acks, limit=alone.name) for nodes, acks in ((ALONE, "all"), (ALL, "1"), (ALL, "all"))]
     safest = others[-1].name
     return Benchmark(
         "Produce with 1 and 3 replicas, records of 1 KB",
-        [limits.loopback(context, size), read_send, bare, alone, *others],
+        [network.loopback(context, size), read_send, bare, alone, *others],
         bars=[
             # Three brokers do three times the work. With a core for each it would be nearly as quick.
             Bar(safest, "ratio", at_least=0.25),
@@ -287,7 +287,7 @@ PRODUCE_VERSION = 9  # the last that names topics, and not their ids
 
 
 def benchmark_latency(context: Context) -> Benchmark:
-    cluster, echo = Cluster(context), children.echo(context)
+    cluster, echo = Cluster(context), start_echo(context)
     latencies = {ONE: {BARE: Latencies()}, STEADY: {BARE: Latencies()}}
     cases = latency_cases(context, BARE, echo, framed("topic-0", acks=1), latencies)
     for name, (nodes, acks) in PROMISES.items():

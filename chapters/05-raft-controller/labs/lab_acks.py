@@ -13,13 +13,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minibroker.bench import BarChart, BarRow, Context, Findings, Lab, Table, scaled
-from minibroker.bench.context import quick_note
-from minibroker.bench.exchange import percentile
-from minibroker.bench.failover import quick_settings
-from minibroker.bench.local import LocalCluster
-from minibroker.bench.losing import Stream, read, write
-from minibroker.bench.pacing import (
+from labs.losing import Stream, read, write
+from labs.pacing import (
     ACKS,
     Effort,
     Setting,
@@ -29,6 +24,12 @@ from minibroker.bench.pacing import (
     sender_of,
     warm_up,
 )
+
+from minibroker.bench import BarChart, BarRow, Context, Findings, Lab, Table, scaled
+from minibroker.bench.context import quick_note
+from minibroker.bench.failover import quick_settings
+from minibroker.bench.local import LocalCluster
+from minibroker.bench.measure import percentile
 from minibroker.bench.units import number_text
 
 PACED_PER_SECOND = 200

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from labs.losing import read, write
+
 from minibroker.bench import Context, Findings, Lab, Line, LineChart, Point, Table, scaled
 from minibroker.bench.background import Background
 from minibroker.bench.context import quick_note
 from minibroker.bench.failover import quick_settings
 from minibroker.bench.local import LocalCluster
-from minibroker.bench.losing import read, write
 from minibroker.bench.units import number_text
 from minibroker.bench.watching import until
 from minibroker.client.errors import ClientError

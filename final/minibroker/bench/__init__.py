@@ -6,7 +6,7 @@ do the scripts in the chapters' folders `bench` and `labs`, and the tests; no br
 | module       | owns                                                                               |
 |--------------|------------------------------------------------------------------------------------|
 | `measure`    | cases run in turn, wall and CPU time of each repeat, the figures derived from them |
-| `limits`     | what the machine itself can do: memcpy, crc32c, bare write, flush, read, loopback  |
+| `limits`     | what the machine itself can do to a file: bare write, check-sum, flush             |
 | `bars`       | what a benchmark promises, and whether the promise was kept                        |
 | `benchmark`  | the declaration of a benchmark, and how its files are found                        |
 | `lab`        | the declaration of a lab, and how labs are found in a clone                        |
@@ -17,14 +17,11 @@ do the scripts in the chapters' folders `bench` and `labs`, and the tests; no br
 | `progress`   | the one line that says how far a run has come                                      |
 | `units`      | KiB and MB, and numbers as people read them                                        |
 | `launcher`   | a process that serves: started, awaited, watched, paused, ended, started again     |
-| `children`   | servers that end with a context; `echo` is a bare one, to compare servers with     |
+| `children`   | servers that end with a context                                                    |
 | `local`      | clusters of processes on this machine                                              |
 | `watching`   | what the nodes of a cluster say of it                                              |
-| `exchange`   | a client that costs nothing: prebuilt frames, counted answers, latencies           |
 | `background` | work that goes on beside an experiment                                             |
 | `sending`    | a stock client that writes without a pause                                         |
-| `pacing`     | producers whose every record is timed                                              |
-| `losing`     | records written while a cluster breaks, and what is left of them                   |
 | `outages`    | how long something did not answer, and how that is distributed                     |
 | `failover`   | how long writes stop when a node goes                                              |
 
@@ -35,7 +32,6 @@ from minibroker.bench import children, limits
 from minibroker.bench.bars import Bar, Fact
 from minibroker.bench.benchmark import Benchmark
 from minibroker.bench.context import Context, is_quick, scaled
-from minibroker.bench.exchange import Exchange, Latencies
 from minibroker.bench.lab import Findings, Lab
 from minibroker.bench.measure import Case, Result, Results, Spread, measure
 from minibroker.bench.plot import BarChart, BarRow, Figure, Line, LineChart, Point
@@ -53,12 +49,10 @@ __all__ = [
     "Benchmark",
     "Case",
     "Context",
-    "Exchange",
     "Fact",
     "Figure",
     "Findings",
     "Lab",
-    "Latencies",
     "Line",
     "LineChart",
     "Point",

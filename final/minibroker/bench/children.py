@@ -1,7 +1,6 @@
 """Owns the servers of a benchmark or a lab: each ends with the context at the latest. `launcher` runs the processes."""
 
 import os
-import sys
 from pathlib import Path
 
 from minibroker.bench.context import Context
@@ -38,8 +37,3 @@ def broker_on(data: Path, *settings: str) -> Command:
 def serve(context: Context, *settings: str, name: str = "data") -> Server:
     """Start a broker with an empty data directory of its own."""
     return start(context, broker_on(context.directory / name, *settings))
-
-
-def echo(context: Context) -> Server:
-    """Start the bare server of `echo`, which sends every frame back."""
-    return start(context, lambda _listen: [sys.executable, "-m", "minibroker.bench.echo"])

@@ -6,8 +6,8 @@ A chapter keeps its labs beside its packages, in files `chapters/NN-topic/labs/l
 LABS = [Lab("disk", "01", "sequential against random I/O, and the price of a flush", run_disk)]
 ```
 
-So labs are found in a clone of the repository, and an installed wheel brings none. What several labs use stands in this
-package.
+So labs are found in a clone of the repository, and an installed wheel brings none. What several labs use stands beside
+the first of them.
 """
 
 import textwrap

@@ -9,15 +9,17 @@ Three habits make figures comparable on a machine that other programs share:
 """
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from minibroker.bench.units import GB, MB
 
 REPEATS = 11
+Number = TypeVar("Number", int, float)
 
 # A case too quick for the clock counts as one nanosecond: a wrong figure that can be seen beats a division by zero.
 WALL_S_MIN = 1e-9
@@ -84,6 +86,12 @@ class Spread(NamedTuple):
         return 50 * (self.high - self.low) / abs(self.median) if self.median else 0.0
 
 
+def percentile(ordered: Sequence[Number], percent: float) -> Number:
+    """The least of the values that at least so many per cent of them do not exceed."""
+    assert ordered, "no operation was timed"
+    return ordered[max(math.ceil(len(ordered) * percent / 100), 1) - 1]
+
+
 @dataclass(frozen=True)
 class Result:
     """A case and the samples of its repeats, in the order they ran."""
@@ -133,36 +141,6 @@ class Metric:
     is_comparison: bool = False
 
 
-def mb_per_s(case: Case, sample: Sample, *_: object) -> float:
-    """Megabytes (10⁶) in a second of wall time."""
-    return case.bytes_count / MB / max(sample.wall_s, WALL_S_MIN)
-
-
-def ops_per_s(case: Case, sample: Sample, *_: object) -> float:
-    """Operations in a second of wall time."""
-    return case.operations_count / max(sample.wall_s, WALL_S_MIN)
-
-
-def us_per_op(case: Case, sample: Sample, *_: object) -> float:
-    """Microseconds of wall time for one operation."""
-    return sample.wall_s * 1e6 / case.operations_count
-
-
-def ms_per_op(case: Case, sample: Sample, *_: object) -> float:
-    """Milliseconds of wall time for one operation."""
-    return sample.wall_s * 1e3 / case.operations_count
-
-
-def cpu_us_per_op(case: Case, sample: Sample, *_: object) -> float:
-    """Microseconds of CPU time for one operation."""
-    return sample.cpu_s * 1e6 / case.operations_count
-
-
-def cpu_s_per_gb(case: Case, sample: Sample, *_: object) -> float:
-    """Seconds of CPU time for a gigabyte (10⁹)."""
-    return sample.cpu_s * GB / case.bytes_count
-
-
 def shared_work(case: Case, other: Case) -> tuple[int, int]:
     """Find the kind of work that both cases count, so that their speeds can be divided."""
     for work in ("bytes_count", "operations_count"):
@@ -184,22 +162,31 @@ def cpu_ratio(case: Case, sample: Sample, other: Case, theirs: Sample) -> float:
     return sample.cpu_s / mine_work * their_work / max(theirs.cpu_s, WALL_S_MIN)
 
 
-def us_beyond(case: Case, sample: Sample, other: Case, theirs: Sample) -> float:
-    """Microseconds that one operation takes longer than one of the other; the other must count operations too."""
-    return us_per_op(case, sample) - us_per_op(other, theirs)
+def _per_s(work: float, sample: Sample) -> float:
+    return work / max(sample.wall_s, WALL_S_MIN)
+
+
+def _us(seconds: float, case: Case) -> float:
+    return seconds * 1e6 / case.operations_count
 
 
 METRICS = {
-    "mb_per_s": Metric("MB/s", mb_per_s, work="bytes_count"),
-    "ops_per_s": Metric("ops/s", ops_per_s, work="operations_count"),
-    "us_per_op": Metric("µs/op", us_per_op, work="operations_count"),
-    "ms_per_op": Metric("ms/op", ms_per_op, work="operations_count"),
-    "cpu_us_per_op": Metric("CPU µs/op", cpu_us_per_op, work="operations_count"),
-    "cpu_s_per_gb": Metric("CPU s/GB", cpu_s_per_gb, work="bytes_count"),
+    "mb_per_s": Metric("MB/s", lambda case, it, *_: _per_s(case.bytes_count / MB, it), work="bytes_count"),
+    "ops_per_s": Metric("ops/s", lambda case, it, *_: _per_s(case.operations_count, it), work="operations_count"),
+    "us_per_op": Metric("µs/op", lambda case, it, *_: _us(it.wall_s, case), work="operations_count"),
+    "ms_per_op": Metric("ms/op", lambda case, it, *_: it.wall_s * 1e3 / case.operations_count, work="operations_count"),
+    "cpu_us_per_op": Metric("CPU µs/op", lambda case, it, *_: _us(it.cpu_s, case), work="operations_count"),
+    "cpu_s_per_gb": Metric("CPU s/GB", lambda case, it, *_: it.cpu_s * GB / case.bytes_count, work="bytes_count"),
     "ratio": Metric("speed ratio", ratio, is_comparison=True),
     "cpu_ratio": Metric("CPU ratio", cpu_ratio, is_comparison=True),
-    "us_beyond": Metric("µs/op beyond", us_beyond, work="operations_count", is_comparison=True),
+    "us_beyond": Metric(
+        "µs/op beyond",
+        lambda case, it, other, theirs: _us(it.wall_s, case) - _us(theirs.wall_s, other),
+        work="operations_count",
+        is_comparison=True,
+    ),
 }
+"""What a benchmark can show or promise. MB are 10⁶ bytes, GB are 10⁹; a comparison is with the same repeat."""
 
 
 def time_once(case: Case, clock: Clock) -> Sample:

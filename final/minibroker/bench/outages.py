@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from minibroker.bench.exchange import percentile
+from minibroker.bench.measure import percentile
 from minibroker.bench.plot import Line, LineChart, Point
 
 YEAR_S = 365 * 24 * 3600

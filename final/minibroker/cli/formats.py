@@ -15,8 +15,11 @@ format `json` writes one object a line.
 import base64
 import json
 import re
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minibroker.log.record import Record
 
 JSON = "json"
 ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
@@ -27,31 +30,7 @@ class InvalidFormat(ValueError):
     """A format that cannot be understood; the message says what is wrong with it."""
 
 
-class Shown(Protocol):
-    """What a format shows of a record, beside its topic and its partition."""
-
-    @property
-    def offset(self) -> int:
-        """Its offset."""
-
-    @property
-    def timestamp(self) -> int:
-        """In milliseconds."""
-
-    @property
-    def key(self) -> bytes | None:
-        """Its key."""
-
-    @property
-    def value(self) -> bytes | None:
-        """Its value."""
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """Its headers."""
-
-
-Piece = Callable[[str, int, Shown], bytes]
+Piece = Callable[[str, int, "Record"], bytes]
 """Writes a part of a record, or all of it, given its topic and its partition."""
 
 
@@ -59,7 +38,7 @@ def _length(data: bytes | None) -> bytes:
     return b"-1" if data is None else b"%d" % len(data)
 
 
-def _headers(_topic: str, _partition: int, record: Shown) -> bytes:
+def _headers(_topic: str, _partition: int, record: "Record") -> bytes:
     return b",".join(b"%b=%b" % (name.encode(), b"NULL" if value is None else value) for name, value in record.headers)
 
 
@@ -112,7 +91,7 @@ def _literal(found: dict[str, str | None]) -> bytes:
     return ESCAPES[escape]
 
 
-def json_line(topic: str, partition: int, record: Shown) -> bytes:
+def json_line(topic: str, partition: int, record: "Record") -> bytes:
     """A record as an object; bytes that are no text are given in base64, under another name."""
     document: dict[str, object] = {
         "topic": topic,

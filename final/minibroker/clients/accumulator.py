@@ -102,31 +102,19 @@ class Answer(NamedTuple):
     message: str | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """The batches of one partition that are not done."""
 
-    __slots__ = (
-        "identity",
-        "in_flight",
-        "is_held",
-        "is_proven",
-        "needs_epoch",
-        "next_place",
-        "next_sequence",
-        "queue",
-        "waiting",
-    )
-
-    def __init__(self) -> None:
-        self.queue: deque[ProducerBatch] = deque()
-        self.in_flight: list[ProducerBatch] = []
-        self.waiting: list[ProducerBatch] = []
-        self.identity: Identity | None = None
-        self.next_sequence = 0
-        self.next_place = 0
-        self.is_held = False
-        self.needs_epoch = False
-        self.is_proven = False
+    queue: deque[ProducerBatch] = field(default_factory=deque)
+    in_flight: list[ProducerBatch] = field(default_factory=list)
+    waiting: list[ProducerBatch] = field(default_factory=list)
+    identity: Identity | None = None
+    next_sequence: int = 0
+    next_place: int = 0
+    is_held: bool = False
+    needs_epoch: bool = False
+    is_proven: bool = False
 
     @property
     def is_idle(self) -> bool:

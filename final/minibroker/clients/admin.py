@@ -43,7 +43,6 @@ from minibroker.replication.tables.elect_leaders import (
 )
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
-from minibroker.wire.tables import alter_configs as replacing
 from minibroker.wire.tables import incremental_alter_configs as incremental
 from minibroker.wire.tables.create_partitions import (
     CreatePartitionsAssignment,
@@ -158,11 +157,6 @@ class ConfigEntry:
     documentation: str | None = None
     synonyms: Sequence[tuple[str, str | None, int]] = ()
 
-    @property
-    def is_default(self) -> bool:
-        """Whether nobody has set it."""
-        return self.source is ConfigSource.DEFAULT_CONFIG
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
@@ -227,12 +221,12 @@ class LogDirectory:
 
 
 def create_topics(
-    client: Client, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout_ms: int | None = None
+    client: Client, topics: Iterable[NewTopic], *, validate_only: bool = False
 ) -> dict[str, CreatedTopic]:
     """Make topics; with `validate_only` only find out whether they could be made."""
     request = CreateTopicsRequest(
         topics=[_creatable(topic) for topic in topics],
-        timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
+        timeout_ms=client.config.timeout_ms,
         validate_only=validate_only,
     )
     dialogue = ask_controller(client.core, request, lambda it: [topic.error_code for topic in it.topics])
@@ -272,12 +266,10 @@ def _doubt(core: Core, topics: Iterable[str]) -> None:
         core.routes.doubt(topic)
 
 
-def delete_topics(client: Client, topics: Iterable[str], *, timeout_ms: int | None = None) -> None:
+def delete_topics(client: Client, topics: Iterable[str]) -> None:
     """Delete topics and their records."""
     names = list(topics)
-    request = DeleteTopicsRequest(
-        topic_names=names, timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms
-    )
+    request = DeleteTopicsRequest(topic_names=names, timeout_ms=client.config.timeout_ms)
     dialogue = ask_controller(
         client.core, request, lambda it: [topic.error_code for topic in it.responses], version_max=_DELETE_BY_NAME
     )
@@ -292,7 +284,6 @@ def create_partitions(
     *,
     assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
     validate_only: bool = False,
-    timeout_ms: int | None = None,
 ) -> None:
     """Let topics grow to these numbers of partitions; `assignments` says which nodes hold each new one."""
     given = assignments or {}
@@ -307,7 +298,7 @@ def create_partitions(
             )
             for name, count in counts.items()
         ],
-        timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
+        timeout_ms=client.config.timeout_ms,
         validate_only=validate_only,
     )
     response = client.run(ask_controller(client.core, request, lambda it: [topic.error_code for topic in it.results]))
@@ -421,32 +412,6 @@ def alter_configs(
         ],
         validate_only=validate_only,
     )
-    _alter(client, resource_type, name, request)
-
-
-def replace_configs(
-    client: Client, resource_type: ResourceType, name: str, configs: Mapping[str, str], *, validate_only: bool = False
-) -> None:
-    """Make these the only values that are set; all others go back to their defaults."""
-    request = replacing.AlterConfigsRequest(
-        resources=[
-            replacing.AlterConfigsResource(
-                resource_type=resource_type,
-                resource_name=name,
-                configs=[replacing.AlterableConfig(name=key, value=value) for key, value in configs.items()],
-            )
-        ],
-        validate_only=validate_only,
-    )
-    _alter(client, resource_type, name, request)
-
-
-def _alter(
-    client: Client,
-    resource_type: ResourceType,
-    name: str,
-    request: incremental.IncrementalAlterConfigsRequest | replacing.AlterConfigsRequest,
-) -> None:
     owner = _owner(resource_type, name)
     dialogue = ask_controller(client.core, request, lambda it: [one.error_code for one in it.responses], node_id=owner)
     response = client.run(dialogue)
@@ -457,16 +422,14 @@ def _alter(
 # Replicas -----------------------------------------------------------------------------------------------------------
 
 
-def reassign_partitions(
-    client: Client, replicas: Mapping[TopicPartition, Sequence[int] | None], *, timeout_ms: int | None = None
-) -> None:
+def reassign_partitions(client: Client, replicas: Mapping[TopicPartition, Sequence[int] | None]) -> None:
     """Begin to move partitions to these nodes, the preferred leader first; None takes a move back."""
     topics: dict[str, list[ReassignablePartition]] = {}
     for (topic, partition), nodes in replicas.items():
         move = ReassignablePartition(partition_index=partition, replicas=None if nodes is None else list(nodes))
         topics.setdefault(topic, []).append(move)
     request = AlterPartitionReassignmentsRequest(
-        timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
+        timeout_ms=client.config.timeout_ms,
         topics=[ReassignableTopic(name=name, partitions=them) for name, them in topics.items()],
     )
     dialogue = ask_controller(
@@ -488,7 +451,7 @@ def reassign_partitions(
 
 def list_reassignments(client: Client) -> dict[TopicPartition, Reassignment]:
     """The moves that are under way."""
-    request = ListPartitionReassignmentsRequest(timeout_ms=int(client.config.timeout_ms), topics=None)
+    request = ListPartitionReassignmentsRequest(timeout_ms=client.config.timeout_ms, topics=None)
     response = client.run(ask_controller(client.core, request, _only_code, is_read=True))
     raise_errors({"listing moves": (response.error_code, response.error_message)})
     return {
@@ -505,7 +468,6 @@ def elect_leaders(
     partitions: Iterable[TopicPartition] | None = None,
     *,
     is_unclean: bool = False,
-    timeout_ms: int | None = None,
 ) -> list[TopicPartition]:
     """Give partitions, all if none are named, their preferred leader; returns where one was elected.
 
@@ -518,7 +480,7 @@ def elect_leaders(
     request = ElectLeadersRequest(
         election_type=UNCLEAN if is_unclean else PREFERRED,
         topic_partitions=None if partitions is None else named,
-        timeout_ms=client.config.timeout_ms if timeout_ms is None else timeout_ms,
+        timeout_ms=client.config.timeout_ms,
     )
     response = client.run(ask_controller(client.core, request, _election_codes))
     raise_errors({"electing leaders": (response.error_code, None)})
@@ -545,16 +507,12 @@ def _election_codes(response: ElectLeadersResponse) -> list[int]:
 # Records and offsets ------------------------------------------------------------------------------------------------
 
 
-def delete_records(
-    client: Client, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
-) -> dict[TopicPartition, int]:
+def delete_records(client: Client, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Delete the records before an offset, TO_THE_END for all; returns where each log starts now."""
-    return client.run(_delete_records(client.core, before, timeout_ms))
+    return client.run(_delete_records(client.core, before))
 
 
-def _delete_records(
-    core: Core, before: Mapping[TopicPartition, int], timeout_ms: int | None
-) -> Dialogue[dict[TopicPartition, int]]:
+def _delete_records(core: Core, before: Mapping[TopicPartition, int]) -> Dialogue[dict[TopicPartition, int]]:
     starts: dict[TopicPartition, int] = {}
     codes: dict[str, tuple[int, str | None]] = {}
     named = {TopicPartition(*partition): offset for partition, offset in before.items()}
@@ -564,7 +522,7 @@ def _delete_records(
             topics.setdefault(topic, []).append(DeleteRecordsPartition(partition_index=partition, offset=offset))
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=name, partitions=them) for name, them in topics.items()],
-            timeout_ms=core.config.timeout_ms if timeout_ms is None else timeout_ms,
+            timeout_ms=core.config.timeout_ms,
         )
         response = yield Ask(request, node_id)
         for found in response.topics:
@@ -642,7 +600,7 @@ def _quorum_replicas(states: Iterable[ReplicaState]) -> list[QuorumReplica]:
 def add_voter(client: Client, node_id: int, directory_id: bytes, address: Address) -> None:
     """Let a node vote that follows the metadata with this directory (KIP-853); returns when it is decided."""
     request = AddRaftVoterRequest(
-        timeout_ms=int(client.config.timeout_ms),
+        timeout_ms=client.config.timeout_ms,
         voter_id=node_id,
         voter_directory_id=directory_id,
         listeners=[VoterListener(name="CONTROLLER", host=address.host, port=address.port)],

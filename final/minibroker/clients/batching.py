@@ -6,6 +6,7 @@ which number the batch has in its producer's sequence. If it must be numbered an
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
@@ -35,73 +36,45 @@ RECORD_BYTES_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5  # length, attributes, timestamp, 
 Callback = Callable[["Delivery"], None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Identity:
     """What a broker knows a producer by; the epoch rises when sequences must start anew."""
 
-    __slots__ = ("producer_epoch", "producer_id")
-
-    def __init__(self, *, producer_id: int, producer_epoch: int) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
+    producer_id: int
+    producer_epoch: int
 
 
 ANONYMOUS = Identity(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 
 
+@dataclass(slots=True, eq=False)
 class ProducerBatch:
     """Records for one partition that are sent, acknowledged and refused together."""
 
-    __slots__ = (
-        "_next_delta",
-        "attempts",
-        "base_offset",
-        "base_timestamp",
-        "callbacks",
-        "cause",
-        "deadline_ms",
-        "encoded",
-        "error",
-        "identity",
-        "is_closed",
-        "is_done",
-        "log_append_time_ms",
-        "max_timestamp",
-        "not_before_ms",
-        "order",
-        "partition",
-        "place",
-        "ready_ms",
-        "records",
-        "sequence",
-        "size",
-        "topic",
-        "was_lost",
-    )
-
-    def __init__(self, topic: str, partition: int, *, order: int, ready_ms: float, deadline_ms: float) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.order = order
-        self.place = -1  # among the numbered batches of its partition
-        self.ready_ms = ready_ms
-        self.deadline_ms = deadline_ms
-        self.records = bytearray()
-        self.size = HEADER_SIZE
-        self._next_delta = 0
-        self.base_timestamp = self.max_timestamp = -1
-        self.is_closed = False
-        self.is_done = False
-        self.identity = ANONYMOUS
-        self.sequence = NO_SEQUENCE
-        self.encoded: bytearray | None = None
-        self.attempts = 0
-        self.was_lost = False
-        self.not_before_ms = 0.0
-        self.base_offset = NO_OFFSET
-        self.log_append_time_ms = -1
-        self.error: ClientError | None = None
-        self.cause: ClientError | None = None  # of the last failed attempt
-        self.callbacks: list[tuple[Callback, Delivery]] = []
+    topic: str
+    partition: int
+    order: int
+    ready_ms: float
+    deadline_ms: float
+    place: int = -1  # among the numbered batches of its partition
+    records: bytearray = field(default_factory=bytearray)
+    size: int = HEADER_SIZE
+    base_timestamp: int = -1
+    max_timestamp: int = -1
+    is_closed: bool = False
+    is_done: bool = False
+    identity: Identity = ANONYMOUS
+    sequence: int = NO_SEQUENCE
+    encoded: bytearray | None = None
+    attempts: int = 0
+    was_lost: bool = False
+    not_before_ms: float = 0.0
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = -1
+    error: ClientError | None = None
+    cause: ClientError | None = None  # of the last failed attempt
+    callbacks: "list[tuple[Callback, Delivery]]" = field(default_factory=list)
+    _next_delta: int = 0
 
     @property
     def record_count(self) -> int:

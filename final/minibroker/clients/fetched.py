@@ -7,6 +7,7 @@ of transactions that were aborted, with a list of which these are.
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -58,43 +59,19 @@ def span(records: memoryview, *, offset: int, check_crcs: bool) -> Span:
     return Span(position, next_offset, leader_epoch)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FetchedBatches:
     """Batches of one partition, as the broker stores them. Iterating gives the records from `fetch_offset` on."""
 
-    __slots__ = (
-        "aborted",
-        "fetch_offset",
-        "high_watermark",
-        "last_stable_offset",
-        "log_start_offset",
-        "next_offset",
-        "partition",
-        "records",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        *,
-        records: memoryview,
-        fetch_offset: int,
-        next_offset: int,
-        high_watermark: int,
-        last_stable_offset: int = -1,
-        log_start_offset: int = -1,
-        aborted: Sequence[Aborted] = (),
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.records = records
-        self.fetch_offset = fetch_offset
-        self.next_offset = next_offset
-        self.high_watermark = high_watermark
-        self.last_stable_offset = last_stable_offset
-        self.log_start_offset = log_start_offset
-        self.aborted = aborted
+    topic: str
+    partition: int
+    records: memoryview
+    fetch_offset: int
+    next_offset: int
+    high_watermark: int
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: Sequence[Aborted] = ()
 
     def __repr__(self) -> str:
         return (

@@ -14,7 +14,6 @@ every other package stays the reference.
 | `whose`     | the order of the paths: whose code Python takes, and saying so          |
 | `witness`   | a pytest plugin that writes down what each test did                     |
 | `checking`  | running a task's tests and judging it by them                           |
-| `proving`   | the proof that a task's tests tell whether it was done                  |
 | `comparing` | the difference between the learner's code and the reference             |
 | `overview`  | one row per chapter: is it there, how far is the learner                |
 | `errors`    | what the tool refuses                                                   |

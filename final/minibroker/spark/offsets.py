@@ -16,11 +16,11 @@ from minibroker.client.errors import BrokerError, BrokerUnavailable, ConnectionL
 from minibroker.clients import admin
 from minibroker.clients.blocking import Client
 from minibroker.clients.fetching import EARLIEST, LATEST
-from minibroker.clients.retries import RetryPolicy
 from minibroker.log.clock import precise_ms
 from minibroker.segments.checkpoint import TopicPartition
+from minibroker.spark.connecting import new_client
 from minibroker.spark.errors import DataLoss, InvalidOption, UnknownTopic
-from minibroker.spark.options import ClientSettings, Place, ReadOptions, Subscription, SubscriptionKind
+from minibroker.spark.options import Place, ReadOptions, Subscription, SubscriptionKind
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.metadata import MetadataResponse
 
@@ -134,23 +134,6 @@ def _cut(whole: Range, count: int) -> list[Range]:
 
 
 # The cluster ---------------------------------------------------------------------------------------------------------
-
-
-def new_client(settings: ClientSettings) -> Client:
-    """A client with these settings; it connects when it is first used."""
-    return Client(
-        settings.bootstrap_servers,
-        client_id=settings.client_id,
-        timeout_ms=settings.timeout_ms,
-        connect_timeout_ms=settings.connect_timeout_ms,
-        retry=RetryPolicy(settings.backoff_ms, max(settings.backoff_ms, settings.backoff_ms_max)),
-    )
-
-
-def demand_broker(settings: ClientSettings) -> None:
-    """Fail now if nobody answers, and not in each attempt of each task."""
-    with new_client(settings) as client:
-        client.metadata([])
 
 
 class Found(NamedTuple):

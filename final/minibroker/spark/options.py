@@ -14,6 +14,7 @@ from typing import Any
 
 from minibroker.client.errors import ClientError
 from minibroker.clients.fetching import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from minibroker.clients.retries import RetryPolicy
 from minibroker.clients.routing import parse_addresses
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark.errors import InvalidOption
@@ -250,6 +251,11 @@ class ClientSettings:
     fetch_wait_ms_max: int = 500
     check_crcs: bool = True
     isolation_level: int = READ_UNCOMMITTED
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """How long to wait before another attempt."""
+        return RetryPolicy(self.backoff_ms, max(self.backoff_ms, self.backoff_ms_max))
 
 
 @dataclass(frozen=True, slots=True)

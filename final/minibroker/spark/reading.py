@@ -5,7 +5,6 @@ split is. Connections are kept in the worker process for the tasks that follow.
 """
 
 import logging
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -20,12 +19,11 @@ from minibroker.clients.blocking import Client, Link
 from minibroker.clients.errors import LogTruncated, OffsetOutOfRange
 from minibroker.clients.fetched import FetchedBatches
 from minibroker.clients.fetching import EARLIEST, LATEST, FetchConfig, Fetcher, FetchOrder, OffsetReset
-from minibroker.clients.retries import RetryPolicy
 from minibroker.log.clock import precise_ms
 from minibroker.segments.checkpoint import TopicPartition
+from minibroker.spark.connecting import cached_client
 from minibroker.spark.decoding import decode
 from minibroker.spark.errors import DataLoss, ReadTimedOut
-from minibroker.spark.offsets import new_client
 from minibroker.spark.options import ClientSettings, ReadOptions
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
@@ -33,9 +31,7 @@ from minibroker.wire.codes import ErrorCode
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-_CLIENTS_MAX = 8
 _log = logging.getLogger(__name__)
-_clients: dict[tuple[int, ClientSettings], Client] = {}
 
 
 @dataclass(frozen=True)
@@ -64,22 +60,6 @@ def read_split(options: ReadOptions, split: Split) -> "Iterator[RecordBatch]":
             include_headers=options.includes_headers,
             check_crcs=False,  # the fetcher has done that
         )
-
-
-def cached_client(settings: ClientSettings) -> Client:
-    """The client of this process for these settings; a fork makes its own."""
-    key = os.getpid(), settings
-    if key not in _clients:
-        while len(_clients) >= _CLIENTS_MAX:
-            _clients.pop(next(iter(_clients))).close()
-        _clients[key] = new_client(settings)
-    return _clients[key]
-
-
-def close_clients() -> None:
-    """Close the connections of this process; a worker keeps them for as long as it lives."""
-    while _clients:
-        _clients.popitem()[1].close()
 
 
 def _committed(fetched: FetchedBatches) -> memoryview:
@@ -252,5 +232,5 @@ def _fetch_config(settings: ClientSettings) -> FetchConfig:
         isolation_level=settings.isolation_level,
         offset_reset=OffsetReset.ERROR,
         check_crcs=settings.check_crcs,
-        retry=RetryPolicy(settings.backoff_ms, max(settings.backoff_ms, settings.backoff_ms_max)),
+        retry=settings.retry,
     )

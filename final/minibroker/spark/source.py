@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 )
 
 from minibroker.log.clock import precise_ms
+from minibroker.spark.connecting import demand_broker
 from minibroker.spark.errors import InvalidOption
 from minibroker.spark.filters import Pushed
 from minibroker.spark.offsets import (
@@ -35,7 +36,6 @@ from minibroker.spark.offsets import (
     Document,
     Offsets,
     Range,
-    demand_broker,
     from_document,
     limited,
     progress,

@@ -9,12 +9,11 @@ request. What is missing is around it: `InitProducerId` before the first batch, 
 batch's header, and `TxnOffsetCommit` and `EndTxn` once `flush` has returned.
 """
 
-import os
 import random
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,13 +24,14 @@ from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError
 from minibroker.clients.blocking import Client, Link
 from minibroker.clients.errors import DeliveryTimedOut
 from minibroker.clients.hints import hint_of, nodes_of
-from minibroker.clients.retries import RetryPolicy
 from minibroker.clients.routing import Effect
 from minibroker.log.clock import precise_ms
 from minibroker.log.compression import Compression
+from minibroker.segments.checkpoint import TopicPartition
 from minibroker.spark import encoding
+from minibroker.spark.connecting import cached_client, forget_client
 from minibroker.spark.errors import ConnectorError, InvalidOption
-from minibroker.spark.options import WriteOptions
+from minibroker.spark.options import ClientSettings, WriteOptions
 from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 ACKS_ALL = -1
@@ -46,25 +46,16 @@ class RowRefused(ConnectorError):
     """A row that cannot be written; the task fails, and fails again when it is tried again."""
 
 
-Place = tuple[str, int]
-"""A topic and a partition."""
-
-
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """How batches are made and sent, with the defaults of Kafka's producer."""
 
-    bootstrap_servers: str
-    client_id: str = "spark-minibroker-sink"
+    client: ClientSettings
     acks: int = ACKS_ALL
     compression: Compression = Compression.NONE
     batch_bytes_max: int = 1024 * 1024 - _AROUND_A_BATCH
     request_bytes_max: int = 4 * 1024 * 1024
-    connect_timeout_ms: int = 10_000
-    request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
-    backoff_ms: int = 100
-    backoff_ms_max: int = 1000
     transactional_id: str | None = None
 
 
@@ -73,18 +64,12 @@ _ACKS = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": 1}
 
 def delivery_of(options: WriteOptions) -> Delivery:
     """The settings behind `kafka.` that a producer has; what cannot work is refused by its name."""
-    client, default = options.client, Delivery("")
     return Delivery(
-        client.bootstrap_servers,
-        client_id=client.client_id,
+        replace(options.client, timeout_ms=_whole(options, "request.timeout.ms", 30_000)),
         acks=_choice(options, "acks", _ACKS, ACKS_ALL),
         compression=_choice(options, "compression.type", {it.name.lower(): it for it in Compression}, Compression.NONE),
         batch_bytes_max=_whole(options, "max.request.size", 1024 * 1024, least=16 * 1024) - _AROUND_A_BATCH,
-        connect_timeout_ms=client.connect_timeout_ms,
-        request_timeout_ms=_whole(options, "request.timeout.ms", default.request_timeout_ms),
-        delivery_timeout_ms=_whole(options, "delivery.timeout.ms", default.delivery_timeout_ms),
-        backoff_ms=client.backoff_ms,
-        backoff_ms_max=client.backoff_ms_max,
+        delivery_timeout_ms=_whole(options, "delivery.timeout.ms", 120_000),
     )
 
 
@@ -114,7 +99,7 @@ class Written(NamedTuple):
 
 def write(rows: Iterable[pa.RecordBatch], delivery: Delivery, *, topic: str | None) -> Written:
     """Write all rows of a task, and return when every one is acknowledged; the given topic goes before the column."""
-    client = cached_client(delivery)
+    client = cached_client(delivery.client)
     writing = Writing(client, delivery, topic=topic)
     try:
         for batch in rows:
@@ -122,7 +107,7 @@ def write(rows: Iterable[pa.RecordBatch], delivery: Delivery, *, topic: str | No
         return writing.finish()
     except BaseException:
         # Answers to what was left behind would be taken for answers to the next task.
-        forget_client(delivery)
+        forget_client(delivery.client)
         raise
 
 
@@ -152,12 +137,13 @@ class Writing:
         partitions = choose(keys, column(rows, "partition"), topic=topic, count=count, sticky=self._sticky % count)
         headers = column(rows, "headers")
         for partition, places in by_partition(partitions):
-            for encoded in encode(
+            for encoded in encoding.encode(
                 keys if places is None else keys.take(places),
                 values if places is None else values.take(places),
                 headers if places is None or headers is None else headers.take(places),
                 timestamp_ms=timestamp_ms,
-                delivery=self._delivery,
+                batch_bytes_max=self._delivery.batch_bytes_max,
+                compression=self._delivery.compression,
             ):
                 self._outbox.put(topic, partition, encoded)
 
@@ -229,20 +215,6 @@ def by_partition(partitions: np.ndarray[Any, Any]) -> Iterator[tuple[int, pa.Arr
         yield int(partitions[places[0]]), pa.array(places)
 
 
-def encode(
-    keys: pa.Array, values: pa.Array, headers: pa.Array | None, *, timestamp_ms: int, delivery: Delivery
-) -> Iterator[bytearray]:
-    """Batches of some rows, each as large as a broker takes."""
-    return encoding.encode(
-        keys,
-        values,
-        headers,
-        timestamp_ms=timestamp_ms,
-        batch_bytes_max=delivery.batch_bytes_max,
-        compression=delivery.compression,
-    )
-
-
 # Batches to brokers -------------------------------------------------------------------------------------------------
 
 
@@ -267,7 +239,7 @@ class Sent(NamedTuple):
     node_id: int
     correlation_id: int
     deadline_ms: float
-    places: list[Place]
+    places: list[TopicPartition]
 
 
 class Outbox:
@@ -280,8 +252,7 @@ class Outbox:
     def __init__(self, client: Client, delivery: Delivery) -> None:
         self._client = client
         self._delivery = delivery
-        self._retry = RetryPolicy(backoff_ms=delivery.backoff_ms, backoff_ms_max=delivery.backoff_ms_max)
-        self._queues: dict[Place, Queue] = {}
+        self._queues: dict[TopicPartition, Queue] = {}
         self._in_flight: list[Sent] = []
         self._queued_bytes = 0
         self.byte_count = 0
@@ -297,7 +268,7 @@ class Outbox:
 
     def put(self, topic: str, partition: int, batch: bytearray) -> None:
         """Take a batch; waits for the brokers only when too much is queued."""
-        queue = self._queues.setdefault((topic, partition), Queue())
+        queue = self._queues.setdefault(TopicPartition(topic, partition), Queue())
         if not queue.batches:
             queue.since_ms = precise_ms()
         queue.batches.append(batch)
@@ -328,7 +299,7 @@ class Outbox:
     def _post(self) -> None:
         """Send the first batch of each partition that may be sent, a request to each leader."""
         now = precise_ms()
-        by_leader: dict[int, list[Place]] = {}
+        by_leader: dict[int, list[TopicPartition]] = {}
         for place, queue in self._queues.items():
             if queue.not_before_ms > now or queue.is_in_flight:
                 continue
@@ -342,7 +313,7 @@ class Outbox:
             if link is not None:
                 self._send(link, node_id, self._fitting(by_leader[node_id]))
 
-    def _leader(self, place: Place, queue: Queue) -> int | None:
+    def _leader(self, place: TopicPartition, queue: Queue) -> int | None:
         assert not self._in_flight, "an answer would be lost"
         timeout_ms = queue.since_ms + self._delivery.delivery_timeout_ms - precise_ms()
         try:
@@ -351,17 +322,17 @@ class Outbox:
             self._put_off(place, error)
             return None
 
-    def _link(self, node_id: int, places: list[Place]) -> Link | None:
+    def _link(self, node_id: int, places: list[TopicPartition]) -> Link | None:
         try:
             return self._client.link(node_id)
         except _LOST as error:
             self._lose(node_id, places, error)
             return None
 
-    def _fitting(self, places: list[Place]) -> list[Place]:
+    def _fitting(self, places: list[TopicPartition]) -> list[TopicPartition]:
         """As many as one request may carry, at least one; the others have their turn next."""
         size = 0
-        fitting: list[Place] = []
+        fitting: list[TopicPartition] = []
         for place in places:
             size += len(self._queues[place].batches[0])
             if fitting and size > self._delivery.request_bytes_max:
@@ -369,8 +340,8 @@ class Outbox:
             fitting.append(place)
         return fitting
 
-    def _send(self, link: Link, node_id: int, places: list[Place]) -> None:
-        deadline_ms = precise_ms() + self._delivery.request_timeout_ms
+    def _send(self, link: Link, node_id: int, places: list[TopicPartition]) -> None:
+        deadline_ms = precise_ms() + self._delivery.client.timeout_ms
         try:
             correlation_id = link.send(self._request(places), deadline_ms=deadline_ms)
         except _LOST as error:
@@ -381,15 +352,15 @@ class Outbox:
             self._queues[place].is_in_flight = True
         self._in_flight.append(Sent(link, node_id, correlation_id, deadline_ms, places))
 
-    def _request(self, places: list[Place]) -> ProduceRequest:
+    def _request(self, places: list[TopicPartition]) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = {}
-        for topic, partition in places:
-            batch = self._queues[topic, partition].batches[0]
-            topics.setdefault(topic, []).append(PartitionProduceData(index=partition, records=batch))
+        for place in places:
+            data = PartitionProduceData(index=place.partition, records=self._queues[place].batches[0])
+            topics.setdefault(place.topic, []).append(data)
         return ProduceRequest(
             transactional_id=self._delivery.transactional_id,
             acks=self._delivery.acks,
-            timeout_ms=self._delivery.request_timeout_ms,
+            timeout_ms=self._delivery.client.timeout_ms,
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
 
@@ -420,18 +391,18 @@ class Outbox:
         for place in sent.places:
             answer = answers.get(place)
             if answer is None:
-                raise ConnectionLost(f"node {sent.node_id} answered without a word about {_shown(place)}")
+                raise ConnectionLost(f"node {sent.node_id} answered without a word about {place}")
             if not answer.error_code:
                 self._acknowledge(place)
                 continue
-            error = BrokerError(answer.error_code, answer.error_message, about=_shown(place))
+            error = BrokerError(answer.error_code, answer.error_message, about=str(place))
             hint = hint_of(answer.current_leader)
             routes = self._client.core.routes
             if routes.on_error(*place, answer.error_code, hint=hint, endpoints=endpoints) is Effect.FAIL:
                 raise error
             self._put_off(place, error)
 
-    def _acknowledge(self, place: Place) -> None:
+    def _acknowledge(self, place: TopicPartition) -> None:
         queue = self._queues[place]
         self._queued_bytes -= len(queue.batches.popleft())
         queue.failures, queue.not_before_ms, queue.cause, queue.since_ms = 0, 0.0, None, precise_ms()
@@ -440,63 +411,23 @@ class Outbox:
 
     # What went wrong ------------------------------------------------------------------------------------------------
 
-    def _lose(self, node_id: int, places: list[Place], error: ClientError) -> None:
+    def _lose(self, node_id: int, places: list[TopicPartition], error: ClientError) -> None:
         """Doubt what is known of a node, and try again later: whether the batches were written, nobody knows."""
         self._client.core.routes.on_disconnect(node_id)
         for place in places:
             if place in self._queues:
                 self._put_off(place, error)
 
-    def _put_off(self, place: Place, error: ClientError) -> None:
+    def _put_off(self, place: TopicPartition, error: ClientError) -> None:
         queue = self._queues[place]
         queue.failures += 1
         queue.cause = error
-        queue.not_before_ms = precise_ms() + self._retry.delay_ms(queue.failures, random.random())
+        queue.not_before_ms = precise_ms() + self._delivery.client.retry.delay_ms(queue.failures, random.random())
 
-    def _demand_time(self, place: Place, queue: Queue) -> None:
+    def _demand_time(self, place: TopicPartition, queue: Queue) -> None:
         waited_ms = precise_ms() - queue.since_ms
         if queue.cause is not None and waited_ms >= self._delivery.delivery_timeout_ms:
             raise DeliveryTimedOut(
-                f"a batch for {_shown(place)} was not acknowledged within {self._delivery.delivery_timeout_ms} ms,"
+                f"a batch for {place} was not acknowledged within {self._delivery.delivery_timeout_ms} ms,"
                 f" after {queue.failures} attempts; the last: {queue.cause}"
             ) from queue.cause
-
-
-def _shown(place: Place) -> str:
-    return f"{place[0]}-{place[1]}"
-
-
-# One client for each worker -----------------------------------------------------------------------------------------
-
-_clients: dict[tuple[int, str, str, int], Client] = {}
-
-
-def _name(delivery: Delivery) -> tuple[int, str, str, int]:
-    return os.getpid(), delivery.bootstrap_servers, delivery.client_id, delivery.request_timeout_ms
-
-
-def cached_client(delivery: Delivery) -> Client:
-    """The client that the tasks of this worker process share, one after the other."""
-    name = _name(delivery)
-    if name not in _clients:
-        _clients[name] = Client(
-            delivery.bootstrap_servers,
-            client_id=delivery.client_id,
-            timeout_ms=delivery.request_timeout_ms,
-            connect_timeout_ms=delivery.connect_timeout_ms,
-            retry=RetryPolicy(backoff_ms=delivery.backoff_ms, backoff_ms_max=delivery.backoff_ms_max),
-        )
-    return _clients[name]
-
-
-def forget_client(delivery: Delivery) -> None:
-    """Close the client, so that the next task has a new one."""
-    client = _clients.pop(_name(delivery), None)
-    if client is not None:
-        client.close()
-
-
-def close_clients() -> None:
-    """Close every client of this process; a task that comes later makes a new one."""
-    while _clients:
-        _clients.popitem()[1].close()

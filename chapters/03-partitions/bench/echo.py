@@ -1,4 +1,4 @@
-"""Owns the bare server: asyncio's streams and nothing else. `python -m minibroker.bench.echo` runs it until SIGTERM.
+"""Owns the bare server: asyncio's streams and nothing else. It runs until SIGTERM; `exchange.start_echo` starts it.
 
 It reads a frame, four bytes of length and so many bytes, and sends it back. Whatever a broker on streams costs beyond
 this is what its codec, its handlers and its log cost.

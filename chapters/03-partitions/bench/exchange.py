@@ -4,18 +4,19 @@ So the server is measured, and not the client. Answers to the same request have 
 is checked while the clock runs; `ask` gives the first answer to a caller that wants to look into one.
 """
 
-import math
 import socket
+import sys
 import time
 from array import array
 from collections.abc import Sequence
-from typing import TypeVar
+from pathlib import Path
 
+from minibroker.bench import children
 from minibroker.bench.context import Context
-from minibroker.bench.measure import Spread
+from minibroker.bench.launcher import Server
+from minibroker.bench.measure import Spread, percentile
 from minibroker.bench.units import MIB
 
-Number = TypeVar("Number", int, float)
 _PREFIX_BYTES = 4
 _TIMEOUT_S = 30.0
 
@@ -37,10 +38,9 @@ class Latencies:
         return Spread.of([percentile(sorted(values), percent) / 1000 for values in rounds]).median
 
 
-def percentile(ordered: Sequence[Number], percent: float) -> Number:
-    """The least of the values that at least so many per cent of them do not exceed."""
-    assert ordered, "no operation was timed"
-    return ordered[max(math.ceil(len(ordered) * percent / 100), 1) - 1]
+def start_echo(context: Context) -> Server:
+    """Start the bare server of `echo.py`, which sends every frame back."""
+    return children.start(context, lambda _listen: [sys.executable, str(Path(__file__).with_name("echo.py"))])
 
 
 class Exchange:

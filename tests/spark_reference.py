@@ -1,4 +1,4 @@
-"""Prints the options as the reference page has them: `python -m minibroker.spark.reference`. A pure module."""
+"""Prints the options as the reference page has them: `python tests/spark_reference.py`."""
 
 from minibroker.spark.options import (
     BATCH,

@@ -1,0 +1,115 @@
+"""Owns the physical limits of a connection: what TCP on this machine gives when no broker stands in the way.
+
+Each is a case like those of `minibroker.bench.limits`. The benchmarks of chapters 03 and 04 compare brokers with them.
+"""
+
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from minibroker.bench import MIB, Case, Context, bytes_text, limits
+
+
+def loopback(context: Context, bytes_count: int, block_bytes: int = MIB, name: str = "") -> Case:
+    """Send blocks over a TCP connection of this machine with itself; the CPU time is that of both ends."""
+    sender, receiver = _connected_pair(context)
+    blocks_count = len(limits.block_positions(bytes_count, block_bytes))
+    send = _sending(sender, blocks_count, block_bytes)
+
+    def run() -> None:
+        with _on_a_thread(send):
+            _receive(receiver, blocks_count * block_bytes, bytearray(block_bytes))
+
+    return limits.blocks_case(name or f"loopback TCP, {bytes_text(block_bytes)}", run, blocks_count, block_bytes)
+
+
+def receive_append(context: Context, descriptor: int, bytes_count: int, block_bytes: int = MIB, name: str = "") -> Case:
+    """Do what no broker can leave out to take records in: receive them over TCP, check-sum them, append them.
+
+    The CPU time is that of the receiving end alone, as it is with a broker whose clients are other processes.
+    """
+    checksum = limits.crc32c_function()
+    sender, receiver = _connected_pair(context)
+    buffer = bytearray(block_bytes)
+    blocks_count = len(limits.block_positions(bytes_count, block_bytes))
+    send = _sending(sender, blocks_count, block_bytes)
+
+    def run() -> None:
+        with _on_a_thread(send):
+            for _ in range(blocks_count):
+                received = memoryview(buffer)
+                while received:
+                    received = received[receiver.recv_into(received) :]
+                checksum(buffer)
+                os.write(descriptor, buffer)
+
+    title = name or f"bare receive + crc32c + append, {bytes_text(block_bytes)}"
+    case = limits.blocks_case(title, run, blocks_count, block_bytes, before=lambda: limits.empty(descriptor))
+    return replace(case, cpu_s=time.thread_time)
+
+
+def read_send(context: Context, descriptor: int, bytes_count: int, block_bytes: int = MIB, name: str = "") -> Case:
+    """Do what a broker does to hand records out by plain calls: read them from the page cache, send them over TCP.
+
+    The CPU time is that of the sending end alone.
+    """
+    sender, receiver = _connected_pair(context)
+    buffer, taken = bytearray(block_bytes), bytearray(block_bytes)
+    positions = limits.block_positions(bytes_count, block_bytes)
+
+    def run() -> None:
+        with _on_a_thread(lambda: _receive(receiver, len(positions) * block_bytes, taken)):
+            for position in positions:
+                os.preadv(descriptor, [buffer], position)
+                sender.sendall(buffer)
+
+    title = name or f"bare read + send, {bytes_text(block_bytes)}"
+    return replace(limits.blocks_case(title, run, len(positions), block_bytes), cpu_s=time.thread_time)
+
+
+def _sending(sender: socket.socket, blocks_count: int, block_bytes: int) -> Callable[[], None]:
+    block = random.Random(0).randbytes(block_bytes)
+
+    def send() -> None:
+        for _ in range(blocks_count):
+            sender.sendall(block)
+
+    return send
+
+
+@contextmanager
+def _on_a_thread(work: Callable[[], object]) -> Iterator[None]:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield
+    thread.join()
+
+
+def _connected_pair(context: Context) -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        receiver, _ = server.accept()
+    for end in (sender, receiver):
+        context.on_close(_hang_up, end)
+    return sender, receiver
+
+
+def _hang_up(end: socket.socket) -> None:
+    # Closing alone would leave a thread that is blocked in send where it is; shutting down wakes it.
+    with suppress(OSError):  # the other end may have gone first
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
+
+
+def _receive(receiver: socket.socket, bytes_count: int, buffer: bytearray) -> None:
+    missing_bytes = bytes_count
+    while missing_bytes > 0:
+        received_bytes = receiver.recv_into(buffer, min(len(buffer), missing_bytes))
+        if received_bytes == 0:
+            raise ConnectionError(f"the connection ended {missing_bytes} bytes early")
+        missing_bytes -= received_bytes
