@@ -5,7 +5,6 @@ not know. A disk can also be told to let the process die after so many changes: 
 where a crash between two events would never hit.
 """
 
-import errno
 from random import Random
 
 from minibroker.log.compression import Bytes
@@ -63,14 +62,6 @@ class Disk:
     def die_after(self, changes: int | None) -> None:
         """Let the process die after so many more changes of the disk, before the next one; None: let it live."""
         self._changes_left = changes
-
-    def fail_flushes(self, is_failing: bool) -> None:
-        """Let every fsync fail, or none."""
-        self._files.fsync_error = OSError(errno.EIO, "input/output error") if is_failing else None
-
-    def limit(self, room_bytes: int | None) -> None:
-        """Let there be room for so many more bytes, or for any number."""
-        self._files.room_bytes = room_bytes
 
     def change(self) -> None:
         """Something is about to change; here the process may have to die, and then nothing changes any more."""
