@@ -7,7 +7,7 @@ its own only voter. A node whose `process.roles` is `controller` votes and has n
 import asyncio
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from minibroker.controller.answering import ControllerDecisions
@@ -15,11 +15,10 @@ from minibroker.controller.deciding import Controller
 from minibroker.controller.describing import DescribeTopicPartitions
 from minibroker.controller.keys import MAX_REQUEST_PARTITION_SIZE_LIMIT, process_roles
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
-from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal
+from minibroker.metadata.authority import METADATA_LOG_CONFIG
 from minibroker.metadata.image import Image
 from minibroker.partitions import access as partition_access
 from minibroker.partitions.access import Access, Filter, Place
-from minibroker.partitions.administration import Administration
 from minibroker.partitions.cluster import check_metadata_log
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.identity import Identity
@@ -45,10 +44,8 @@ from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.state import RaftSettings
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
-from minibroker.replicas.configuring import BrokerConfigs
-from minibroker.replicas.fetching import Self
-from minibroker.replicas.forwarding import Forward
-from minibroker.replicas.peers import PeerAddress, Peers, client_id_of, node_of
+from minibroker.replicas.membership import Membership
+from minibroker.replicas.peers import PeerAddress
 from minibroker.replicas.registration import Registration
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.keys import quorum_voters
@@ -67,33 +64,30 @@ _RETRY_TAKEN_S = 0.2
 _REACHED_AT = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
-class QuorumMember:
+class QuorumMember(Membership):
     """A node's place in such a cluster."""
 
     rows: Mapping[ApiKey, Access] = access.ROWS
+    authority: ClusterAuthority
 
     def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+        super().__init__(machine, in_envelopes({**partition_access.ROWS, **self.rows}))
         self._config = config = machine.config
-        self._node_id = config.node_id
         self._is_voter = "controller" in process_roles(config)
         self._is_broker = "broker" in process_roles(config)
-        self.me = Self(config.node_id, -1)
-        self.peers = Peers(self._address_of, client_id=client_id_of(config.node_id))
         self._duties = Duties(config)
         self._registration = Registration(machine, self.me, self._ask_for_registration, lambda: self.authority.image)
         self.heartbeats = Heartbeats(config, self.me, lambda it: self._calls.ask(it), lambda: self.authority.image)
-        self._forward = Forward(
-            self.peers,
-            machine.waiting,
-            controller_id=lambda: self.controller_id,
-            wrap=in_envelopes({**partition_access.ROWS, **self.rows}),
-        )
 
     @property
     def controller_id(self) -> int:
         """The leader of the quorum, as far as this node knows."""
         return self.raft.leader_id
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node leads the quorum, and decides."""
+        return self.authority.is_active
 
     def _address_of(self, node_id: int) -> PeerAddress | None:
         if node_id == self._node_id:
@@ -109,10 +103,6 @@ class QuorumMember:
         # Nodes that name a leader also say where it is: a node with an empty disk knows nothing else.
         place = broker or added or self.quorum.places.get(node_id)
         return None if place is None else PeerAddress(place.host, place.port)
-
-    def is_node(self, call: Call[Any]) -> bool:
-        """Until nodes prove their identity, they are known by the client id that they give themselves."""
-        return node_of(call.header.client_id) is not None
 
     def myself(self) -> MetadataResponseBroker:
         """This node, as clients find it: it forwards what is for the controller."""
@@ -201,10 +191,6 @@ class QuorumMember:
             named,
         )
 
-    def _on_done(self, proposal: Proposal[Any]) -> None:
-        self._machine.waiting.wake(proposal)
-        self._machine.waiting.settle()
-
     def _on_active(self) -> None:
         log.info("node %d decides from now on, in epoch %d", self._node_id, self.raft.epoch)
         self._duties.begin(self.authority, self.quorum)
@@ -292,15 +278,8 @@ class QuorumMember:
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
         """Calls for the controller are forwarded to it; other brokers tell of their own configuration."""
-        configs = BrokerConfigs(
-            self._node_id,
-            self.peers,
-            self._machine.waiting,
-            brokers=lambda: self.authority.image.brokers,
-            judge=judge,
-        )
         return {
-            Place.NAMED_BROKER: configs.at_the_named,
+            Place.NAMED_BROKER: self._at_the_named_broker(judge),
             Place.CONTROLLER: self._answer_or_forward,
             Place.CONTROLLER_IF_ANY: self._answer_or_forward_if_any,
         }
@@ -308,7 +287,7 @@ class QuorumMember:
     def _answer_or_forward(self, call: Call[Any], inner: Handler) -> Answer:
         # What another node has forwarded is not forwarded again: a node that takes the wrong one for the leader would
         # do so for ever. It is refused here, with the code that lets the other node ask again.
-        is_here = self.authority.is_active or call.via is not None or self.is_node(call)
+        is_here = self.is_active or call.via is not None or self.is_node(call)
         return inner(call) if is_here else self._forward(call)
 
     def _answer_or_forward_if_any(self, call: Call[Any], inner: Handler) -> Answer:
@@ -316,12 +295,6 @@ class QuorumMember:
         if self.controller_id in (NOBODY, self._node_id):
             return inner(call)
         return self._answer_or_forward(call, inner)
-
-    def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Create topics here if this node is the controller, or ask the controller to."""
-        if self.authority.is_active:
-            return administration.create_on_demand(names)
-        return self._forward.create_on_demand(names)
 
     # Leaving ----------------------------------------------------------------------------------------------------------
 
@@ -334,7 +307,3 @@ class QuorumMember:
 
     def _is_led(self) -> bool:
         return self.raft.role in (Role.LEADER, Role.FOLLOWER)
-
-    async def stop(self) -> None:
-        """Close the connections to the other nodes."""
-        await self.peers.close()
