@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Collection
 
-from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced, UnregisterBroker, Unregistered
+from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced, UnregisterBroker
 from minibroker.controller.moving import (
-    AlterMovingPartitions,
     Move,
     Moved,
     ReassignPartitions,
+    alter_moving_partitions,
     elect_moving_leaders,
 )
 from minibroker.controller.sessions import Sessions
@@ -28,9 +28,10 @@ from minibroker.controller.tables.unregister_broker import UnregisterBrokerReque
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.commands import Registration
 from minibroker.metadata.configs import NodeConfig
+from minibroker.metadata.decision import Outcome
 from minibroker.metadata.image import Image
-from minibroker.partitions.registry import Answer, Call, proposed
-from minibroker.replication.answering import DECISION_MS_MAX, Decisions, answer_registration, described
+from minibroker.partitions.registry import Answer, Call
+from minibroker.replication.answering import Decisions, answer_registration, decided, described
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
@@ -50,7 +51,7 @@ class ControllerDecisions:
         clock: Callable[[], int],
     ) -> None:
         self.replication = Decisions(
-            authority, node, live=live, alter=AlterMovingPartitions, elect=elect_moving_leaders
+            authority, node, live=live, alter=alter_moving_partitions, elect=elect_moving_leaders
         )
         self._authority = authority
         self._sessions = sessions
@@ -82,22 +83,11 @@ class ControllerDecisions:
             wants_fence=request.want_fence,
             wants_shut_down=request.want_shut_down,
         )
-        return proposed(
-            self._authority.propose(command),
-            _state,
-            timeout_ms=DECISION_MS_MAX,
-            expire=lambda: BrokerHeartbeatResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
-        )
+        return decided(self._authority, command, _state)
 
     def unregister(self, call: Call[UnregisterBrokerRequest]) -> Answer:
         """The handler of UnregisterBroker."""
-        command = UnregisterBroker(call.request.broker_id)
-        return proposed(
-            self._authority.propose(command),
-            _unregistered,
-            timeout_ms=DECISION_MS_MAX,
-            expire=lambda: _unregistered(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),
-        )
+        return decided(self._authority, UnregisterBroker(call.request.broker_id), _unregistered)
 
     def reassign(self, call: Call[AlterPartitionReassignmentsRequest]) -> Answer:
         """The handler of AlterPartitionReassignments."""
@@ -107,16 +97,11 @@ class ControllerDecisions:
             for it in topic.partitions
         ]
         may_resize = call.request.allow_replication_factor_change
-        command = ReassignPartitions(moves, may_resize)
-
-        def respond(moved: list[Moved]) -> Response:
-            return _moved(moved, may_resize=may_resize)
-
-        return proposed(
-            self._authority.propose(command),
-            respond,
-            timeout_ms=max(call.request.timeout_ms, 0),
-            expire=lambda: respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),
+        return decided(
+            self._authority,
+            ReassignPartitions(moves, may_resize),
+            lambda moved: _moved(moved, may_resize=may_resize),
+            timeout_ms=call.request.timeout_ms,
         )
 
     def list_reassignments(self, call: Call[ListPartitionReassignmentsRequest]) -> Answer:
@@ -135,7 +120,7 @@ def _state(state: BrokerState) -> Response:
     )
 
 
-def _unregistered(it: Unregistered) -> Response:
+def _unregistered(it: Outcome[int]) -> Response:
     return UnregisterBrokerResponse(error_code=it.code, error_message=it.message)
 
 
