@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minibroker.simulation.diagram import draw
-from minibroker.simulation.faults import Fault
 from minibroker.simulation.running import Summary, load_world, replay, run_in_parallel, shrunk
 from minibroker.simulation.trace import digest, lines
 from minibroker.simulation.world import Outcome, World
@@ -115,16 +114,12 @@ def _report(outcome: Outcome, options: argparse.Namespace, *, shrunk_from: int) 
     print(*(told if options.trace else told[-LINES_SHOWN:]), sep="\n")
     print(f"\nseed {outcome.seed}: {outcome.violation or 'every invariant holds'}")
     of = f" of {shrunk_from}; the others do not matter" if len(outcome.faults) < shrunk_from else ""
-    print(f"{len(outcome.faults)} faults{of}:", *map(_fault_text, outcome.faults), sep="\n")
+    print(f"{len(outcome.faults)} faults{of}:", *(f"  {fault}" for fault in outcome.faults), sep="\n")
     print(f"{outcome.acks:,} acked records, {outcome.events:,} events, {outcome.virtual_ms / 1000:.1f} virtual seconds")
     print(f"trace {digest(outcome.entries)[:16]}")
     if outcome.violation is not None:
         path = f" --path {options.path}" if options.path else ""
         print(f"again: python -m minibroker.simulation {options.module}{path} --replay {outcome.seed} --shrink")
-
-
-def _fault_text(fault: Fault) -> str:
-    return f"  {fault}"
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ class QuorumMember(Membership):
             snapshots=snapshots,
             snapshot_bytes=METADATA_SNAPSHOT_BYTES.of(self._config),
         )
-        controller.image = self.quorum.image_of_snapshot()
+        controller.image = self.quorum.snapshotting.image()
         self._calls = ControllerCalls(machine, self.quorum, lambda node_id: self._address_of(node_id) is not None)
         self.authority.subscribe(self._registration.on_image)
 

@@ -3,6 +3,7 @@
 Each table has room for many topics with many partitions. The quorum has one log, so everything is wrapped twice.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from minibroker.client.errors import known_code
@@ -31,14 +32,13 @@ from minibroker.raft.tables.fetch_snapshot import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
     FoundSnapshot,
-    FoundSnapshotId,
     FoundTopic,
     WantedSnapshot,
     WantedTopic,
 )
 from minibroker.raft.tables.fetch_snapshot import LeaderIdAndEpoch as SnapshotLeader
 from minibroker.raft.tables.fetch_snapshot import NodeEndpoint as SnapshotEndpoint
-from minibroker.raft.tables.fetch_snapshot import SnapshotId as WantedSnapshotId
+from minibroker.raft.tables.fetch_snapshot import SnapshotId as SnapshotIdOnWire
 from minibroker.raft.tables.vote import NodeEndpoint as VoteEndpoint
 from minibroker.raft.tables.vote import (
     VotePartition,
@@ -83,6 +83,11 @@ _ENDPOINTS: dict[type[Response], tuple[int, Any]] = {
     BeginQuorumEpochResponse: (1, HeardEndpoint),
     EndQuorumEpochResponse: (1, HeardEndpoint),
 }
+
+
+def _only(topics: Sequence[Any]) -> Any:
+    """What a message says of the one partition that there is; None if it says nothing."""
+    return next((it for topic in topics for it in topic.partitions), None)
 
 
 # Requests -------------------------------------------------------------------------------------------------------------
@@ -137,37 +142,35 @@ def _vote_request(message: messages.Vote, cluster_id: str) -> VoteRequest:
 
 def vote_of(request: VoteRequest) -> messages.Vote | None:
     """The message in a request, if there is one."""
-    for topic in request.topics:
-        for it in topic.partitions:
-            return messages.Vote(
-                it.replica_epoch,
-                VoterKey(it.replica_id, bytes(it.replica_directory_id)),
-                VoterKey(request.voter_id, bytes(it.voter_directory_id)),
-                it.last_offset_epoch,
-                it.last_offset,
-                it.pre_vote,
-            )
-    return None
+    it = _only(request.topics)
+    if it is None:
+        return None
+    return messages.Vote(
+        it.replica_epoch,
+        VoterKey(it.replica_id, bytes(it.replica_directory_id)),
+        VoterKey(request.voter_id, bytes(it.voter_directory_id)),
+        it.last_offset_epoch,
+        it.last_offset,
+        it.pre_vote,
+    )
 
 
 def begin_of(request: BeginQuorumEpochRequest) -> messages.BeginQuorumEpoch | None:
     """The message in a request, if there is one."""
-    for topic in request.topics:
-        for it in topic.partitions:
-            voter = VoterKey(request.voter_id, bytes(it.voter_directory_id))
-            return messages.BeginQuorumEpoch(it.leader_epoch, it.leader_id, voter)
-    return None
+    it = _only(request.topics)
+    if it is None:
+        return None
+    voter = VoterKey(request.voter_id, bytes(it.voter_directory_id))
+    return messages.BeginQuorumEpoch(it.leader_epoch, it.leader_id, voter)
 
 
 def end_of(request: EndQuorumEpochRequest) -> messages.EndQuorumEpoch | None:
     """The message in a request, if there is one."""
-    for topic in request.topics:
-        for it in topic.partitions:
-            successors = tuple(
-                VoterKey(one.candidate_id, bytes(one.candidate_directory_id)) for one in it.preferred_candidates
-            )
-            return messages.EndQuorumEpoch(it.leader_epoch, it.leader_id, successors)
-    return None
+    it = _only(request.topics)
+    if it is None:
+        return None
+    keys = (VoterKey(one.candidate_id, bytes(one.candidate_directory_id)) for one in it.preferred_candidates)
+    return messages.EndQuorumEpoch(it.leader_epoch, it.leader_id, tuple(keys))
 
 
 def leader_place_of(request: BeginQuorumEpochRequest) -> Place | None:
@@ -204,10 +207,8 @@ def vote_response(voted: messages.Voted) -> Response:
 
 def voted_of(response: VoteResponse) -> messages.Voted | None:
     """The answer in a response, if there is one."""
-    for topic in response.topics:
-        for it in topic.partitions:
-            return messages.Voted(known_code(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
-    return None
+    it = _only(response.topics)
+    return it and messages.Voted(known_code(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
 
 
 def _heard_topics(heard: messages.Heard) -> list[HeardTopic]:
@@ -227,10 +228,8 @@ def end_response(heard: messages.Heard) -> Response:
 
 def heard_of(response: BeginQuorumEpochResponse | EndQuorumEpochResponse) -> messages.Heard | None:
     """The answer in a response, if there is one."""
-    for topic in response.topics:
-        for it in topic.partitions:
-            return messages.Heard(known_code(it.error_code), it.leader_epoch, it.leader_id)
-    return None
+    it = _only(response.topics)
+    return it and messages.Heard(known_code(it.error_code), it.leader_epoch, it.leader_id)
 
 
 # Fetches --------------------------------------------------------------------------------------------------------------
@@ -260,13 +259,12 @@ def fetch_request(fetch: messages.Fetch, cluster_id: str, *, wait_ms: int, bytes
 
 def fetch_of(request: FetchRequest) -> tuple[messages.Fetch, int] | None:
     """What is asked of the metadata log, and how many bytes at most; None if something else is asked for."""
-    for topic in request.topics:
-        if topic.topic_id == CLUSTER_METADATA_TOPIC_ID:
-            for it in topic.partitions:
-                key = VoterKey(request.replica_state.replica_id, bytes(it.replica_directory_id or NO_UUID))
-                fetch = messages.Fetch(it.current_leader_epoch, key, it.fetch_offset, it.last_fetched_epoch)
-                return fetch, min(request.max_bytes, it.partition_max_bytes)
-    return None
+    it = _only([topic for topic in request.topics if topic.topic_id == CLUSTER_METADATA_TOPIC_ID])
+    if it is None:
+        return None
+    key = VoterKey(request.replica_state.replica_id, bytes(it.replica_directory_id or NO_UUID))
+    fetch = messages.Fetch(it.current_leader_epoch, key, it.fetch_offset, it.last_fetched_epoch)
+    return fetch, min(request.max_bytes, it.partition_max_bytes)
 
 
 def fetch_response(fetched: messages.Fetched) -> Response:
@@ -292,7 +290,7 @@ def snapshot_request(fetch: messages.FetchSnapshot, cluster_id: str, *, bytes_ma
     wanted = WantedSnapshot(
         partition=0,
         current_leader_epoch=fetch.epoch,
-        snapshot_id=WantedSnapshotId(end_offset=fetch.snapshot.end_offset, epoch=fetch.snapshot.epoch),
+        snapshot_id=SnapshotIdOnWire(end_offset=fetch.snapshot.end_offset, epoch=fetch.snapshot.epoch),
         position=fetch.position,
         replica_directory_id=fetch.replica.directory_id,
     )
@@ -306,12 +304,12 @@ def snapshot_request(fetch: messages.FetchSnapshot, cluster_id: str, *, bytes_ma
 
 def snapshot_fetch_of(request: FetchSnapshotRequest) -> messages.FetchSnapshot | None:
     """What is asked for, if anything is."""
-    for topic in request.topics:
-        for it in topic.partitions:
-            key = VoterKey(request.replica_id, bytes(it.replica_directory_id or NO_UUID))
-            snapshot = messages.SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch)
-            return messages.FetchSnapshot(it.current_leader_epoch, key, snapshot, it.position)
-    return None
+    it = _only(request.topics)
+    if it is None:
+        return None
+    key = VoterKey(request.replica_id, bytes(it.replica_directory_id or NO_UUID))
+    snapshot = messages.SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch)
+    return messages.FetchSnapshot(it.current_leader_epoch, key, snapshot, it.position)
 
 
 def snapshot_response(snapshot: messages.SnapshotId, found: messages.SnapshotFetched) -> Response:
@@ -319,7 +317,7 @@ def snapshot_response(snapshot: messages.SnapshotId, found: messages.SnapshotFet
     it = FoundSnapshot(
         index=0,
         error_code=found.code,
-        snapshot_id=FoundSnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
+        snapshot_id=SnapshotIdOnWire(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
         current_leader=SnapshotLeader(leader_id=found.leader_id, leader_epoch=found.epoch),
         size=found.size,
         position=found.position,
@@ -330,29 +328,26 @@ def snapshot_response(snapshot: messages.SnapshotId, found: messages.SnapshotFet
 
 def snapshot_fetched_of(response: FetchSnapshotResponse) -> messages.SnapshotFetched | None:
     """The piece in a response, if there is one."""
-    for topic in response.topics:
-        for it in topic.partitions:
-            data = bytes(it.unaligned_records) if isinstance(it.unaligned_records, memoryview) else b""
-            leader = it.current_leader
-            code = known_code(it.error_code)
-            return messages.SnapshotFetched(code, leader.leader_epoch, leader.leader_id, it.size, it.position, data)
-    return None
+    it = _only(response.topics)
+    if it is None:
+        return None
+    data = bytes(it.unaligned_records) if isinstance(it.unaligned_records, memoryview) else b""
+    leader, code = it.current_leader, known_code(it.error_code)
+    return messages.SnapshotFetched(code, leader.leader_epoch, leader.leader_id, it.size, it.position, data)
 
 
 def fetched_of(response: FetchResponse) -> messages.Fetched | None:
     """The answer in a response, if there is one."""
-    for topic in response.responses:
-        for it in topic.partitions:
-            diverging = it.diverging_epoch
-            return messages.Fetched(
-                known_code(it.error_code),
-                it.current_leader.leader_epoch,
-                it.current_leader.leader_id,
-                it.records if isinstance(it.records, memoryview) else messages.NO_RECORDS,
-                it.high_watermark,
-                EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_LEADER_EPOCH else None,
-                messages.SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch)
-                if it.snapshot_id.epoch >= 0
-                else None,
-            )
-    return None
+    it = _only(response.responses)
+    if it is None:
+        return None
+    diverging, snapshot = it.diverging_epoch, it.snapshot_id
+    return messages.Fetched(
+        known_code(it.error_code),
+        it.current_leader.leader_epoch,
+        it.current_leader.leader_id,
+        it.records if isinstance(it.records, memoryview) else messages.NO_RECORDS,
+        it.high_watermark,
+        EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_LEADER_EPOCH else None,
+        messages.SnapshotId(snapshot.end_offset, snapshot.epoch) if snapshot.epoch >= 0 else None,
+    )

@@ -12,13 +12,12 @@ A follower that needs what the log has forgotten fetches the file, piece by piec
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.control import ControlType, control_type
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import Files, write_all
-from minibroker.raft.control import add_voters
+from minibroker.raft.control import add_voters, control_key
 from minibroker.raft.log import QuorumLog
 from minibroker.raft.messages import Fetch, SnapshotId
 from minibroker.raft.voters import VoterSet, decode_voters
@@ -30,18 +29,6 @@ WAY_OUT = "restore it, or start the node with an empty data directory, and let i
 RECORDS_PER_BATCH = 500
 _HEADER = struct.Struct(">hqb")  # version, timestamp of the last record, tagged fields
 _FOOTER = struct.Struct(">hb")  # version, tagged fields
-
-
-class Snapshots(Protocol):
-    """What a node must know of its snapshots; `SnapshotFiles` has them on a disk."""
-
-    @property
-    def latest(self) -> SnapshotId | None:
-        """The newest whole snapshot."""
-
-    @property
-    def voters(self) -> VoterSet | None:
-        """The set of voters in it."""
 
 
 class NoSnapshots:
@@ -206,7 +193,7 @@ def encode(voters: VoterSet, values: Iterable[bytes], *, timestamp: int) -> byte
     found = bytearray()
     offset = 0
     begin = BatchBuilder(base_offset=0, leader_epoch=0, is_control=True)
-    begin.append(timestamp=timestamp, key=_key(ControlType.SNAPSHOT_HEADER), value=_HEADER.pack(0, timestamp, 0))
+    begin.append(timestamp=timestamp, key=control_key(ControlType.SNAPSHOT_HEADER), value=_HEADER.pack(0, timestamp, 0))
     add_voters(begin, voters, timestamp=timestamp)
     offset += begin.record_count
     found += begin.build()
@@ -218,12 +205,8 @@ def encode(voters: VoterSet, values: Iterable[bytes], *, timestamp: int) -> byte
         offset += batch.record_count
         found += batch.build()
     end = BatchBuilder(base_offset=offset, leader_epoch=0, is_control=True)
-    end.append(timestamp=timestamp, key=_key(ControlType.SNAPSHOT_FOOTER), value=_FOOTER.pack(0, 0))
+    end.append(timestamp=timestamp, key=control_key(ControlType.SNAPSHOT_FOOTER), value=_FOOTER.pack(0, 0))
     return bytes(found + end.build())
-
-
-def _key(kind: ControlType) -> bytes:
-    return (0).to_bytes(2, "big") + int(kind).to_bytes(2, "big")
 
 
 def decode(data: bytes) -> tuple[VoterSet, list[bytes]]:

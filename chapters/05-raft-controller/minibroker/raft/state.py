@@ -20,7 +20,7 @@ from minibroker.raft.messages import SnapshotId
 from minibroker.raft.polling import Poll
 from minibroker.raft.progress import Followers
 from minibroker.raft.roles import NEXT, Cause, Role
-from minibroker.raft.snapshots import NoSnapshots, Snapshots, start_at_snapshot
+from minibroker.raft.snapshots import NoSnapshots, SnapshotFiles, start_at_snapshot
 from minibroker.raft.voters import VoterKey, VoterSet
 from minibroker.replication.epochs import EpochCache
 
@@ -56,14 +56,14 @@ class QuorumState:
         chance: Callable[[int], int],
         now_ms: int,
         settings: RaftSettings | None = None,
-        snapshots: Snapshots | None = None,
+        snapshots: SnapshotFiles | NoSnapshots | None = None,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:
         self.me = me
         self.log = log
         self.epochs = epochs
         self.settings = settings or RaftSettings()
-        self.snapshots: Snapshots = snapshots or NoSnapshots()
+        self.snapshots = snapshots or NoSnapshots()
         self._ballot = ballot
         self._chance = chance
         self._clock = clock
