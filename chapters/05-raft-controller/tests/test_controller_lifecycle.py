@@ -44,8 +44,6 @@ def test_a_new_controller_counts_the_session_of_the_one_before_from_when_it_was_
 def test_who_was_never_heard_has_no_session() -> None:
     sessions = Sessions(1000)
     assert not sessions.is_alive(1, 0)
-    sessions.touch(1, 0)
-    sessions.forget(1)
     assert sessions.silent([1], 0) == [1]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from minibroker.metadata.authority import Authority
-from minibroker.metadata.commands import AllocateProducerIds, ProducerIds, Registration
+from minibroker.metadata.commands import AllocateProducerIds, Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Endpoint
@@ -191,7 +191,9 @@ class Decisions:
         command = AllocateProducerIds(call.request.broker_id, call.request.broker_epoch)
         return proposed(
             self._authority.propose(command),
-            _allocated,
+            lambda it: AllocateProducerIdsResponse(
+                error_code=it.code, producer_id_start=it.first, producer_id_len=it.count
+            ),
             timeout_ms=DECISION_MS_MAX,
             expire=lambda: AllocateProducerIdsResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
         )
@@ -287,12 +289,6 @@ def _altered(partitions: list[AlteredPartition]) -> Response:
         )
     return AlterPartitionResponse(
         topics=[TopicAltered(topic_id=topic_id, partitions=found) for topic_id, found in topics.items()]
-    )
-
-
-def _allocated(block: ProducerIds) -> Response:
-    return AllocateProducerIdsResponse(
-        error_code=block.code, producer_id_start=block.first, producer_id_len=block.count
     )
 
 

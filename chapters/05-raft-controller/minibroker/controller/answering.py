@@ -28,7 +28,6 @@ from minibroker.controller.tables.unregister_broker import UnregisterBrokerReque
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.commands import Registration
 from minibroker.metadata.configs import NodeConfig
-from minibroker.metadata.decision import Outcome
 from minibroker.metadata.image import Image
 from minibroker.partitions.registry import Answer, Call
 from minibroker.replication.answering import Decisions, answer_registration, decided, described
@@ -87,7 +86,11 @@ class ControllerDecisions:
 
     def unregister(self, call: Call[UnregisterBrokerRequest]) -> Answer:
         """The handler of UnregisterBroker."""
-        return decided(self._authority, UnregisterBroker(call.request.broker_id), _unregistered)
+        return decided(
+            self._authority,
+            UnregisterBroker(call.request.broker_id),
+            lambda it: UnregisterBrokerResponse(error_code=it.code, error_message=it.message),
+        )
 
     def reassign(self, call: Call[AlterPartitionReassignmentsRequest]) -> Answer:
         """The handler of AlterPartitionReassignments."""
@@ -118,10 +121,6 @@ def _state(state: BrokerState) -> Response:
         is_fenced=state.is_fenced,
         should_shut_down=state.may_shut_down,
     )
-
-
-def _unregistered(it: Outcome[int]) -> Response:
-    return UnregisterBrokerResponse(error_code=it.code, error_message=it.message)
 
 
 def _moved(moves: list[Moved], *, may_resize: bool) -> Response:

@@ -20,8 +20,7 @@ class ClusterAuthority:
 
     def __init__(self, controller: Controller, peers: Peers, me: Self, done: Callable[[Proposal[Any]], None]) -> None:
         self._controller = controller
-        raft = controller.raft
-        self._producer_ids = ProducerIdCalls(peers, me, controller_id=lambda: raft.leader_id, on_done=done)
+        self._producer_ids = ProducerIdCalls(peers, me, controller_id=lambda: controller.raft.leader_id, on_done=done)
 
     @property
     def image(self) -> Image:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from minibroker.controller.answering import ControllerDecisions
@@ -31,9 +32,8 @@ from minibroker.quorum.asking import ControllerCalls
 from minibroker.quorum.authority import ClusterAuthority
 from minibroker.quorum.changing import VoterChanges
 from minibroker.quorum.duties import Duties
-from minibroker.quorum.envelope import Envelopes
+from minibroker.quorum.envelope import Envelopes, unwrap, wrap
 from minibroker.quorum.following import Following, remove_leftovers
-from minibroker.quorum.forwarding import in_envelopes
 from minibroker.quorum.heartbeats import Heartbeats
 from minibroker.quorum.identifying import Identification
 from minibroker.quorum.running import Quorum
@@ -44,6 +44,7 @@ from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.state import RaftSettings
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
+from minibroker.replicas.forwarding import Forwarded
 from minibroker.replicas.membership import Membership
 from minibroker.replicas.peers import PeerAddress
 from minibroker.replicas.registration import Registration
@@ -53,6 +54,7 @@ from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request
 from minibroker.wire.tables.metadata import MetadataResponseBroker
 from minibroker.wire.uuids import parse_uuid
 
@@ -68,10 +70,11 @@ class QuorumMember(Membership):
     """A node's place in such a cluster."""
 
     rows: Mapping[ApiKey, Access] = access.ROWS
+    _all_rows: Mapping[ApiKey, Access] = {**partition_access.ROWS, **access.ROWS}
     authority: ClusterAuthority
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__(machine, in_envelopes({**partition_access.ROWS, **self.rows}))
+        super().__init__(machine, self._in_envelope)
         self._config = config = machine.config
         self._is_voter = "controller" in process_roles(config)
         self._is_broker = "broker" in process_roles(config)
@@ -274,7 +277,7 @@ class QuorumMember(Membership):
         registry.add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe)
         QuorumHandlers(self.quorum).add_handlers(registry, store)
         VoterChanges(self.quorum).add_handlers(registry)
-        registry.add(ApiKey.ENVELOPE, Envelopes(registry, {**partition_access.ROWS, **self.rows}))
+        registry.add(ApiKey.ENVELOPE, Envelopes(registry, self._all_rows))
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
         """Calls for the controller are forwarded to it; other brokers tell of their own configuration."""
@@ -295,6 +298,17 @@ class QuorumMember(Membership):
         if self.controller_id in (NOBODY, self._node_id):
             return inner(call)
         return self._answer_or_forward(call, inner)
+
+    def _in_envelope(self, call: Call[Request]) -> Forwarded:
+        """A request in an envelope, so that the controller learns which client asks (KIP-590).
+
+        What a node asks on its own behalf, such as a topic that a client has only mentioned, goes without an envelope.
+        """
+        header = call.header
+        row = self._all_rows.get(ApiKey(header.api_key))
+        is_read = row is not None and row.is_read
+        # The version in which the client asked is that of the request inside.
+        return Forwarded(call.request, call.version, wrap(call), None, partial(unwrap, header), is_read=is_read)
 
     # Leaving ----------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from minibroker.raft.tables.begin_quorum_epoch import (
     HeardTopic,
     LeaderEndpoint,
 )
-from minibroker.raft.tables.begin_quorum_epoch import NodeEndpoint as HeardEndpoint
 from minibroker.raft.tables.end_quorum_epoch import (
     Candidate,
     EndedPartition,
@@ -37,9 +36,7 @@ from minibroker.raft.tables.fetch_snapshot import (
     WantedTopic,
 )
 from minibroker.raft.tables.fetch_snapshot import LeaderIdAndEpoch as SnapshotLeader
-from minibroker.raft.tables.fetch_snapshot import NodeEndpoint as SnapshotEndpoint
 from minibroker.raft.tables.fetch_snapshot import SnapshotId as SnapshotIdOnWire
-from minibroker.raft.tables.vote import NodeEndpoint as VoteEndpoint
 from minibroker.raft.tables.vote import (
     VotePartition,
     VotePartitionResult,
@@ -61,11 +58,12 @@ from minibroker.wire.tables.fetch import (
     PartitionData,
     ReplicaState,
 )
-from minibroker.wire.tables.fetch import NodeEndpoint as FetchEndpoint
 from minibroker.wire.tables.fetch import SnapshotId as WireSnapshotId
 from minibroker.wire.uuids import NO_UUID
 
 _NO_SESSION_EPOCH = -1
+
+Heard = type[BeginQuorumEpochResponse] | type[EndQuorumEpochResponse]
 
 
 class Place(NamedTuple):
@@ -73,16 +71,6 @@ class Place(NamedTuple):
 
     host: str
     port: int
-
-
-# From which version on a response says where the leader is, and how.
-_ENDPOINTS: dict[type[Response], tuple[int, Any]] = {
-    FetchResponse: (16, FetchEndpoint),
-    FetchSnapshotResponse: (1, SnapshotEndpoint),
-    VoteResponse: (1, VoteEndpoint),
-    BeginQuorumEpochResponse: (1, HeardEndpoint),
-    EndQuorumEpochResponse: (1, HeardEndpoint),
-}
 
 
 def _only(topics: Sequence[Any]) -> Any:
@@ -183,9 +171,10 @@ def leader_place_of(request: BeginQuorumEpochRequest) -> Place | None:
 
 def name_place(response: Response, node_id: int, place: Place, *, version: int) -> None:
     """Say where a node is that a response names; not in a version that has no room for it."""
-    first_version, kind = _ENDPOINTS[type(response)]
-    if version >= first_version:
-        response.node_endpoints = [kind(node_id=node_id, host=place.host, port=place.port)]  # type: ignore[attr-defined]
+    field = next(it for it in response.schema.fields if it.name == "node_endpoints")
+    if version in field.versions and field.struct is not None:
+        endpoint = field.struct(node_id=node_id, host=place.host, port=place.port)
+        response.node_endpoints = [endpoint]  # type: ignore[attr-defined]
 
 
 def places_of(response: Response) -> dict[int, Place]:
@@ -211,19 +200,10 @@ def voted_of(response: VoteResponse) -> messages.Voted | None:
     return it and messages.Voted(known_code(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
 
 
-def _heard_topics(heard: messages.Heard) -> list[HeardTopic]:
+def heard_response(heard: messages.Heard, kind: Heard) -> Response:
+    """The response that carries an answer."""
     it = HeardPartition(partition_index=0, error_code=heard.code, leader_id=heard.leader_id, leader_epoch=heard.epoch)
-    return [HeardTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[it])]
-
-
-def begin_response(heard: messages.Heard) -> Response:
-    """The response that carries an answer."""
-    return BeginQuorumEpochResponse(topics=_heard_topics(heard))
-
-
-def end_response(heard: messages.Heard) -> Response:
-    """The response that carries an answer."""
-    return EndQuorumEpochResponse(topics=_heard_topics(heard))
+    return kind(topics=[HeardTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[it])])
 
 
 def heard_of(response: BeginQuorumEpochResponse | EndQuorumEpochResponse) -> messages.Heard | None:

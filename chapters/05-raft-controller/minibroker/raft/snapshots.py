@@ -22,6 +22,7 @@ from minibroker.raft.log import QuorumLog
 from minibroker.raft.messages import Fetch, SnapshotId
 from minibroker.raft.voters import VoterSet, decode_voters
 from minibroker.replication.epochs import EpochCache
+from minibroker.segments import checkpoint
 
 SUFFIX = ".checkpoint"
 PART = ".part"
@@ -89,7 +90,7 @@ class SnapshotFiles:
         # A process may have died between the rename and its flush; the log is cut by what is found here.
         self._files.fsync_directory(self._directory)
         try:
-            self.voters, _values = decode(self._content(self.latest))
+            self.voters, _values = decode(checkpoint.content(self._files, self._path(self.latest)) or b"")
         except LogError as error:
             raise LogError(f"{self._path(self.latest)} is damaged ({error}): {WAY_OUT}") from error
 
@@ -104,17 +105,10 @@ class SnapshotFiles:
     def _path(self, snapshot: SnapshotId) -> str:
         return f"{self._directory}/{snapshot.end_offset:020d}-{snapshot.epoch:010d}{SUFFIX}"
 
-    def _content(self, snapshot: SnapshotId) -> bytes:
-        file = self._files.open(self._path(snapshot), create=False, writable=False)
-        try:
-            return file.pread(file.size(), 0)
-        finally:
-            file.close()
-
     def values(self) -> Sequence[bytes]:
         """The records of the newest snapshot."""
         assert self.latest is not None
-        return decode(self._content(self.latest))[1]
+        return decode(checkpoint.content(self._files, self._path(self.latest)) or b"")[1]
 
     def write(self, snapshot: SnapshotId, voters: VoterSet, values: Iterable[bytes], *, timestamp: int) -> None:
         """Write a snapshot, durably; older ones go."""
@@ -173,14 +167,11 @@ class SnapshotFiles:
         if self._received < size:
             return False
         self.give_up()
-        file = self._files.open(self._path(snapshot) + PART, create=False, writable=False)
         try:
-            voters, _values = decode(file.pread(file.size(), 0))
+            voters, _values = decode(checkpoint.content(self._files, self._path(snapshot) + PART) or b"")
         except LogError:
             # It is not what was sent: fetch it again from the beginning.
             return False
-        finally:
-            file.close()
         self._complete(snapshot, voters)
         return True
 

@@ -130,17 +130,13 @@ class QuorumState:
         """Whether this node is one of them."""
         return self.me in self.voters
 
-    def voters_at(self, offset: int) -> VoterSet:
-        """The set of voters as of an offset."""
-        return self.history.at(offset)
-
     @property
     def _may_stand(self) -> bool:
         """Whether it stands for election: as a voter, or as one that was removed, if that may not be committed yet.
 
         It may be the only node that has the record, and then no other node gets the votes of those that need it.
         """
-        return self.is_voter or self.me in self.voters_at(self.high_watermark)
+        return self.is_voter or self.me in self.history.at(self.high_watermark)
 
     @property
     def _is_settled(self) -> bool:
