@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 from replication_stage import Stage
 from replication_world import World
+from simulation_planted import Bug, print_table
 
 from minibroker.metadata.image import Image, PartitionImage
 from minibroker.partitions.errors import Refused
@@ -26,7 +27,6 @@ from minibroker.replication.epochs import EpochCache
 from minibroker.replication.follower import Fetched
 from minibroker.replication.leader import Altered, IsrProposal, Leadership
 from minibroker.replication.replica import Replica
-from minibroker.simulation.planted import Bug, print_table
 from minibroker.wire.codes import ErrorCode
 
 SCENARIOS = Path(__file__).parent / "scenarios"

@@ -40,7 +40,7 @@ from minibroker.replication.authority import Election, ElectLeaders
 from minibroker.replication.follower import Position
 from minibroker.replication.leader import IsrProposal
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
-from minibroker.replication.replica import AlterIsr, Replica, ReplicaSettings
+from minibroker.replication.replica import AlterIsr, Replica
 from minibroker.segments.directory import DataDirectory
 from minibroker.simulation.checker import LIVENESS, Violation
 from minibroker.simulation.disk import Disk
@@ -214,7 +214,7 @@ class Node(Host):
             node_id=self.node_id,
             outbox=self.outbox,
             wake=self._wake,
-            settings=ReplicaSettings(lag_ms_max=self.world.lag_ms_max),
+            lag_ms_max=self.world.lag_ms_max,
         )
         self.data, self.mirror, self.local, self.replica = data, mirror, local, replica
         if any(name.endswith(".snapshot") for name in names) and local.producers.producers:

@@ -20,7 +20,7 @@ from minibroker.replication.authority import AlterPartitions, IsrChange, Registe
 from minibroker.replication.follower import Fetched, Position
 from minibroker.replication.leader import Altered, IsrProposal
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
-from minibroker.replication.replica import AlterIsr, LeadershipListener, ReplicaSettings
+from minibroker.replication.replica import AlterIsr, LeadershipListener
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.directory import DataDirectory
 
@@ -89,14 +89,14 @@ class ReplicaNode:
         config: TopicConfig,
         *,
         files: MemoryFiles | None = None,
-        settings: ReplicaSettings | None = None,
+        lag_ms_max: int = 30_000,
         wake: Callable[[Hashable], None] = lambda _key: None,
         listeners: Sequence[LeadershipListener] = (),
     ) -> None:
         self.node_id = node_id
         self.config = config
         self.files = files or MemoryFiles()
-        self.settings = settings or ReplicaSettings()
+        self.lag_ms_max = lag_ms_max
         self.wake = wake
         self.listeners = listeners
         self.outbox: list[AlterIsr] = []
@@ -115,7 +115,7 @@ class ReplicaNode:
             node_id=self.node_id,
             outbox=self.outbox,
             wake=self.wake,
-            settings=self.settings,
+            lag_ms_max=self.lag_ms_max,
             listeners=self.listeners,
         )
 

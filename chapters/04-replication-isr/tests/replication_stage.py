@@ -25,6 +25,7 @@ Lines that begin with # are for the reader. In a log, `1:a` is a record `a` of e
 
 from dataclasses import dataclass
 
+import simulation_scenario
 from replication_nodes import (
     NAME,
     AuthorityNode,
@@ -44,7 +45,6 @@ from minibroker.replication.authority import Election, ElectLeaders
 from minibroker.replication.follower import Fetched
 from minibroker.replication.leader import Altered
 from minibroker.replication.replica import Replica
-from minibroker.simulation import scenario
 from minibroker.wire.codes import ErrorCode
 
 
@@ -59,7 +59,7 @@ class _Produced:
     """What the producer was told, once it was told something: that is final."""
 
 
-class Stage(scenario.Stage):
+class Stage(simulation_scenario.Stage):
     """Plays a scenario of one partition."""
 
     def __init__(self) -> None:

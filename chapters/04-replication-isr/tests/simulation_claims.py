@@ -5,8 +5,9 @@ import subprocess
 import sys
 from collections.abc import Set
 
+from simulation_planted import SEEDS_MAX, Bug
+
 from minibroker.simulation.faults import COUNT_MIN
-from minibroker.simulation.planted import SEEDS_MAX, Bug
 from minibroker.simulation.running import Summary, run_seeds
 from minibroker.simulation.trace import digest
 from minibroker.simulation.world import World

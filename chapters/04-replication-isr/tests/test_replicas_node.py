@@ -17,7 +17,7 @@ from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.replicas import fetching
-from minibroker.replicas.fetching import Fetchers, FetchSettings, Self
+from minibroker.replicas.fetching import Fetchers, Self, pause_ms_after
 from minibroker.replicas.peers import client_id_of, node_of
 from minibroker.replicas.proposing import Outbox
 from minibroker.replication.leader import IsrProposal
@@ -174,7 +174,7 @@ def test_a_topic_that_takes_the_name_of_a_deleted_one_is_another_topic(tmp_path:
             for number in range(8):
                 await once(both, number)
             await until(lambda: not any(node.replicas() for node in both), "all are gone")
-            assert [node.fetchers.followed for node in both] == [0, 0]
+            assert [node.fetchers._leader_of for node in both] == [{}, {}]
 
     asyncio.run(run())
 
@@ -204,9 +204,9 @@ def test_a_follower_whose_disk_refuses_asks_again_later_and_not_at_once(
 
 def test_after_an_error_a_follower_asks_again_soon_and_then_less_and_less_often() -> None:
     """Mostly the leader has not heard yet that it leads: a second of waiting would be a second without writes."""
-    settings = FetchSettings(backoff_ms=1000)
-    assert [settings.pause_ms(it) for it in (1, 2, 3, 4, 5, 6, 100)] == [50, 100, 200, 400, 800, 1000, 1000]
-    assert FetchSettings(backoff_ms=20).pause_ms(1) == 20
+    pauses_ms = [pause_ms_after(it, backoff_ms=1000) for it in (1, 2, 3, 4, 5, 6, 100)]
+    assert pauses_ms == [50, 100, 200, 400, 800, 1000, 1000]
+    assert pause_ms_after(1, backoff_ms=20) == 20
 
 
 def test_the_last_order_of_a_partition_counts_and_those_of_one_that_is_gone_do_not() -> None:
@@ -291,7 +291,7 @@ def test_others_get_a_turn_while_a_large_answer_is_taken(
         fetchers = Fetchers(
             Self(2, 2),
             Leader(),  # type: ignore[arg-type]
-            FetchSettings(),
+            NodeConfig({}),
             topic_id_of=lambda _name: TOPIC_ID,
             settle=lambda: None,
             on_ended=lambda _task: None,

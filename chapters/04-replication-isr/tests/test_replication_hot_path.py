@@ -21,7 +21,7 @@ from minibroker.partitions.registry import Reply
 from minibroker.partitions.store import Store
 from minibroker.replicas.disk import WatchedFiles
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
-from minibroker.replication.replica import AlterIsr, Replica, ReplicaSettings
+from minibroker.replication.replica import AlterIsr, Replica
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.headers import frame_request
 from minibroker.wire.schema import Request
@@ -54,7 +54,6 @@ class LeadersHouse(House):
             node_id=NODE_ID,
             outbox=self.outbox,
             wake=self.waiting.wake,
-            settings=ReplicaSettings(),
         )
         return partition
 

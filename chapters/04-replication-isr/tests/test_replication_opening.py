@@ -13,7 +13,6 @@ from minibroker.partitions.admission import Incoming
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.partition import ACKS_ALL, Aborted
 from minibroker.replication.opening import HIGH_WATERMARKS, open_replica
-from minibroker.replication.replica import ReplicaSettings
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.companions import Companion
 from minibroker.wire.codes import ErrorCode
@@ -122,7 +121,6 @@ def test_a_partition_may_have_rules_of_its_own_and_what_knows_its_transactions()
         node_id=1,
         outbox=[],
         wake=lambda _key: None,
-        settings=ReplicaSettings(),
         rules_for=lambda name: lambda _config, _producers: [one_record] if name.topic == "other" else [],
         open_transactions=lambda _files, _directory: (known, known),
     )

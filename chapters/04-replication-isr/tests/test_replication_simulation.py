@@ -11,9 +11,9 @@ from partition_watch import ACKS_MIN
 from replication_bugs import BUGS
 from replication_world import World
 from simulation_claims import check_found, check_one_trace, check_seeds
+from simulation_planted import Bug
 
 from minibroker.simulation.checker import INVARIANTS
-from minibroker.simulation.planted import Bug
 
 HERE = Path(__file__).parent
 SEEDS, PARTS = 200, 4

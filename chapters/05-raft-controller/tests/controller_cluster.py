@@ -18,7 +18,7 @@ from replication_nodes import ENDPOINTS, NAME, TOPIC_ID
 from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import BrokerState, FenceBroker, Heartbeat, RegisterFenced
-from minibroker.controller.moving import AlterMovingPartitions
+from minibroker.controller.moving import alter_moving_partitions
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.snapshot import records_of
 from minibroker.metadata.authority import Proposal
@@ -28,7 +28,7 @@ from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Builder, Image, PartitionImage
 from minibroker.metadata.records import decode_record, encode_record
 from minibroker.raft.messages import SnapshotId
-from minibroker.replication.authority import AlteredPartition, IsrChange
+from minibroker.replication.authority import AlteredPartition, AlterPartitions, IsrChange
 from minibroker.replication.leader import Altered, IsrProposal
 from minibroker.simulation.checker import Violation
 from minibroker.simulation.links import Reply
@@ -167,7 +167,7 @@ class ControllerHost(QuorumNode):
                 self.sessions.touch(command.broker_id, self.process.now_ms)
         before = self._made()
         proposal = self.controller.propose(command)
-        if isinstance(command, AlterMovingPartitions):
+        if isinstance(command, AlterPartitions):
             self._check_altered(command, before)
         if proposal.is_done:
             reply(Told(proposal.result))
@@ -180,7 +180,7 @@ class ControllerHost(QuorumNode):
         ahead = self.controller._ahead
         return None if ahead is None else ahead.partition(NAME)
 
-    def _check_altered(self, command: AlterMovingPartitions, before: PartitionImage | None) -> None:
+    def _check_altered(self, command: AlterPartitions, before: PartitionImage | None) -> None:
         """An in-sync set changes only by a leader that knows the current one."""
         after, (change,) = self._made(), command.changes
         if before is None or after is None or before.partition_epoch == after.partition_epoch:
@@ -317,7 +317,7 @@ class Broker(Node):
         for order in orders:
             it = order.proposal
             change = IsrChange(TOPIC_ID, NAME.partition, it.leader_epoch, it.partition_epoch, it.isr)
-            command = AlterMovingPartitions(self.node_id, self.broker_epoch, [change])
+            command = alter_moving_partitions(self.node_id, self.broker_epoch, [change])
             self.machine.ask(command, partial(self._on_altered_partition, it))
 
     def _on_altered_partition(self, proposal: IsrProposal, results: list[AlteredPartition]) -> None:

@@ -15,6 +15,7 @@ import controller_world
 import raft_world
 from raft_cluster import QuorumNode
 from raft_stage import Stage
+from simulation_planted import Bug, print_table
 
 from minibroker.controller import lifecycle, moving
 from minibroker.metadata.image import NO_LEADER
@@ -24,7 +25,6 @@ from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
 from minibroker.replication import authority
 from minibroker.replication.leader import Leadership
-from minibroker.simulation.planted import Bug, print_table
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 

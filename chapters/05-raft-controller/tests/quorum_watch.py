@@ -199,7 +199,7 @@ class QuorumWatch(ClusterWorld):
             # One that died in the middle of a write may have a set on its disk that it never knew of.
             if other.has_died_writing and other.node_id != node_id:
                 return False
-            for voters in other.raft.history.latest(3):
+            for _offset, voters in other.raft.history._sets[-3:]:
                 if any(voters.key_of(it).directory_id == bytes(16) for it in voters):
                     return False
                 if not self.has_majority(voters, without=node_id):

@@ -354,7 +354,7 @@ class QuorumNode(Host):
         if end_offset - (0 if latest is None else latest.end_offset) <= at_least:
             return
         snapshot = messages.SnapshotId(end_offset, raft.epochs.epoch_of(end_offset - 1))
-        self.snapshots.write(snapshot, raft.voters_at(end_offset), values, timestamp=0)
+        self.snapshots.write(snapshot, raft.history.at(end_offset), values, timestamp=0)
         raft.forget_before(snapshot)
         self.world.states.reach("log forgets what is in a snapshot")
 

@@ -21,6 +21,7 @@ In a log, `1:a` is a record `a` of epoch 1, `*` a record of the quorum's own, an
 
 from collections.abc import Sequence
 
+import simulation_scenario
 from raft_nodes import QuorumNode, voters
 from replication_nodes import batch_of, contents, shown_log
 
@@ -29,11 +30,10 @@ from minibroker.raft.messages import BeginQuorumEpoch, EndQuorumEpoch, Send, Vot
 from minibroker.raft.node import NotLeader, Raft
 from minibroker.raft.roles import Role
 from minibroker.raft.voters import Voter
-from minibroker.simulation import scenario
 from minibroker.wire.codes import ErrorCode
 
 
-class Stage(scenario.Stage):
+class Stage(simulation_scenario.Stage):
     """Plays a scenario of the quorum. There is no chance: every timeout is the shortest."""
 
     def __init__(self) -> None:

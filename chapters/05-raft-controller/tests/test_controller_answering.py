@@ -142,7 +142,7 @@ def test_who_comes_with_another_directory_waits_until_the_session_of_who_was_the
     assert register(2, 2) is ErrorCode.DUPLICATE_BROKER_REGISTRATION
     assert register(3, 1) is ErrorCode.NONE
     # It is fenced still, and has not been heard for too long.
-    house.sessions[1].forget(1)
+    house.sessions[1].begin((), 0)
     assert register(2, 2) is ErrorCode.NONE
     assert house.sessions[1].silent([1], 5) == []
 

@@ -4,7 +4,7 @@ import pytest
 from controller_nodes import ORDERS, Metadata
 
 from minibroker.controller.lifecycle import FenceBroker, Heartbeat, LeadUncleanly, UnregisterBroker
-from minibroker.controller.moving import AlterMovingPartitions, Move, ReassignPartitions
+from minibroker.controller.moving import Move, ReassignPartitions, alter_moving_partitions
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.snapshot import records_of
 from minibroker.metadata.configs import NodeConfig
@@ -44,8 +44,6 @@ def test_a_new_controller_counts_the_session_of_the_one_before_from_when_it_was_
 def test_who_was_never_heard_has_no_session() -> None:
     sessions = Sessions(1000)
     assert not sessions.is_alive(1, 0)
-    sessions.touch(1, 0)
-    sessions.forget(1)
     assert sessions.silent([1], 0) == [1]
 
 
@@ -230,7 +228,7 @@ def test_what_the_cluster_does_by_itself_knows_no_limit_of_records() -> None:
         for topic in metadata.image.topics.values()
         for number, it in topic.partitions.items()
     ]
-    altered = metadata.do(AlterMovingPartitions(2, metadata.epochs[2], changes))
+    altered = metadata.do(alter_moving_partitions(2, metadata.epochs[2], changes))
     assert {it.code for it in altered} == {ErrorCode.NONE}
     metadata.heartbeat(2, wants_shut_down=True)
     assert (led_by(1), led_by(2)) == (12_000, 0)

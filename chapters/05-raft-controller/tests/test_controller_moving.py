@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from controller_nodes import ORDERS, ORDERS_ID, Metadata
 
 from minibroker.controller.lifecycle import FenceBroker
-from minibroker.controller.moving import AlterMovingPartitions, Move, Moved, ReassignPartitions, elect_moving_leaders
+from minibroker.controller.moving import Move, Moved, ReassignPartitions, alter_moving_partitions, elect_moving_leaders
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import NO_LEADER
 from minibroker.metadata.topic_commands import CreatePartitions, MorePartitions
@@ -34,7 +34,7 @@ def change(metadata: Metadata, isr: Sequence[int], number: int = 0) -> IsrChange
 
 def alter(metadata: Metadata, isr: Sequence[int], number: int = 0) -> AlteredPartition:
     leader = metadata.partition(number).leader
-    command = AlterMovingPartitions(leader, metadata.epochs[leader], [change(metadata, isr, number)])
+    command = alter_moving_partitions(leader, metadata.epochs[leader], [change(metadata, isr, number)])
     (altered,) = metadata.do(command)
     assert isinstance(altered, AlteredPartition)
     return altered
@@ -218,7 +218,7 @@ def test_the_end_of_a_move_concerns_no_other_partition_of_the_topic() -> None:
     alter(metadata, [1], 0)
     move(metadata, [1, 3], 1)
     changes = [change(metadata, [1, 2], 0), change(metadata, [1, 2], 1)]
-    altered = metadata.do(AlterMovingPartitions(1, metadata.epochs[1], changes))
+    altered = metadata.do(alter_moving_partitions(1, metadata.epochs[1], changes))
     assert [it.code for it in altered] == [ErrorCode.NONE, ErrorCode.NONE]
     assert (metadata.partition(0).replicas, set(metadata.partition(0).isr)) == ((1, 2), {1, 2})
     assert metadata.partition(1).adding_replicas == (3,)
@@ -236,7 +236,7 @@ def test_what_was_refused_because_of_who_is_fenced_is_refused_for_good() -> None
     """A copy of the request may arrive when the broker is live again. By then the leader does not count it any more."""
     metadata = moving(1, 2, 3)
     metadata.do(FenceBroker(2))
-    asked = AlterMovingPartitions(1, metadata.epochs[1], [change(metadata, [1, 2, 3])])
+    asked = alter_moving_partitions(1, metadata.epochs[1], [change(metadata, [1, 2, 3])])
     assert [it.code for it in metadata.do(asked)] == [ErrorCode.INELIGIBLE_REPLICA]
     metadata.heartbeat(2)
     assert 2 in metadata.image.live_brokers()

@@ -1,6 +1,7 @@
 """Claims about what nodes of the quorum say to each other on the wire: whatever is said arrives, and nothing else."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from minibroker.wire.tables.fetch import FetchRequest, FetchResponse
 ONE, TWO = VoterKey(1, directory_id(1)), VoterKey(2, directory_id(2))
 SNAPSHOT = messages.SnapshotId(300, 4)
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+begun = partial(to.heard_response, kind=BeginQuorumEpochResponse)
+ended = partial(to.heard_response, kind=EndQuorumEpochResponse)
 
 
 def carried(message: Any) -> Any:
@@ -59,8 +62,12 @@ def test_a_message_arrives_as_it_was_said(
     [
         (messages.Voted(ErrorCode.NONE, 7, -1, is_granted=True), to.vote_response, to.voted_of),
         (messages.Voted(ErrorCode.KAFKA_STORAGE_ERROR, 7, 3), to.vote_response, to.voted_of),
-        (messages.Heard(ErrorCode.NONE, 7, 1), to.begin_response, to.heard_of),
-        (messages.Heard(ErrorCode.FENCED_LEADER_EPOCH, 9, -1), to.end_response, to.heard_of),
+        (messages.Heard(ErrorCode.NONE, 7, 1), begun, to.heard_of),
+        (
+            messages.Heard(ErrorCode.FENCED_LEADER_EPOCH, 9, -1),
+            ended,
+            to.heard_of,
+        ),
         (messages.Fetched(ErrorCode.NONE, 7, 1, memoryview(batch_of(b"a")), 12), to.fetch_response, to.fetched_of),
         (messages.Fetched(ErrorCode.NONE, 7, 1, high_watermark=0), to.fetch_response, to.fetched_of),
         (
@@ -121,8 +128,8 @@ PLACE = to.Place("b.example.org", 9092)
     [
         (to.fetch_response(messages.Fetched(NOT_LEADER, 9, 3)), 16),
         (to.vote_response(messages.Voted(ErrorCode.NONE, 7, 3)), 1),
-        (to.begin_response(messages.Heard(ErrorCode.NONE, 7, 3)), 1),
-        (to.end_response(messages.Heard(ErrorCode.NONE, 7, 3)), 1),
+        (begun(messages.Heard(ErrorCode.NONE, 7, 3)), 1),
+        (ended(messages.Heard(ErrorCode.NONE, 7, 3)), 1),
         (to.snapshot_response(SNAPSHOT, messages.SnapshotFetched(NOT_LEADER, 7, 3)), 1),
     ],
 )

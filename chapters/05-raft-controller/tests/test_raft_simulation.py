@@ -8,8 +8,8 @@ import pytest
 import raft_world
 from planted_bugs import BUGS
 from simulation_claims import check_found, check_one_trace, check_seeds
+from simulation_planted import Bug
 
-from minibroker.simulation.planted import Bug
 from minibroker.simulation.world import World
 
 SEEDS, PARTS = 100, 4

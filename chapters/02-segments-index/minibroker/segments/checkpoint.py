@@ -73,12 +73,17 @@ def _entry(line: str) -> tuple[TopicPartition, int]:
 
 def read(files: Files, path: str) -> dict[TopicPartition, int]:
     """Read a checkpoint file; one that was never written is empty."""
+    return decode(content(files, path) or b"", path)
+
+
+def content(files: Files, path: str) -> bytes | None:
+    """A small file as a whole; None if there is none."""
     try:
-        file = files.open(path, create=False)
+        file = files.open(path, create=False, writable=False)
     except FileNotFoundError:
-        return {}
+        return None
     try:
-        return decode(file.pread(file.size(), 0), path)
+        return file.pread(file.size(), 0)
     finally:
         file.close()
 

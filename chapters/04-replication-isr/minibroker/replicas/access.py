@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from minibroker.partitions.access import Access, Caller, Place, Ready
 from minibroker.wire.apis import ApiKey
 
-_BETWEEN_NODES = Access(caller=Caller.NODE, ready=Ready.ALWAYS)
+BETWEEN_NODES = Access(caller=Caller.NODE, ready=Ready.ALWAYS)
 
 REPLICA_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Access((Place.LEADER,)),
@@ -16,8 +16,8 @@ REPLICA_ROWS: Mapping[ApiKey, Access] = {
 
 CONTROLLER_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.ELECT_LEADERS: Access((Place.CONTROLLER,)),
-    ApiKey.ALTER_PARTITION: _BETWEEN_NODES,
-    ApiKey.BROKER_REGISTRATION: _BETWEEN_NODES,
-    ApiKey.ALLOCATE_PRODUCER_IDS: _BETWEEN_NODES,
+    ApiKey.ALTER_PARTITION: BETWEEN_NODES,
+    ApiKey.BROKER_REGISTRATION: BETWEEN_NODES,
+    ApiKey.ALLOCATE_PRODUCER_IDS: BETWEEN_NODES,
 }
 """What the controller answers. Nodes know which node that is; operators may ask any."""

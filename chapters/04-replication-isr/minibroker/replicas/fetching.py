@@ -14,10 +14,18 @@ from minibroker.client.errors import ClientError
 from minibroker.log.batch import NO_LEADER_EPOCH
 from minibroker.log.clock import monotonic_ms
 from minibroker.log.errors import LogError
+from minibroker.metadata.configs import NodeConfig
 from minibroker.partitions.list_offsets import EARLIEST
 from minibroker.partitions.partition import EpochEnd
 from minibroker.replicas.peers import Peers
 from minibroker.replication.follower import Fetched, Position
+from minibroker.replication.keys import (
+    REPLICA_FETCH_BACKOFF_MS,
+    REPLICA_FETCH_MAX_BYTES,
+    REPLICA_FETCH_MIN_BYTES,
+    REPLICA_FETCH_RESPONSE_MAX_BYTES,
+    REPLICA_FETCH_WAIT_MAX_MS,
+)
 from minibroker.replication.replica import Replica
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
@@ -35,19 +43,9 @@ _TURN_MS = 20
 _NO_SESSION_EPOCH = -1
 
 
-@dataclass(frozen=True)
-class FetchSettings:
-    """How a follower asks; Kafka's names."""
-
-    wait_ms_max: int = 500  # replica.fetch.wait.max.ms
-    bytes_min: int = 1  # replica.fetch.min.bytes
-    bytes_max: int = 10 * 1024**2  # replica.fetch.response.max.bytes
-    partition_bytes_max: int = 1024**2  # replica.fetch.max.bytes
-    backoff_ms: int = 1000  # replica.fetch.backoff.ms, the longest pause after an error
-
-    def pause_ms(self, failures: int) -> int:
-        """How long to wait after so many errors in a row."""
-        return min(_SOON_MS << min(failures - 1, 16), self.backoff_ms)
+def pause_ms_after(failures: int, *, backoff_ms: int) -> int:
+    """How long to wait after so many errors in a row: `backoff_ms` at most."""
+    return min(_SOON_MS << min(failures - 1, 16), backoff_ms)
 
 
 @dataclass
@@ -72,7 +70,7 @@ class Fetchers:
         self,
         me: Self,
         peers: Peers,
-        settings: FetchSettings,
+        config: NodeConfig,
         *,
         topic_id_of: Callable[[TopicPartition], bytes | None],
         settle: Callable[[], None],
@@ -80,7 +78,8 @@ class Fetchers:
     ) -> None:
         self._me = me
         self._peers = peers
-        self._settings = settings
+        self._config = config
+        self._backoff_ms = REPLICA_FETCH_BACKOFF_MS.of(config)
         self._topic_id_of = topic_id_of
         self._settle = settle
         self._on_ended = on_ended
@@ -135,11 +134,6 @@ class Fetchers:
         if leader is not None:
             self._groups[leader].pop(name, None)
 
-    @property
-    def followed(self) -> int:
-        """How many partitions are fetched for."""
-        return len(self._leader_of)
-
     async def stop(self) -> None:
         """Fetch no more."""
         tasks = list(self._tasks.values())
@@ -164,7 +158,7 @@ class Fetchers:
                 if not failures:
                     log.warning("node %d cannot be followed at the moment: %s", leader, error)
                 failures += 1
-                pause_ms = self._settings.pause_ms(failures)
+                pause_ms = pause_ms_after(failures, backoff_ms=self._backoff_ms)
             if pause_ms:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._news[leader].wait(), pause_ms / 1000)
@@ -180,7 +174,7 @@ class Fetchers:
         if not wanted:
             return self._until_later(leader)
         # What was put off is to be asked for in time.
-        wait_ms = min(self._settings.wait_ms_max, max(self._until_later(leader), _SOON_MS))
+        wait_ms = min(REPLICA_FETCH_WAIT_MAX_MS.of(self._config), max(self._until_later(leader), _SOON_MS))
         request = self._request(wanted, wait_ms=wait_ms)
         response = await self._peers.send(leader, request, line="fetch", timeout_ms=wait_ms + _PATIENCE_MS)
         since_ms = monotonic_ms()
@@ -200,7 +194,7 @@ class Fetchers:
         """How long it is until something that is followed there is not put off any more."""
         times = [at for name, at in self._later.items() if self._leader_of.get(name) == leader]
         left_ms = min(times, default=2**62) - monotonic_ms()
-        return min(max(left_ms, 1), self._settings.backoff_ms)
+        return min(max(left_ms, 1), self._backoff_ms)
 
     def _wanted(self, leader: int) -> Wanted:
         """What is followed there, but for what an error has put off."""
@@ -217,7 +211,7 @@ class Fetchers:
         return found
 
     def _request(self, wanted: Wanted, *, wait_ms: int) -> FetchRequest:
-        settings = self._settings
+        partition_bytes_max = REPLICA_FETCH_MAX_BYTES.of(self._config)
         topics: dict[bytes, list[FetchPartition]] = {}
         for (topic_id, partition), (_replica, position) in wanted.items():
             topics.setdefault(topic_id, []).append(
@@ -227,14 +221,14 @@ class Fetchers:
                     fetch_offset=position.fetch_offset,
                     last_fetched_epoch=position.last_fetched_epoch,
                     log_start_offset=position.log_start_offset,
-                    partition_max_bytes=settings.partition_bytes_max,
+                    partition_max_bytes=partition_bytes_max,
                 )
             )
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._me.node_id, replica_epoch=self._me.broker_epoch),
             max_wait_ms=wait_ms,
-            min_bytes=settings.bytes_min,
-            max_bytes=settings.bytes_max,
+            min_bytes=REPLICA_FETCH_MIN_BYTES.of(self._config),
+            max_bytes=REPLICA_FETCH_RESPONSE_MAX_BYTES.of(self._config),
             session_epoch=_NO_SESSION_EPOCH,
             topics=[FetchTopic(topic_id=topic_id, partitions=it) for topic_id, it in topics.items()],
         )
@@ -262,7 +256,7 @@ class Fetchers:
     def _put_off(self, replica: Replica) -> None:
         if self._is_followed(replica):
             failures = self._failures[replica.name] = self._failures.get(replica.name, 0) + 1
-            self._later[replica.name] = monotonic_ms() + self._settings.pause_ms(failures)
+            self._later[replica.name] = monotonic_ms() + pause_ms_after(failures, backoff_ms=self._backoff_ms)
 
     def _is_followed(self, replica: Replica) -> bool:
         """Whether it still is: an answer may be for one that is gone, while another one has its name."""

@@ -19,22 +19,14 @@ from minibroker.partitions.server import Tracer
 from minibroker.partitions.store import Store
 from minibroker.replicas import access, life
 from minibroker.replicas.disk import WatchedFiles, disk_usage
-from minibroker.replicas.fetching import Fetchers, FetchSettings
+from minibroker.replicas.fetching import Fetchers
 from minibroker.replicas.membership import Membership
 from minibroker.replicas.proposing import Outbox, Proposer
 from minibroker.replication.answering import DescribeProducers, OffsetForLeaderEpoch
-from minibroker.replication.keys import (
-    HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
-    REPLICA_FETCH_BACKOFF_MS,
-    REPLICA_FETCH_MAX_BYTES,
-    REPLICA_FETCH_MIN_BYTES,
-    REPLICA_FETCH_RESPONSE_MAX_BYTES,
-    REPLICA_FETCH_WAIT_MAX_MS,
-    REPLICA_LAG_TIME_MAX_MS,
-)
+from minibroker.replication.keys import HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, REPLICA_LAG_TIME_MAX_MS
 from minibroker.replication.log_dirs import DescribeLogDirs
 from minibroker.replication.opening import HIGH_WATERMARKS, OpenTransactions, RulesFor, open_replica, usual_rules
-from minibroker.replication.replica import LeadershipListener, Replica, ReplicaSettings
+from minibroker.replication.replica import LeadershipListener, Replica
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
 
@@ -66,14 +58,14 @@ class Hosted:
         self._open_transactions = open_transactions
         self._machine = machine
         self._cluster = cluster
-        self._settings = ReplicaSettings(lag_ms_max=REPLICA_LAG_TIME_MAX_MS.of(machine.config))
+        self._lag_ms_max = REPLICA_LAG_TIME_MAX_MS.of(machine.config)
         self._outbox = Outbox()
         self._replicas: dict[TopicPartition, Replica] = {}
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self.fetchers = Fetchers(
             cluster.me,
             cluster.peers,
-            fetch_settings(machine.config),
+            machine.config,
             topic_id_of=self._topic_ids.get,
             settle=machine.waiting.settle,
             on_ended=machine.on_ended,
@@ -109,7 +101,7 @@ class Hosted:
             node_id=machine.config.node_id,
             outbox=self._outbox,
             wake=machine.waiting.wake,
-            settings=self._settings,
+            lag_ms_max=self._lag_ms_max,
             listeners=self._listeners,
             rules_for=self._rules_for,
             open_transactions=self._open_transactions,
@@ -172,7 +164,7 @@ class Hosted:
         machine.begin(self._checkpoint())
 
     async def _tick(self) -> None:
-        interval_s = min(self._settings.lag_ms_max / 4, _TICK_MS_MAX) / 1000
+        interval_s = min(self._lag_ms_max / 4, _TICK_MS_MAX) / 1000
         while True:
             await asyncio.sleep(interval_s)
             now_ms = monotonic_ms()
@@ -202,17 +194,6 @@ def broker_epochs(image: Image) -> dict[int, int]:
     """
     brokers = image.brokers.values()
     return {it.node_id: it.epoch for it in brokers if not it.is_fenced and not it.in_controlled_shutdown}
-
-
-def fetch_settings(config: NodeConfig) -> FetchSettings:
-    """How followers of this node fetch."""
-    return FetchSettings(
-        wait_ms_max=REPLICA_FETCH_WAIT_MAX_MS.of(config),
-        bytes_min=REPLICA_FETCH_MIN_BYTES.of(config),
-        bytes_max=REPLICA_FETCH_RESPONSE_MAX_BYTES.of(config),
-        partition_bytes_max=REPLICA_FETCH_MAX_BYTES.of(config),
-        backoff_ms=REPLICA_FETCH_BACKOFF_MS.of(config),
-    )
 
 
 def watched_machine(config: NodeConfig, tracer: Tracer | None = None) -> Machine:

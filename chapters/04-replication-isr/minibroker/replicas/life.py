@@ -36,16 +36,10 @@ def boot_id() -> str | None:
 def previous_broker_epoch(files: Files, path: str, *, boot: str | None, is_clean: bool) -> int:
     """The broker epoch that this directory's logs are certain to be of, or -1."""
     try:
-        file = files.open(f"{path}/{BROKER_EPOCH}", create=False, writable=False)
-    except FileNotFoundError:
-        return NO_BROKER_EPOCH
-    try:
-        found = json.loads(file.pread(file.size(), 0))
+        found = json.loads(checkpoint.content(files, f"{path}/{BROKER_EPOCH}") or b"")
         epoch, then = int(found["brokerEpoch"]), found["bootId"]
     except (ValueError, KeyError, TypeError, LogError):
         return NO_BROKER_EPOCH
-    finally:
-        file.close()
     return epoch if is_clean or (boot is not None and then == boot) else NO_BROKER_EPOCH
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 from minibroker.client.errors import ClientError, known_code
 from minibroker.log.batch import read_header
 from minibroker.log.errors import LogError, LogOffline
-from minibroker.metadata.authority import Listener, Proposal, removed_topics, replay
+from minibroker.metadata.authority import Listener, Listeners, Proposal, removed_topics, replay
 from minibroker.metadata.broker_commands import AllocateProducerIds, ProducerIds
 from minibroker.metadata.decision import Command
 from minibroker.metadata.errors import MetadataError
@@ -25,7 +25,7 @@ from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.peers import Peers
-from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from minibroker.replicas.producer_ids import ProducerIdCalls
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.fetch import (
@@ -62,14 +62,13 @@ class Observer:
         on_done: Callable[[Proposal[ProducerIds]], None],
     ) -> None:
         """`on_done` is called when a proposal that had to be asked for is done."""
+        self._producer_ids = ProducerIdCalls(peers, me, controller_id=lambda: controller_id, on_done=on_done)
         self._log = log
         self._peers = peers
         self._me = me
         self._controller_id = controller_id
-        self._on_done = on_done
-        self._listeners: list[Listener] = []
+        self._listeners = Listeners()
         self._changed = asyncio.Event()
-        self._asking: set[asyncio.Task[None]] = set()
         self._is_agreed = False
         self._is_complaining = False
         self._failure: Exception | None = None
@@ -81,30 +80,15 @@ class Observer:
         """Ask the node that decides for producer ids; whatever else must be decided is to be sent there."""
         proposal: Proposal[R] = Proposal()
         if isinstance(command, AllocateProducerIds):
-            task = asyncio.create_task(self._allocate(proposal))  # type: ignore[arg-type]
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+            self._producer_ids.begin(proposal)  # type: ignore[arg-type]
         else:
             message = f"this node does not decide, node {self._controller_id} does"
             proposal.complete(command.refuse(ErrorCode.NOT_CONTROLLER, message))
         return proposal
 
-    async def _allocate(self, proposal: Proposal[ProducerIds]) -> None:
-        request = AllocateProducerIdsRequest(broker_id=self._me.node_id, broker_epoch=self._me.broker_epoch)
-        try:
-            response: AllocateProducerIdsResponse = await self._peers.send(
-                self._controller_id, request, timeout_ms=_PATIENCE_MS
-            )
-        except ClientError as error:
-            proposal.complete(ProducerIds(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)))
-        else:
-            code = known_code(response.error_code)
-            proposal.complete(ProducerIds(code, None, response.producer_id_start, response.producer_id_len))
-        self._on_done(proposal)
-
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     def removed_topics(self) -> Collection[bytes]:
         """The topics that the log says were deleted: what it does not know of may be news that has not come yet."""
@@ -203,6 +187,5 @@ class Observer:
         old, self.image = self.image, new
         if new is old:
             return
-        for listener in self._listeners:
-            listener(old, new)
+        self._listeners.tell(old, new)
         self._changed.set()

@@ -7,21 +7,20 @@ controller's place.
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from minibroker.client.addresses import Address
 from minibroker.client.errors import ClientError
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
-from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal, Voter
+from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.partitions.access import Access, Filter, Place
-from minibroker.partitions.administration import Administration
 from minibroker.partitions.cluster import open_metadata_log
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.fetch import Fetch
-from minibroker.partitions.identity import Identity, identify, new_id_bytes
+from minibroker.partitions.identity import Identity, identify
 from minibroker.partitions.machine import Machine
 from minibroker.partitions.node import Node
 from minibroker.partitions.partition import ANY_NODE, LocalPartition, Partition, SoleReplica
@@ -32,15 +31,11 @@ from minibroker.partitions.server import Tracer
 from minibroker.partitions.serving import Partitions
 from minibroker.partitions.store import METADATA, Store
 from minibroker.replicas import access
-from minibroker.replicas.configuring import BrokerConfigs
-from minibroker.replicas.fetching import Self
-from minibroker.replicas.forwarding import Forward
 from minibroker.replicas.hosting import Hosted, watched_machine
 from minibroker.replicas.membership import Membership
 from minibroker.replicas.observer import Observer
-from minibroker.replicas.peers import Peers, client_id_of, node_of
-from minibroker.replicas.registration import Registration, directories_of
-from minibroker.replication.answering import Decisions
+from minibroker.replicas.registration import Registration
+from minibroker.replication.answering import Decisions, described
 from minibroker.replication.authority import RegisterReplicas
 from minibroker.replication.keys import quorum_voters
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
@@ -62,39 +57,38 @@ _RETRY_S = 0.2
 class OneController(Membership):
     """A node's place in such a cluster."""
 
-    controller_id: int = -1
+    rows: Mapping[ApiKey, Access] = access.CONTROLLER_ROWS
 
     def __init__(self, machine: Machine) -> None:
         voters = quorum_voters(machine.config)
         if len(voters) > 1:
             raise BrokerFailure(f"{len(voters)} nodes in controller.quorum.voters: before chapter 05 one node decides")
-        self._machine = machine
-        self._node_id = machine.config.node_id
-        self.controller_id = voters[0].node_id if voters else self._node_id
-        self._controller_address = Address(voters[0].host, voters[0].port) if voters else None
-        self._is_controller = self.controller_id == self._node_id
-        self.rows: Mapping[ApiKey, Access] = access.CONTROLLER_ROWS
-        self.me = Self(self._node_id, -1)
-        self.peers = Peers(self._address_of, client_id=client_id_of(self._node_id))
-        self._forward = Forward(self.peers, machine.waiting, controller_id=lambda: self.controller_id)
-        self._registration = Registration(machine, self.me, self._ask, lambda: self.authority.image)
+        super().__init__(machine)
+        self._voter = voters[0] if voters else None
+        ask = self._register_here if self.is_active else self._ask
+        self._registration = Registration(machine, self.me, ask, lambda: self.authority.image)
         self._seen_ms: dict[int, int] = {}
 
-    def _address_of(self, node_id: int) -> Address | None:
-        if node_id == self.controller_id and self._controller_address is not None:
-            return self._controller_address
-        broker = self.authority.image.brokers.get(node_id)
-        return None if broker is None else Address(broker.host, broker.port)
+    @property
+    def controller_id(self) -> int:
+        """The voter that the configuration names, or this node."""
+        return self._node_id if self._voter is None else self._voter.node_id
 
-    def is_node(self, call: Call[Any]) -> bool:
-        """Nodes are known by the client id that they give themselves."""
-        return node_of(call.header.client_id) is not None
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the controller."""
+        return self.controller_id == self._node_id
+
+    def _address_of(self, node_id: int) -> Address | None:
+        is_controller = self._voter is not None and node_id == self._voter.node_id
+        place = self._voter if is_controller else self.authority.image.brokers.get(node_id)
+        return None if place is None else Address(place.host, place.port)
 
     # Joining ----------------------------------------------------------------------------------------------------------
 
     async def identify(self) -> Identity:
         """A new directory becomes part of the controller's cluster."""
-        if self._is_controller:
+        if self.is_active:
             return identify(self._machine.path, self._node_id)
         response: MetadataResponse = await self._ask(MetadataRequest(topics=[]))
         found = sorted(it.node_id for it in response.brokers)
@@ -120,7 +114,7 @@ class OneController(Membership):
     def open(self, identity: Identity) -> None:
         """Decide on the metadata log, or follow the controller's."""
         self._identity = identity
-        if self._is_controller:
+        if self.is_active:
             metadata_log = open_metadata_log(self._machine)
             self.authority = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
             self._serve_metadata = Fetch(self._metadata_routes(metadata_log), bytes_max=2**31 - 1, clock=monotonic_ms)
@@ -144,38 +138,19 @@ class OneController(Membership):
         replica = SoleReplica(METADATA, metadata_log, leader_epoch=0, wake=machine.waiting.wake, copied_by=ANY_NODE)
         return _OnePartition(LocalPartition(METADATA, metadata_log, producers, config, replica))
 
-    def _on_done(self, proposal: Proposal[Any]) -> None:
-        self._machine.waiting.wake(proposal)
-        self._machine.waiting.settle()
-
     async def join(self) -> None:
         """Register, and know the metadata at least up to there."""
         previous_broker_epoch = self._registration.previous_broker_epoch(self.authority.image)
-        if self._is_controller:
-            self._register_here(previous_broker_epoch)
-        else:
-            await self._registration.register(self._identity, previous_broker_epoch)
+        await self._registration.register(self._identity, previous_broker_epoch)
+        if not self.is_active:
             self._machine.begin(self._observer.run())
             await self._observer.reach(self.me.broker_epoch)
 
-    def _register_here(self, previous_broker_epoch: int) -> None:
-        command = RegisterReplicas(
-            broker_id=self._node_id,
-            endpoints=(self._machine.endpoint,),
-            incarnation_id=new_id_bytes(),
-            rack=self._machine.config.broker_rack,
-            previous_broker_epoch=previous_broker_epoch,
-            log_dirs=directories_of(self._identity),
-        )
-        result = self.authority.propose(command).result
+    async def _register_here(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
+        result = self.authority.propose(RegisterReplicas(**described(request))).result
         if result.code is not ErrorCode.NONE:
             raise BrokerFailure(f"node {self._node_id} could not be registered: {result.message}")
-        self._registration.remember(result.epoch)
-        self.me.broker_epoch = result.epoch
-
-    async def stop(self) -> None:
-        """Close the connections to the other nodes."""
-        await self.peers.close()
+        return BrokerRegistrationResponse(error_code=result.code, broker_epoch=result.epoch)
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
@@ -183,7 +158,7 @@ class OneController(Membership):
         """The controller decides, and serves its metadata log to the other nodes."""
         decisions = Decisions(self.authority, self._machine.config, live=self._live)
         registry.add(ApiKey.ELECT_LEADERS, decisions.elect_leaders)
-        if self._is_controller:
+        if self.is_active:
             self._register = decisions.register
             registry.add(ApiKey.BROKER_REGISTRATION, self._on_registration)
             registry.add(ApiKey.ALTER_PARTITION, decisions.alter_partition)
@@ -210,17 +185,10 @@ class OneController(Membership):
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
         """Other brokers tell of their configuration; another node may be the controller."""
-        configs = BrokerConfigs(
-            self._node_id, self.peers, self._machine.waiting, brokers=lambda: self.authority.image.brokers, judge=judge
-        )
-        found: dict[Place, Filter] = {Place.NAMED_BROKER: configs.at_the_named}
-        if not self._is_controller:
+        found: dict[Place, Filter] = {Place.NAMED_BROKER: self._at_the_named_broker(judge)}
+        if not self.is_active:
             found[Place.CONTROLLER] = lambda call, _inner: self._forward(call)
         return found
-
-    def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Create topics here, or ask the controller to."""
-        return administration.create_on_demand(names) if self._is_controller else self._forward.create_on_demand(names)
 
 
 class _OnePartition:

@@ -54,10 +54,6 @@ class Registration:
             )
         return bool(lost)
 
-    def remember(self, broker_epoch: int) -> None:
-        """Note the epoch at once: a node that dies before that is taken for one that has lost something."""
-        life.remember_broker_epoch(self._machine.files, self._machine.path, broker_epoch, life.boot_id())
-
     # Being registered -------------------------------------------------------------------------------------------------
 
     async def register(self, identity: Identity, previous_broker_epoch: int) -> None:
@@ -69,7 +65,8 @@ class Registration:
             incarnation_id=new_id_bytes(),
             listeners=[RegisteredListener(**endpoint._asdict())],
             rack=config.broker_rack,
-            log_dirs=directories_of(identity),
+            # A directory from before there were such ids has none.
+            log_dirs=[parse_uuid(identity.directory_id)] if identity.directory_id else [],
         )
         await self._register(previous_broker_epoch)
 
@@ -83,7 +80,9 @@ class Registration:
                 code = known_code(response.error_code)
                 node_id = self._me.node_id
                 raise BrokerFailure(f"node {node_id} could not be registered: {code.name}: {code.message}")
-            self.remember(response.broker_epoch)
+            # The note comes at once: a node that dies before that is taken for one that has lost something.
+            machine = self._machine
+            life.remember_broker_epoch(machine.files, machine.path, response.broker_epoch, life.boot_id())
             self._me.broker_epoch = response.broker_epoch
         finally:
             self._is_registering = False
@@ -124,8 +123,3 @@ class Registration:
     def _is_our_address(self, known: BrokerImage) -> bool:
         ours = self._request.listeners if self._request is not None else []
         return any((it.host, it.port) == (known.host, known.port) for it in ours)
-
-
-def directories_of(identity: Identity) -> list[bytes]:
-    """The ids of a node's directories. One from before there were such ids has none."""
-    return [parse_uuid(identity.directory_id)] if identity.directory_id else []

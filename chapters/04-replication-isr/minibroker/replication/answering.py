@@ -5,10 +5,10 @@ AlterPartition, BrokerRegistration and AllocateProducerIds come from brokers, El
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from minibroker.metadata.authority import Authority
-from minibroker.metadata.broker_commands import AllocateProducerIds, ProducerIds, Registration
+from minibroker.metadata.broker_commands import AllocateProducerIds, Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Endpoint
@@ -60,6 +60,8 @@ from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 
 DECISION_MS_MAX = 30_000
+
+R = TypeVar("R")
 
 
 class Partitions(Protocol):
@@ -191,7 +193,9 @@ class Decisions:
         return propose(
             self._authority,
             command,
-            _allocated,
+            lambda it: AllocateProducerIdsResponse(
+                error_code=it.code, producer_id_start=it.first, producer_id_len=it.count
+            ),
             timeout_ms=DECISION_MS_MAX,
             expire=lambda: AllocateProducerIdsResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
         )
@@ -205,12 +209,11 @@ class Decisions:
             return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[])
         command = self._elect(self._named(request), self._live(), self._node, kind)
         is_all = request.topic_partitions is None
-        return propose(
+        return decided(
             self._authority,
             command,
             lambda elected: _elected(elected, is_all=is_all),
-            timeout_ms=max(request.timeout_ms, 0),
-            expire=lambda: _elected(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time"), is_all=False),
+            timeout_ms=request.timeout_ms,
         )
 
     def _named(self, request: ElectLeadersRequest) -> list[TopicPartition]:
@@ -249,12 +252,19 @@ def answer_registration(
             on_done(registration)
         return BrokerRegistrationResponse(error_code=registration.code, broker_epoch=registration.epoch)
 
+    return decided(authority, command, respond)
+
+
+def decided(
+    authority: Authority, command: Command[R], respond: Callable[[R], Response], *, timeout_ms: int = DECISION_MS_MAX
+) -> Answer:
+    """Answer with what comes of a command. One that is not decided in time is answered like one that was refused."""
     return propose(
         authority,
         command,
         respond,
-        timeout_ms=DECISION_MS_MAX,
-        expire=lambda: BrokerRegistrationResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
+        timeout_ms=max(timeout_ms, 0),
+        expire=lambda: respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),
     )
 
 
@@ -282,12 +292,6 @@ def _altered(partitions: list[AlteredPartition]) -> Response:
         )
     return AlterPartitionResponse(
         topics=[TopicAltered(topic_id=topic_id, partitions=found) for topic_id, found in topics.items()]
-    )
-
-
-def _allocated(block: ProducerIds) -> Response:
-    return AllocateProducerIdsResponse(
-        error_code=block.code, producer_id_start=block.first, producer_id_len=block.count
     )
 
 

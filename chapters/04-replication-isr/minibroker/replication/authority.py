@@ -81,47 +81,32 @@ def alter_isr(image: Image, broker_id: int, change: IsrChange, records: Records)
     )
 
 
-@dataclass(frozen=True)
-class IsrChanges:
-    """What a broker asks for: other in-sync sets of partitions that it leads."""
-
-    broker_id: int
-    broker_epoch: int
-    changes: Sequence[IsrChange]
-
-
 # Decides about one partition: the image, the broker that asks, what it asks for, the records so far.
 AlterOne = Callable[[Image, int, IsrChange, Records], AlteredPartition]
 
 
-def alter_each(asked: IsrChanges, image: Image, records: Records, alter: AlterOne) -> list[AlteredPartition]:
-    """Decide about each partition by itself, if the broker is the one that is registered."""
-    broker = image.brokers.get(asked.broker_id)
-    if broker is None or asked.broker_epoch not in (NO_BROKER_EPOCH, broker.epoch):
-        known = "is not registered" if broker is None else f"has broker epoch {broker.epoch} by now"
-        message = f"broker {asked.broker_id} asks with epoch {asked.broker_epoch}, it {known}"
-        return refuse_each(asked, ErrorCode.STALE_BROKER_EPOCH, message)
-    return [alter(image, asked.broker_id, change, records) for change in asked.changes]
-
-
-def refuse_each(asked: IsrChanges, code: ErrorCode, message: str) -> list[AlteredPartition]:
-    """The same refusal for every partition."""
-    return [AlteredPartition(it.topic_id, it.partition, code, message) for it in asked.changes]
-
-
 @dataclass(frozen=True)
-class AlterPartitions(IsrChanges, Command[list[AlteredPartition]]):
-    """Change in-sync sets."""
+class AlterPartitions(Command[list[AlteredPartition]]):
+    """A broker asks for other in-sync sets of partitions that it leads; `alter` decides about each of them."""
 
+    broker_id: int
+    broker_epoch: int
+    changes: Sequence[IsrChange]
+    alter: AlterOne = field(default=alter_isr, repr=False)
     records_max = None
 
     def run(self, image: Image, records: Records) -> list[AlteredPartition]:
-        """Decide about each partition by itself."""
-        return alter_each(self, image, records, alter_isr)
+        """Decide about each partition by itself, if the broker is the one that is registered."""
+        broker = image.brokers.get(self.broker_id)
+        if broker is None or self.broker_epoch not in (NO_BROKER_EPOCH, broker.epoch):
+            known = "is not registered" if broker is None else f"has broker epoch {broker.epoch} by now"
+            message = f"broker {self.broker_id} asks with epoch {self.broker_epoch}, it {known}"
+            return self.refuse(ErrorCode.STALE_BROKER_EPOCH, message)
+        return [self.alter(image, self.broker_id, change, records) for change in self.changes]
 
     def refuse(self, code: ErrorCode, message: str) -> list[AlteredPartition]:
         """The same for every partition."""
-        return refuse_each(self, code, message)
+        return [AlteredPartition(it.topic_id, it.partition, code, message) for it in self.changes]
 
 
 def _partition_of(image: Image, change: IsrChange) -> PartitionImage:

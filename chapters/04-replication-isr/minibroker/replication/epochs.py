@@ -160,15 +160,9 @@ class EpochCache(Companion):
     def _read(self) -> list[EpochEntry] | None:
         """The entries in the file; None if there is no file, or not a whole one: then the log is read instead."""
         try:
-            file = self._files.open(self._path, create=False, writable=False)
-        except FileNotFoundError:
-            return None
-        try:
-            return decode(file.pread(file.size(), 0))
+            return decode(checkpoint.content(self._files, self._path) or b"")
         except LogError:
             return None
-        finally:
-            file.close()
 
 
 # The file -------------------------------------------------------------------------------------------------------------

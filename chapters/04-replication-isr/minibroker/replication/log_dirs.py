@@ -1,7 +1,6 @@
 """DescribeLogDirs: which replicas a node has on its disk, and how large they are. A pure module."""
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from minibroker.partitions.registry import Answer, Call
 from minibroker.replication.tables.describe_log_dirs import (
@@ -12,22 +11,17 @@ from minibroker.replication.tables.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from minibroker.segments.checkpoint import TopicPartition
+from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
-
-
-class Sized(Protocol):
-    """What DescribeLogDirs must know of a log."""
-
-    @property
-    def size(self) -> int:
-        """The bytes of its files."""
 
 
 class DescribeLogDirs:
     """The handler of DescribeLogDirs. `logs` lists what is on this node; `disk` is its directory, size, and room."""
 
     def __init__(
-        self, logs: Callable[[], Iterable[tuple[TopicPartition, Sized]]], disk: Callable[[], tuple[str, int, int]]
+        self,
+        logs: Callable[[], Iterable[tuple[TopicPartition, SegmentedLog]]],
+        disk: Callable[[], tuple[str, int, int]],
     ) -> None:
         self._logs = logs
         self._disk = disk

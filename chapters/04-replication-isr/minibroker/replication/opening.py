@@ -16,7 +16,7 @@ from minibroker.partitions.admission import Rules, rules_of
 from minibroker.partitions.partition import LocalPartition, Transactions
 from minibroker.partitions.producers import ProducerStates
 from minibroker.replication.epochs import EpochCache
-from minibroker.replication.replica import AlterIsr, LeadershipListener, Replica, ReplicaSettings
+from minibroker.replication.replica import AlterIsr, LeadershipListener, Replica
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.companions import Companion
 from minibroker.segments.config import LogConfig
@@ -60,7 +60,7 @@ def open_replica(
     node_id: int,
     outbox: list[AlterIsr],
     wake: Callable[[Hashable], None],
-    settings: ReplicaSettings,
+    lag_ms_max: int = 30_000,
     listeners: Sequence[LeadershipListener] = (),
     rules_for: RulesFor = usual_rules,
     open_transactions: OpenTransactions | None = None,
@@ -82,7 +82,7 @@ def open_replica(
         outbox=outbox,
         wake=wake,
         high_watermark=data.remembered(HIGH_WATERMARKS, name) or 0,
-        settings=settings,
+        lag_ms_max=lag_ms_max,
         listeners=listeners,
     )
     return LocalPartition(

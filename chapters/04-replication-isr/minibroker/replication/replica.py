@@ -22,7 +22,6 @@ The offsets and their order, asserted wherever one of them moves:
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from minibroker.log.batch import HEADER_SIZE, NO_LEADER_EPOCH, NO_OFFSET, read_header
@@ -44,13 +43,6 @@ class AlterIsr(NamedTuple):
 
     name: TopicPartition
     proposal: IsrProposal
-
-
-@dataclass(frozen=True)
-class ReplicaSettings:
-    """What holds for all replicas of a node."""
-
-    lag_ms_max: int = 30_000  # replica.lag.time.max.ms
 
 
 class LeadershipListener(Protocol):
@@ -79,14 +71,14 @@ class Replica(ReplicaPort):
         outbox: list[AlterIsr],
         wake: Callable[[Hashable], None],
         high_watermark: int = 0,
-        settings: ReplicaSettings | None = None,
+        lag_ms_max: int = 30_000,
         listeners: Sequence[LeadershipListener] = (),
     ) -> None:
         self.name = name
         self.node_id = node_id
         self.log = log
         self.epochs = epochs
-        self.settings = settings or ReplicaSettings()
+        self._lag_ms_max = lag_ms_max
         self.leader_epoch = NO_LEADER_EPOCH
         self.partition_epoch = -1
         self.min_insync_replicas = 1
@@ -297,7 +289,7 @@ class Replica(ReplicaPort):
             self._outbox.append(AlterIsr(self.name, overdue))
         elif self.leading.pending is None:
             lagging = self.leading.lagging(
-                leader_end_offset=self.log.log_end_offset, now_ms=now_ms, lag_ms_max=self.settings.lag_ms_max
+                leader_end_offset=self.log.log_end_offset, now_ms=now_ms, lag_ms_max=self._lag_ms_max
             )
             if lagging:
                 self._propose(set(self.leading.isr) - set(lagging), now_ms)

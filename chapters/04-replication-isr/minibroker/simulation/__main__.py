@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minibroker.simulation.diagram import draw
-from minibroker.simulation.faults import Fault
-from minibroker.simulation.running import Summary, load_world, replay, run_in_parallel, shrunk
+from minibroker.simulation.running import load_world, replay, run_in_parallel, shrunk
 from minibroker.simulation.trace import digest, lines
 from minibroker.simulation.world import Outcome, World
 
@@ -57,11 +56,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(world: type[World], options: argparse.Namespace) -> int:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    progress = _Progress(options.seeds)
     summary = run_in_parallel(
-        options.module, seeds, jobs=options.jobs, seconds_max=options.seconds, progress=progress.show
+        options.module,
+        seeds,
+        jobs=options.jobs,
+        seconds_max=options.seconds,
+        progress=lambda it: _show(f"{it.seeds:,} of {options.seeds:,} seeds, {len(it.failures)} failed"),
     )
-    progress.end()
+    _show(" " * 60 + "\r")
     print(summary.text(), flush=True)
     if summary.failure is not None:
         # Shrinking takes a while: who cannot wait has the seed already.
@@ -76,21 +78,11 @@ def _run(world: type[World], options: argparse.Namespace) -> int:
     return 0
 
 
-class _Progress:
+def _show(words: str) -> None:
     """One line, rewritten; on stderr, and only on a terminal."""
-
-    def __init__(self, seeds: int) -> None:
-        self._seeds = seeds
-        self._is_shown = sys.stderr.isatty()
-
-    def show(self, summary: Summary) -> None:
-        if self._is_shown:
-            sys.stderr.write(f"\r{summary.seeds:,} of {self._seeds:,} seeds, {len(summary.failures)} failed")
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        if self._is_shown:
-            sys.stderr.write("\r" + " " * 60 + "\r")
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{words}")
+        sys.stderr.flush()
 
 
 # One seed -------------------------------------------------------------------------------------------------------------
@@ -115,16 +107,12 @@ def _report(outcome: Outcome, options: argparse.Namespace, *, shrunk_from: int) 
     print(*(told if options.trace else told[-LINES_SHOWN:]), sep="\n")
     print(f"\nseed {outcome.seed}: {outcome.violation or 'every invariant holds'}")
     of = f" of {shrunk_from}; the others do not matter" if len(outcome.faults) < shrunk_from else ""
-    print(f"{len(outcome.faults)} faults{of}:", *map(_fault_text, outcome.faults), sep="\n")
+    print(f"{len(outcome.faults)} faults{of}:", *(f"  {fault}" for fault in outcome.faults), sep="\n")
     print(f"{outcome.acks:,} acked records, {outcome.events:,} events, {outcome.virtual_ms / 1000:.1f} virtual seconds")
     print(f"trace {digest(outcome.entries)[:16]}")
     if outcome.violation is not None:
         path = f" --path {options.path}" if options.path else ""
         print(f"again: python -m minibroker.simulation {options.module}{path} --replay {outcome.seed} --shrink")
-
-
-def _fault_text(fault: Fault) -> str:
-    return f"  {fault}"
 
 
 if __name__ == "__main__":

@@ -56,11 +56,6 @@ class Checker:
         self._read: dict[int, tuple[Value, str]] = {}
         self._highest: tuple[int, str] = (-1, "")
 
-    @property
-    def acked_offset_max(self) -> int:
-        """The largest offset that was promised to last; -1 if none was."""
-        return self._highest[0]
-
     def on(self, event: Event) -> None:
         """Check one more event; raise Violation if it cannot be."""
         _STEPS[type(event)](self, event)

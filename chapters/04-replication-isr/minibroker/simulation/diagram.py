@@ -165,7 +165,8 @@ class _Chart:
         if at_ms != self._at_ms:
             self._at_ms = at_ms
             self._under.append(line(_LEFT - 8, self._y, self._right, self._y, "grid"))
-            self._over.append(text(_time(at_ms), x=_LEFT - 14, y=self._y + 4, class_="tick", text_anchor="end"))
+            time = f"{at_ms / 1000:.3f} s"
+            self._over.append(text(time, x=_LEFT - 14, y=self._y + 4, class_="tick", text_anchor="end"))
 
     def _become(self, entry: Happened) -> None:
         styles = {KILLED: "down", STARTED: "up", PAUSED: "paused", RESUMED: "up"}
@@ -201,7 +202,9 @@ class _Chart:
             self._over.append(_cross(x, self._y))
         else:
             self._over.append(element("circle", cx=x, cy=self._y, r=3, class_="fill-0"))
-        words = ": ".join(filter(None, (entry.what if _is_named(entry) else "", entry.text)))
+        # These kinds say something that the text does not.
+        kind = entry.what if entry.what in (KILLED, STARTED, PAUSED, RESUMED) else ""
+        words = ": ".join(filter(None, (kind, entry.text)))
         self._over.append(text(words[:_LABEL_MAX], x=x + 12, y=self._y + 4, class_="value", font_size=12))
 
     # The whole --------------------------------------------------------------------------------------------------------
@@ -242,15 +245,6 @@ class _Chart:
             ends = {"x1": x, "y1": one.y, "x2": x, "y2": next_one.y}
             parts.append(element("line", **ends, class_="axis", stroke_dasharray=dashes))
         return parts
-
-
-def _is_named(entry: Happened) -> bool:
-    """Whether the kind of a happening says something that its text does not."""
-    return entry.what in (KILLED, STARTED, PAUSED, RESUMED)
-
-
-def _time(at_ms: int) -> str:
-    return f"{at_ms / 1000:.3f} s"
 
 
 def _cross(x: float, y: float, size: float = 6) -> str:

@@ -73,15 +73,9 @@ class History:
     def __init__(self, listener: Callable[[Event], None]) -> None:
         self._listener = listener
         self.acks = 0
-        self.reads = 0
-        self.failures = 0
 
     def record(self, event: Event) -> None:
         """Something happened to a client."""
         if isinstance(event, Acked):
             self.acks += 1
-        elif isinstance(event, Read):
-            self.reads += 1
-        elif isinstance(event, Failed | Unknown):
-            self.failures += 1
         self._listener(event)

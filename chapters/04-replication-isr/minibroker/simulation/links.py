@@ -28,7 +28,7 @@ class _Way:
         self._target = target
         self._last_ms = 0
         self._is_stalled = False
-        self._under_way: deque[tuple[Timer, int]] = deque()
+        self.under_way: deque[tuple[Timer, int]] = deque()
 
     def send(self, message: object, deliver: Callable[[], None]) -> None:
         network = self._network
@@ -41,26 +41,22 @@ class _Way:
         self._last_ms = max(self._last_ms, now_ms + network.delay_ms(self._source.name, self._target.name))
 
         def arrive() -> None:
-            self._under_way.popleft()
+            self.under_way.popleft()
             if self._target.is_alive:
                 network.trace.arrived(number)
                 self._target.run(deliver)
             else:
                 network.trace.lost(number, f"{self._target.name} is down")
 
-        self._under_way.append((network.scheduler.after(self._last_ms - now_ms, arrive), number))
+        self.under_way.append((network.scheduler.after(self._last_ms - now_ms, arrive), number))
 
     def break_after(self, count: int) -> None:
         """Let so many of the messages under way arrive, and no more."""
-        while len(self._under_way) > count:
-            timer, number = self._under_way.pop()
+        while len(self.under_way) > count:
+            timer, number = self.under_way.pop()
             timer.cancel()
             self._network.trace.lost(number, "the link broke")
         self._is_stalled = True
-
-    @property
-    def count(self) -> int:
-        return len(self._under_way)
 
 
 class Link:
@@ -99,7 +95,7 @@ class Link:
         if not self.is_open:
             return
         self.is_open = False
-        arriving = self._network.chance.randrange(self._requests.count + 1) if self.server.is_alive else 0
+        arriving = self._network.chance.randrange(len(self._requests.under_way) + 1) if self.server.is_alive else 0
         self._requests.break_after(arriving)
         self._answers.break_after(0)
         self.client.after(0, self._on_broken)

@@ -18,11 +18,6 @@ class Timer:
     def __init__(self, action: Action) -> None:
         self.action: Action | None = action
 
-    @property
-    def is_pending(self) -> bool:
-        """Whether it is still to happen."""
-        return self.action is not None
-
     def cancel(self) -> None:
         """Let it not happen. One that has happened does not mind."""
         self.action = None

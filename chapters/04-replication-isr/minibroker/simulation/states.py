@@ -4,8 +4,7 @@ Ten thousand clean runs prove nothing about truncation if no log was ever trunca
 its runs should reach, counts how often they did, and many runs together fail if one of them was never reached.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 
 class States:
@@ -18,11 +17,3 @@ class States:
         """One of them is reached."""
         assert name in self.counts, f"the state {name!r} is not declared"
         self.counts[name] += 1
-
-
-def never_reached(counts: Iterable[Mapping[str, int]]) -> list[str]:
-    """The states that none of many runs has reached, in the order of their declaration."""
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return [name for name, count in total.items() if count == 0]

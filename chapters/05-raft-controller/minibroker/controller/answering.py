@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Collection
 
-from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced, UnregisterBroker, Unregistered
+from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced, UnregisterBroker
 from minibroker.controller.moving import (
-    AlterMovingPartitions,
     Move,
     Moved,
     ReassignPartitions,
+    alter_moving_partitions,
     elect_moving_leaders,
 )
 from minibroker.controller.sessions import Sessions
@@ -29,8 +29,8 @@ from minibroker.metadata.authority import Authority
 from minibroker.metadata.broker_commands import Registration
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Image
-from minibroker.partitions.registry import Answer, Call, propose
-from minibroker.replication.answering import DECISION_MS_MAX, Decisions, answer_registration, described
+from minibroker.partitions.registry import Answer, Call
+from minibroker.replication.answering import Decisions, answer_registration, decided, described
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
@@ -50,7 +50,7 @@ class ControllerDecisions:
         clock: Callable[[], int],
     ) -> None:
         self.replication = Decisions(
-            authority, node, live=live, alter=AlterMovingPartitions, elect=elect_moving_leaders
+            authority, node, live=live, alter=alter_moving_partitions, elect=elect_moving_leaders
         )
         self._authority = authority
         self._sessions = sessions
@@ -82,23 +82,14 @@ class ControllerDecisions:
             wants_fence=request.want_fence,
             wants_shut_down=request.want_shut_down,
         )
-        return propose(
-            self._authority,
-            command,
-            _state,
-            timeout_ms=DECISION_MS_MAX,
-            expire=lambda: BrokerHeartbeatResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
-        )
+        return decided(self._authority, command, _state)
 
     def unregister(self, call: Call[UnregisterBrokerRequest]) -> Answer:
         """The handler of UnregisterBroker."""
-        command = UnregisterBroker(call.request.broker_id)
-        return propose(
+        return decided(
             self._authority,
-            command,
-            _unregistered,
-            timeout_ms=DECISION_MS_MAX,
-            expire=lambda: _unregistered(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),
+            UnregisterBroker(call.request.broker_id),
+            lambda it: UnregisterBrokerResponse(error_code=it.code, error_message=it.message),
         )
 
     def reassign(self, call: Call[AlterPartitionReassignmentsRequest]) -> Answer:
@@ -109,17 +100,11 @@ class ControllerDecisions:
             for it in topic.partitions
         ]
         may_resize = call.request.allow_replication_factor_change
-        command = ReassignPartitions(moves, may_resize)
-
-        def respond(moved: list[Moved]) -> Response:
-            return _moved(moved, may_resize=may_resize)
-
-        return propose(
+        return decided(
             self._authority,
-            command,
-            respond,
-            timeout_ms=max(call.request.timeout_ms, 0),
-            expire=lambda: respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),
+            ReassignPartitions(moves, may_resize),
+            lambda moved: _moved(moved, may_resize=may_resize),
+            timeout_ms=call.request.timeout_ms,
         )
 
     def list_reassignments(self, call: Call[ListPartitionReassignmentsRequest]) -> Answer:
@@ -136,10 +121,6 @@ def _state(state: BrokerState) -> Response:
         is_fenced=state.is_fenced,
         should_shut_down=state.may_shut_down,
     )
-
-
-def _unregistered(it: Unregistered) -> Response:
-    return UnregisterBrokerResponse(error_code=it.code, error_message=it.message)
 
 
 def _moved(moves: list[Moved], *, may_resize: bool) -> Response:

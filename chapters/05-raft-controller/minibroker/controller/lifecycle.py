@@ -20,7 +20,7 @@ from minibroker.controller.moving import elect_moving_leaders
 from minibroker.controller.records import BrokerRegistrationChangeRecord, UnregisterBrokerRecord
 from minibroker.metadata.broker_commands import BrokerDescription, Registration
 from minibroker.metadata.configs import NodeConfig
-from minibroker.metadata.decision import Command, Records
+from minibroker.metadata.decision import Command, Outcome, Records
 from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
 from minibroker.replication.authority import Elected, change_on_return, register_replicas
 from minibroker.replication.records import PartitionChangeRecord
@@ -249,15 +249,7 @@ class LeadUncleanly(Command[list[Elected]]):
 
 
 @dataclass(frozen=True)
-class Unregistered:
-    """What came of a broker that was to be forgotten."""
-
-    code: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-
-
-@dataclass(frozen=True)
-class UnregisterBroker(Command[Unregistered]):
+class UnregisterBroker(Command[Outcome[int]]):
     """Forget a broker that will not come back.
 
     A live one would go on as if nothing had happened, and nobody would hear it; a replica on a broker that nobody knows
@@ -266,7 +258,7 @@ class UnregisterBroker(Command[Unregistered]):
 
     broker_id: int
 
-    def run(self, image: Image, records: Records) -> Unregistered:
+    def run(self, image: Image, records: Records) -> Outcome[int]:
         """Remove it, if nothing is lost with it."""
         broker = image.brokers.get(self.broker_id)
         if broker is None:
@@ -282,8 +274,8 @@ class UnregisterBroker(Command[Unregistered]):
             message = f"broker {self.broker_id} has replicas of {names}: move them to others first, with {command}"
             return self.refuse(ErrorCode.INVALID_REQUEST, message)
         records.add([UnregisterBrokerRecord(broker_id=self.broker_id, broker_epoch=broker.epoch)])
-        return Unregistered()
+        return Outcome(self.broker_id)
 
-    def refuse(self, code: ErrorCode, message: str) -> Unregistered:
+    def refuse(self, code: ErrorCode, message: str) -> Outcome[int]:
         """It stays."""
-        return Unregistered(code, message)
+        return Outcome(self.broker_id, code, message)

@@ -20,13 +20,11 @@ from minibroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicIma
 from minibroker.metadata.placement import check_assignment
 from minibroker.replication.authority import (
     AlteredPartition,
+    AlterPartitions,
     Election,
     ElectLeaders,
     IsrChange,
-    IsrChanges,
-    alter_each,
     alter_isr,
-    refuse_each,
 )
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.records import NO_LEADER_CHANGE, PartitionChangeRecord
@@ -215,19 +213,9 @@ def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Recor
     return replace(altered, isr=tuple(record.isr or ()))
 
 
-@dataclass(frozen=True)
-class AlterMovingPartitions(IsrChanges, Command[list[AlteredPartition]]):
+def alter_moving_partitions(broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]) -> AlterPartitions:
     """Change in-sync sets, which may end moves."""
-
-    records_max = None
-
-    def run(self, image: Image, records: Records) -> list[AlteredPartition]:
-        """Decide about each partition by itself."""
-        return alter_each(self, image, records, alter_moving)
-
-    def refuse(self, code: ErrorCode, message: str) -> list[AlteredPartition]:
-        """The same for every partition."""
-        return refuse_each(self, code, message)
+    return AlterPartitions(broker_id, broker_epoch, changes, alter_moving)
 
 
 def elect_moving_leaders(

@@ -27,10 +27,6 @@ class Sessions:
         """A broker was heard."""
         self._heard_ms[broker_id] = now_ms
 
-    def forget(self, broker_id: int) -> None:
-        """A broker is gone for good."""
-        self._heard_ms.pop(broker_id, None)
-
     def is_alive(self, broker_id: int, now_ms: int) -> bool:
         """Whether a broker was heard within its session."""
         return now_ms - self._heard_ms.get(broker_id, -(2**62)) <= self.session_ms

@@ -2,22 +2,21 @@
 
 from collections.abc import Mapping
 
-from minibroker.partitions.access import Access, Caller, Place, Ready
-from minibroker.replicas.access import CONTROLLER_ROWS
+from minibroker.partitions.access import Access, Place, Ready
+from minibroker.replicas.access import BETWEEN_NODES, CONTROLLER_ROWS
 from minibroker.wire.apis import ApiKey
 
-_BETWEEN_NODES = Access(caller=Caller.NODE, ready=Ready.ALWAYS)
 # The voters may have to be changed while no broker is ready.
 _VOTER_CHANGE = Access((Place.CONTROLLER,), ready=Ready.ALWAYS)
 
 ROWS: Mapping[ApiKey, Access] = {
     **CONTROLLER_ROWS,
-    ApiKey.VOTE: _BETWEEN_NODES,
-    ApiKey.BEGIN_QUORUM_EPOCH: _BETWEEN_NODES,
-    ApiKey.END_QUORUM_EPOCH: _BETWEEN_NODES,
-    ApiKey.FETCH_SNAPSHOT: _BETWEEN_NODES,
-    ApiKey.BROKER_HEARTBEAT: _BETWEEN_NODES,
-    ApiKey.ENVELOPE: _BETWEEN_NODES,
+    ApiKey.VOTE: BETWEEN_NODES,
+    ApiKey.BEGIN_QUORUM_EPOCH: BETWEEN_NODES,
+    ApiKey.END_QUORUM_EPOCH: BETWEEN_NODES,
+    ApiKey.FETCH_SNAPSHOT: BETWEEN_NODES,
+    ApiKey.BROKER_HEARTBEAT: BETWEEN_NODES,
+    ApiKey.ENVELOPE: BETWEEN_NODES,
     ApiKey.DESCRIBE_QUORUM: Access((Place.CONTROLLER_IF_ANY,), ready=Ready.ALWAYS, is_read=True),
     ApiKey.ADD_RAFT_VOTER: _VOTER_CHANGE,
     ApiKey.REMOVE_RAFT_VOTER: _VOTER_CHANGE,

@@ -17,11 +17,10 @@ from minibroker.partitions.waiting import Wait
 from minibroker.quorum.running import Quorum
 from minibroker.quorum.translating import (
     begin_of,
-    begin_response,
     end_of,
-    end_response,
     fetch_of,
     fetch_response,
+    heard_response,
     leader_place_of,
     name_place,
     snapshot_fetch_of,
@@ -89,7 +88,7 @@ class QuorumHandlers:
             self._quorum.places[begin.leader_id] = place
         heard = self._raft.on_begin(begin, monotonic_ms())
         self._quorum.step()
-        return self._with_place(begin_response(heard), heard.leader_id, call)
+        return self._with_place(heard_response(heard, BeginQuorumEpochResponse), heard.leader_id, call)
 
     def on_end(self, call: Call[EndQuorumEpochRequest]) -> Answer:
         """The handler of EndQuorumEpoch."""
@@ -98,7 +97,7 @@ class QuorumHandlers:
             return EndQuorumEpochResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
         heard = self._raft.on_end(end, monotonic_ms())
         self._quorum.step()
-        return self._with_place(end_response(heard), heard.leader_id, call)
+        return self._with_place(heard_response(heard, EndQuorumEpochResponse), heard.leader_id, call)
 
     def _with_place(self, response: Response, leader_id: int, call: Call[Any]) -> Response:
         """Say where the leader is, too: a node with an empty disk knows no more than its configuration."""

@@ -1,26 +1,18 @@
 """Whoever decides, as the handlers of one node see it: this node while it leads the quorum, another one otherwise."""
 
-import asyncio
-import logging
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
-from minibroker.client.errors import ClientError
 from minibroker.controller.deciding import Controller
 from minibroker.metadata.authority import Listener, Proposal
-from minibroker.metadata.broker_commands import AllocateProducerIds, ProducerIds
+from minibroker.metadata.broker_commands import AllocateProducerIds
 from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Image
 from minibroker.replicas.fetching import Self
 from minibroker.replicas.peers import Peers
-from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from minibroker.wire.codes import ErrorCode
-
-log = logging.getLogger(__name__)
+from minibroker.replicas.producer_ids import ProducerIdCalls
 
 R = TypeVar("R")
-
-_PATIENCE_MS = 2000
 
 
 class ClusterAuthority:
@@ -28,10 +20,7 @@ class ClusterAuthority:
 
     def __init__(self, controller: Controller, peers: Peers, me: Self, done: Callable[[Proposal[Any]], None]) -> None:
         self._controller = controller
-        self._peers = peers
-        self._me = me
-        self._done = done
-        self._asking: set[asyncio.Task[None]] = set()
+        self._producer_ids = ProducerIdCalls(peers, me, controller_id=lambda: controller.raft.leader_id, on_done=done)
 
     @property
     def image(self) -> Image:
@@ -47,24 +36,9 @@ class ClusterAuthority:
         """Decide here, or ask whoever decides."""
         if isinstance(command, AllocateProducerIds) and not self.is_active:
             proposal: Proposal[R] = Proposal()
-            task = asyncio.create_task(self._allocate(proposal))  # type: ignore[arg-type]
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+            self._producer_ids.begin(proposal)  # type: ignore[arg-type]
             return proposal
         return self._controller.propose(command)
-
-    async def _allocate(self, proposal: Proposal[ProducerIds]) -> None:
-        request = AllocateProducerIdsRequest(broker_id=self._me.node_id, broker_epoch=self._me.broker_epoch)
-        try:
-            response: AllocateProducerIdsResponse = await self._peers.send(
-                self._controller.raft.leader_id, request, timeout_ms=_PATIENCE_MS
-            )
-        except ClientError as error:
-            proposal.complete(ProducerIds(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)))
-        else:
-            code = ErrorCode(response.error_code)
-            proposal.complete(ProducerIds(code, None, response.producer_id_start, response.producer_id_len))
-        self._done(proposal)
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""

@@ -20,7 +20,7 @@ from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 from minibroker.wire.uuids import NO_UUID
 
-Respond = Callable[[ErrorCode, str | None], Response]
+Changed = type[AddRaftVoterResponse] | type[RemoveRaftVoterResponse]
 
 
 class VoterChanges:
@@ -37,27 +37,22 @@ class VoterChanges:
     def on_add(self, call: Call[AddRaftVoterRequest]) -> Answer:
         """The handler of AddRaftVoter."""
         request, raft = call.request, self._quorum.raft
-
-        def respond(code: ErrorCode, message: str | None) -> Response:
-            return AddRaftVoterResponse(error_code=code, error_message=message)
-
         key = VoterKey(request.voter_id, bytes(request.voter_directory_id))
         if not request.listeners or key.directory_id == NO_UUID:
-            return respond(ErrorCode.INVALID_REQUEST, "a voter has a directory, and listens somewhere")
+            message = "a voter has a directory, and listens somewhere"
+            return AddRaftVoterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
         voter = Voter(key, request.listeners[0].host, request.listeners[0].port)
-        change = _Change(self._quorum, respond, lambda: raft.add_voter(voter, timestamp=wall_clock_ms()))
+        change = _Change(self._quorum, AddRaftVoterResponse, lambda: raft.add_voter(voter, timestamp=wall_clock_ms()))
         change.is_awaited = request.ack_when_committed
         return self._answer(change, request.cluster_id, request.timeout_ms)
 
     def on_remove(self, call: Call[RemoveRaftVoterRequest]) -> Answer:
         """The handler of RemoveRaftVoter."""
         request, raft = call.request, self._quorum.raft
-
-        def respond(code: ErrorCode, message: str | None) -> Response:
-            return RemoveRaftVoterResponse(error_code=code, error_message=message)
-
         key = VoterKey(request.voter_id, bytes(request.voter_directory_id))
-        change = _Change(self._quorum, respond, lambda: raft.remove_voter(key, timestamp=wall_clock_ms()))
+        change = _Change(
+            self._quorum, RemoveRaftVoterResponse, lambda: raft.remove_voter(key, timestamp=wall_clock_ms())
+        )
         return self._answer(change, request.cluster_id, DECISION_MS_MAX)
 
     def _answer(self, change: "_Change", cluster_id: str | None, timeout_ms: int) -> Answer:
@@ -73,12 +68,16 @@ class VoterChanges:
 class _Change:
     """One change of the set of voters: to be made, then to be decided."""
 
-    def __init__(self, quorum: Quorum, respond: Respond, make: Callable[[], ErrorCode]) -> None:
+    def __init__(self, quorum: Quorum, response: Changed, make: Callable[[], ErrorCode]) -> None:
         self._quorum = quorum
-        self.respond = respond
+        self._response = response
         self._make = make
         self._made: tuple[int, int] | None = None
         self.is_awaited = True
+
+    def respond(self, code: ErrorCode, message: str | None) -> Response:
+        """The answer to the operator."""
+        return self._response(error_code=code, error_message=message)
 
     def attempt(self) -> Response | None:
         """Make it, if that is not done; then look whether it is decided."""

@@ -7,7 +7,8 @@ its own only voter. A node whose `process.roles` is `controller` votes and has n
 import asyncio
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from minibroker.client.addresses import Address
@@ -16,11 +17,10 @@ from minibroker.controller.deciding import Controller
 from minibroker.controller.describing import DescribeTopicPartitions
 from minibroker.controller.keys import MAX_REQUEST_PARTITION_SIZE_LIMIT, process_roles
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
-from minibroker.metadata.authority import METADATA_LOG_CONFIG, Proposal
+from minibroker.metadata.authority import METADATA_LOG_CONFIG
 from minibroker.metadata.image import Image
 from minibroker.partitions import access as partition_access
 from minibroker.partitions.access import Access, Filter, Place
-from minibroker.partitions.administration import Administration
 from minibroker.partitions.cluster import check_metadata_log
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.identity import Identity
@@ -33,9 +33,8 @@ from minibroker.quorum.asking import ControllerCalls
 from minibroker.quorum.authority import ClusterAuthority
 from minibroker.quorum.changing import VoterChanges
 from minibroker.quorum.duties import Duties
-from minibroker.quorum.envelope import Envelopes
+from minibroker.quorum.envelope import Envelopes, unwrap, wrap
 from minibroker.quorum.following import Following, remove_leftovers
-from minibroker.quorum.forwarding import in_envelopes
 from minibroker.quorum.heartbeats import Heartbeats
 from minibroker.quorum.identifying import Identification
 from minibroker.quorum.running import Quorum
@@ -46,11 +45,8 @@ from minibroker.raft.roles import Role
 from minibroker.raft.snapshots import SnapshotFiles
 from minibroker.raft.state import RaftSettings
 from minibroker.raft.voters import Voter, VoterKey, VoterSet
-from minibroker.replicas.configuring import BrokerConfigs
-from minibroker.replicas.fetching import Self
-from minibroker.replicas.forwarding import Forward
+from minibroker.replicas.forwarding import Forwarded
 from minibroker.replicas.membership import Membership
-from minibroker.replicas.peers import Peers, client_id_of, node_of
 from minibroker.replicas.registration import Registration
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.keys import quorum_voters
@@ -58,6 +54,7 @@ from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request
 from minibroker.wire.tables.metadata import MetadataResponseBroker
 from minibroker.wire.uuids import parse_uuid
 
@@ -74,29 +71,26 @@ class QuorumMember(Membership):
 
     authority: ClusterAuthority
     rows: Mapping[ApiKey, Access] = access.ROWS
+    _all_rows: Mapping[ApiKey, Access] = {**partition_access.ROWS, **access.ROWS}
 
     def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+        super().__init__(machine, self._in_envelope)
         self._config = config = machine.config
-        self._node_id = config.node_id
         self._is_voter = "controller" in process_roles(config)
         self._is_broker = "broker" in process_roles(config)
-        self.me = Self(config.node_id, -1)
-        self.peers = Peers(self._address_of, client_id=client_id_of(config.node_id))
         self._duties = Duties(config)
         self._registration = Registration(machine, self.me, self._ask_for_registration, lambda: self.authority.image)
         self.heartbeats = Heartbeats(config, self.me, lambda it: self._calls.ask(it), lambda: self.authority.image)
-        self._forward = Forward(
-            self.peers,
-            machine.waiting,
-            controller_id=lambda: self.controller_id,
-            wrap=in_envelopes({**partition_access.ROWS, **self.rows}),
-        )
 
     @property
     def controller_id(self) -> int:
         """The leader of the quorum, as far as this node knows."""
         return self.raft.leader_id
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node leads the quorum, and decides."""
+        return self.authority.is_active
 
     def _address_of(self, node_id: int) -> Address | None:
         if node_id == self._node_id:
@@ -112,10 +106,6 @@ class QuorumMember(Membership):
         # Nodes that name a leader also say where it is: a node with an empty disk knows nothing else.
         place = broker or added or self.quorum.places.get(node_id)
         return None if place is None else Address(place.host, place.port)
-
-    def is_node(self, call: Call[Any]) -> bool:
-        """Until nodes prove their identity, they are known by the client id that they give themselves."""
-        return node_of(call.header.client_id) is not None
 
     def myself(self) -> MetadataResponseBroker:
         """This node, as clients find it: it forwards what is for the controller."""
@@ -179,7 +169,7 @@ class QuorumMember(Membership):
             snapshots=snapshots,
             snapshot_bytes=METADATA_SNAPSHOT_BYTES.of(self._config),
         )
-        controller.image = self.quorum.image_of_snapshot()
+        controller.image = self.quorum.snapshotting.image()
         self._calls = ControllerCalls(machine, self.quorum, lambda node_id: self._address_of(node_id) is not None)
         self.authority.subscribe(self._registration.on_image)
 
@@ -203,10 +193,6 @@ class QuorumMember(Membership):
             known,
             named,
         )
-
-    def _on_done(self, proposal: Proposal[Any]) -> None:
-        self._machine.waiting.wake(proposal)
-        self._machine.waiting.settle()
 
     def _on_active(self) -> None:
         log.info("node %d decides from now on, in epoch %d", self._node_id, self.raft.epoch)
@@ -291,15 +277,12 @@ class QuorumMember(Membership):
         registry.add(ApiKey.DESCRIBE_TOPIC_PARTITIONS, describe)
         QuorumHandlers(self.quorum).add_handlers(registry, store)
         VoterChanges(self.quorum).add_handlers(registry)
-        registry.add(ApiKey.ENVELOPE, Envelopes(registry, {**partition_access.ROWS, **self.rows}))
+        registry.add(ApiKey.ENVELOPE, Envelopes(registry, self._all_rows))
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
         """Calls for the controller are forwarded to it; other brokers tell of their own configuration."""
-        configs = BrokerConfigs(
-            self._node_id, self.peers, self._machine.waiting, brokers=lambda: self.authority.image.brokers, judge=judge
-        )
         return {
-            Place.NAMED_BROKER: configs.at_the_named,
+            Place.NAMED_BROKER: self._at_the_named_broker(judge),
             Place.CONTROLLER: self._answer_or_forward,
             Place.CONTROLLER_IF_ANY: self._answer_or_forward_if_any,
         }
@@ -307,7 +290,7 @@ class QuorumMember(Membership):
     def _answer_or_forward(self, call: Call[Any], inner: Handler) -> Answer:
         # What another node has forwarded is not forwarded again: a node that takes the wrong one for the leader would
         # do so for ever. It is refused here, with the code that lets the other node ask again.
-        is_here = self.authority.is_active or call.via is not None or self.is_node(call)
+        is_here = self.is_active or call.via is not None or self.is_node(call)
         return inner(call) if is_here else self._forward(call)
 
     def _answer_or_forward_if_any(self, call: Call[Any], inner: Handler) -> Answer:
@@ -316,11 +299,16 @@ class QuorumMember(Membership):
             return inner(call)
         return self._answer_or_forward(call, inner)
 
-    def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Create topics here if this node is the controller, or ask the controller to."""
-        if self.authority.is_active:
-            return administration.create_on_demand(names)
-        return self._forward.create_on_demand(names)
+    def _in_envelope(self, call: Call[Request]) -> Forwarded:
+        """A request in an envelope, so that the controller learns which client asks (KIP-590).
+
+        What a node asks on its own behalf, such as a topic that a client has only mentioned, goes without an envelope.
+        """
+        header = call.header
+        row = self._all_rows.get(ApiKey(header.api_key))
+        is_read = row is not None and row.is_read
+        # The version in which the client asked is that of the request inside.
+        return Forwarded(call.request, call.version, wrap(call), None, partial(unwrap, header), is_read=is_read)
 
     # Leaving ----------------------------------------------------------------------------------------------------------
 
@@ -333,7 +321,3 @@ class QuorumMember(Membership):
 
     def _is_led(self) -> bool:
         return self.raft.role in (Role.LEADER, Role.FOLLOWER)
-
-    async def stop(self) -> None:
-        """Close the connections to the other nodes."""
-        await self.peers.close()

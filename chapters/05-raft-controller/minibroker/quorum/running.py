@@ -20,7 +20,6 @@ from minibroker.client.errors import BrokerUnavailable, ClientError
 from minibroker.controller.deciding import Controller
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.log.errors import StorageError
-from minibroker.metadata.image import Image
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.store import METADATA
 from minibroker.partitions.waiting import Waiting
@@ -109,10 +108,6 @@ class Quorum:
         # A broker says anew with each start where it is; a voter that is no broker was there when it became one.
         found = self.controller.image.brokers.get(node_id) or self.raft.voters.voters.get(node_id)
         return Place(found.host, found.port) if found is not None and found.host else self.places.get(node_id)
-
-    def image_of_snapshot(self) -> Image:
-        """What the newest snapshot says; nothing if there is none."""
-        return self.snapshotting.image()
 
     # After each event -------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Snapshotting:
             return
         snapshot = SnapshotId(end_offset, raft.epochs.epoch_of(image.offset))
         values = [encode_record(record) for record in records_of(image)]
-        self._files.write(snapshot, raft.voters_at(end_offset), values, timestamp=wall_clock_ms())
+        self._files.write(snapshot, raft.history.at(end_offset), values, timestamp=wall_clock_ms())
         raft.forget_before(snapshot)
 
     # A snapshot of the leader -----------------------------------------------------------------------------------------

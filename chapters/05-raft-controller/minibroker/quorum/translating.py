@@ -3,8 +3,8 @@
 Each table has room for many topics with many partitions. The quorum has one log, so everything is wrapped twice.
 """
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from minibroker.client.errors import known_code
 from minibroker.log.batch import NO_LEADER_EPOCH
@@ -20,7 +20,6 @@ from minibroker.raft.tables.begin_quorum_epoch import (
     HeardTopic,
     LeaderEndpoint,
 )
-from minibroker.raft.tables.begin_quorum_epoch import NodeEndpoint as HeardEndpoint
 from minibroker.raft.tables.end_quorum_epoch import (
     Candidate,
     EndedPartition,
@@ -32,15 +31,12 @@ from minibroker.raft.tables.fetch_snapshot import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
     FoundSnapshot,
-    FoundSnapshotId,
     FoundTopic,
     WantedSnapshot,
     WantedTopic,
 )
 from minibroker.raft.tables.fetch_snapshot import LeaderIdAndEpoch as SnapshotLeader
-from minibroker.raft.tables.fetch_snapshot import NodeEndpoint as SnapshotEndpoint
-from minibroker.raft.tables.fetch_snapshot import SnapshotId as WantedSnapshotId
-from minibroker.raft.tables.vote import NodeEndpoint as VoteEndpoint
+from minibroker.raft.tables.fetch_snapshot import SnapshotId as SnapshotIdOnWire
 from minibroker.raft.tables.vote import (
     VotePartition,
     VotePartitionResult,
@@ -62,22 +58,12 @@ from minibroker.wire.tables.fetch import (
     PartitionData,
     ReplicaState,
 )
-from minibroker.wire.tables.fetch import NodeEndpoint as FetchEndpoint
 from minibroker.wire.tables.fetch import SnapshotId as WireSnapshotId
 from minibroker.wire.uuids import NO_UUID
 
 _NO_SESSION_EPOCH = -1
 
-P = TypeVar("P")
-
-
-class _Topic(Protocol[P]):
-    partitions: list[P]
-
-
-def _first(topics: Iterable[_Topic[P]]) -> P | None:
-    """The first partition that a message names, if it names one."""
-    return next((it for topic in topics for it in topic.partitions), None)
+Heard = type[BeginQuorumEpochResponse] | type[EndQuorumEpochResponse]
 
 
 class Place(NamedTuple):
@@ -87,14 +73,9 @@ class Place(NamedTuple):
     port: int
 
 
-# From which version on a response says where the leader is, and how.
-_ENDPOINTS: dict[type[Response], tuple[int, Any]] = {
-    FetchResponse: (16, FetchEndpoint),
-    FetchSnapshotResponse: (1, SnapshotEndpoint),
-    VoteResponse: (1, VoteEndpoint),
-    BeginQuorumEpochResponse: (1, HeardEndpoint),
-    EndQuorumEpochResponse: (1, HeardEndpoint),
-}
+def _only(topics: Sequence[Any]) -> Any:
+    """What a message says of the one partition that there is; None if it says nothing."""
+    return next((it for topic in topics for it in topic.partitions), None)
 
 
 # Requests -------------------------------------------------------------------------------------------------------------
@@ -149,7 +130,7 @@ def _vote_request(message: messages.Vote, cluster_id: str) -> VoteRequest:
 
 def vote_of(request: VoteRequest) -> messages.Vote | None:
     """The message in a request, if there is one."""
-    it = _first(request.topics)
+    it = _only(request.topics)
     if it is None:
         return None
     return messages.Vote(
@@ -164,7 +145,7 @@ def vote_of(request: VoteRequest) -> messages.Vote | None:
 
 def begin_of(request: BeginQuorumEpochRequest) -> messages.BeginQuorumEpoch | None:
     """The message in a request, if there is one."""
-    it = _first(request.topics)
+    it = _only(request.topics)
     if it is None:
         return None
     voter = VoterKey(request.voter_id, bytes(it.voter_directory_id))
@@ -173,11 +154,11 @@ def begin_of(request: BeginQuorumEpochRequest) -> messages.BeginQuorumEpoch | No
 
 def end_of(request: EndQuorumEpochRequest) -> messages.EndQuorumEpoch | None:
     """The message in a request, if there is one."""
-    it = _first(request.topics)
+    it = _only(request.topics)
     if it is None:
         return None
-    successors = tuple(VoterKey(one.candidate_id, bytes(one.candidate_directory_id)) for one in it.preferred_candidates)
-    return messages.EndQuorumEpoch(it.leader_epoch, it.leader_id, successors)
+    keys = (VoterKey(one.candidate_id, bytes(one.candidate_directory_id)) for one in it.preferred_candidates)
+    return messages.EndQuorumEpoch(it.leader_epoch, it.leader_id, tuple(keys))
 
 
 def leader_place_of(request: BeginQuorumEpochRequest) -> Place | None:
@@ -190,9 +171,10 @@ def leader_place_of(request: BeginQuorumEpochRequest) -> Place | None:
 
 def name_place(response: Response, node_id: int, place: Place, *, version: int) -> None:
     """Say where a node is that a response names; not in a version that has no room for it."""
-    first_version, kind = _ENDPOINTS[type(response)]
-    if version >= first_version:
-        response.node_endpoints = [kind(node_id=node_id, host=place.host, port=place.port)]  # type: ignore[attr-defined]
+    field = next(it for it in response.schema.fields if it.name == "node_endpoints")
+    if version in field.versions and field.struct is not None:
+        endpoint = field.struct(node_id=node_id, host=place.host, port=place.port)
+        response.node_endpoints = [endpoint]  # type: ignore[attr-defined]
 
 
 def places_of(response: Response) -> dict[int, Place]:
@@ -212,33 +194,22 @@ def vote_response(voted: messages.Voted) -> Response:
     return VoteResponse(topics=[VoteTopicResult(topic_name=CLUSTER_METADATA_TOPIC, partitions=[result])])
 
 
-def _heard_topics(heard: messages.Heard) -> list[HeardTopic]:
-    it = HeardPartition(partition_index=0, error_code=heard.code, leader_id=heard.leader_id, leader_epoch=heard.epoch)
-    return [HeardTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[it])]
-
-
-def begin_response(heard: messages.Heard) -> Response:
-    """The response that carries an answer."""
-    return BeginQuorumEpochResponse(topics=_heard_topics(heard))
-
-
-def end_response(heard: messages.Heard) -> Response:
-    """The response that carries an answer."""
-    return EndQuorumEpochResponse(topics=_heard_topics(heard))
-
-
 def voted_of(response: VoteResponse) -> messages.Voted | None:
     """The answer in a response, if there is one."""
-    it = _first(response.topics)
-    if it is None:
-        return None
-    return messages.Voted(known_code(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
+    it = _only(response.topics)
+    return it and messages.Voted(known_code(it.error_code), it.leader_epoch, it.leader_id, it.vote_granted)
+
+
+def heard_response(heard: messages.Heard, kind: Heard) -> Response:
+    """The response that carries an answer."""
+    it = HeardPartition(partition_index=0, error_code=heard.code, leader_id=heard.leader_id, leader_epoch=heard.epoch)
+    return kind(topics=[HeardTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[it])])
 
 
 def heard_of(response: BeginQuorumEpochResponse | EndQuorumEpochResponse) -> messages.Heard | None:
     """The answer in a response, if there is one."""
-    it = _first(response.topics)
-    return None if it is None else messages.Heard(known_code(it.error_code), it.leader_epoch, it.leader_id)
+    it = _only(response.topics)
+    return it and messages.Heard(known_code(it.error_code), it.leader_epoch, it.leader_id)
 
 
 # Fetches --------------------------------------------------------------------------------------------------------------
@@ -268,13 +239,12 @@ def fetch_request(fetch: messages.Fetch, cluster_id: str, *, wait_ms: int, bytes
 
 def fetch_of(request: FetchRequest) -> tuple[messages.Fetch, int] | None:
     """What is asked of the metadata log, and how many bytes at most; None if something else is asked for."""
-    for topic in request.topics:
-        if topic.topic_id == CLUSTER_METADATA_TOPIC_ID:
-            for it in topic.partitions:
-                key = VoterKey(request.replica_state.replica_id, bytes(it.replica_directory_id or NO_UUID))
-                fetch = messages.Fetch(it.current_leader_epoch, key, it.fetch_offset, it.last_fetched_epoch)
-                return fetch, min(request.max_bytes, it.partition_max_bytes)
-    return None
+    it = _only([topic for topic in request.topics if topic.topic_id == CLUSTER_METADATA_TOPIC_ID])
+    if it is None:
+        return None
+    key = VoterKey(request.replica_state.replica_id, bytes(it.replica_directory_id or NO_UUID))
+    fetch = messages.Fetch(it.current_leader_epoch, key, it.fetch_offset, it.last_fetched_epoch)
+    return fetch, min(request.max_bytes, it.partition_max_bytes)
 
 
 def fetch_response(fetched: messages.Fetched) -> Response:
@@ -300,7 +270,7 @@ def snapshot_request(fetch: messages.FetchSnapshot, cluster_id: str, *, bytes_ma
     wanted = WantedSnapshot(
         partition=0,
         current_leader_epoch=fetch.epoch,
-        snapshot_id=WantedSnapshotId(end_offset=fetch.snapshot.end_offset, epoch=fetch.snapshot.epoch),
+        snapshot_id=SnapshotIdOnWire(end_offset=fetch.snapshot.end_offset, epoch=fetch.snapshot.epoch),
         position=fetch.position,
         replica_directory_id=fetch.replica.directory_id,
     )
@@ -314,7 +284,7 @@ def snapshot_request(fetch: messages.FetchSnapshot, cluster_id: str, *, bytes_ma
 
 def snapshot_fetch_of(request: FetchSnapshotRequest) -> messages.FetchSnapshot | None:
     """What is asked for, if anything is."""
-    it = _first(request.topics)
+    it = _only(request.topics)
     if it is None:
         return None
     key = VoterKey(request.replica_id, bytes(it.replica_directory_id or NO_UUID))
@@ -327,7 +297,7 @@ def snapshot_response(snapshot: messages.SnapshotId, found: messages.SnapshotFet
     it = FoundSnapshot(
         index=0,
         error_code=found.code,
-        snapshot_id=FoundSnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
+        snapshot_id=SnapshotIdOnWire(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
         current_leader=SnapshotLeader(leader_id=found.leader_id, leader_epoch=found.epoch),
         size=found.size,
         position=found.position,
@@ -338,21 +308,20 @@ def snapshot_response(snapshot: messages.SnapshotId, found: messages.SnapshotFet
 
 def snapshot_fetched_of(response: FetchSnapshotResponse) -> messages.SnapshotFetched | None:
     """The piece in a response, if there is one."""
-    it = _first(response.topics)
+    it = _only(response.topics)
     if it is None:
         return None
     data = bytes(it.unaligned_records) if isinstance(it.unaligned_records, memoryview) else b""
-    leader = it.current_leader
-    code = known_code(it.error_code)
+    leader, code = it.current_leader, known_code(it.error_code)
     return messages.SnapshotFetched(code, leader.leader_epoch, leader.leader_id, it.size, it.position, data)
 
 
 def fetched_of(response: FetchResponse) -> messages.Fetched | None:
     """The answer in a response, if there is one."""
-    it = _first(response.responses)
+    it = _only(response.responses)
     if it is None:
         return None
-    diverging = it.diverging_epoch
+    diverging, snapshot = it.diverging_epoch, it.snapshot_id
     return messages.Fetched(
         known_code(it.error_code),
         it.current_leader.leader_epoch,
@@ -360,5 +329,5 @@ def fetched_of(response: FetchResponse) -> messages.Fetched | None:
         it.records if isinstance(it.records, memoryview) else messages.NO_RECORDS,
         it.high_watermark,
         EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch != NO_LEADER_EPOCH else None,
-        messages.SnapshotId(it.snapshot_id.end_offset, it.snapshot_id.epoch) if it.snapshot_id.epoch >= 0 else None,
+        messages.SnapshotId(snapshot.end_offset, snapshot.epoch) if snapshot.epoch >= 0 else None,
     )

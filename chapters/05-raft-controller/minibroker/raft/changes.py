@@ -56,10 +56,6 @@ class VoterHistory:
         """The set of voters as of an offset."""
         return [voters for at, voters in self._sets if at < offset][-1]
 
-    def latest(self, count: int) -> list[VoterSet]:
-        """The last sets, the oldest first."""
-        return [voters for _offset, voters in self._sets[-count:]]
-
     def read(self, log: Log, offset: int) -> None:
         """Take over the sets that the log has from an offset on."""
         self._sets += voter_sets(log, offset)

@@ -35,17 +35,18 @@ def leader_change(leader_id: int, voters: VoterSet, granting: list[int], *, time
         version=1, leader_id=leader_id, voters=known, granting_voters=[it for it in known if it.voter_id in granting]
     )
     builder = BatchBuilder(is_control=True)
-    builder.append(timestamp=timestamp, key=_key(ControlType.LEADER_CHANGE), value=message.encode(1))
+    builder.append(timestamp=timestamp, key=control_key(ControlType.LEADER_CHANGE), value=message.encode(1))
     return builder
 
 
 def add_voters(builder: BatchBuilder, voters: VoterSet, *, timestamp: int) -> BatchBuilder:
     """Put a set of voters into a control batch."""
-    builder.append(timestamp=timestamp, key=_key(ControlType.KRAFT_VOTERS), value=encode_voters(voters))
+    builder.append(timestamp=timestamp, key=control_key(ControlType.KRAFT_VOTERS), value=encode_voters(voters))
     return builder
 
 
-def _key(kind: ControlType) -> bytes:
+def control_key(kind: ControlType) -> bytes:
+    """The key of a control record: a version, and its type."""
     return (0).to_bytes(2, "big") + int(kind).to_bytes(2, "big")
 
 

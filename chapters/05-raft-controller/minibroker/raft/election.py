@@ -60,17 +60,13 @@ class Ballot:
             raise LogOffline(f"{self.failure}: this node gives no vote until a restart has read what it gave")
 
     def _read(self) -> Election:
-        try:
-            file = self._files.open(self._path, create=False, writable=False)
-        except FileNotFoundError:
+        data = checkpoint.content(self._files, self._path)
+        if data is None:
             return Election()
-        try:
-            # A process may have died after it had renamed the file and before that was flushed: what is read here
-            # counts as said, so it must be there after a power cut as well.
-            self._files.fsync_directory(directory_of(self._path))
-            return decode(file.pread(file.size(), 0), self._path)
-        finally:
-            file.close()
+        # A process may have died after it had renamed the file and before that was flushed: what is read here counts
+        # as said, so it must be there after a power cut as well.
+        self._files.fsync_directory(directory_of(self._path))
+        return decode(data, self._path)
 
 
 def encode(election: Election) -> bytes:

@@ -12,17 +12,17 @@ A follower that needs what the log has forgotten fetches the file, piece by piec
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.control import ControlType, control_type
 from minibroker.log.errors import LogError
 from minibroker.log.interfaces import Files, write_all
-from minibroker.raft.control import add_voters
+from minibroker.raft.control import add_voters, control_key
 from minibroker.raft.log import QuorumLog
 from minibroker.raft.messages import Fetch, SnapshotId
 from minibroker.raft.voters import VoterSet, decode_voters
 from minibroker.replication.epochs import EpochCache
+from minibroker.segments import checkpoint
 
 SUFFIX = ".checkpoint"
 PART = ".part"
@@ -30,18 +30,6 @@ WAY_OUT = "restore it, or start the node with an empty data directory, and let i
 RECORDS_PER_BATCH = 500
 _HEADER = struct.Struct(">hqb")  # version, timestamp of the last record, tagged fields
 _FOOTER = struct.Struct(">hb")  # version, tagged fields
-
-
-class Snapshots(Protocol):
-    """What a node must know of its snapshots; `SnapshotFiles` has them on a disk."""
-
-    @property
-    def latest(self) -> SnapshotId | None:
-        """The newest whole snapshot."""
-
-    @property
-    def voters(self) -> VoterSet | None:
-        """The set of voters in it."""
 
 
 class NoSnapshots:
@@ -102,7 +90,7 @@ class SnapshotFiles:
         # A process may have died between the rename and its flush; the log is cut by what is found here.
         self._files.fsync_directory(self._directory)
         try:
-            self.voters, _values = decode(self._content(self.latest))
+            self.voters, _values = decode(checkpoint.content(self._files, self._path(self.latest)) or b"")
         except LogError as error:
             raise LogError(f"{self._path(self.latest)} is damaged ({error}): {WAY_OUT}") from error
 
@@ -117,17 +105,10 @@ class SnapshotFiles:
     def _path(self, snapshot: SnapshotId) -> str:
         return f"{self._directory}/{snapshot.end_offset:020d}-{snapshot.epoch:010d}{SUFFIX}"
 
-    def _content(self, snapshot: SnapshotId) -> bytes:
-        file = self._files.open(self._path(snapshot), create=False, writable=False)
-        try:
-            return file.pread(file.size(), 0)
-        finally:
-            file.close()
-
     def values(self) -> Sequence[bytes]:
         """The records of the newest snapshot."""
         assert self.latest is not None
-        return decode(self._content(self.latest))[1]
+        return decode(checkpoint.content(self._files, self._path(self.latest)) or b"")[1]
 
     def write(self, snapshot: SnapshotId, voters: VoterSet, values: Iterable[bytes], *, timestamp: int) -> None:
         """Write a snapshot, durably; older ones go."""
@@ -186,14 +167,11 @@ class SnapshotFiles:
         if self._received < size:
             return False
         self.give_up()
-        file = self._files.open(self._path(snapshot) + PART, create=False, writable=False)
         try:
-            voters, _values = decode(file.pread(file.size(), 0))
+            voters, _values = decode(checkpoint.content(self._files, self._path(snapshot) + PART) or b"")
         except LogError:
             # It is not what was sent: fetch it again from the beginning.
             return False
-        finally:
-            file.close()
         self._complete(snapshot, voters)
         return True
 
@@ -206,7 +184,7 @@ def encode(voters: VoterSet, values: Iterable[bytes], *, timestamp: int) -> byte
     found = bytearray()
     offset = 0
     begin = BatchBuilder(base_offset=0, leader_epoch=0, is_control=True)
-    begin.append(timestamp=timestamp, key=_key(ControlType.SNAPSHOT_HEADER), value=_HEADER.pack(0, timestamp, 0))
+    begin.append(timestamp=timestamp, key=control_key(ControlType.SNAPSHOT_HEADER), value=_HEADER.pack(0, timestamp, 0))
     add_voters(begin, voters, timestamp=timestamp)
     offset += begin.record_count
     found += begin.build()
@@ -218,12 +196,8 @@ def encode(voters: VoterSet, values: Iterable[bytes], *, timestamp: int) -> byte
         offset += batch.record_count
         found += batch.build()
     end = BatchBuilder(base_offset=offset, leader_epoch=0, is_control=True)
-    end.append(timestamp=timestamp, key=_key(ControlType.SNAPSHOT_FOOTER), value=_FOOTER.pack(0, 0))
+    end.append(timestamp=timestamp, key=control_key(ControlType.SNAPSHOT_FOOTER), value=_FOOTER.pack(0, 0))
     return bytes(found + end.build())
-
-
-def _key(kind: ControlType) -> bytes:
-    return (0).to_bytes(2, "big") + int(kind).to_bytes(2, "big")
 
 
 def decode(data: bytes) -> tuple[VoterSet, list[bytes]]:

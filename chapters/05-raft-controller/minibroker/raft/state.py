@@ -20,7 +20,7 @@ from minibroker.raft.messages import SnapshotId
 from minibroker.raft.polling import Poll
 from minibroker.raft.progress import Followers
 from minibroker.raft.roles import NEXT, Cause, Role
-from minibroker.raft.snapshots import NoSnapshots, Snapshots, start_at_snapshot
+from minibroker.raft.snapshots import NoSnapshots, SnapshotFiles, start_at_snapshot
 from minibroker.raft.voters import VoterKey, VoterSet
 from minibroker.replication.epochs import EpochCache
 
@@ -56,14 +56,14 @@ class QuorumState:
         chance: Callable[[int], int],
         now_ms: int,
         settings: RaftSettings | None = None,
-        snapshots: Snapshots | None = None,
+        snapshots: SnapshotFiles | NoSnapshots | None = None,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:
         self.me = me
         self.log = log
         self.epochs = epochs
         self.settings = settings or RaftSettings()
-        self.snapshots: Snapshots = snapshots or NoSnapshots()
+        self.snapshots = snapshots or NoSnapshots()
         self._ballot = ballot
         self._chance = chance
         self._clock = clock
@@ -130,17 +130,13 @@ class QuorumState:
         """Whether this node is one of them."""
         return self.me in self.voters
 
-    def voters_at(self, offset: int) -> VoterSet:
-        """The set of voters as of an offset."""
-        return self.history.at(offset)
-
     @property
     def _may_stand(self) -> bool:
         """Whether it stands for election: as a voter, or as one that was removed, if that may not be committed yet.
 
         It may be the only node that has the record, and then no other node gets the votes of those that need it.
         """
-        return self.is_voter or self.me in self.voters_at(self.high_watermark)
+        return self.is_voter or self.me in self.history.at(self.high_watermark)
 
     @property
     def _is_settled(self) -> bool:

@@ -65,19 +65,12 @@ class LeaderIdAndEpoch(Struct):
     leader_epoch: int = int32(default=0, about="the epoch")
 
 
-class FoundSnapshotId(Struct):
-    """What a snapshot stands for."""
-
-    end_offset: int = int64(about="everything before this offset")
-    epoch: int = int32(about="the epoch of the last record in it")
-
-
 class FoundSnapshot(Struct):
     """The piece."""
 
     index: int = int32(about="the partition, 0")
     error_code: int = int16(about="0, or why there is none")
-    snapshot_id: FoundSnapshotId = struct(FoundSnapshotId, about="the snapshot")
+    snapshot_id: SnapshotId = struct(SnapshotId, about="the snapshot")
     current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, tag=0, default=DEFAULTS, about="whom to ask instead")
     size: int = int64(about="how large the snapshot is as a whole")
     position: int = int64(about="where in it the piece begins")

@@ -1,4 +1,4 @@
-"""Directed scenarios: a text says what happens, and what was seen is written below each step. A pure module.
+"""Directed scenarios: a text says what happens, and what was seen is written below each step.
 
 A step is a line that begins with `> `. Its first word names a method of the chapter's stage, and the other words are
 its arguments: `> cut-power 2` calls `on_cut_power("2")`, which returns the lines to be written below. Lines that begin

@@ -1,4 +1,4 @@
-"""Bugs to plant, and what finds each: the test of the tests. The shell of this room: it changes code while it runs.
+"""Bugs to plant, and what finds each: the test of the tests. It changes code while it runs.
 
 A simulator that finds nothing is good news, or a bad simulator. So a chapter lists bugs, each as a patch of its code
 that holds for the time of a `with`; the code itself has no switch for any of them. A bug is found by the seed of a
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minibroker.simulation.scenario import Stage
+from simulation_scenario import Stage
+
 from minibroker.simulation.world import Outcome, World
 
 SEEDS_MAX = 500
