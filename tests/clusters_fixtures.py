@@ -6,7 +6,7 @@ pytest wants to be the first that does.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from brokers import IS_OURS
@@ -20,20 +20,23 @@ SETTINGS = (
 )
 
 
-@pytest.fixture(scope="session")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    yield from started(Cluster, tmp_path_factory.mktemp("cluster"))
+def shared(kind: type[C]) -> Any:
+    """A fixture: three nodes of a kind, with links that can be cut, for the whole session."""
+
+    def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[C]:
+        yield from started(kind, tmp_path_factory.mktemp(kind.__name__))
+
+    return pytest.fixture(scope="session")(start)
+
+
+shared_cluster = shared(Cluster)
+shared_quorum = shared(QuorumCluster)
 
 
 @pytest.fixture
 def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
     """Three nodes that tests share; each finds them alive, and with all links open, and takes topics of its own."""
     yield from repaired(shared_cluster)
-
-
-@pytest.fixture(scope="session")
-def shared_quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorumCluster]:
-    yield from started(QuorumCluster, tmp_path_factory.mktemp("quorum"))
 
 
 @pytest.fixture

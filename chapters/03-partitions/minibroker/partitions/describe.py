@@ -5,6 +5,7 @@ node, then talks to the leaders. Asking for a topic that does not exist may crea
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.errors import InvalidTopicName
@@ -251,12 +252,12 @@ def _alive(image: Image) -> Iterable[BrokerImage]:
     return (broker for _node_id, broker in sorted(image.brokers.items()) if not broker.is_fenced)
 
 
-def offline_replicas(alive: frozenset[int], partition: PartitionImage) -> list[int]:
+def _offline_replicas(alive: frozenset[int], partition: PartitionImage) -> list[int]:
     """The replicas of a partition that cannot be reached."""
     return [node_id for node_id in partition.replicas if node_id not in alive]
 
 
-def reachable_leader(alive: frozenset[int], partition: PartitionImage) -> tuple[int, ErrorCode]:
+def _reachable_leader(alive: frozenset[int], partition: PartitionImage) -> tuple[int, ErrorCode]:
     """The leader that clients are told, and the code beside it."""
     # One that cannot be reached is none: a client that was sent to it would only try, and fail, and ask again.
     if partition.leader in alive:
@@ -265,13 +266,17 @@ def reachable_leader(alive: frozenset[int], partition: PartitionImage) -> tuple[
 
 
 def _partition(alive: frozenset[int], index: int, partition: PartitionImage) -> MetadataResponsePartition:
-    leader, code = reachable_leader(alive, partition)
-    return MetadataResponsePartition(
-        error_code=code,
-        partition_index=index,
-        leader_id=leader,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=list(partition.replicas),
-        isr_nodes=list(partition.isr),
-        offline_replicas=offline_replicas(alive, partition),
-    )
+    return MetadataResponsePartition(partition_index=index, **partition_fields(alive, partition))
+
+
+def partition_fields(alive: frozenset[int], partition: PartitionImage) -> dict[str, Any]:
+    """What clients are told of a partition, in whichever answer."""
+    leader, code = _reachable_leader(alive, partition)
+    return {
+        "error_code": code,
+        "leader_id": leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": list(partition.replicas),
+        "isr_nodes": list(partition.isr),
+        "offline_replicas": _offline_replicas(alive, partition),
+    }

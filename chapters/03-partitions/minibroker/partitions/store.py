@@ -25,7 +25,7 @@ from minibroker.partitions.errors import Disconnect, Refused
 from minibroker.partitions.partition import LocalPartition, SoleReplica
 from minibroker.partitions.producers import ProducerStates
 from minibroker.partitions.routes import Leader, Serve
-from minibroker.segments.checkpoint import TopicPartition
+from minibroker.segments.checkpoint import TopicPartition, content
 from minibroker.segments.directory import DataDirectory
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
@@ -197,7 +197,7 @@ class Store:
         return name != METADATA and not self._is_here(self.image.partition(name))
 
     def _put_away(self, name: TopicPartition, removed: Collection[bytes]) -> None:
-        match = _PARTITION_METADATA.fullmatch(self._content(self._metadata_path(name)) or b"")
+        match = _PARTITION_METADATA.fullmatch(content(self._files, self._metadata_path(name)) or b"")
         try:
             if match is not None and parse_uuid(match[1].decode()) in removed:
                 self._data.delete_log(name)
@@ -243,7 +243,7 @@ class Store:
         this name; and when a partition is new, whatever stands in its place belongs to another.
         """
         wanted = f"version: 0\ntopic_id: {uuid_text(topic_id)}\n".encode()
-        found = self._content(self._metadata_path(name))
+        found = content(self._files, self._metadata_path(name))
         if found == wanted:
             return
         if is_new or (found is not None and _PARTITION_METADATA.fullmatch(found)):
@@ -264,16 +264,6 @@ class Store:
         try:
             file.truncate(0)
             write_all(file, content, 0)
-        finally:
-            file.close()
-
-    def _content(self, path: str) -> bytes | None:
-        try:
-            file = self._files.open(path, create=False, writable=False)
-        except FileNotFoundError:
-            return None
-        try:
-            return file.pread(file.size(), 0)
         finally:
             file.close()
 

@@ -11,7 +11,7 @@ from minibroker.controller.tables.describe_topic_partitions import (
 )
 from minibroker.metadata.image import Image, PartitionImage
 from minibroker.metadata.names import is_internal
-from minibroker.partitions.describe import find_topic, offline_replicas, reachable_leader
+from minibroker.partitions.describe import find_topic, partition_fields
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.registry import Answer, Call
 from minibroker.wire.codes import ErrorCode
@@ -76,16 +76,7 @@ def _page(topics: Sequence[DescribeTopicPartitionsResponseTopic], cursor: Cursor
 def _described_partition(
     alive: frozenset[int], index: int, partition: PartitionImage
 ) -> DescribeTopicPartitionsResponsePartition:
-    leader, code = reachable_leader(alive, partition)
     # The lists of eligible leaders are empty and never null: the Java client counts on it.
     return DescribeTopicPartitionsResponsePartition(
-        error_code=code,
-        partition_index=index,
-        leader_id=leader,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=list(partition.replicas),
-        isr_nodes=list(partition.isr),
-        eligible_leader_replicas=[],
-        last_known_elr=[],
-        offline_replicas=offline_replicas(alive, partition),
+        partition_index=index, eligible_leader_replicas=[], last_known_elr=[], **partition_fields(alive, partition)
     )
