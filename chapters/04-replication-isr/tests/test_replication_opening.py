@@ -7,6 +7,7 @@ from replication_nodes import NAME, ReplicaNode, batch_of, contents
 
 from minibroker.log.batch import BatchHeader
 from minibroker.log.compression import Bytes
+from minibroker.log.interfaces import FileSlice
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.admission import Incoming
@@ -98,6 +99,9 @@ def test_a_partition_may_have_rules_of_its_own_and_what_knows_its_transactions()
 
         def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
             return log_end_offset
+
+        def replay(self, header: BatchHeader, batch: FileSlice) -> None:
+            raise AssertionError("the log was empty")
 
         def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:
             self.first_offset = header.base_offset if self.first_offset < 0 else self.first_offset

@@ -10,14 +10,14 @@ append. So after a crash the headers from the last roll on are read, and no more
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from minibroker.log.batch import BatchHeader
 from minibroker.log.compression import Bytes
 from minibroker.log.interfaces import FileSlice
 
 
-class Companion:
+class Companion(Protocol):
     """All methods are called after the log itself has changed, in the order of the changes.
 
     A companion inherits from this class, has the first three methods, and ignores every other event that it does not
@@ -43,21 +43,27 @@ class Companion:
 
     def on_flush(self, offset: int) -> None:
         """Everything before `offset` is on the disk: soon that will be `recovery_point`. An OSError puts it off."""
+        return
 
     def on_roll(self, base_offset: int) -> None:
         """A new active segment begins with `base_offset`."""
+        return
 
     def on_truncate(self, offset: int) -> None:
         """Every batch from `offset` on is gone, with offset 0 really every one. `restore` follows."""
+        return
 
     def on_delete(self, offset: int) -> None:
         """The log now starts with `offset`; what was before is gone."""
+        return
 
     def on_replace(self, base_offsets: Sequence[int]) -> None:
         """Compaction has put one segment in the place of those with these base offsets; it has the first of them."""
+        return
 
     def on_close(self, offset: int) -> None:
         """Everything before `offset` is flushed, and the log is closed: the next start may be a clean one."""
+        return
 
 
 class Companions:

@@ -35,7 +35,7 @@ class Deciding(Authority, Protocol):
         """The topics of which the metadata say that they were deleted. To be asked once, at the start."""
 
 
-class ClusterPort:
+class ClusterPort(Protocol):
     """A node's place in its cluster. The methods are called in this order, `leave` and `stop` at the end.
 
     A place inherits from this class. The steps that have a body here are those of a node that needs no other.
@@ -56,15 +56,16 @@ class ClusterPort:
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
         """Serve the APIs of `rows`."""
+        return
 
-    def filters(self, judge: Handler) -> Mapping[Place, Filter]:  # noqa: ARG002
+    def filters(self, judge: Handler) -> Mapping[Place, Filter]:
         """How other places than this node are reached. A place that is not named is here.
 
         `judge` answers whether a change to this broker's own configuration could be taken.
         """
         return {}
 
-    def is_node(self, call: Call[Any]) -> bool:  # noqa: ARG002
+    def is_node(self, call: Call[Any]) -> bool:
         """Whether another node makes a call, and no client."""
         return False
 
@@ -79,6 +80,7 @@ class ClusterPort:
 
     async def announce(self) -> None:
         """Return when this node may serve clients."""
+        return
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Create topics that a client has only mentioned; return why some are not there yet."""
@@ -86,9 +88,11 @@ class ClusterPort:
 
     async def leave(self) -> None:
         """Let other nodes take over what this one does."""
+        return
 
     async def stop(self) -> None:
         """End what needs the logs, before they are closed."""
+        return
 
 
 class Alone(ClusterPort):

@@ -158,7 +158,7 @@ class Partition(Protocol):
         """Let the log start with `offset`, or with the high watermark if that is -1; return the new start."""
 
 
-class ReplicaPort:
+class ReplicaPort(Protocol):
     """What a partition asks of the replica on this node: does it lead, how far may readers see, is a batch safe.
 
     A replica inherits from this class. The steps that have a body here are those of a replica without others.
@@ -179,18 +179,21 @@ class ReplicaPort:
 
     def configure(self, config: TopicConfig) -> None:
         """Follow the topic's configuration from now on."""
+        return
 
     def check_leading(self) -> None:
         """Refuse unless this node leads the partition."""
+        return
 
     def check_in_sync(self) -> None:
         """Refuse unless enough replicas are in sync for acks=all."""
+        return
 
     def on_log_changed(self) -> None:
         """The log has grown, or starts later: the watermark may move, and those who wait are to look again."""
         raise NotImplementedError
 
-    def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:  # noqa: ARG002
+    def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
         """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""
         return ErrorCode.NONE
 
@@ -200,15 +203,17 @@ class ReplicaPort:
 
     def on_follower_read(self, reader: Reader, offset: int) -> None:
         """A follower has read from `offset` on, so it has everything before."""
+        return
 
-    def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:  # noqa: ARG002
+    def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
         """Where a reader's log leaves ours, if it does."""
         return None
 
     def check_watermark_is_known(self) -> None:
         """Refuse while the last leader may have shown more than this one may."""
+        return
 
-    def epoch_of(self, offset: int) -> int:  # noqa: ARG002
+    def epoch_of(self, offset: int) -> int:
         """The epoch of the record at an offset."""
         return self.leader_epoch
 

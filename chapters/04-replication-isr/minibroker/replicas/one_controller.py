@@ -17,7 +17,7 @@ from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.partitions.access import Access, Filter, Place
-from minibroker.partitions.cluster import open_metadata_log
+from minibroker.partitions.cluster import Deciding, open_metadata_log
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.identity import Identity, identify
@@ -57,6 +57,7 @@ _RETRY_S = 0.2
 class OneController(Membership):
     """A node's place in such a cluster."""
 
+    authority: Deciding
     rows: Mapping[ApiKey, Access] = access.CONTROLLER_ROWS
 
     def __init__(self, machine: Machine) -> None:
