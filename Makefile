@@ -1,15 +1,15 @@
-# Every target works from any folder (make -C …, make -f …) and sets up what it needs; see `make help`.
+# Every target works from any folder (make -C …, make -f …) and installs what it needs; see `make help`.
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 VENV ?= .venv
 # What `make test`, the benchmarks and the site need on top of the broker itself.
 EXTRAS ?= dev,docs,spark
 # More arguments for pytest: make chapter-01 ARGS=--mine
 ARGS ?=
-# How many seeds `make simulate` runs, of which worlds.
+# How many seeds `make simulate` runs, and in which worlds.
 SEEDS ?= 1000
 # What `make test-kafka` runs.
 TESTS ?= $(patsubst $(ROOT)/%,%,$(wildcard $(ROOT)/final/tests/test_spark_*.py $(ROOT)/final/tests/test_pipelines_*.py)) tests/java/check_spark.py
-# How many faults `make chaos` lets happen.
+# How many faults `make chaos` causes.
 CYCLES ?= 20
 WORLDS ?= replication_world raft_world controller_world
 export VENV PYTHON NO_SETUP
@@ -59,7 +59,7 @@ lint: setup-dev ## ruff, mypy --strict, import-linter
 	$(PY) -m mypy
 	$(IN) "$(VENV)/bin/lint-imports" --no-logo
 
-test-java: setup-dev ## Kafka's own log and tools against our files, where Maven and Java 17 are
+test-java: setup-dev ## Kafka's own log, tools and client against our files and nodes, where Maven and Java 17 are
 	@$(IN) sh tests/java/run.sh $(ARGS)
 
 test-kafka: setup-dev ## the Spark tests on Apache Kafka instead of our broker, where Maven and Java 17 are; TESTS=… others

@@ -1,10 +1,14 @@
-"""What holds for the whole suite: with `--mine`, what workspace/ holds is tested instead of the reference.
+"""Settings of the whole suite. With `--mine`, the learner's packages in workspace/ are tested instead of the reference.
 
-It must hold however pytest is started: `python -m pytest` inside a chapter's folder puts that folder, the
-reference, first on the path. So the order is set here, before any other conftest is read, and checked once
+Whose code is tested must not depend on how pytest is started: `python -m pytest` inside a chapter's folder puts that
+folder, the reference, first on the path. So the order is set here, before any other conftest is read, and checked once
 all tests are imported.
+
+A copy of a chapter that is not done is used only if tests of that chapter are run, or with `--unfinished`. Otherwise
+the reference serves, because a later chapter needs all of an earlier one.
 """
 
+import contextlib
 import gc
 import os
 import signal
@@ -15,22 +19,30 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from minibroker.course import whose
-from minibroker.course.house import House, workspace_of
+from minibroker.course import import_order
+from minibroker.course.choosing import Choice, chapters_of, choose
+from minibroker.course.errors import CourseError
+from minibroker.course.repository import Repository, workspace_of
 from minibroker.course.workspace import complaints
 
 ROOT = Path(__file__).parent
 WORKSPACE = workspace_of(ROOT)
-SHOWN = WORKSPACE.relative_to(ROOT) if WORKSPACE.is_relative_to(ROOT) else WORKSPACE
+REPOSITORY = Repository(ROOT, WORKSPACE)
+SHOWN = REPOSITORY.show(WORKSPACE)
 
+# Long tests start first, so that at the end no core waits for another that has just started one.
+LONG = (
+    "final/tests/test_pipelines_kill.py",
+    "final/tests/test_spark_sink.py",
+    "tests/test_lessons_commands.py",
+    "tests/test_exercises_proof.py",
+    "tests/test_repository_",
+)
 
-# What takes long is begun first: at the end, no core waits for another that has just begun it.
-LONG = ("tests/test_lessons_commands.py", "tests/test_exercises_proof.py", "tests/test_house_")
-
-# A job in the background has Ctrl-C ignored, and its children inherit that. Tests that send it must not.
+# A background job ignores Ctrl-C, and its children inherit that. Tests that send it need the default handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The tests start Python hundreds of times. Where bytecode is not kept, each time the whole broker is compiled anew.
+# The tests start Python hundreds of times. Without stored bytecode each start would compile the whole broker.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -40,24 +52,38 @@ hypothesis.settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    parser.addoption("--mine", action="store_true", help="test your own code: what workspace/ holds comes first")
+    parser.addoption("--mine", action="store_true", help="test your own code: packages in workspace/ come first")
+    parser.addoption(
+        "--unfinished", action="store_true", help="with --mine: also use your copies of chapters that are not done"
+    )
     parser.addoption(
         "--rewrite", action="store_true", help="record transcripts anew; read the difference before commit"
     )
-    # The conftests of the chapters are read before options are: for them the order must stand now.
+    # pytest reads the chapters' conftests before it parses options, so the order must be set now.
     config = pluginmanager.get_plugin("pytestconfig")
     assert isinstance(config, pytest.Config)
-    if _will_be_mine(config):
-        whose.put_first(WORKSPACE)
+    if _is_given("--mine", config):
+        # pytest_configure reports the same error as one line.
+        with contextlib.suppress(CourseError):
+            _use_own_code(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--mine"):
         return
-    if not whose.packages(WORKSPACE):
+    try:
+        choice = _use_own_code(config)
+    except CourseError as error:
+        raise pytest.UsageError(f"--mine: {error}") from error
+    if not choice.mine and not choice.unused:
         raise pytest.UsageError(f"--mine: nothing is in {SHOWN}/ yet: run `minibroker course start 1`")
-    whose.put_first(WORKSPACE)
-    _refuse_strangers()
+    if not choice.mine:
+        package, reason = next(iter(choice.unused.items()))
+        raise pytest.UsageError(
+            f"--mine: no test would use your code: minibroker.{package} is the reference, {reason}; "
+            "add --unfinished to use your copy as it is"
+        )
+    _refuse_modules_from_elsewhere(choice)
 
 
 @pytest.hookimpl(trylast=True)
@@ -66,36 +92,62 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    # Thousands of tests live until the end, and every look for garbage, as before each repeat of a benchmark, would
-    # walk over all of them.
+    # Thousands of tests live until the end. Every garbage collection, as before each repeat of a benchmark, would walk
+    # over all of them.
     gc.collect()
     gc.freeze()
     if session.config.getoption("--mine"):
-        _refuse_strangers()
+        _refuse_modules_from_elsewhere(_choice(session.config))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     # A copy made from an older repository fails in ways that its learner did not cause, so the header says so first.
-    old = complaints(House(ROOT, WORKSPACE)) if config.getoption("--mine") else []
-    return [*whose.report(WORKSPACE, str(SHOWN)), *(f"warning: {complaint}" for complaint in old)]
+    try:
+        choice = _choice(config)
+        old = complaints(REPOSITORY) if config.getoption("--mine") else []
+    except CourseError as error:
+        return [f"warning: {error}"]
+    return [*import_order.report(choice, WORKSPACE, SHOWN), *(f"warning: {complaint}" for complaint in old)]
 
 
-def _will_be_mine(config: pytest.Config) -> bool:
+def _is_given(option: str, config: pytest.Config) -> bool:
     arguments = [*config.invocation_params.args, *os.environ.get("PYTEST_ADDOPTS", "").split()]
-    return "--mine" in arguments or getattr(config.option, "mine", False)
+    return option in arguments or bool(getattr(config.option, option.removeprefix("--"), False))
 
 
-def _refuse_strangers() -> None:
-    strangers = whose.strangers(WORKSPACE)
-    if strangers:
+def _use_own_code(config: pytest.Config) -> Choice:
+    choice = _choice(config)
+    import_order.put_first(WORKSPACE, before=choice.reference)
+    return choice
+
+
+def _choice(config: pytest.Config) -> Choice:
+    return choose(REPOSITORY, _tested_chapters(config), unfinished=_is_given("--unfinished", config))
+
+
+def _tested_chapters(config: pytest.Config) -> set[int]:
+    """Return the chapters whose tests the command line names; without a path, those below the current folder."""
+    # xdist gives its workers other arguments than the command line has, but the same options.
+    if hasattr(config.option, "tested_chapters"):
+        return set(config.option.tested_chapters)
+    current = config.invocation_params.dir
+    words = [str(word).partition("::")[0] for word in config.invocation_params.args]
+    paths = [current / word for word in words if word and not word.startswith("-") and (current / word).exists()]
+    config.option.tested_chapters = sorted(chapters_of(REPOSITORY, paths or [current]))
+    return set(config.option.tested_chapters)
+
+
+def _refuse_modules_from_elsewhere(choice: Choice) -> None:
+    modules = import_order.imported_from_elsewhere(WORKSPACE, choice.mine)
+    if modules:
         raise pytest.UsageError(
-            f"--mine: {', '.join(strangers)} was imported from elsewhere, so your code would not be tested"
+            f"--mine: {', '.join(modules)} was imported from elsewhere, so your code would not be tested"
         )
 
 
 @pytest.fixture
 def transcript(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
-    """Compares a text with the one recorded in a file; with `--rewrite` it is recorded anew."""
+    """Compare a text with the one recorded in a file; with `--rewrite`, record it again."""
 
     def compare(path: Path, text: str) -> None:
         if request.config.getoption("--rewrite"):
@@ -107,7 +159,7 @@ def transcript(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
 
 @pytest.fixture(autouse=True)
 def _no_consumer_left_open() -> Iterator[None]:
-    """A consumer of librdkafka's that a failing test leaves behind would block the process that collects it."""
+    """Closes the librdkafka consumers that a failing test leaves open; they would block their garbage collection."""
     stock = sys.modules.get("clients_stock")
     first = len(stock.CONSUMERS) if stock is not None else 0
     yield

@@ -1,7 +1,7 @@
-"""A broker and a network in miniature, for the accumulator: what is written, in which order, and what is said of it.
+"""A small model of a broker and a network, to test the accumulator: which batches are written, and in which order.
 
-The broker has Kafka's rules for the sequences of one partition. The network keeps the order of each connection, may
-break it at any point, and may deliver what was under way on a broken one long after.
+The broker has Kafka's rules for the sequences of one partition. The network keeps the order on each connection, may
+break a connection at any point, and may deliver requests of a broken connection much later.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ REMEMBERED = 5
 
 
 class Copy(NamedTuple):
-    """A batch as it was when it was sent: later numbering must not change what is under way."""
+    """A batch as it was when it was sent: later numbering must not change a batch in flight."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class PartitionLog:
                 return Answer(ErrorCode.NONE, base_offset)
         if header.producer_epoch > self.epoch and self.epoch >= 0 and first != 0:
             return Answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        # A broker that knows nothing of a producer takes any number.
+        # A broker without state of a producer accepts any sequence number.
         if header.producer_epoch == self.epoch and self.batches and first != self.batches[-1][1] + 1:
             return Answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         if header.producer_epoch > self.epoch:
@@ -71,7 +71,7 @@ class Request:
 
 
 class World:
-    """A producer, two nodes that lead one partition each and both hold all, and what is between them."""
+    """A producer, two nodes that lead one partition each and hold both, and the network between them."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self.config = config
@@ -108,7 +108,7 @@ class World:
         return Copy(batch.topic, batch.partition, bytes(batch.encode(self.config.compression)))
 
     def carry_out(self, node_id: int, failure: ErrorCode = ErrorCode.NONE, *, is_written: bool = True) -> None:
-        """The node works on the oldest request it has not worked on."""
+        """The node handles its oldest open request."""
         waiting = [request for request in self.connections[node_id] if request.answers is None]
         if waiting:
             self._work(waiting[0], failure, is_written)
@@ -131,7 +131,7 @@ class World:
             )
 
     def disconnect(self, node_id: int, *, arrives: bool) -> None:
-        """The connection breaks; what was sent may still arrive, some time."""
+        """The connection breaks; requests that were sent may still arrive."""
         requests, self.connections[node_id] = self.connections[node_id], []
         for request in requests:
             self.accumulator.on_lost(request.send, ConnectionLost("broken"), now_ms=self.now_ms)
@@ -139,7 +139,7 @@ class World:
             self.broken.append([request for request in requests if request.answers is None])
 
     def arrive_late(self) -> None:
-        """A node works on a request of a connection that its client has given up."""
+        """A node handles a request of a connection that its client has given up."""
         for requests in self.broken:
             if requests:
                 self._work(requests.pop(0), ErrorCode.NONE, True)
@@ -155,7 +155,7 @@ class World:
         self.check_deadlines()
 
     def settle(self) -> None:
-        """From now on everything works: all that is open must come to an end, without waiting for a deadline."""
+        """From now on nothing fails: every open record must be delivered without waiting for a deadline."""
         self.is_known = True
         for _ in range(400):
             if self.accumulator.is_idle:

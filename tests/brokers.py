@@ -1,11 +1,11 @@
 """A real broker process for tests: started, awaited, watched, killed, stopped, started again.
 
-`minibroker.bench.launcher` runs the process; here it is held to more: it stops with success and complains of nothing.
+`minibroker.bench.launcher` runs the process. The tests demand more: it stops with exit code 0 and logs no traceback.
 
 `MINIBROKER_TEST_BOOTSTRAP=HOST:PORT` puts a broker that runs already in the place of the shared one; tests that need
 settings of their own are then skipped. `MINIBROKER_TEST_SERVE=PROGRAM` puts another program in the place of
 `minibroker`, called with the same arguments: `PROGRAM serve --data DIR --listen HOST:PORT --set k=v`. So the suite
-can be proved against another broker.
+can run against another broker.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from minibroker.wire.tables.alter_configs import AlterableConfig, AlterConfigsRe
 BOOTSTRAP = os.environ.get("MINIBROKER_TEST_BOOTSTRAP", "")
 SERVE = os.environ.get("MINIBROKER_TEST_SERVE", "")
 IS_OURS = not (BOOTSTRAP or SERVE)
-# A Java process that was told to stop says 128 + 15; ours says that all went well.
+# A Java process ends with exit code 128 + 15 after SIGTERM; ours ends with 0.
 STOPPED_CODES = (0,) if IS_OURS else (0, 128 + signal.SIGTERM)
 # Retention and compaction on a schedule that a test can wait for.
 QUICK_UPKEEP = ("log.retention.check.interval.ms=200", "log.cleaner.backoff.ms=200")
@@ -41,7 +41,7 @@ def unique(prefix: str) -> str:
 
 
 def replace_configs(client: Client, topic: str, configs: Mapping[str, str]) -> None:
-    """Make these the only values of a topic that are set: an old request, which our own client does not offer."""
+    """Make these the only values of a topic that are set. Our own client does not offer this old request."""
     values = [AlterableConfig(name=key, value=value) for key, value in configs.items()]
     resource = AlterConfigsResource(resource_type=ResourceType.TOPIC, resource_name=topic, configs=values)
     request = AlterConfigsRequest(resources=[resource], validate_only=False)
@@ -50,7 +50,7 @@ def replace_configs(client: Client, topic: str, configs: Mapping[str, str]) -> N
 
 
 class Broker(Server):
-    """One broker, and how it is told to run."""
+    """One broker process with its settings."""
 
     ready_s_max = 20.0 if IS_OURS else 90.0
     stopped_s_max = 20.0
@@ -82,7 +82,7 @@ class Broker(Server):
         return log[found : found + 4000] if found >= 0 else ""
 
     def stop(self) -> None:
-        """A controlled shutdown, which succeeds and has nothing to complain about."""
+        """A controlled shutdown, which ends with success and without a traceback."""
         super().stop()
         code = self.await_end()
         assert code in STOPPED_CODES, f"stopped with exit code {code}:\n{self.log()[-4000:]}"
@@ -90,7 +90,7 @@ class Broker(Server):
 
 
 class ForeignBroker(Broker):
-    """A broker that is run by somebody else: it has no process here, and cannot be stopped."""
+    """A broker that was started elsewhere: it has no process here and cannot be stopped."""
 
     def __init__(self, address: str) -> None:
         super().__init__(Path(), listen=address)

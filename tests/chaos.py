@@ -1,14 +1,13 @@
-"""Three nodes, and every few seconds something happens to one of them: `python tests/chaos.py --cycles 20 [--seed N]`.
+"""Three nodes, and a fault every few seconds: `python tests/chaos.py --cycles 20 [--seed N]`.
 
-Links between nodes are cut in two ways. A proxy before each node knows who asks, and closes connections or lets single
-requests vanish. Where the machine allows it, the second half of the cycles has nodes behind links that the kernel cuts:
-then nothing is closed, packets vanish one way or both, and only timeouts tell. `--links` chooses one of them.
+Links between nodes are cut in two ways. A proxy in front of each node knows the sender, and closes connections or lets
+single requests vanish. Where the machine allows it, the kernel cuts the links in the second half of the cycles: then no
+connection is closed, packets vanish in one direction or both, and only timeouts tell. `--links` chooses one of the two.
 
 An idempotent producer writes to every partition without a pause, and a consumer reads along. In each cycle one fault,
-drawn by the seed, befalls the leader of a partition, the controller, or a node that does not decide; it lasts until
-writes go on, or for some seconds; then it is healed, and all replicas have to be in sync again. At the end everything
-is read back: what was acknowledged is there, once, in order, where it was said to be; and what the consumer saw is what
-there is.
+drawn by the seed, hits the leader of a partition, the controller, or a node that is not the controller. It lasts until
+writes go on, or for some seconds; then it is healed, and all replicas must be in sync again. At the end everything is
+read back: every acknowledged record is there once, in order and at its offset, and the consumer has seen the same.
 """
 
 import argparse
@@ -32,7 +31,7 @@ from minibroker.bench.outages import PROMISES, Outages, longest_gap_ms
 
 REPLICAS = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
 SETTINGS = ("replica.lag.time.max.ms=2000", "default.replication.factor=3", "min.insync.replicas=2")
-# Longer than a session, and than a leader leads without a majority.
+# Longer than a session, and longer than a leader leads without a majority.
 LASTS_S = 4.0
 _ACKS = 20
 
@@ -100,7 +99,7 @@ class Reader:
 
 @dataclass
 class Report:
-    """What came of it."""
+    """The result of a run."""
 
     lasted_ms: list[int] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
@@ -127,7 +126,7 @@ class Chaos:
 
     def run(self, cycles: int) -> Report:
         topic = self._cluster.create(unique("chaos"), REPLICAS, min_insync_replicas=2)
-        # A client that waits long for who does not answer would wait longer than the cluster needs.
+        # A client with long timeouts would wait longer for a dead node than the cluster needs.
         producing = Sender(self._cluster, topic, partitions=3, pause_s=0.005, timeout_ms=1000)
         with Reader(self._cluster, topic) as reader, producing as sender:
             sender.await_acks(_ACKS)
@@ -174,13 +173,13 @@ class Chaos:
 
 
 def run(path: Path, *, cycles: int, seed: int, say: Callable[[str], None], is_remote: bool = False) -> Report:
-    """A cluster of its own, so many cycles, and the verdict."""
+    """Run some cycles on a cluster of their own; return the result."""
     with RemoteCluster(path, *SETTINGS) if is_remote else QuorumCluster(path, *SETTINGS, is_proxied=True) as cluster:
         return Chaos(cluster, seed=seed, say=say).run(cycles)
 
 
 def shares(cycles: int, links: str) -> dict[str, int]:
-    """How many cycles are run with which links. What is not allowed here is left out, and said."""
+    """How many cycles run with which links. Links that this machine does not allow are left out, with a message."""
     if links == "proxy":
         return {"proxy": cycles}
     reason = why_not()

@@ -1,7 +1,7 @@
 """The fixtures of the tests with stock clients: name them with `pytest_plugins = ["clients_fixtures"]`.
 
 A plugin and not imports, so that one broker serves all the modules that one process runs. Import nothing from here:
-pytest wants to be the first that does.
+pytest must be the first to import it.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Bytes built by hand and sent on a bare socket: what no stock client would send, and how a test looks at the answer.
+"""Requests that no stock client would send, built by hand and sent on a bare socket, and readers of the answers.
 
 Only classic (non-flexible) versions are spelled out, plus what a flexible header needs. Nothing here uses the broker's
 own codec.
@@ -173,7 +173,7 @@ def init_producer_id() -> bytes:
 
 
 class Cursor:
-    """Reads an answer field by field; the correlation id is behind it already."""
+    """Reads an answer field by field, beginning after the correlation id."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -215,7 +215,7 @@ class Connection:
         self.socket.close()
 
     def send_bytes(self, data: bytes) -> None:
-        """What is sent to somebody who has hung up is lost without an error here."""
+        """Send bytes; an error because the broker has ended the connection is ignored."""
         with contextlib.suppress(ConnectionError):
             self.socket.sendall(data)
 
@@ -223,7 +223,7 @@ class Connection:
         self.send_bytes(i32(len(frame)) + frame)
 
     def receive(self) -> bytes | None:
-        """The next answer without its length; nothing if the broker hung up."""
+        """The next answer without its length field; None if the broker ended the connection."""
         prefix = self._exactly(4)
         return None if prefix is None else self._exactly(struct.unpack(">i", prefix)[0])
 
@@ -234,11 +234,11 @@ class Connection:
         return Cursor(answer)
 
     def is_answered(self) -> bool:
-        """Asks for something that costs nothing."""
+        """Whether the broker answers a small request."""
         return bool(self.ask(metadata([])).data)
 
     def is_hung_up(self) -> bool:
-        """Waits until the broker has closed the connection; an answer is not what was expected."""
+        """Wait until the broker ends the connection; false if it answers instead."""
         return self.receive() is None
 
     def produce(self, frame: bytes) -> Produced:
@@ -247,7 +247,7 @@ class Connection:
         return self.receive_produced()
 
     def receive_produced(self) -> Produced:
-        """The same, of a request that was sent before."""
+        """Like `produce`, for a request that was sent before."""
         data = self.receive()
         assert data is not None, "the broker hung up instead of answering"
         answer = Cursor(data)
@@ -258,7 +258,7 @@ class Connection:
         return Produced(answer.take("h"), answer.take("q"))
 
     def fetch(self, frame: bytes) -> tuple[int, int, bytes]:
-        """The code of the whole, the code of the one partition, and its records."""
+        """The error code of the answer, the error code of the one partition, and its records."""
         answer = self.ask(frame)
         answer.take("i")
         code = answer.take("h")
@@ -322,7 +322,7 @@ class Connection:
         return codes
 
     def new_producer_id(self) -> tuple[int, int]:
-        """A broker that has only just started may have none yet."""
+        """Ask for a producer id; a broker that has just started may have none yet."""
 
         def attempt() -> tuple[int, ...]:
             answer = self.ask(init_producer_id())
@@ -345,17 +345,17 @@ class Connection:
         return parts
 
 
-# Somebody else
+# Another client
 
 
 class Bystander:
-    """A client that is connected all the time, and wants to notice nothing of what others do."""
+    """A client that is connected all the time and must not be disturbed by others."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.errors: list[str] = []
         self.topic = create_topic(broker.address, unique("bystander"))
-        # It must not hold this object: a consumer that only the garbage collector ends can block the whole process.
+        # The callback must not refer to this object: a consumer that the garbage collector ends can block the process.
         errors = self.errors
         listens = {"error_cb": lambda error: errors.append(str(error)), "topic.metadata.refresh.interval.ms": -1}
         self.producer = confluent_producer(broker.address, **{"linger.ms": 0} | listens)
@@ -369,14 +369,14 @@ class Bystander:
             raise
 
     def goes_on(self) -> None:
-        """Produces and consumes over the connections it has."""
+        """Produce and consume over the connections that are open."""
         value = b"%d" % self.count
         self.count += 1
         self.producer.produce(self.topic, value, partition=0)
         left = self.producer.flush(ANSWER_S_MAX)
         found = [one.value for one in confluent_take(self.consumer, 1, ANSWER_S_MAX)]
         self.producer.poll(0)
-        # Forgotten once told, so that one disturbance fails one test.
+        # Reported once, so that one disturbance fails one test.
         errors = list(self.errors)
         self.errors.clear()
         assert left == 0, f"the bystander cannot produce: {errors}"
@@ -388,6 +388,6 @@ class Bystander:
 
 
 def settles(broker: Broker, before: int, growth: int) -> None:
-    """The broker's memory comes back to what it was, within a bound."""
+    """Wait until the broker's memory is back to what it was, within a bound."""
     if broker.process is not None:
         eventually(lambda: broker.resident_bytes() - before < growth, f"grown by less than {growth} bytes")

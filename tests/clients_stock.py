@@ -1,6 +1,6 @@
-"""The stock clients behind one pair of verbs: `write` and `read`, by confluent-kafka, kafka-python, aiokafka and kcat.
+"""One pair of verbs, `write` and `read`, for four stock clients: confluent-kafka, kafka-python, aiokafka and kcat.
 
-What is written and what is read is the same tuple, so a test compares lists. No client joins a group.
+Records are written and read as the same tuple, so a test compares lists. No client joins a group.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import gc
 import json
 import shutil
 import subprocess
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Message(NamedTuple):
-    """What a producer is given. A timestamp of None is the client's clock."""
+    """A record for a producer. Without a timestamp the client takes its clock."""
 
     value: bytes | None
     key: bytes | None = None
@@ -44,7 +45,7 @@ Messages = Sequence[Message]
 
 
 class Read(NamedTuple):
-    """What a consumer was given."""
+    """A record that a consumer got."""
 
     offset: int
     value: bytes | None
@@ -72,7 +73,7 @@ def confluent_producer(bootstrap: str, **settings: object) -> Producer:
 def confluent_write(
     bootstrap: str, topic: str, messages: Messages, codec: str = "none", /, *, partition: Any = 0, **settings: Any
 ) -> list[int]:
-    """Sends in one go and returns the offsets that were acknowledged."""
+    """Send all messages at once and return the acknowledged offsets."""
     reports: list[tuple[Any, Any]] = []
     named = {"compression.type": codec} if codec != "none" else {}
     producer = confluent_producer(bootstrap, **{"linger.ms": 20} | named | settings)
@@ -95,7 +96,7 @@ def confluent_write(
 
 
 def confluent_consumer(bootstrap: str, **settings: object) -> Consumer:
-    """A consumer that only reads what it is assigned; the group id is a formality of librdkafka's."""
+    """A consumer of assigned partitions; librdkafka demands a group id, which is not used."""
     formality = {"group.id": "unused", "enable.auto.commit": False, "fetch.wait.max.ms": 100}
     consumer = Consumer({"bootstrap.servers": bootstrap} | formality | settings)
     CONSUMERS.append(consumer)
@@ -107,7 +108,7 @@ CONSUMERS: list[Consumer] = []
 
 
 def close_consumers(first: int) -> None:
-    """Close all but the first ones. What is left to the garbage collector may wait there for ever, and all with it."""
+    """Close all consumers after the first ones. A consumer that the garbage collector closes may block for ever."""
     while len(CONSUMERS) > first:
         with contextlib.suppress(RuntimeError):  # it is closed already
             CONSUMERS.pop().close()
@@ -196,10 +197,16 @@ def _python_record(record: Any) -> Read:
 
 @contextlib.contextmanager
 def forgiving_leaks() -> Iterator[None]:
-    """kafka-python leaves sockets that failed to the garbage collector: it runs here, not in another test."""
+    """kafka-python leaves failed sockets to the garbage collector, so collect here and not in another test.
+
+    Its network thread keeps such sockets alive until the thread has ended, which may be a moment after `close`.
+    """
     try:
         yield
     finally:
+        threads = [thread for thread in threading.enumerate() if thread.name.startswith("kafka-python")]
+        for thread in threads:
+            thread.join(READ_S_MAX)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
@@ -320,7 +327,7 @@ def admin(bootstrap: str) -> AdminClient:
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: object) -> str:
     """Creates a topic; `segment_bytes=1` stands for `segment.bytes=1`."""
     named = {name.replace("_", "."): str(value) for name, value in config.items()}
-    # Tests write old timestamps, which retention would take away at once.
+    # Tests write old timestamps, and retention would delete such records at once.
     named = {"retention.ms": "-1"} | named
     new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=named)
     client = admin(bootstrap)  # held until the answer is there

@@ -1,19 +1,20 @@
 """A cluster of real broker processes for tests: each node can be killed, paused, cut off, and started again.
 
-`Cluster` is chapter 04's: the first node decides for all. In a `QuorumCluster` the first nodes vote, and any of them
-may be killed.
+`Cluster` is chapter 04's: its first node is the controller. In a `QuorumCluster` the first nodes are voters, and any of
+them may be killed.
 
-With `is_proxied` there is a proxy in front of every node, and its address is the one that the node advertises: clients
-and the other nodes come through it. A node says in every request who it is, so links can be cut one by one:
+With `is_proxied` there is a proxy in front of every node, and the node advertises the proxy's address: clients and the
+other nodes come through it. The client id of a request names the node that sends it, so links can be cut one by one:
 
-    cluster.cut(2, 3)     node 2 does not reach node 3 any more; the other way is open
-    cluster.cut_off(2)    node 2 reaches no node, and no node reaches it; what they ask vanishes
+    cluster.cut(2, 3)     node 2 does not reach node 3 any more; the other direction is open
+    cluster.cut_off(2)    node 2 reaches no node, and no node reaches it; requests vanish
     cluster.heal()
 """
 
 import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -31,12 +32,12 @@ from minibroker.replicas.peers import node_of
 
 # Long enough for a busy machine, short enough to wait for.
 LAG_MS_MAX = 1500
-_CLIENT_ID_AT = 2 + 2 + 4  # behind API key, API version and correlation id
+_CLIENT_ID_AT = 2 + 2 + 4  # after API key, API version and correlation id
 _VOTERS = "controller.quorum.voters="
 
 
 class Node(Broker):
-    """One node, of chapter 04's kind. Its port is kept for it while it is down."""
+    """One node of chapter 04. Its port is reserved while it is down."""
 
     def __init__(self, number: int, data: Path, settings: Sequence[str]) -> None:
         self._reserved = contextlib.ExitStack()
@@ -54,14 +55,14 @@ class Node(Broker):
 
 
 class QuorumNode(Node):
-    """One node as people run it."""
+    """One node of the whole broker."""
 
     def command(self, listen: str) -> list[str]:
         return serve_command(f"node.id={self.number}", *self.settings, data=self.data, listen=listen)
 
 
 class Cluster(Processes[Node]):
-    """Several nodes, of which the first one decides."""
+    """Several nodes, of which the first one is the controller."""
 
     kind: type[Node] = Node
     voters = 1
@@ -92,13 +93,13 @@ class Cluster(Processes[Node]):
             node.settings += (f"advertised.listeners=PLAINTEXT://{self.address_of(number)}",)
 
     def add(self, number: int) -> Node:
-        """One more node, which only follows; it is not started yet."""
+        """Add a node that is no voter; it is not started yet."""
         self._make(number)
         self._configure(number)
         return self.nodes[number]
 
     def remove(self, number: int) -> None:
-        """A node ends, and is not one of these any more."""
+        """Kill a node and take it out of the cluster."""
         self.nodes.pop(number).close()
         if number in self.proxies:
             self.proxies.pop(number).close()
@@ -106,7 +107,7 @@ class Cluster(Processes[Node]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Whoever is left stops in order; and whatever happens, nobody is left."""
+        """Stop all nodes that are alive; whatever happens, none is left running."""
         try:
             if error is None:
                 self.stop()
@@ -114,9 +115,10 @@ class Cluster(Processes[Node]):
             self.close()
 
     def stop(self) -> None:
-        for node in reversed(self.nodes.values()):
-            if node.is_alive():
-                node.stop()
+        """Stop all nodes together. One by one, the last voters would each wait for a quorum that is gone."""
+        living = [node for node in self.nodes.values() if node.is_alive()]
+        with ThreadPoolExecutor(max(len(living), 1)) as threads:
+            list(threads.map(Node.stop, living))
 
     def close(self) -> None:
         for node in self.nodes.values():
@@ -124,10 +126,10 @@ class Cluster(Processes[Node]):
         for proxy in self.proxies.values():
             proxy.close()
 
-    # Where they are
+    # Addresses
 
     def address_of(self, number: int) -> str:
-        """Where clients and nodes find a node."""
+        """The address at which clients and other nodes reach a node."""
         return self.proxies[number].address if self.proxies else self.nodes[number].address
 
     # Links
@@ -142,11 +144,11 @@ class Cluster(Processes[Node]):
         return self.cuts.get((sender(exchange.request), to), Verdict.PASS)
 
     def cut(self, sender: int, to: int, verdict: Verdict = Verdict.CUT) -> None:
-        """Whatever node `sender` asks of node `to` from now on ends the connection, or vanishes."""
+        """From now on each request of node `sender` to node `to` ends the connection, or vanishes."""
         self.cuts[sender, to] = verdict
 
     def cut_off(self, number: int, verdict: Verdict = Verdict.DROP) -> None:
-        """A node reaches no other any more, and no other reaches it. Clients reach all."""
+        """Cut all links between a node and the others. Clients reach every node."""
         for other in self.nodes.keys() - {number}:
             self.cut(number, other, verdict)
             self.cut(other, number, verdict)
@@ -155,15 +157,15 @@ class Cluster(Processes[Node]):
         self.cuts.clear()
 
     def repair(self) -> None:
-        """Whatever was done to nodes and links, it is over."""
+        """Heal all links and start every node that is not running."""
         self.heal()
         self.on_produced = lambda _exchange: Verdict.PASS
         super().repair()
 
-    # What they know
+    # Metadata
 
     def create(self, topic: str, replicas: Sequence[Sequence[int]], *, through: int = 1, **config: object) -> str:
-        """Creates a topic whose replicas are said; waits until every node that is alive has heard of it."""
+        """Create a topic with this assignment; wait until every node that is alive knows it."""
         named = {name.replace("_", "."): str(value) for name, value in config.items()}
         new = NewTopic(topic, num_partitions=len(replicas), replica_assignment=[list(it) for it in replicas])
         new.config = named
@@ -174,14 +176,14 @@ class Cluster(Processes[Node]):
 
 
 class QuorumCluster(Cluster):
-    """Several nodes, of which the first ones vote; any may be killed."""
+    """Several nodes, of which the first ones are voters; any may be killed."""
 
     kind = QuorumNode
     voters = 3
 
 
 def sender(request: bytes) -> int:
-    """Which node sends a request; 0 if a client does."""
+    """The node that sends a request; 0 for a client."""
     length = int.from_bytes(request[_CLIENT_ID_AT : _CLIENT_ID_AT + 2], "big", signed=True)
     name = request[_CLIENT_ID_AT + 2 : _CLIENT_ID_AT + 2 + max(length, 0)].decode(errors="replace")
     return node_of(name) or 0
@@ -189,14 +191,14 @@ def sender(request: bytes) -> int:
 
 @dataclass
 class Tally:
-    """What became of what was acknowledged."""
+    """How many acknowledged records were lost, repeated, out of order or at another offset."""
 
     acked: int = 0
     lost: int = 0
     twice: int = 0
     out_of_order: int = 0
     elsewhere: int = 0
-    """Not at the offset that was named."""
+    """At another offset than the acknowledgement said."""
 
     @property
     def is_well(self) -> bool:
@@ -207,19 +209,19 @@ class Tally:
         return f"{self.acked:,} acknowledged, {bad}"
 
     def add(self, values: Sequence[bytes], acked: Mapping[bytes, int | None]) -> None:
-        """Hold what is in a log against what was acknowledged; values are numbers that rise."""
+        """Compare the values in a log with the acknowledged ones; the values are rising numbers."""
         numbers = [int(value) for value in values]
         places = {value: offset for offset, value in enumerate(values)}
         self.acked += len(acked)
         self.lost += len(acked.keys() - places.keys())
         self.twice += len(values) - len(places)
         self.out_of_order += sum(after < before for before, after in pairwise(numbers))
-        # librdkafka counts a batch without an answer as written when a later one is; it has no offset for it then.
+        # librdkafka counts a batch without an answer as written when a later one is, and has no offset for it.
         self.elsewhere += sum(it is not None and places.get(value, it) != it for value, it in acked.items())
 
 
 class Sender(StockSender):
-    """The same, and at the end all is read back."""
+    """A stock producer whose records are read back at the end."""
 
     def __init__(
         self,
@@ -234,7 +236,7 @@ class Sender(StockSender):
         self.cluster = cluster
 
     def tally(self) -> tuple[Tally, list[list[bytes]]]:
-        """Reads all back, and holds it against what was acknowledged."""
+        """Read everything back and compare it with the acknowledgements."""
         tally, logs = Tally(), []
         for partition in range(self.partitions):
             end = bounds(self.cluster.bootstrap, self.topic, partition)[1]
@@ -245,7 +247,7 @@ class Sender(StockSender):
         return tally, logs
 
     def check(self) -> int:
-        """Reads all back: nothing lost, nothing twice, nothing out of order, all where it was said to be."""
+        """Read everything back: nothing is lost, repeated or out of order, and every offset is as acknowledged."""
         tally, logs = self.tally()
         assert tally.is_well, tally.text()
         assert all(values == [b"%d" % number for number in range(self.sent)] for values in logs)

@@ -1,7 +1,7 @@
 """The fixture of the tests with several nodes: name it with `pytest_plugins = ["clusters_fixtures"]`.
 
 A plugin and not imports, so that one cluster serves all the modules that one process runs. Import nothing from here:
-pytest wants to be the first that does.
+pytest must be the first to import it.
 """
 
 from collections.abc import Iterator
@@ -35,13 +35,13 @@ shared_quorum = shared(QuorumCluster)
 
 @pytest.fixture
 def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
-    """Three nodes that tests share; each finds them alive, and with all links open, and takes topics of its own."""
+    """Three nodes that tests share; each test finds them alive with all links open, and creates its own topics."""
     yield from repaired(shared_cluster)
 
 
 @pytest.fixture
 def quorum(shared_quorum: QuorumCluster) -> Iterator[QuorumCluster]:
-    """Three nodes that vote; tests share them as they share `cluster`."""
+    """Three voters; tests share them as they share `cluster`."""
     yield from repaired(shared_quorum)
 
 

@@ -1,7 +1,7 @@
 """A node whose disk can be made to fail: `python tests/failing_disk.py MARK serve ...` is `minibroker serve ...`.
 
-While the file MARK exists, every flush of a file whose path has in it what MARK says fails with EIO, as Linux lets it
-fail after a write that did not reach the disk; and each failure is noted at the end of MARK's neighbour `MARK.asked`.
+While the file MARK exists, every flush of a file whose path contains the text in MARK fails with EIO, as on Linux after
+a write that did not reach the disk. Each failure is noted at the end of the file `MARK.asked`.
 """
 
 import errno

@@ -1,7 +1,7 @@
-"""How long writes stop when a node goes, and that nothing else is lost: `python tests/failover.py --rounds 20`.
+"""How long writes stop when a node fails, and that no record is lost: `python tests/failover.py --rounds 20`.
 
-The rounds are those of `minibroker bench failover`, with the settings that people get. Here all that the stock client
-wrote is read back at the end: nothing lost, nothing twice, nothing out of order. Options: `--only NAME`
+The rounds are those of `minibroker bench failover`, with the default settings. Here all records of the stock client
+are read back at the end: nothing lost, nothing twice, nothing out of order. Options: `--only NAME`
 of a fault, `--out FILE` for the figures as JSON, `--set NAME=VALUE` for the nodes.
 """
 
@@ -17,7 +17,7 @@ from minibroker.bench.local import LocalCluster
 
 
 class CheckedSender(Sender):
-    """Whatever it wrote is there at the end."""
+    """A sender whose records are read back at the end."""
 
     def __init__(self, cluster: LocalCluster, topic: str) -> None:
         super().__init__(cluster, topic, partitions=len(REPLICAS), timeout_ms=CLIENT_TIMEOUT_MS)

@@ -1,4 +1,4 @@
-"""Types `minibroker lab run NAME` for the tests of the labs, and checks what every lab must leave."""
+"""Runs `minibroker lab run NAME` for the tests of the labs, and checks the files that every lab must write."""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -12,12 +12,12 @@ from minibroker.cli.lab import lab
 
 
 def plain(text: str) -> str:
-    """Without the line breaks that depend on the width."""
+    """A text without the line breaks that depend on the width."""
     return " ".join(text.split())
 
 
 def run_lab(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A quick run; its document, when figure, document and output agree and nothing else is left."""
+    """Run a lab quickly; check that figure, document and output agree and nothing else is left; return the document."""
     monkeypatch.setenv("MINIBROKER_QUICK", "1")
     (folder / "scratch").mkdir()
     ended = CliRunner().invoke(lab, ["run", name, "--out", str(folder / "out"), "--dir", str(folder / "scratch")])

@@ -50,7 +50,7 @@ class Fence:
 
 
 class Page(NamedTuple):
-    """A Markdown page; `where` is its path from the root of the house."""
+    """A Markdown page; `where` is its path from the root of the repository."""
 
     root: Path
     where: Path
@@ -71,13 +71,13 @@ class Page(NamedTuple):
         return {match["id"].lower(): match["target"] for match in DEFINITION.finditer(self.prose())}
 
     def inline_targets(self) -> list[str]:
-        """Where the links and images lead that are no references."""
+        """The targets of links and images that are not references."""
         prose = self.prose()
         return [match["target"] for pattern in (INLINE_LINK, HTML_LINK) for match in pattern.finditer(prose)]
 
 
 def pages(root: Path) -> list[Page]:
-    """Every page that people read, in a fixed order."""
+    """Every page of the repository, in a fixed order."""
     found = {root / "README.md", root / "CONTRIBUTING.md", root / "CHANGELOG.md", root / "final/README.md"}
     found |= {*root.glob("chapters/*/README.md"), *lessons(root), *root.glob("docs/**/*.md")}
     return [Page(root, path.relative_to(root)) for path in sorted(found) if path.exists()]
@@ -195,9 +195,9 @@ def link_faults(page: Page) -> list[str]:
 
 
 def site_link_faults(page: Page) -> list[str]:
-    """Every link of a chapter's page that leads elsewhere on the site, where the page is read through its stub.
+    """Every link of a chapter's page that breaks on the site, where the page is included by its stub.
 
-    A reference may be defined again by the stub; what stands in the text itself must lead to a file of docs/.
+    The stub may define a reference again; an inline link must lead to a file of docs/ by itself.
     """
     stub = Page(page.root, Path("docs") / page.where)
     redefined = stub.definitions()
@@ -219,14 +219,14 @@ def _file(page: Page, target: str) -> Path:
 
 
 def _is_the_same_page(target: Path, on_site: Path, root: Path) -> bool:
-    """The site has the files of docs/; there a chapter's page and its stub stand for each other."""
+    """Whether a link leads to the same page in the repository and on the site, which has the files of docs/."""
     docs = root.resolve() / "docs"
     is_there = on_site.exists() and on_site.is_relative_to(docs)
     return is_there and (on_site == target or on_site.relative_to(docs) == target.relative_to(root.resolve()))
 
 
 def markup_faults(page: Page) -> list[str]:
-    """What one of the two readers of a page, the code host and the site, would show wrongly."""
+    """Markup that the code host or the site would show wrongly."""
     prose = page.prose()
     if re.search(r"<details(?![^>]*markdown=)", prose):
         return [f'{page.where}: write <details markdown="1">, or the site shows what is inside as raw text']
@@ -247,7 +247,7 @@ class Command:
 
 
 def commands(page: Page) -> list[Command]:
-    """What a reader of the page types, in order."""
+    """The commands of a page, in order."""
     found: list[Command] = []
     for fence in page.fences():
         if not fence.is_shell or "no-run" in fence.marks:
@@ -287,7 +287,7 @@ def shell_faults(page: Page) -> list[str]:
 
 
 def output_matches(expected: list[str], actual: list[str]) -> bool:
-    """Whether a page's output is what came: a line `...` is any lines, `...` or `…` in a line is any text."""
+    """Whether the output is what the page shows: a line `...` is any lines, `...` or `…` in a line is any text."""
     parts = []
     for line in expected:
         if line.strip() in ("...", "…"):
@@ -300,25 +300,25 @@ def output_matches(expected: list[str], actual: list[str]) -> bool:
 
 @dataclass
 class Reader:
-    """Somebody who types a page's commands, one after the other, in one shell in a copy of the tree.
+    """Runs a page's commands, one after the other, in one shell in a copy of the repository.
 
     The environment is shared: the copy's `.venv` is a link to the one that runs the tests, and its set-up is skipped,
     because an editable install from the copy would redirect the real one. Since that environment points at the real
     tree, the roots of the copy come first on PYTHONPATH: the code that runs is the copy's.
     """
 
-    house: Path
+    repository: Path
     venv: Path = field(default_factory=lambda: Path(sys.prefix))
     groups: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.state = Path(tempfile.mkdtemp(prefix="reader-", dir=self.house.parent))
-        (self.state / "cwd").write_text(str(self.house))
+        self.state = Path(tempfile.mkdtemp(prefix="reader-", dir=self.repository.parent))
+        (self.state / "cwd").write_text(str(self.repository))
         (self.state / "env").touch()
-        (self.house / ".venv").symlink_to(self.venv)
+        (self.repository / ".venv").symlink_to(self.venv)
 
     def fault(self, command: Command) -> str | None:
-        """Run the command; what is wrong with it, if anything is."""
+        """Run the command; return what is wrong with it, if anything."""
         code, output = self.run(command.script)
         shown = f"$ {command.script}\n{output}[exit code {code}]"
         if (code != 0) != command.must_fail:
@@ -329,7 +329,7 @@ class Reader:
         return None
 
     def run(self, script: str) -> tuple[int, str]:
-        """Run a script where the last one left off; what a shell keeps (folder, variables) is kept."""
+        """Run a script in the folder and with the variables that the last one left."""
         (self.state / "script").write_text(
             f'cd "$(cat "{self.state}/cwd")" && . "{self.state}/env"\n'
             f'trap \'export -p > "{self.state}/env"; pwd > "{self.state}/cwd"\' EXIT\nset -e\n{script}\n'
@@ -355,7 +355,7 @@ class Reader:
             return code, output.read()
 
     def leave(self) -> None:
-        """End whatever the commands left in the background."""
+        """End every process that the commands left in the background."""
         for group in self.groups:
             try:
                 os.killpg(group, signal.SIGKILL)
@@ -366,8 +366,8 @@ class Reader:
     def _environment(self) -> dict[str, str]:
         strange = ("PYTEST_", "MAKE", "MFLAGS", "MINIBROKER_", "PYTHON")
         env = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
-        # Not searched for with `**`: for every command that would go through the whole environment behind `.venv`.
-        folders = [*sorted(self.house.glob("chapters/*/minibroker")), self.house / "final/minibroker"]
+        # `**` would search the whole environment in `.venv` for every command.
+        folders = [*sorted(self.repository.glob("chapters/*/minibroker")), self.repository / "final/minibroker"]
         return env | {
             "PATH": f"{self.venv / 'bin'}:{env['PATH']}",
             "PYTHONPATH": ":".join(str(folder.parent) for folder in folders),
@@ -383,8 +383,8 @@ def _plain(output: str) -> list[str]:
     return [line.rstrip() for line in output.strip("\n").split("\n")] if output.strip() else []
 
 
-def copy_house(root: Path, to: Path) -> Path:
-    """What a fresh clone would hold, with the changes that are not committed yet."""
+def copy_repository(root: Path, to: Path) -> Path:
+    """Copy what a fresh clone would hold, with the changes that are not committed yet."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
@@ -400,14 +400,14 @@ def copy_house(root: Path, to: Path) -> Path:
     return to
 
 
-def contents(house: Path) -> dict[str, str]:
+def contents(repository: Path) -> dict[str, str]:
     """Every file of a copy, and the hash of what is in it."""
-    paths = [Path(folder, name) for folder, _, names in os.walk(house) for name in names]
-    return {str(path.relative_to(house)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    paths = [Path(folder, name) for folder, _, names in os.walk(repository) for name in names]
+    return {str(path.relative_to(repository)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def traces(root: Path, before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """What came, changed or went between two looks at a copy of `root`, and would show up in `git status`."""
+    """The files of a copy that were added, changed or removed and that `git status` would show."""
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     command = ["git", "check-ignore", "-z", "--stdin", "--no-index"]
     listed = "".join(f"{name}\0" for name in changed)

@@ -4,9 +4,9 @@
                            10.77.2.1 ─── veth ─── 10.77.2.2, node 2
                            …                                  clients are here, and reach all
 
-`enter` makes this process the hub, which forwards between the nodes; a rule that drops what comes from one and goes to
-another cuts that direction, and it alone. All of it belongs to the hub: it touches nothing of the machine, and is gone
-with this process, however that ends. The nodes are killed with it, too.
+`enter` makes this process the hub, which forwards between the nodes. A rule that drops packets from one node to another
+cuts that direction only. All of it belongs to the hub: it changes nothing on the machine and disappears with this
+process, however that ends. The nodes are killed with it.
 
 It needs Linux, the right to make namespaces, and the programs `unshare`, `nsenter`, `setpriv` and `ip`.
 """
@@ -32,8 +32,7 @@ _CLONE_NEWNET = 0x40000000
 _NAMESPACE = "/proc/thread-self/ns/net"
 _PORT = 9092
 _RULES_FIRST = 10
-# What vanishes and what is refused, in the words of `ip rule`: the first is not told to anybody, the second to the
-# sender, by ICMP.
+# Dropped and refused packets, in the words of `ip rule`: a refused packet is reported to its sender by ICMP.
 _ACTIONS = {Verdict.DROP: "blackhole", Verdict.CUT: "unreachable"}
 
 
@@ -49,7 +48,7 @@ def why_not() -> str | None:
 
 
 def enter() -> None:
-    """Become the hub: from here on this process, and what it starts, is in a network of its own."""
+    """Become the hub: from here on this process and its children are in a network of their own."""
     _call("unshare", _CLONE_NEWNET)
     _ip("link", "set", "lo", "up")
     with open("/proc/sys/net/ipv4/ip_forward", "w") as switch:
@@ -71,7 +70,7 @@ def _address(number: int) -> str:
 
 
 class Namespace:
-    """A node's network: one interface, and the hub behind it. It lives as long as somebody holds its descriptor."""
+    """A node's network: one interface, connected to the hub. It exists as long as its descriptor is open."""
 
     def __init__(self, number: int) -> None:
         hub = os.open(_NAMESPACE, os.O_RDONLY)
@@ -98,7 +97,7 @@ class Namespace:
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def inside(self, *command: str) -> list[str]:
-        """A command as it runs in there."""
+        """The command line that runs a command in this namespace."""
         return ["nsenter", f"--net={self.path}", *command]
 
     def close(self) -> None:
@@ -106,7 +105,7 @@ class Namespace:
 
 
 class RemoteNode(QuorumNode):
-    """A node behind a link of its own; it is killed when whoever started it is gone."""
+    """A node with a link of its own; it is killed when the process that started it ends."""
 
     def __init__(self, number: int, data: Path, settings: Sequence[str]) -> None:
         super().__init__(number, data, settings)
@@ -127,7 +126,7 @@ class RemoteCluster(QuorumCluster):
     kind = RemoteNode
 
     def cut(self, sender: int, to: int, verdict: Verdict = Verdict.DROP) -> None:
-        """Whatever node `sender` sends to node `to` from now on vanishes, or is sent back; answers, too."""
+        """From now on packets from node `sender` to node `to` vanish or are refused, answers included."""
         if (sender, to) not in self.cuts:
             self._rule("add", sender, to, _ACTIONS[verdict])
             super().cut(sender, to, verdict)

@@ -1,7 +1,7 @@
 """The proof of a task: with its code taken out, every test it lists fails, and fails for that reason.
 
-Without it a task could be "done" before the learner wrote a line. CI runs it for every task of every chapter
-(`tests/test_exercises_proof.py`). Each function here returns complaints; none is proof.
+Without this proof a task could count as done before the learner has written a line. `tests/test_exercises_proof.py`
+proves every task of every chapter. Each function here returns complaints; an empty list is the proof.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,49 +10,51 @@ from pathlib import Path
 
 from minibroker.course.checking import Outcome, node_ids, outcomes_of, run_tests
 from minibroker.course.exercises import Chapter, Exercise, Task
-from minibroker.course.house import House
+from minibroker.course.repository import Repository
 from minibroker.course.workspace import copy_packages
 
 
-def complaints_about_reference(house: House, chapter: Chapter) -> list[str]:
+def complaints_about_reference(repository: Repository, chapter: Chapter) -> list[str]:
     """Run every listed test of the chapter against the reference: each must be there and pass."""
-    tests = [test for task in chapter.tasks for test in node_ids(house, chapter, task)]
-    outcomes = run_tests(house, tests, mine=False)
+    tests = [test for task in chapter.tasks for test in node_ids(repository, chapter, task)]
+    outcomes = run_tests(repository, tests, mine=False)
     return [complaint for test in tests for complaint in _unless_all(test, "passed", outcomes)]
 
 
-def complaints_about_task(house: House, chapter: Chapter, task: Task, scratch: Path) -> list[str]:
+def complaints_about_task(repository: Repository, chapter: Chapter, task: Task, scratch: Path) -> list[str]:
     """Strip this task alone, in a workspace under `scratch`: each of its tests must fail because of it.
 
     A test that fails because a body is missing has imported the stripped module, so that is proved as well.
     """
-    tests = node_ids(house, chapter, task)
-    outcomes = _run_without(house, chapter, [task], tests, scratch / "all")
+    tests = node_ids(repository, chapter, task)
+    outcomes = _run_without(repository, chapter, [task], tests, scratch / "all")
     complaints = [
         complaint
         for test in tests
         for complaint in (*_unless_all(test, "failed", outcomes), *_unless_because(test, task, outcomes))
     ]
-    # Of several functions each must count: one that no test needs would never have to be written.
+    # Of several functions each must count: one that no test needs would never have to be written. A function whose
+    # missing body made a test fail above was the first one that this test reached, so it counts.
     if isinstance(task, Exercise) and len(task.functions) > 1:
-        for function in task.functions:
+        reached = {function for outcome in outcomes for label, function in outcome.stripped if label == task.label}
+        for function in [name for name in task.functions if name not in reached]:
             alone = replace(task, functions=(function,))
-            outcomes = _run_without(house, chapter, [alone], tests, scratch / function, to_first_failure=True)
+            outcomes = _run_without(repository, chapter, [alone], tests, scratch / function, to_first_failure=True)
             if all(it.outcome == "passed" for it in outcomes):
                 complaints.append(f"{task.id}: with {function} alone taken out, all tests pass")
     return complaints
 
 
-def complaints_about_order(house: House, chapter: Chapter, task: Task, scratch: Path) -> list[str]:
+def complaints_about_order(repository: Repository, chapter: Chapter, task: Task, scratch: Path) -> list[str]:
     """Strip all later tasks: the tests of this one must pass, or a learner could not finish them in order."""
-    tests = node_ids(house, chapter, task)
+    tests = node_ids(repository, chapter, task)
     later = chapter.tasks[chapter.tasks.index(task) + 1 :]
-    outcomes = _run_without(house, chapter, later, tests, scratch)
+    outcomes = _run_without(repository, chapter, later, tests, scratch)
     return [complaint for test in tests for complaint in _unless_all(test, "passed", outcomes)]
 
 
 def _run_without(
-    house: House,
+    repository: Repository,
     chapter: Chapter,
     stripped: Sequence[Task],
     tests: Sequence[str],
@@ -61,7 +63,7 @@ def _run_without(
     to_first_failure: bool = False,
 ) -> list[Outcome]:
     copy_packages(chapter, workspace, stripped)
-    return run_tests(House(house.root, workspace), tests, mine=True, to_first_failure=to_first_failure)
+    return run_tests(Repository(repository.root, workspace), tests, mine=True, to_first_failure=to_first_failure)
 
 
 def _unless_all(test: str, wanted: str, outcomes: Sequence[Outcome]) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""A TCP proxy between clients and a broker that knows frames: it records, withholds, tears and cuts.
+"""A TCP proxy between clients and a broker. It knows frames: it can record, withhold, tear and drop them.
 
-A client that bootstraps through the proxy stays behind it: in every answer the broker's address is replaced by the
+A client that bootstraps through the proxy keeps using it: in every answer the broker's address is replaced by the
 proxy's. Host and port follow each other in every API that names a node, and both addresses have the same length, so
 bytes are exchanged in place and nothing has to be parsed.
 
@@ -36,16 +36,17 @@ class Verdict(enum.Enum):
 
     PASS = enum.auto()
     DROP = enum.auto()  # it vanishes; the connection stays
-    CUT = enum.auto()  # it vanishes, and the connection with it
+    CUT = enum.auto()  # it vanishes, and the connection ends
     TEAR = enum.auto()  # half of it arrives, then the connection ends
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """A request, and its answer once there is one; both without their length."""
+    """A request, and its answer once there is one; both without their length field."""
 
     request: bytes
     response: bytes = b""
+    link: "Link | None" = None
 
     @property
     def api_key(self) -> int:
@@ -108,15 +109,21 @@ class Proxy:
         self.close()
 
     def withhold(self) -> None:
-        """From now on answers wait here."""
+        """Hold back all answers from now on."""
         self._flows.clear()
 
     def release(self) -> None:
-        """The answers that waited go on."""
+        """Send the answers that were held back."""
         self._flows.set()
 
+    def answer(self, exchange: Exchange, *parts: bytes | bytearray | memoryview) -> None:
+        """Answers a request that was dropped, in the broker's place; the parts begin with their length."""
+        assert exchange.link is not None
+        del exchange.link.requests[exchange.correlation_id]
+        exchange.link.client.sendall(b"".join(parts))
+
     def cut(self) -> None:
-        """Ends every connection; new ones are welcome."""
+        """End every connection; new ones are accepted."""
         with self._lock:
             links, self._links = self._links, set()
         for link in links:
@@ -157,7 +164,7 @@ class Proxy:
 
     def _pump_requests(self, link: Link) -> None:
         while (frame := _frame(link.client)) is not None:
-            exchange = Exchange(frame)
+            exchange = Exchange(frame, link=link)
             if self._is_recording:
                 self.requests.append(exchange)
             link.requests[exchange.correlation_id] = frame
@@ -174,7 +181,7 @@ class Proxy:
 
 
 def _obey(verdict: Verdict, frame: bytes, to: socket.socket) -> bool:
-    """Does what was decided; true if the connection goes on."""
+    """Carry out a verdict; true if the connection goes on."""
     if verdict is Verdict.PASS:
         to.sendall(LENGTH.pack(len(frame)) + frame)
     if verdict is Verdict.TEAR:
@@ -183,7 +190,7 @@ def _obey(verdict: Verdict, frame: bytes, to: socket.socket) -> bool:
 
 
 def _frame(source: socket.socket) -> bytes | None:
-    """The next frame without its length; nothing if the connection ends first."""
+    """The next frame without its length field; None if the connection ends first."""
     prefix = _exactly(source, LENGTH.size)
     return None if prefix is None else _exactly(source, LENGTH.unpack(prefix)[0])
 

@@ -1,7 +1,7 @@
 """The fixtures of the Spark tests: name them with `pytest_plugins = ["clients_fixtures", "spark_fixtures"]`.
 
 One session for all modules that a process runs: a JVM takes seconds to start. Import nothing from here:
-pytest wants to be the first that does.
+pytest must be the first to import it.
 """
 
 from collections.abc import Iterator

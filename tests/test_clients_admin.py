@@ -16,6 +16,7 @@ from aiokafka.admin.config_resource import ConfigResource as AioConfigResource
 from aiokafka.admin.config_resource import ConfigResourceType as AioConfigResourceType
 from aiokafka.structs import TopicPartition as AioTopicPartition
 from brokers import IS_OURS, Broker, StartBroker, eventually, unique
+from cases import case
 from clients_stock import (
     READ_S_MAX,
     Message,
@@ -57,7 +58,7 @@ INVALID_CONFIG = 40
 INVALID_REQUEST = 42
 OFFSET_OUT_OF_RANGE = 1
 
-# librdkafka asks for metadata first, and then has codes of its own for what is not there.
+# librdkafka asks for metadata first and has codes of its own for unknown topics and partitions.
 NOWHERE = (UNKNOWN_TOPIC_OR_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError._NOENT)
 INVALID_NAMES = ["", ".", "..", "a/b", "../x", "with space", "ü", "a" * 250, "nul\x00l", "a:b", "a\\b"]
 
@@ -77,7 +78,7 @@ def python_admin(broker: Broker) -> Iterator[KafkaAdminClient]:
 
 
 def code_of(future: "Future[Any]") -> int:
-    """The error that an answer carries, by its number; 0 if it is none."""
+    """The error code of an answer; 0 if there is no error."""
     try:
         future.result(READ_S_MAX)
     except KafkaException as failure:
@@ -102,7 +103,7 @@ def topic_config(client: AdminClient, topic: str) -> dict[str, ConfigEntry]:
 
 
 def source(entry: ConfigEntry) -> ConfigSource:
-    """Where a value comes from; the client gives a number where it promises a name."""
+    """The source of a value; the client returns a number where it promises an enum."""
     return ConfigSource(entry.source)
 
 
@@ -175,14 +176,17 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(client: AdminCli
     assert create(client, topic.replace(".", "_")) == INVALID_TOPIC
 
 
-@pytest.mark.parametrize("name", INVALID_NAMES, ids=ascii)
-def test_an_invalid_name_is_refused(broker: Broker, name: str) -> None:
+def test_an_invalid_name_is_refused(broker: Broker) -> None:
     """Asked by kafka-python, since librdkafka refuses some of them itself."""
-    with python_admin(broker) as client:
-        answer = client.create_topics({name: {"num_partitions": 1, "replication_factor": 1}}, raise_errors=False)
-    (topic,) = answer["topics"]
-    assert topic["error_code"] == INVALID_TOPIC
-    assert topic["error_message"]
+    for name in INVALID_NAMES:
+        with case(name):
+            with python_admin(broker) as client:
+                answer = client.create_topics(
+                    {name: {"num_partitions": 1, "replication_factor": 1}}, raise_errors=False
+                )
+            (topic,) = answer["topics"]
+            assert topic["error_code"] == INVALID_TOPIC
+            assert topic["error_message"]
 
 
 def test_the_longest_name_is_249_characters(client: AdminClient) -> None:
@@ -192,26 +196,27 @@ def test_the_longest_name_is_249_characters(client: AdminClient) -> None:
     assert create(client, topic + "x") == INVALID_TOPIC
 
 
-@pytest.mark.parametrize("partitions", [0, -2])
-def test_a_topic_needs_partitions(broker: Broker, partitions: int) -> None:
-    topic = unique("partitions")
-    with python_admin(broker) as client:
-        answer = client.create_topics({topic: {"num_partitions": partitions}}, raise_errors=False)
-    assert answer["topics"][0]["error_code"] == INVALID_PARTITIONS
+def test_a_topic_needs_partitions(broker: Broker) -> None:
+    for partitions in (0, -2):
+        with case(partitions):
+            topic = unique("partitions")
+            with python_admin(broker) as client:
+                answer = client.create_topics({topic: {"num_partitions": partitions}}, raise_errors=False)
+            assert answer["topics"][0]["error_code"] == INVALID_PARTITIONS
 
 
-@pytest.mark.parametrize("replicas", [0, 2, 100])
-def test_a_topic_cannot_have_more_replicas_than_brokers(broker: Broker, replicas: int) -> None:
-    topic = unique("replicas")
-    with python_admin(broker) as client:
-        wanted = {topic: {"num_partitions": 1, "replication_factor": replicas}}
-        answer = client.create_topics(wanted, raise_errors=False)
-    assert answer["topics"][0]["error_code"] == INVALID_REPLICATION_FACTOR
+def test_a_topic_cannot_have_more_replicas_than_brokers(broker: Broker) -> None:
+    for replicas in (0, 2, 100):
+        with case(replicas):
+            topic = unique("replicas")
+            with python_admin(broker) as client:
+                wanted = {topic: {"num_partitions": 1, "replication_factor": replicas}}
+                answer = client.create_topics(wanted, raise_errors=False)
+            assert answer["topics"][0]["error_code"] == INVALID_REPLICATION_FACTOR
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
+def test_an_invalid_config_is_refused(client: AdminClient) -> None:
+    for config in (
         {"retention.ms": "soon"},
         {"retention.ms": "-5"},
         {"cleanup.policy": "shred"},
@@ -221,13 +226,11 @@ def test_a_topic_cannot_have_more_replicas_than_brokers(broker: Broker, replicas
         {"max.message.bytes": "-1"},
         {"min.cleanable.dirty.ratio": "1.5"},
         {"no.such.config": "1"},
-    ],
-    ids=lambda config: "=".join(*config.items()),
-)
-def test_an_invalid_config_is_refused(client: AdminClient, config: dict[str, str]) -> None:
-    topic = unique("config")
-    assert create(client, topic, config=config) == INVALID_CONFIG
-    assert not is_listed(client, topic)
+    ):
+        with case(config):
+            topic = unique("config")
+            assert create(client, topic, config=config) == INVALID_CONFIG
+            assert not is_listed(client, topic)
 
 
 def test_a_topic_is_created_with_a_replica_assignment(client: AdminClient) -> None:
@@ -240,7 +243,7 @@ def test_a_topic_is_created_with_a_replica_assignment(client: AdminClient) -> No
     assert code_of(client.create_topics([unknown])[topic + "x"]) == INVALID_REPLICA_ASSIGNMENT
 
 
-def test_one_bad_topic_does_not_spoil_the_others_of_its_request(client: AdminClient) -> None:
+def test_one_invalid_topic_does_not_affect_the_others_of_its_request(client: AdminClient) -> None:
     good, bad, other = unique("good"), unique("bad"), unique("other")
     wanted = [NewTopic(good, 1, 1), NewTopic(bad, 1, 1, config={"retention.ms": "x"}), NewTopic(other, 2, 1)]
     answers = client.create_topics(wanted)
@@ -337,6 +340,17 @@ def test_the_cluster_is_described(broker: Broker, client: AdminClient) -> None:
         described = python.describe_cluster()
         assert described["cluster_id"] == cluster.cluster_id
         assert [node["broker_id"] for node in described["brokers"]] == [cluster.controller.id]
+
+
+def test_without_an_authorizer_a_client_may_do_everything(broker: Broker, client: AdminClient) -> None:
+    """KIP-430: the operations that make sense for a topic, and for the cluster."""
+    topic = create_topic(broker.address, unique("authorized"))
+    asked = client.describe_topics(TopicCollection([topic]), include_authorized_operations=True)
+    on_topic = {"READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"}
+    assert {it.name for it in asked[topic].result(READ_S_MAX).authorized_operations} == on_topic
+    cluster = client.describe_cluster(include_authorized_operations=True).result(READ_S_MAX)
+    on_cluster = on_topic - {"READ", "WRITE", "DELETE"} | {"CLUSTER_ACTION", "IDEMPOTENT_WRITE"}
+    assert {it.name for it in cluster.authorized_operations} == on_cluster
 
 
 def test_log_dirs_are_described_with_sizes(broker: Broker) -> None:
@@ -475,6 +489,34 @@ def test_only_the_configs_asked_for_are_described(broker: Broker) -> None:
     assert found["max.message.bytes"]["synonyms"] == [synonym]
 
 
+def test_configurable_resources_are_listed(broker: Broker) -> None:
+    # KIP-1142.
+    topic = create_topic(broker.address, unique("listed"))
+    with python_admin(broker) as client:
+        found = client.list_config_resources()
+        assert set(found) == {"broker", "topic"}
+        assert topic in found["topic"]
+        assert client.list_config_resources(["BROKER"]) == {"broker": found["broker"]}
+
+
+def test_features_are_described(broker: Broker) -> None:
+    # KIP-584, as kafka-features.sh shows them.
+    with python_admin(broker) as client:
+        found = client.describe_features()
+    assert set(found) == {"metadata.version"}
+    assert found["metadata.version"]["supported"] == found["metadata.version"]["finalized"] == (7, 7)
+    assert found["metadata.version"]["finalized_epoch"] >= 0
+
+
+def test_a_live_change_of_threads_is_refused_beyond_half_and_double(broker: Broker, client: AdminClient) -> None:
+    (node,) = client.list_topics(timeout=READ_S_MAX).brokers
+    for count in ("0", "900"):
+        entry = ConfigEntry("log.cleaner.threads", count, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.BROKER, str(node), incremental_configs=[entry])
+        with pytest.raises(KafkaException, match=r"thread count update validation failed for log\.cleaner\.threads"):
+            client.incremental_alter_configs([resource])[resource].result(READ_S_MAX)
+
+
 # Partitions
 
 
@@ -569,7 +611,7 @@ def test_deleted_records_move_the_first_offset(broker: Broker, client: AdminClie
     assert delete(7) == (0, 7)
     assert bounds(broker.address, topic) == (7, 20)
     assert [one.value for one in confluent_read(broker.address, topic, 13, 7)] == [b"%d" % n for n in range(7, 20)]
-    # Back is not an error, but nothing comes back; beyond the end is one.
+    # A lower offset is no error and restores nothing; an offset beyond the end is an error.
     assert delete(3) == (0, 7)
     assert delete(21)[0] == OFFSET_OUT_OF_RANGE
     assert delete(-1) == (0, 20)  # up to the end
@@ -583,7 +625,7 @@ def test_deleted_records_are_out_of_range_for_a_reader(broker: Broker) -> None:
     with python_admin(broker) as client:
         where = PythonTopicPartition(topic, 0)
         assert client.delete_records({where: 4})[where]["low_watermark"] == 4
-    # The reset of each client, and the error where none is wanted.
+    # Each client resets its position, or gets the error where it does not want that.
     assert confluent_read(broker.address, topic, 1, 0, **{"auto.offset.reset": "earliest"})[0].offset == 4
     with pytest.raises(KafkaException):
         confluent_read(broker.address, topic, 1, 0, **{"auto.offset.reset": "error"})
@@ -614,10 +656,10 @@ def test_records_are_deleted_by_aiokafka(broker: Broker) -> None:
     assert bounds(broker.address, topic) == (6, 10)
 
 
-# Creation by use
+# Creation on first use
 
 
-def test_a_topic_comes_by_being_produced_to(broker: Broker) -> None:
+def test_producing_to_a_topic_creates_it(broker: Broker) -> None:
     topic = unique("auto")
     kcat("-P", "-b", broker.address, "-t", topic, given=b"value\n")
     assert [one.value for one in confluent_read(broker.address, topic, 1)] == [b"value"]
@@ -637,12 +679,12 @@ def test_a_consumer_that_does_not_allow_it_creates_no_topic(broker: Broker, clie
     assert not is_listed(client, topic)
 
 
-def test_no_topic_comes_by_use_where_that_is_switched_off(start: StartBroker) -> None:
+def test_no_topic_is_created_on_use_with_auto_create_off(start: StartBroker) -> None:
     broker = start("auto.create.topics.enable=false")
     client = admin(broker.address)
     topic = unique("off")
     with pytest.raises(KafkaException) as refused:
-        confluent_write(broker.address, topic, [Message(b"v")], **{"message.timeout.ms": 3000})
+        confluent_write(broker.address, topic, [Message(b"v")], **{"message.timeout.ms": 1000})
     assert refused.value.args[0].code() in (
         UNKNOWN_TOPIC_OR_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
@@ -689,3 +731,20 @@ def test_topics_configs_and_ids_survive_a_restart(start: StartBroker) -> None:
     assert topic_config(client, topic)["retention.ms"].value == "123000"
     assert client.list_topics().cluster_id == cluster_id
     assert not is_listed(client, gone)
+
+
+# The quorum
+
+
+def test_the_quorum_of_one_node_has_a_voter_with_an_address(broker: Broker) -> None:
+    """KIP-836, KIP-853: the voter has everything, now, and its listener can be reached."""
+    with python_admin(broker) as client:
+        found = client.describe_metadata_quorum()
+    (partition,) = found["topics"][0]["partitions"]
+    (voter,) = partition["current_voters"]
+    assert voter["log_end_offset"] >= partition["high_watermark"] > 0
+    assert voter["last_caught_up_timestamp"] == voter["last_fetch_timestamp"] > 0
+    (node,) = found["nodes"]
+    if IS_OURS:
+        assert [f"{it['host']}:{it['port']}" for it in node["listeners"]] == [broker.address]
+    assert all(it["port"] > 0 for it in node["listeners"])

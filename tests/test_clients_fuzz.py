@@ -1,6 +1,6 @@
-"""Requests of stock clients, recorded and then damaged byte by byte: the broker answers or hangs up, and nothing else.
+"""Requests of stock clients, recorded and then damaged byte by byte: the broker answers or ends the connection.
 
-The seed is fixed and the time is bounded; `MINIBROKER_FUZZ_S` gives it longer, `MINIBROKER_FUZZ_SEED` another seed.
+The seed is fixed and the time is bounded; `MINIBROKER_FUZZ_S` sets the seconds and `MINIBROKER_FUZZ_SEED` the seed.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ def cut(chance: random.Random, frame: bytearray) -> None:
 
 
 def number(chance: random.Random, frame: bytearray) -> None:
-    """A number that is at the edge of something, in the width of some field."""
+    """Overwrite bytes with a boundary value, in the width of some field."""
     width, code = chance.choice(((1, ">b"), (2, ">h"), (4, ">i")))
     start = chance.randrange(max(1, len(frame) - width))
     value = chance.choice(NUMBERS)
@@ -135,19 +135,19 @@ def damaged(chance: random.Random, request: bytes) -> bytes:
         chance.choice(MUTATIONS)(chance, frame)
         if len(frame) < 2:
             break
-    # Mostly the key and the version stay: else most would end at the header.
+    # The API key and version mostly stay, or most requests would be refused for their header.
     if chance.random() < 0.8 and len(frame) > 8:
         frame[:4] = request[:4]
     return bytes(frame)
 
 
 def is_harmless(frame: bytes) -> bool:
-    """Not a topic of more partitions than a test has time for: that is allowed, and takes long."""
+    """Whether a request creates so few partitions that the test has time for it."""
     return frame[:2] not in (b"\x00\x13", b"\x00\x25")
 
 
 def shoot(broker: Broker, frames: list[bytes]) -> None:
-    """Several frames on one connection, until the broker hangs up; answers are thrown away."""
+    """Send several frames on one connection until the broker ends it; ignore the answers."""
     with contextlib.suppress(OSError), Connection(broker) as connection:
         connection.socket.settimeout(0.02)
         for frame in frames:
@@ -157,7 +157,7 @@ def shoot(broker: Broker, frames: list[bytes]) -> None:
                     return
 
 
-def test_damaged_requests_harm_nobody(start: StartBroker) -> None:
+def test_damaged_requests_do_no_harm(start: StartBroker) -> None:
     broker = start()
     requests = record_requests(broker)
     assert len({request[:2] for request in requests}) >= 12, "too few APIs were recorded"
@@ -169,7 +169,7 @@ def test_damaged_requests_harm_nobody(start: StartBroker) -> None:
     try:
         while time.monotonic() < deadline:
             frames = [damaged(chance, chance.choice(requests)) for _ in range(5)]
-            # What creates partitions is damaged in the next test, with a seed of its own and a limit.
+            # Requests that create partitions are damaged in the next test, with a seed of its own and a limit.
             shoot(broker, [frame for frame in frames if is_harmless(frame)])
             count += 1
             if count % 50 == 0:
@@ -184,8 +184,8 @@ def test_damaged_requests_harm_nobody(start: StartBroker) -> None:
     print(f"{count} connections, {len(requests)} kinds of requests")
 
 
-def test_damaged_administration_harms_nobody(start: StartBroker) -> None:
-    """CreateTopics and CreatePartitions, damaged in their second half: a number of partitions can be much work."""
+def test_damaged_administration_does_no_harm(start: StartBroker) -> None:
+    """CreateTopics and CreatePartitions, damaged in their second half: a large number of partitions is much work."""
     broker = start()
     requests = [request for request in record_requests(broker) if not is_harmless(request)]
     assert requests
@@ -209,7 +209,7 @@ def test_damaged_administration_harms_nobody(start: StartBroker) -> None:
 
 
 def test_damaged_batches_are_refused_or_readable(start: StartBroker) -> None:
-    """Whatever bit of a batch flips: it is refused, or it is written and then read by a stock client like any other."""
+    """A batch with any flipped bit is refused, or it is written and a stock client reads it like any other."""
     broker = start()
     topic = create_topic(broker.address, unique("batches"))
     whole = Batch(records(10), count=10).encode()
@@ -236,7 +236,7 @@ def test_damaged_batches_are_refused_or_readable(start: StartBroker) -> None:
     assert len(found) == accepted
 
 
-def test_random_bytes_harm_nobody(start: StartBroker) -> None:
+def test_random_bytes_do_no_harm(start: StartBroker) -> None:
     broker = start()
     bystander = Bystander(broker)
     chance = random.Random(SEED)

@@ -1,15 +1,15 @@
-"""A producer that sends again because a connection broke: what was written once stays once, and in order.
+"""A producer that sends a batch again because a connection broke writes it once, and in order.
 
-The link breaks after the broker has written and before its answer arrives: the one moment in which a producer cannot
-know (KIP-98).
+The link breaks after the broker has written and before its answer arrives. Then the producer cannot know whether the
+batch was written (KIP-98).
 """
 
 import asyncio
 import threading
 
-import pytest
 from aiokafka import AIOKafkaProducer
 from brokers import Broker, unique
+from cases import case
 from clients_stock import (
     READ_S_MAX,
     Message,
@@ -24,6 +24,17 @@ from confluent_kafka import TopicPartition
 from kafka import KafkaProducer
 from proxy import Exchange, Proxy, Verdict
 
+from minibroker.log.interfaces import FileSlice
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.headers import frame_response, read_request_header
+from minibroker.wire.schema import decode_whole
+from minibroker.wire.tables.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
 pytest_plugins = ["clients_fixtures"]
 
 PRODUCE = 0
@@ -31,7 +42,7 @@ COUNT = 40
 
 
 class Breaker:
-    """Lets every second answer to Produce perish on its way, up to a number of times."""
+    """Loses every second answer to Produce on its way, up to a number of times."""
 
     def __init__(self, verdict: Verdict, times: int) -> None:
         self.verdict = verdict
@@ -51,7 +62,7 @@ class Breaker:
 
 
 def send_all(client: str, address: str, topic: str, *, is_idempotent: bool = True) -> None:
-    """Sends numbered records one after another, each with a request of its own, and waits for every one."""
+    """Send numbered records one after another, each in a request of its own, and wait for every one."""
     values = [b"%d" % n for n in range(COUNT)]
     if client == "confluent":
         settings = {
@@ -88,21 +99,24 @@ async def _send_all_by_aiokafka(address: str, topic: str, values: list[bytes]) -
         await producer.stop()
 
 
-@pytest.mark.parametrize("verdict", [Verdict.CUT, Verdict.TEAR])
-@pytest.mark.parametrize("client", ["confluent", "kafka-python", "aiokafka"])
-def test_a_record_whose_answer_was_lost_is_written_once(broker: Broker, client: str, verdict: Verdict) -> None:
-    topic = create_topic(broker.address, unique("once"))
-    with Proxy(broker.address) as proxy:
-        breaker = proxy.on_response = Breaker(verdict, times=5)
-        with forgiving_leaks():
-            send_all(client, proxy.address, topic)
-        assert breaker.left == 0, "the link did not break as often as planned"
-    assert bounds(broker.address, topic) == (0, COUNT)
-    assert [one.value for one in confluent_read(broker.address, topic, COUNT)] == [b"%d" % n for n in range(COUNT)]
+def test_a_record_whose_answer_was_lost_is_written_once(broker: Broker) -> None:
+    for verdict in (Verdict.CUT, Verdict.TEAR):
+        for client in ("confluent", "kafka-python", "aiokafka"):
+            with case(verdict, client):
+                topic = create_topic(broker.address, unique("once"))
+                with Proxy(broker.address) as proxy:
+                    breaker = proxy.on_response = Breaker(verdict, times=5)
+                    with forgiving_leaks():
+                        send_all(client, proxy.address, topic)
+                    assert breaker.left == 0, "the link did not break as often as planned"
+                assert bounds(broker.address, topic) == (0, COUNT)
+                assert [one.value for one in confluent_read(broker.address, topic, COUNT)] == [
+                    b"%d" % n for n in range(COUNT)
+                ]
 
 
 def test_without_idempotence_the_same_link_makes_duplicates(broker: Broker) -> None:
-    """So the test above tests something: the proxy does let the broker write before it cuts."""
+    """The control for the test above: the proxy does let the broker write before it cuts."""
     topic = create_topic(broker.address, unique("twice"))
     with Proxy(broker.address) as proxy:
         proxy.on_response = Breaker(Verdict.CUT, times=5)
@@ -117,6 +131,56 @@ def test_a_request_that_never_arrived_is_sent_again(broker: Broker) -> None:
     with Proxy(broker.address) as proxy:
         proxy.on_request = Breaker(Verdict.TEAR, times=5)
         send_all("confluent", proxy.address, topic)
+    assert [one.value for one in confluent_read(broker.address, topic, COUNT)] == [b"%d" % n for n in range(COUNT)]
+    assert bounds(broker.address, topic) == (0, COUNT)
+
+
+class RefuserOfTheFirst:
+    """Refuses the first Produce request as a broker would that does not lead yet, while the next two pass by it."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self.seen: list[Exchange] = []
+
+    def __call__(self, exchange: Exchange) -> Verdict:
+        if exchange.api_key != PRODUCE:
+            return Verdict.PASS
+        self.seen.append(exchange)
+        if len(self.seen) == 1:
+            # A client reads its answers in order, so those to the next requests wait until the first is refused.
+            self.proxy.withhold()
+            return Verdict.DROP
+        if len(self.seen) == 3:
+            self.proxy.answer(self.seen[0], *refusal_of(self.seen[0], ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            self.proxy.release()
+        return Verdict.PASS
+
+
+def refusal_of(exchange: Exchange, code: ErrorCode) -> list[bytes]:
+    header, position = read_request_header(memoryview(exchange.request))
+    request = decode_whole(ProduceRequest, memoryview(exchange.request), position, header.api_version)
+    topics = [
+        TopicProduceResponse(
+            name=topic.name,
+            partition_responses=[
+                PartitionProduceResponse(index=one.index, error_code=code, base_offset=-1)
+                for one in topic.partition_data
+            ],
+        )
+        for topic in request.topic_data
+    ]
+    response = ProduceResponse(responses=topics)
+    parts = frame_response(response, version=header.api_version, correlation_id=header.correlation_id)
+    return [bytes(part) for part in parts if not isinstance(part, FileSlice)]
+
+
+def test_a_first_batch_that_was_refused_is_not_overtaken(broker: Broker) -> None:
+    """KAFKA-15591: in a new topic the batches sent after it are refused as well, and all are sent again in order."""
+    topic = create_topic(broker.address, unique("overtaken"))
+    with Proxy(broker.address) as proxy:
+        refuser = proxy.on_request = RefuserOfTheFirst(proxy)
+        send_all("confluent", proxy.address, topic)
+        assert len(refuser.seen) > COUNT, "nothing was sent again"
     assert [one.value for one in confluent_read(broker.address, topic, COUNT)] == [b"%d" % n for n in range(COUNT)]
     assert bounds(broker.address, topic) == (0, COUNT)
 

@@ -1,9 +1,9 @@
-"""The same key goes to the same partition, whichever client sends it."""
+"""Every client sends the same key to the same partition."""
 
 import random
 
-import pytest
 from brokers import Broker, unique
+from cases import case
 from clients_stock import READ_S_MAX, confluent_producer, create_topic
 from kafka.partitioner.default import DefaultPartitioner
 from kafka.partitioner.default import murmur2 as python_murmur2
@@ -22,7 +22,7 @@ def random_keys(count: int) -> list[bytes]:
 
 
 class Cluster:
-    """As much of a cluster as kafka-python's partitioner asks for."""
+    """The part of a cluster that kafka-python's partitioner asks for."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions = set(range(partitions))
@@ -41,12 +41,13 @@ def test_murmur2_is_kafka_pythons_on_random_keys() -> None:
         assert murmur2(key) & 0xFFFFFFFF == python_murmur2(key) & 0xFFFFFFFF, key
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 7, 12, 1000])
-def test_a_key_has_the_partition_that_kafka_python_gives_it(partitions: int) -> None:
-    stock = DefaultPartitioner()
-    cluster = Cluster(partitions)
-    for key in random_keys(10_000):
-        assert partition_of(key, partitions) == stock.partition("t", key, key, b"", b"", cluster), key
+def test_a_key_has_the_partition_that_kafka_python_gives_it() -> None:
+    for partitions in (1, 2, 7, 12, 1000):
+        with case(partitions):
+            stock = DefaultPartitioner()
+            cluster = Cluster(partitions)
+            for key in random_keys(10_000):
+                assert partition_of(key, partitions) == stock.partition("t", key, key, b"", b"", cluster), key
 
 
 def test_a_key_has_the_partition_that_librdkafka_gives_it(broker: Broker) -> None:
@@ -60,7 +61,7 @@ def test_a_key_has_the_partition_that_librdkafka_gives_it(broker: Broker) -> Non
         assert error is None
         placed[delivered.key() or b""] = delivered.partition()  # type: ignore[attr-defined]
 
-    # librdkafka sends a key of no bytes to a partition of its choice.
+    # librdkafka chooses any partition for an empty key.
     keys = [key for key in random_keys(10_000) if key]
     for key in keys:
         producer.produce(topic, key=key, on_delivery=note)

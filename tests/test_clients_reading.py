@@ -1,6 +1,8 @@
 """Where a stock client can start to read: at any offset, at a timestamp, at either end; and how it waits for more."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 
@@ -9,7 +11,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioTopicPartition
 from brokers import Broker, unique
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
+from cases import case
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from kafka import TopicPartition as PythonTopicPartition
 
@@ -40,16 +43,16 @@ def expected_offset(timestamp: int) -> int | None:
 # By offset
 
 
-@pytest.mark.parametrize("codec", ["none", "lz4"])
 @pytest.mark.parametrize("reader", stock.READERS)
-def test_reading_starts_in_the_middle_of_a_batch(broker: Broker, reader: str, codec: str) -> None:
-    topic = stock.create_topic(broker.address, unique("middle"))
-    for batch in range(3):
-        values = [b"%d" % n for n in range(10 * batch, 10 * batch + 10)]
-        stock.confluent_write(broker.address, topic, [stock.Message(value) for value in values], codec)
-    for offset in (0, 7, 10, 15, 19, 29):
-        found = stock.READERS[reader](broker.address, topic, 30 - offset, offset)
-        assert [one.value for one in found] == [b"%d" % n for n in range(offset, 30)]
+def test_reading_starts_in_the_middle_of_a_batch(broker: Broker, reader: str) -> None:
+    for codec in ("none", "lz4"):
+        topic = stock.create_topic(broker.address, unique("middle"))
+        for batch in range(3):
+            values = [b"%d" % n for n in range(10 * batch, 10 * batch + 10)]
+            stock.confluent_write(broker.address, topic, [stock.Message(value) for value in values], codec)
+        for offset in (0, 7, 10, 15, 19, 29):
+            found = stock.READERS[reader](broker.address, topic, 30 - offset, offset)
+            assert [one.value for one in found] == [b"%d" % n for n in range(offset, 30)], (codec, offset)
 
 
 def test_reading_starts_at_either_end(broker: Broker) -> None:
@@ -68,6 +71,47 @@ def test_reading_starts_at_either_end(broker: Broker) -> None:
         assert [one.value for one in stock.confluent_take(consumer, 1)] == [b"10"]
     finally:
         consumer.close()
+
+
+ASSIGN_WITHOUT_OFFSET = """
+import sys
+from confluent_kafka import Consumer, TopicPartition
+
+settings = {"bootstrap.servers": sys.argv[1], "group.id": "g", "auto.offset.reset": "earliest"}
+consumer = Consumer(settings | {"enable.auto.commit": False})
+consumer.assign([TopicPartition(sys.argv[2], 0)])
+for message in consumer.consume(2, timeout=20):
+    print(message.error() or message.value().decode())
+print("committed", consumer.committed([TopicPartition(sys.argv[2], 0)], timeout=20)[0].offset)
+consumer.close()
+"""
+
+
+def test_a_partition_assigned_without_an_offset_is_read_where_the_reset_says(broker: Broker) -> None:
+    """A consumer with a group id asks for the committed offset first. librdkafka must not die of it: it has a process
+    of its own."""
+    topic = stock.create_topic(broker.address, unique("assigned"))
+    stock.confluent_write(broker.address, topic, [stock.Message(b"%d" % n) for n in range(2)])
+    command = [sys.executable, "-c", ASSIGN_WITHOUT_OFFSET, broker.address, topic]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout) == (0, f"0\n1\ncommitted {OFFSET_INVALID}\n"), ran.stderr
+
+    python = stock.python_consumer(broker.address, group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    try:
+        python.assign([PythonTopicPartition(topic, 0)])
+        assert next(python).offset == 0
+        assert python.committed(PythonTopicPartition(topic, 0)) is None
+    finally:
+        python.close()
+
+    async def with_aiokafka() -> None:
+        settings = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+        async with AIOKafkaConsumer(bootstrap_servers=broker.address, **settings) as consumer:
+            consumer.assign([AioTopicPartition(topic, 0)])
+            assert (await asyncio.wait_for(consumer.getone(), stock.READ_S_MAX)).offset == 0
+            assert await consumer.committed(AioTopicPartition(topic, 0)) is None
+
+    asyncio.run(with_aiokafka())
 
 
 def test_seek_back_and_forth_on_one_connection(broker: Broker) -> None:
@@ -110,7 +154,7 @@ def test_an_offset_out_of_range_is_told_to_a_client_without_a_reset(broker: Brok
         consumer.assign([TopicPartition(topic, 0, 1000)])
         with pytest.raises(KafkaException) as refused:
             stock.confluent_take(consumer, 1)
-        # librdkafka's own code for a reset that is not wanted; Kafka's stands in the text.
+        # The code is librdkafka's own for a position without a reset; Kafka's error is in the text.
         assert refused.value.args[0].code() == KafkaError._AUTO_OFFSET_RESET
         assert "out of range" in refused.value.args[0].str().lower()
     finally:
@@ -237,7 +281,7 @@ def test_a_fetch_waits_for_min_bytes_until_its_time_is_up(broker: Broker) -> Non
         consumer.seek(where, 0)
         began = time.monotonic()
         found = consumer.poll(timeout_ms=20_000)
-        # A lower bound is the broker's promise, not the machine's speed.
+        # The lower bound is what the broker promises; an upper bound would depend on the machine.
         assert time.monotonic() - began > 1.5
         assert [record.value for record in found[where]] == [b"small"]
     finally:
@@ -261,24 +305,25 @@ def test_enough_bytes_end_a_wait_early(broker: Broker) -> None:
         consumer.close()
 
 
-@pytest.mark.parametrize("reader", stock.LIBRARIES)
-def test_readers_follow_a_writer(broker: Broker, reader: str) -> None:
-    topic = stock.create_topic(broker.address, unique("follow"))
-    values = [b"value %d" % n for n in range(300)]
-    writing = threading.Thread(
-        target=lambda: [
-            stock.confluent_write(broker.address, topic, [stock.Message(v) for v in values[n : n + 100]])
-            for n in (0, 100, 200)
-        ]
-    )
-    writing.start()
-    found = stock.READERS[reader](broker.address, topic, 300)
-    writing.join()
-    assert [one.value for one in found] == values
+def write_in_three_parts(broker: Broker, topic: str, values: list[bytes]) -> None:
+    for n in (0, 100, 200):
+        stock.confluent_write(broker.address, topic, [stock.Message(v) for v in values[n : n + 100]])
+
+
+def test_readers_follow_a_writer(broker: Broker) -> None:
+    for reader in stock.LIBRARIES:
+        with case(reader):
+            topic = stock.create_topic(broker.address, unique("follow"))
+            values = [b"value %d" % n for n in range(300)]
+            writing = threading.Thread(target=write_in_three_parts, args=(broker, topic, values))
+            writing.start()
+            found = stock.READERS[reader](broker.address, topic, 300)
+            writing.join()
+            assert [one.value for one in found] == values
 
 
 def test_small_fetches_read_all_of_many_partitions(broker: Broker) -> None:
-    """Below the size of what is there every partition gets its turn."""
+    """With fetches smaller than the data, every partition gets its turn."""
     topic = stock.create_topic(broker.address, unique("turns"), partitions=5)
     for partition in range(5):
         stock.confluent_write(

@@ -1,4 +1,4 @@
-"""Many partitions on one node: they are created, written, found again after a restart, and files are not left open."""
+"""Many partitions on one node: they are created, written, found again after a restart, and few files stay open."""
 
 import os
 import random

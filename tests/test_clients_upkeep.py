@@ -1,4 +1,4 @@
-"""Retention and compaction as a stock client sees them: what is gone, what stays, and what a slow reader is told."""
+"""Retention and compaction as a stock client sees them: deleted and kept records, and the error of a slow reader."""
 
 import time
 
@@ -16,7 +16,7 @@ OLD = 1_600_000_000_000
 
 
 def fill(broker: Broker, topic: str, mebibytes: int, timestamp: int | None = None) -> None:
-    """That many MiB in batches of 128 KiB, which do not compress."""
+    """Write that many MiB in batches of 128 KiB, which do not compress."""
     messages = [stock.Message(bytes(range(256)) * 256, b"%d" % n, timestamp=timestamp) for n in range(16 * mebibytes)]
     stock.confluent_write(broker.address, topic, messages, **{"batch.num.messages": 2})
 
@@ -34,26 +34,26 @@ def test_retention_by_size_moves_the_first_offset(broker: Broker) -> None:
     first = eventually(lambda: stock.bounds(broker.address, topic)[0], "old segments are gone")
     end = stock.bounds(broker.address, topic)[1]
     assert end == 96
-    # What is kept is at least what was promised, and starts where the log says.
+    # At least retention.bytes are kept, and the first record is at the log start offset.
     kept = stock.confluent_read(broker.address, topic, end - first, first)
     assert [one.offset for one in kept] == list(range(first, end))
     assert sum(len(one.value or b"") for one in kept) >= 1.9 * MIB
 
 
-def test_retention_by_time_takes_what_is_old_and_leaves_what_is_not(broker: Broker) -> None:
+def test_retention_by_time_deletes_old_segments_and_keeps_young_ones(broker: Broker) -> None:
     topic = stock.create_topic(broker.address, unique("bytime"), segment_bytes=MIB, retention_ms=-1)
     fill(broker, topic, 3, OLD)
     fill(broker, topic, 2)
     assert stock.bounds(broker.address, topic) == (0, 80)
     alter(broker, topic, "retention.ms", "3600000")
     first = eventually(lambda: stock.bounds(broker.address, topic)[0], "old segments are gone")
-    # A segment with one young record stays, so some old ones may.
+    # A segment with one young record stays, with the old ones in it.
     assert 32 <= first <= 48
     assert stock.confluent_read(broker.address, topic, 1, first)[0].offset == first
 
 
-def test_retention_takes_all_but_what_is_new(broker: Broker) -> None:
-    """A segment that is old is closed by the next record and taken; what was written after it stays."""
+def test_retention_deletes_all_but_new_records(broker: Broker) -> None:
+    """The next record closes an old segment, which is then deleted; later records stay."""
     topic = stock.create_topic(broker.address, unique("old"), retention_ms=60_000, segment_ms=200)
     stock.confluent_write(broker.address, topic, [stock.Message(b"old", timestamp=OLD)] * 5)
 
@@ -67,7 +67,7 @@ def test_retention_takes_all_but_what_is_new(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("reset", ["earliest", "error"])
-def test_a_reader_that_retention_overtakes_is_told_or_reset(broker: Broker, reset: str) -> None:
+def test_a_reader_that_retention_overtakes_gets_an_error_or_is_reset(broker: Broker, reset: str) -> None:
     topic = stock.create_topic(broker.address, unique("overtaken"), segment_bytes=MIB)
     fill(broker, topic, 4, OLD)
     small = {"max.partition.fetch.bytes": 200_000, "queued.max.messages.kbytes": 200, "queued.min.messages": 1}
@@ -79,7 +79,7 @@ def test_a_reader_that_retention_overtakes_is_told_or_reset(broker: Broker, rese
         first = eventually(lambda: stock.bounds(broker.address, topic)[0], "old segments are gone")
         fill(broker, topic, 1)
         if reset == "earliest":
-            # What the client had fetched before, then what is still there.
+            # The records that the client had fetched before, then those that are still there.
             offsets = [0]
             while offsets[-1] < first:
                 offsets += [one.offset for one in stock.confluent_take(consumer, 1)]
@@ -117,7 +117,7 @@ def test_compaction_keeps_the_newest_of_each_key_at_its_offset(broker: Broker) -
 
     expected = sorted((key, offset, value) for key, (offset, value) in newest.items())
     eventually(lambda: sorted(compacted()) == expected, "one record of each key", seconds=40)
-    # An offset that compaction emptied is no error: reading goes on at the next record.
+    # Reading from an offset that compaction removed goes on at the next record.
     after = stock.confluent_read(broker.address, topic, 1, 0)[0]
     assert after.offset == min(offset for offset, _ in newest.values())
 
@@ -154,7 +154,7 @@ def test_a_keyless_record_on_a_compacted_topic_is_refused(broker: Broker) -> Non
     assert stock.confluent_write(broker.address, topic, [stock.Message(b"with", b"key")]) == [0]
 
 
-def test_offsets_for_times_skip_what_retention_took(broker: Broker) -> None:
+def test_offsets_for_times_skip_records_that_retention_deleted(broker: Broker) -> None:
     topic = stock.create_topic(broker.address, unique("times"))
     now = int(time.time() * 1000)
     stock.confluent_write(broker.address, topic, [stock.Message(b"%d" % n, timestamp=now + n) for n in range(10)])
@@ -173,7 +173,7 @@ def test_offsets_for_times_skip_what_retention_took(broker: Broker) -> None:
 
 
 def _roll(broker: Broker, topic: str) -> None:
-    """One more record: an active segment that is old enough is closed by the next append, and can then be cleaned."""
+    """Write one more record: it closes an active segment that is old enough, which can then be cleaned."""
     stock.confluent_write(broker.address, topic, [stock.Message(b"f", b"filler")])
 
 

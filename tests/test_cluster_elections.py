@@ -1,4 +1,4 @@
-"""Another leader, at an operator's word: clean out of the in-sync set, unclean only if one says so (R6, R8)."""
+"""Elections by command: clean from the in-sync replicas, unclean only on request."""
 
 import subprocess
 import sys
@@ -14,18 +14,18 @@ pytest_plugins = ["clusters_fixtures"]
 
 
 def elect(cluster: Cluster, topic: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """The chapter's command, asked of a node that does not decide: it is passed on."""
+    """Run the chapter's command against a node that is not the controller, which forwards it."""
     command = [sys.executable, "-m", "minibroker.replicas", "elect", topic, "0", cluster.address_of(3), *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
 def elected(cluster: Cluster, topic: str, *options: str) -> bool:
-    """A node counts as alive until it has been silent for a while."""
+    """Whether the election succeeds; a dead leader counts as alive until its session is over."""
     return elect(cluster, topic, *options).returncode == 0
 
 
 def stock_election(cluster: Cluster, topic: str) -> KafkaError | None:
-    """What librdkafka's own election says; it has no objection if it has moved the leadership."""
+    """The error of an election by librdkafka; None if the leader has changed."""
     where = TopicPartition(topic, 0)
     client = admin(cluster.bootstrap)  # held until the answer is there
     found: dict[TopicPartition, KafkaError | None] = client.elect_leaders(ElectionType.PREFERRED, [where]).result(20)
@@ -44,7 +44,7 @@ def test_clients_go_on_with_the_leader_that_was_elected(cluster: Cluster) -> Non
         assert state is not None
         assert (state.leader, state.leader_epoch) == (3, 1)
         sender.await_acks()
-        # The old leader comes back as a follower. Its place of honour is given back when somebody asks for it.
+        # The old leader comes back as a follower. It leads again after an election of the preferred leader.
         cluster[2].restart()
         cluster.await_isr(topic, 1, 2, 3)
         assert stock_election(cluster, topic) is None
@@ -70,11 +70,11 @@ def test_an_unclean_election_loses_records_and_a_consumer_learns_of_it(cluster: 
     consumer = confluent_consumer(cluster.bootstrap, **settings | {"auto.offset.reset": "error"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     assert len(confluent_take(consumer, 10)) == 10
-    # The only one in sync dies. Nobody else may lead, unless records are given up.
+    # The only in-sync replica dies. No other replica may lead, unless records are given up.
     cluster[2].kill()
     cluster[3].restart()
     refusal = eventually(lambda: _refusal(cluster, topic, "ELIGIBLE_LEADERS_NOT_AVAILABLE"), "a refusal", seconds=30)
-    assert "none of the replicas in sync [2] is alive" in refusal
+    assert "none of the in-sync replicas [2] is alive" in refusal
     assert "Traceback" not in refusal
     assert elected(cluster, topic, "--unclean")
     eventually(lambda: (state := cluster.state(topic, at=3)) and state.leader == 3, "node 3 leads")
@@ -85,7 +85,7 @@ def test_an_unclean_election_loses_records_and_a_consumer_learns_of_it(cluster: 
         truncated.value
     )
     consumer.close()
-    # Who had more cuts it off, and is in sync again.
+    # The replica that had more records truncates them and is in sync again.
     cluster[2].restart()
     cluster.await_isr(topic, 2, 3)
     assert stock_election(cluster, topic) is None

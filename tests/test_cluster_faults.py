@@ -19,7 +19,7 @@ pytest_plugins = ["clusters_fixtures"]
 
 
 class Breaker:
-    """Lets every second answer to Produce perish on its way, half of it or all, so many times."""
+    """Loses every second answer to Produce on its way, half of it or all of it, a given number of times."""
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -47,13 +47,13 @@ def test_nothing_is_lost_while_followers_die_and_pause_and_links_break(cluster: 
         cluster[3].restart()
         for partition in (0, 1):
             cluster.await_isr(topic, 1, 2, 3, partition=partition)
-        # A follower is paused for longer than it may be behind.
+        # A follower is paused for longer than replica.lag.time.max.ms.
         cluster[3].pause()
         for partition in (0, 1):
             cluster.await_isr(topic, 1, 2, partition=partition)
         sender.await_acks()
         cluster[3].resume()
-        # A follower reaches one of the leaders no more.
+        # A follower cannot reach one of the leaders.
         cluster.cut(3, 2)
         cluster.await_isr(topic, 1, 2, partition=0)
         cluster.await_isr(topic, 1, 2, 3, partition=1)
@@ -68,13 +68,13 @@ def test_nothing_is_lost_while_followers_die_and_pause_and_links_break(cluster: 
     assert sender.check() > 200
 
 
-def test_nothing_is_lost_while_leaders_and_the_node_that_decides_die(cluster: Cluster) -> None:
+def test_nothing_is_lost_while_leaders_and_the_controller_die(cluster: Cluster) -> None:
     topic = cluster.create(unique("leaders"), [[2, 3, 1], [1, 2, 3]], min_insync_replicas=2)
     before = cluster.state(topic, 0, at=3)
     assert before is not None
     with Sender(cluster, topic, partitions=2) as sender:
         sender.await_acks()
-        # Metadata survive; and while nobody decides, the others answer for what they lead.
+        # Metadata survive; and while there is no controller, the other nodes serve the partitions that they lead.
         cluster[1].kill()
         assert bounds(cluster.address_of(2), topic, 0)[1] > 0
         assert cluster.state(topic, 0, at=3) == before
@@ -106,13 +106,13 @@ def test_too_few_in_sync_refuse_writes_until_they_are_back(cluster: Cluster) -> 
     with Connection(cluster[1]) as leader:
         cluster[2].kill()
         cluster[3].kill()
-        # They count as in sync for a while, so the write waits for them, in vain. Nobody may read it.
+        # The dead replicas count as in sync for a while, so the write waits for them in vain. No consumer may read it.
         assert leader.produce(produce(topic, b"waits", timeout_ms=300)).code == ErrorCode.REQUEST_TIMED_OUT
         cluster.await_isr(topic, 1)
         assert leader.produce(produce(topic, b"no", timeout_ms=300)).code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert leader.produce(produce(topic, b"weak", timeout_ms=300, acks=1)).code == ErrorCode.NONE
         assert bounds(cluster.address_of(1), topic) == (0, 0)
-    # A stock client is told as well; one that may retry waits until there are enough again.
+    # A stock client gets the error as well; one that may retry waits until enough replicas are in sync.
     with pytest.raises(KafkaException, match="NOT_ENOUGH_REPLICAS"):
         confluent_write(cluster.bootstrap, topic, [Message(b"refused")], acks="all", retries=0, log_level=0)
     with Sender(cluster, topic) as sender:

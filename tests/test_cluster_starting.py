@@ -1,4 +1,4 @@
-"""Nodes start in any order and stop in order, whoever is away or stuck; and one that must not go on says why."""
+"""Nodes start in any order and stop cleanly while others are down or stuck; a node that must not go on says why."""
 
 import shutil
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def nodes(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Cluster]:
-    """Two of them."""
+    """Two nodes that are not started yet."""
     if not IS_OURS:
         pytest.skip("needs nodes of its own")
     with closing(Cluster(tmp_path, *SETTINGS, size=2)) as cluster:
@@ -36,18 +36,18 @@ def await_words(node: Node, words: str) -> None:
 
 
 def last_words(node: Node) -> str:
-    """What a node says that ends by itself: one line, and no traceback."""
+    """The last line of a node that ended by itself, without a traceback."""
     assert node.await_end() == 1
     assert not node.complaints(), node.complaints()
     return node.logs[-1].read_text().splitlines()[-1]
 
 
-def test_nodes_start_in_any_order_and_stop_whoever_is_stuck(nodes: Cluster) -> None:
-    # Who comes first waits, says so, and can be stopped.
+def test_nodes_start_in_any_order_and_stop_while_others_are_stuck(nodes: Cluster) -> None:
+    # A node that starts before the controller waits, says so, and can be stopped.
     nodes[2].begin()
     nodes[3].begin()
     for node in (nodes[2], nodes[3]):
-        await_words(node, "waiting for node 1, which decides")
+        await_words(node, "waiting for node 1, the controller")
     nodes[3].stop()
     nodes[1].restart()
     nodes[2].await_ready()
@@ -55,14 +55,14 @@ def test_nodes_start_in_any_order_and_stop_whoever_is_stuck(nodes: Cluster) -> N
     topic = nodes.create(unique("order"), [[2, 3, 1], [3, 2, 1]], min_insync_replicas=1)
     for partition in (0, 1):
         confluent_write(nodes.bootstrap, topic, [Message(b"value")], partition=partition, acks="all")
-    # A follower and a leader stop within seconds, though others are stuck in the middle of a conversation with them.
+    # A follower and a leader stop within seconds, though other nodes do not answer their requests.
     nodes[1].pause()
     nodes[3].pause()
     nodes[2].stop()
     nodes[3].resume()
     nodes[3].stop()
     nodes[1].resume()
-    # All that was promised is there when they are back.
+    # All acknowledged records are there after the restart.
     nodes[3].restart()
     nodes[2].restart()
     for partition in (0, 1):
@@ -77,26 +77,26 @@ def test_a_node_that_does_not_belong_here_says_so_in_one_line(pair: Cluster, tmp
     # The directory of another node, and of another cluster.
     with closing(Node(4, pair[2].data, pair[2].settings)) as stranger:
         stranger.begin()
-        assert "belongs to node 2, this one is 4" in last_words(stranger)
+        assert "belongs to node 2, but this is node 4" in last_words(stranger)
     text = (pair[2].data / "meta.properties").read_text()
     (pair[2].data / "meta.properties").write_text(text.replace("cluster.id=", "cluster.id=x"))
     pair[2].begin()
     assert "belongs to cluster x" in last_words(pair[2])
     (pair[2].data / "meta.properties").write_text(text)
-    # The wrong way to who decides.
+    # A wrong address of the controller.
     with closing(Node(5, tmp_path / "node5", [f"controller.quorum.voters=7@{pair[1].address}"])) as lost:
         lost.begin()
-        assert "leads to a cluster of the nodes [1, 2], and node 7 is none of them" in last_words(lost)
+        assert "belongs to a cluster of the nodes [1, 2], without node 7" in last_words(lost)
 
 
-def test_of_two_processes_with_one_number_the_older_one_ends(pair: Cluster, tmp_path: Path) -> None:
-    """It would believe to lead what the other one leads."""
+def test_of_two_processes_with_one_node_id_the_older_one_ends(pair: Cluster, tmp_path: Path) -> None:
+    """Otherwise both would lead the same partitions."""
     pair.start()
     topic = pair.create(unique("double"), [[2, 1]])
     with closing(Node(2, tmp_path / "another2", pair[2].settings)) as double:
         double.restart()
-        assert "another process was registered as node 2" in last_words(pair[2])
-        # The new one has nothing of what was promised in the name of the old one: another one leads, and it follows.
+        assert "has registered as node 2" in last_words(pair[2])
+        # The new process has none of the records that the old one acknowledged: another node leads, and it follows.
         pair.await_isr(topic, 1, 2, at=[1])
         state = pair.state(topic, at=1)
         assert state is not None
@@ -104,7 +104,7 @@ def test_of_two_processes_with_one_number_the_older_one_ends(pair: Cluster, tmp_
         double.stop()
 
 
-def test_nobody_follows_a_node_that_decides_on_an_older_copy_of_its_data(pair: Cluster, tmp_path: Path) -> None:
+def test_no_node_follows_a_controller_with_an_older_copy_of_its_data(pair: Cluster, tmp_path: Path) -> None:
     pair.start()
     pair[1].stop()
     shutil.copytree(pair[1].data, tmp_path / "copy")
@@ -115,5 +115,5 @@ def test_nobody_follows_a_node_that_decides_on_an_older_copy_of_its_data(pair: C
     shutil.copytree(tmp_path / "copy", pair[1].data)
     pair[1].restart()
     for _start in range(2):
-        assert "its metadata log does not go on from what this node has of it" in last_words(pair[2])
+        assert "the log of node 1, the controller, contradicts it" in last_words(pair[2])
         pair[2].begin()

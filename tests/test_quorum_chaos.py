@@ -1,4 +1,4 @@
-"""The program behind `make chaos`: a short run, and the proof that it would notice."""
+"""The program behind `make chaos`: a short run, and the proof that it would notice lost records."""
 
 import subprocess
 import sys
@@ -26,14 +26,14 @@ ACKED: dict[bytes, int | None] = {b"0": 0, b"1": None, b"2": 2}
         ([b"0", b"1", b"7", b"2"], ACKED, Tally(acked=3, out_of_order=1, elsewhere=1)),
     ],
 )
-def test_what_is_wrong_with_a_log_is_counted(values: list[bytes], acked: dict[bytes, int | None], wrong: Tally) -> None:
+def test_every_fault_of_a_log_is_counted(values: list[bytes], acked: dict[bytes, int | None], wrong: Tally) -> None:
     tally = Tally()
     tally.add(values, acked)
     assert tally == wrong
     assert tally.is_well == (values == GOOD)
 
 
-def test_a_few_faults_cost_time_and_nothing_else(tmp_path: Path) -> None:
+def test_a_few_faults_lose_no_record(tmp_path: Path) -> None:
     if not IS_OURS:
         pytest.skip("needs nodes of its own")
     said: list[str] = []
@@ -44,7 +44,7 @@ def test_a_few_faults_cost_time_and_nothing_else(tmp_path: Path) -> None:
     assert " 0 lost, 0 twice, 0 out of order" in report.text()
 
 
-def test_links_that_the_kernel_cuts_are_left_to_timeouts_and_the_machine_to_itself() -> None:
+def test_links_that_the_kernel_cuts_are_found_by_timeouts_and_the_machine_is_not_touched() -> None:
     if not IS_OURS:
         pytest.skip("needs nodes of its own")
     reason = namespaces.why_not()
@@ -55,6 +55,6 @@ def test_links_that_the_kernel_cuts_are_left_to_timeouts_and_the_machine_to_itse
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "1/1: cut o" in ended.stdout
     assert " 0 lost, 0 twice, 0 out of order" in ended.stdout
-    # It had a network of its own: nothing of it is, or ever was, in this one.
+    # The cluster had network namespaces of its own and left nothing in the network of this process.
     found = subprocess.run(["ip", "rule"], capture_output=True, text=True, check=True)
     assert "10.77." not in found.stdout

@@ -1,7 +1,7 @@
 """A node whose disk fails ends with one line, and the others go on: 0 lost, 0 twice, 0 out of order.
 
-The failures are of a real process: flushes that return EIO, and a file that may grow no more, which takes a part of a
-write first and then refuses, as a full disk does. The producer is librdkafka, idempotent, acks=all.
+The failures are those of a real process: flushes that return EIO, and a file that cannot grow, which accepts a part of
+a write first and then refuses, as a full disk does. The producer is librdkafka, idempotent, acks=all.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ SETTINGS = (f"replica.lag.time.max.ms={LAG_MS_MAX}", "replica.fetch.backoff.ms=1
 
 
 class FailingNode(QuorumNode):
-    """A node whose flushes fail when they are told to."""
+    """A node whose flushes fail while its mark file says so."""
 
     @property
     def mark(self) -> Path:
@@ -31,7 +31,7 @@ class FailingNode(QuorumNode):
 
     @property
     def asked(self) -> list[str]:
-        """The files that could not be flushed, as often as that was tried."""
+        """The files whose flush failed, one entry for each attempt."""
         found = Path(f"{self.mark}.asked")
         return found.read_text().splitlines() if found.exists() else []
 
@@ -67,7 +67,7 @@ def others(number: int) -> list[int]:
 
 
 def check_end(node: FailingNode, *words: str) -> None:
-    """It ended by itself, and said why, in one line and without a traceback."""
+    """The node ended by itself and said why, in one line and without a traceback."""
     assert node.await_end() == 1
     line = node.last_words()[-1]
     assert line.startswith(f"minibroker serve: node {node.number} ends, because its ")
@@ -75,7 +75,7 @@ def check_end(node: FailingNode, *words: str) -> None:
         assert word in line
     assert line.endswith("then start it again")
     assert not node.complaints(), node.complaints()
-    # Its next life is not certain to have what this one has promised.
+    # After a restart the node may lack records that it has acknowledged.
     assert not (node.data / "broker-epoch").exists()
 
 
@@ -87,14 +87,14 @@ def come_back(cluster: FailingCluster, number: int, topic: str, sender: Sender) 
     sender.check()
 
 
-def test_a_controller_whose_metadata_cannot_be_flushed_ends_and_another_decides(cluster: FailingCluster) -> None:
+def test_a_controller_whose_metadata_cannot_be_flushed_ends_and_another_is_elected(cluster: FailingCluster) -> None:
     old = cluster.controller()
     topic = cluster.create(unique("flush"), [[old, *others(old)]], min_insync_replicas=2)
     with Sender(cluster, topic) as sender:
         sender.await_acks()
         node = cluster.nodes[old]
         node.mark.write_text("__cluster_metadata-0/")
-        # What it was asked may be refused, or may be done by another one: in both cases it is over.
+        # The request may be refused, or carried out by the next controller; either way it is answered.
         with contextlib.suppress(KafkaException):
             client = admin(cluster.address_of(others(old)[0]))
             (future,) = client.create_topics([NewTopic(unique("asked"), 1, 1)]).values()
@@ -122,6 +122,23 @@ def test_a_leader_whose_log_cannot_be_flushed_ends_and_another_leads(cluster: Fa
         come_back(cluster, old, topic, sender)
 
 
+def test_a_leader_whose_data_directory_is_gone_ends_and_another_leads(cluster: FailingCluster) -> None:
+    old = others(cluster.controller())[0]
+    topic = cluster.create(unique("gone"), [[old, *others(old)]], min_insync_replicas=2)
+    with Sender(cluster, topic) as sender:
+        sender.await_acks()
+        node = cluster.nodes[old]
+        away = node.data.with_name("away")
+        node.data.rename(away)
+        check_end(node, f"data directory {node.data} cannot be found any more")
+        cluster.leader(topic, among=others(old))
+        sender.await_acks()
+        # Nothing was made in its place.
+        assert not node.data.exists()
+        away.rename(node.data)
+        come_back(cluster, old, topic, sender)
+
+
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_a_node_whose_log_has_no_room_ends_and_the_others_go_on(cluster: FailingCluster, role: str) -> None:
     old = others(cluster.controller())[0]
@@ -130,9 +147,9 @@ def test_a_node_whose_log_has_no_room_ends_and_the_others_go_on(cluster: Failing
     with Sender(cluster, topic, pause_s=0.0005) as sender:
         node = cluster.nodes[old]
         file = node.data / f"{topic}-0" / "00000000000000000000.log"
-        # Until nothing else that the node writes is as large.
+        # Grow the log until no other file of the node is as large.
         eventually(lambda: os.path.getsize(file) > 60_000, "the log has grown", seconds=40)
-        # The first write that reaches the limit is taken in part, the next one refused.
+        # The first write that reaches the limit is accepted in part, the next one is refused.
         limit = os.path.getsize(file) + 4000
         resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (limit, limit))
         check_end(node, "write", f"{topic}-0/00000000000000000000.log", "File too large")

@@ -1,4 +1,4 @@
-"""Any node of a cluster may be killed, paused, cut off or stopped: 0 lost, 0 twice, 0 out of order (C3, C4, C5).
+"""Any node of a cluster may be killed, paused, cut off or stopped: 0 lost, 0 twice, 0 out of order.
 
 The nodes are processes; the producer is librdkafka, idempotent, acks=all.
 """
@@ -29,7 +29,7 @@ def others(number: int) -> list[int]:
 
 
 def led_by(number: int) -> list[int]:
-    """Replicas of which that node leads at first."""
+    """An assignment whose preferred leader is that node."""
     return [number, *others(number)]
 
 
@@ -43,12 +43,12 @@ def test_nothing_is_lost_when_leader_controller_and_follower_are_killed(quorum: 
     with Sender(quorum, topic, partitions=3) as sender:
         sender.await_acks()
         for victim in (
-            quorum.controller() % 3 + 1,  # leads a partition, and does not decide
-            quorum.controller(),  # decides, and leads another
-            quorum.controller() % 3 + 1,  # leads nothing any more, if it was there before
+            quorum.controller() % 3 + 1,  # leads a partition, and is not the controller
+            quorum.controller(),  # is the controller, and leads another partition
+            quorum.controller() % 3 + 1,  # leads nothing after its restart
         ):
             quorum[victim].kill()
-            # Others lead what it led, and writes go on while it is away.
+            # Other nodes lead its partitions, and writes go on while it is down.
             for partition in range(3):
                 quorum.leader(topic, partition, among=others(victim))
             sender.await_acks()
@@ -67,7 +67,7 @@ def test_a_controller_that_was_paused_past_its_session_acks_nothing_and_steps_do
         quorum[old].pause()
         new = quorum.controller(among=others(old))
         leader = quorum.leader(topic, among=others(old))
-        # It is asked while it sleeps: whatever it believes when it wakes, it cannot keep a promise alone.
+        # The request arrives while the controller is paused. Without a majority it must not acknowledge it afterwards.
         connection.send(produce(topic, b"stale"))
         confluent_write(quorum.address_of(leader), topic, [Message(b"after")], acks="all")
         quorum[old].resume()
@@ -88,7 +88,7 @@ def test_a_controller_that_is_cut_off_is_replaced_and_knows_it(quorum: QuorumClu
     with Sender(quorum, topic, partitions=2, timeout_ms=1000) as sender:
         sender.await_acks()
         quorum.cut_off(old)
-        # The others have another one; it itself hears of no majority, and decides nothing any more.
+        # The others elect a controller; the old one hears from no majority and steps down.
         quorum.controller(among=others(old))
         eventually(lambda: quorum.quorum(at=old) is None, f"node {old} steps down while it is cut off")
         for partition in (0, 1):
@@ -101,8 +101,8 @@ def test_a_controller_that_is_cut_off_is_replaced_and_knows_it(quorum: QuorumClu
     sender.check()
 
 
-def test_who_is_told_to_stop_gives_away_what_it_leads_first(quorum: QuorumCluster) -> None:
-    """The controller, too: somebody else decides before it is gone."""
+def test_a_node_that_is_told_to_stop_hands_over_its_partitions_first(quorum: QuorumCluster) -> None:
+    """So does the controller: another one is elected before it ends."""
     old = quorum.controller()
     topic = quorum.create(unique("stopped"), [led_by(old)], min_insync_replicas=2)
     consumer = confluent_consumer(quorum.bootstrap, log_level=0)
@@ -118,7 +118,7 @@ def test_who_is_told_to_stop_gives_away_what_it_leads_first(quorum: QuorumCluste
         quorum[old].restart()
         quorum.await_isr(topic, *EVERYBODY)
         sender.finish()
-    # Nobody had to find out by its silence, and no record was refused.
+    # No session had to expire, and no record was refused.
     for number, length in words.items():
         assert f"node {old} has been silent" not in quorum[number].log()[length:]
     assert sender.failed == []
@@ -127,8 +127,8 @@ def test_who_is_told_to_stop_gives_away_what_it_leads_first(quorum: QuorumCluste
     consumer.close()
 
 
-def test_who_finds_the_log_of_a_partition_gone_is_not_in_sync_with_it(quorum: QuorumCluster) -> None:
-    """It was the last in sync: if it led with an empty log, the other would be cut to nothing."""
+def test_a_replica_that_finds_its_log_gone_is_not_in_sync(quorum: QuorumCluster) -> None:
+    """It was the last in-sync replica: as a leader with an empty log it would make the follower truncate everything."""
     first, second = others(quorum.controller())
     topic = quorum.create(unique("gone"), [[first, second]])
     messages = [Message(b"%d" % it) for it in range(50)]
@@ -141,12 +141,12 @@ def test_who_finds_the_log_of_a_partition_gone_is_not_in_sync_with_it(quorum: Qu
     assert f"{topic}-0, and 0 more, were here and are gone" in quorum[first].logs[-1].read_text()
     quorum[second].restart()
 
-    def is_led_by_nobody() -> bool:
+    def has_no_leader() -> bool:
         state = quorum.state(topic, at=second)
         return state is not None and (state.leader, state.isr) == (-1, frozenset())
 
-    eventually(is_led_by_nobody, "nobody leads, because nobody is in sync")
-    # An operator who knows which of the two has the records lets that one lead.
+    eventually(has_no_leader, "there is no leader, because no live replica is in sync")
+    # An operator who knows which replica has the records elects it.
     quorum[first].stop()
     client = admin(quorum.bootstrap)
     client.elect_leaders(ElectionType.UNCLEAN, [TopicPartition(topic, 0)]).result(20)
@@ -155,8 +155,8 @@ def test_who_finds_the_log_of_a_partition_gone_is_not_in_sync_with_it(quorum: Qu
     assert [it.value for it in confluent_read(quorum.bootstrap, topic, 50)] == [it.value for it in messages]
 
 
-def test_nobody_is_told_that_there_are_no_brokers(quorum: QuorumCluster) -> None:
-    """librdkafka would forget those that it knows. All nodes were killed, so all brokers are fenced at first."""
+def test_no_client_is_told_that_there_are_no_brokers(quorum: QuorumCluster) -> None:
+    """librdkafka would forget the brokers it knows. After all nodes were killed, all brokers are fenced at first."""
     counts: list[int] = []
     over = threading.Event()
 
@@ -179,7 +179,7 @@ def test_nobody_is_told_that_there_are_no_brokers(quorum: QuorumCluster) -> None
 
 
 def test_a_voter_whose_metadata_are_gone_does_not_vote(quorum: QuorumCluster) -> None:
-    """It would be taken for one that has never been told anything, and help to elect who knows as little."""
+    """With its vote, a node that has as little of the log could be elected."""
     number = others(quorum.controller())[0]
     topic = quorum.create(unique("metadata"), [led_by(number)])
     node = quorum[number]
@@ -188,7 +188,7 @@ def test_a_voter_whose_metadata_are_gone_does_not_vote(quorum: QuorumCluster) ->
     metadata.rename(node.data.with_suffix(".aside"))
     node.begin()
     assert node.await_end() == 1
-    assert "but no metadata that knows them: restore __cluster_metadata-0" in node.logs[-1].read_text()
+    assert "but its metadata log is empty: restore __cluster_metadata-0" in node.logs[-1].read_text()
     shutil.rmtree(metadata)
     node.data.with_suffix(".aside").rename(metadata)
     node.restart()

@@ -1,6 +1,4 @@
-"""Who belongs to a cluster: a broker that joins, a voter that lost its disk; and any node takes administrative requests
-(C2, C7, P11).
-"""
+"""The members of a cluster: a broker that joins, a voter that lost its disk, and administration through any node."""
 
 import json
 import shutil
@@ -87,7 +85,7 @@ def test_any_node_takes_administrative_requests_of_stock_clients(quorum: QuorumC
         client.delete_topics([topic])[topic].result(READ_S_MAX)
         cluster = client.describe_cluster().result(READ_S_MAX)
         assert sorted(node.id for node in cluster.nodes) == list(EVERYBODY)
-        # Who answers passes on what is for the controller; who decides may be dead.
+        # The node that is asked forwards requests to the controller, which may be dead.
         assert cluster.controller.id == through
         with python_admin(quorum.address_of(through)) as theirs:
             found = theirs.describe_metadata_quorum()["topics"][0]["partitions"][0]
@@ -97,7 +95,7 @@ def test_any_node_takes_administrative_requests_of_stock_clients(quorum: QuorumC
 
 @contextmanager
 def asked_between_nodes(quorum: QuorumCluster, of: int) -> Iterator[list[int]]:
-    """What nodes ask of one of them meanwhile: a list that grows."""
+    """The API keys that nodes ask of one of them meanwhile, in a list that grows."""
     keys: list[int] = []
     judge = quorum.proxies[of].on_request
 
@@ -111,7 +109,7 @@ def asked_between_nodes(quorum: QuorumCluster, of: int) -> Iterator[list[int]]:
     quorum.proxies[of].on_request = judge
 
 
-def test_what_is_passed_on_goes_in_an_envelope_and_no_client_may_send_one(quorum: QuorumCluster) -> None:
+def test_a_forwarded_request_goes_in_an_envelope_and_no_client_may_send_one(quorum: QuorumCluster) -> None:
     decides = quorum.controller()
     through = decides % 3 + 1
     with asked_between_nodes(quorum, decides) as asked:
@@ -127,20 +125,20 @@ def test_what_is_passed_on_goes_in_an_envelope_and_no_client_may_send_one(quorum
     assert quorum.state(topic, at=decides) is not None
 
 
-def test_a_client_that_waits_for_the_controller_does_not_silence_the_node_that_passed_it_on(
+def test_a_slow_forwarded_request_does_not_delay_the_heartbeats_of_its_node(
     quorum: QuorumCluster,
 ) -> None:
     decides = quorum.controller()
     through = decides % 3 + 1
     words = len(quorum[decides].log())
-    # A voter that will never have caught up, and longer than a session.
+    # The voter to add never catches up, so the request waits longer than a session.
     listener = VoterListener(name="CONTROLLER", host="127.0.0.1", port=1)
     add = AddRaftVoterRequest(timeout_ms=3000, voter_id=99, voter_directory_id=bytes(15) + b"9", listeners=[listener])
     assert ask(quorum, add, at=through)[0] == ErrorCode.REQUEST_TIMED_OUT
     assert "silent" not in quorum[decides].log()[words:]
 
 
-def test_partitions_move_and_leaders_are_elected_at_the_word_of_stock_clients(quorum: QuorumCluster) -> None:
+def test_stock_clients_move_partitions_and_elect_leaders(quorum: QuorumCluster) -> None:
     topic = quorum.create(unique("moves"), [[1, 2]])
     away, where = PythonTopicPartition(topic, 0), TopicPartition(topic, 0)
     with python_admin(quorum.address_of(3)) as theirs:
@@ -153,7 +151,7 @@ def test_partitions_move_and_leaders_are_elected_at_the_word_of_stock_clients(qu
     eventually(lambda: (state := quorum.state(topic, at=1)) and state.leader == 3, "node 3 leads")
 
 
-def test_the_wrong_node_says_so_and_any_node_leads_to_the_right_one(quorum: QuorumCluster) -> None:
+def test_a_node_that_is_not_the_leader_says_so_and_any_node_names_the_leader(quorum: QuorumCluster) -> None:
     topic = quorum.create(unique("wrong"), [[2, 3, 1]])
     partitions = array([i32(0) + data32(Batch(record(b"value")).encode())])
     frame = header(PRODUCE, 7) + string(None) + i16(-1) + i32(1000) + array([string(topic) + partitions])
@@ -164,8 +162,8 @@ def test_the_wrong_node_says_so_and_any_node_leads_to_the_right_one(quorum: Quor
     assert offsets == [0, 1, 2]
 
 
-def check_that_racks_count(quorum: QuorumCluster, far: int) -> None:
-    """One broker stands in another rack than the rest: all are told, and it has a replica of everything new."""
+def check_that_replicas_are_spread_over_racks(quorum: QuorumCluster, far: int) -> None:
+    """One broker is in another rack than the rest: every node knows it, and each new partition has a replica there."""
     client = admin(quorum.address_of(2))
     nodes = client.describe_cluster().result(READ_S_MAX).nodes
     assert {node.id: node.rack for node in nodes} == {**dict.fromkeys(EVERYBODY), far: "far"}
@@ -189,7 +187,7 @@ def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> No
             node = quorum.add(4)
             node.settings += ("broker.rack=far",)
             node.restart()
-            check_that_racks_count(quorum, node.number)
+            check_that_replicas_are_spread_over_racks(quorum, node.number)
             state = quorum.quorum(at=4)
             assert state is not None
             assert [it.replica_id for it in state.observers] == [4]
@@ -198,7 +196,7 @@ def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> No
             quorum.await_isr(topic, 2, 3, 4)
             assert quorum.leader(topic, among=[2, 3, 4])
             sender.await_acks()
-            # Node 1 has nothing of it any more; the new one may lead.
+            # Node 1 has no replica of it any more; the new node may lead.
             eventually(lambda: not (quorum[1].data / f"{topic}-0").exists(), "node 1 has let it go")
             client = admin(quorum.bootstrap)
             client.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(READ_S_MAX)
@@ -206,21 +204,21 @@ def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> No
             sender.await_acks()
             sender.finish()
         sender.check()
-        check_that_a_broker_gets_its_share_and_goes(quorum, 4)
+        check_that_a_broker_gets_its_share_and_is_removed(quorum, 4)
     finally:
         quorum.remove(4)
 
 
 def replicas_on(quorum: QuorumCluster, number: int, topic: str | None = None) -> list[str]:
-    """What a node has, or is about to have, once no move is under way."""
+    """The replicas of a node, once no reassignment is under way."""
     with Client(quorum[1].address) as ours:
         eventually(lambda: not ours_admin.list_reassignments(ours), "all moves are over", seconds=60)
         topics = ours_admin.describe_topics(ours, None if topic is None else [topic]).values()
     return [f"{it.name}-{one.partition}" for it in topics for one in it.partitions if number in one.replicas]
 
 
-def check_that_a_broker_gets_its_share_and_goes(quorum: QuorumCluster, last: int) -> None:
-    """As an operator does it: spread over a new machine; then drain it, stop it, and forget it."""
+def check_that_a_broker_gets_its_share_and_is_removed(quorum: QuorumCluster, last: int) -> None:
+    """As an operator does it: spread partitions over a new machine; then drain it, stop it and unregister it."""
     topic = quorum.create(unique("spread"), [[1, 2], [2, 3], [3, 1], [1, 2]])
     bootstrap = quorum.address_of(2)
     reassign = ("topics", "reassign")
@@ -228,55 +226,55 @@ def check_that_a_broker_gets_its_share_and_goes(quorum: QuorumCluster, last: int
     assert replicas_on(quorum, last, topic) == []
     said = run(bootstrap, *reassign, topic, "--spread")
     assert len(said.stdout.splitlines()) == 1 + len(plan)
-    assert "on the way; `minibroker topics reassign` shows what is not over yet" in said.stderr
+    assert "being moved; `minibroker topics reassign` lists those that are not finished" in said.stderr
     on_the_new = [f"{it['topic']}-{it['partition']}" for it in plan if last in it["to"]]
     assert on_the_new
     assert replicas_on(quorum, last, topic) == on_the_new
-    # It does not leave while it lives, nor with what it has.
+    # A broker that is alive or has replicas cannot be unregistered.
     refused = run(bootstrap, "cluster", "remove-broker", str(last))
     assert (refused.returncode, f"broker {last} is live: stop it first" in refused.stderr) == (1, True)
     refused = run(bootstrap, "cluster", "add-voter", str(last))
-    assert (refused.returncode, f"node {last} runs as a broker alone" in refused.stderr) == (1, True)
-    check_that_it_votes_once_its_file_says_so(quorum, last)
-    assert "on the way" in run(bootstrap, *reassign, "--from", str(last)).stderr
+    assert (refused.returncode, f"node {last} runs as a broker only" in refused.stderr) == (1, True)
+    check_that_it_votes_once_its_configuration_says_so(quorum, last)
+    assert "being moved" in run(bootstrap, *reassign, "--from", str(last)).stderr
     assert replicas_on(quorum, last) == []
     assert "nothing to move" in run(bootstrap, *reassign, "--from", str(last)).stderr
     quorum[last].stop()
     assert f"`minibroker cluster remove-broker {last}`" in run(bootstrap, "cluster", "status").stdout
-    # Through a node that does not decide: it passes it on.
+    # Through a node that is not the controller, which forwards the request.
     through = next(it for it in EVERYBODY if it != quorum.controller())
     removed = cluster_command(quorum, "remove-broker", str(last), at=through)
-    assert removed.stdout == f"node {last} is forgotten; 3 brokers left\n"
+    assert removed.stdout == f"node {last} is not registered any more; 3 brokers left\n"
 
-    def is_forgotten() -> bool:
+    def is_unregistered() -> bool:
         said = run(bootstrap, "cluster", "status").stdout
         return "3 nodes" in said and f"node {last}" not in said
 
-    eventually(is_forgotten, "nobody waits for it any more")
+    eventually(is_unregistered, "no node knows the broker any more")
 
 
-def check_that_it_votes_once_its_file_says_so(quorum: QuorumCluster, number: int) -> None:
+def check_that_it_votes_once_its_configuration_says_so(quorum: QuorumCluster, number: int) -> None:
     node = quorum[number]
     voting, *rest = node.settings
     node.stop()
     node.settings = (f"{voting},{number}@{quorum.address_of(number)}", *rest, "process.roles=broker,controller")
     node.restart()
     added = cluster_command(quorum, "add-voter", str(number), at=1)
-    assert "4 voters, of which 3 must be there\n4 voters, of which 3 must be there, survive no more" in added.stdout
+    assert "4 voters, of which 3 must be running\n4 voters, of which 3 must be running, tolerate no" in added.stdout
     assert sorted(voters(quorum, at=number)) == [*EVERYBODY, number]
     removed = cluster_command(quorum, "remove-voter", str(number), at=1)
-    assert removed.stdout == f"node {number} votes no more; 3 voters, of which 2 must be there\n"
+    assert removed.stdout == f"node {number} is not a voter any more; 3 voters, of which 2 must be running\n"
 
 
-def check_what_is_said_where_nobody_decides(cluster: QuorumCluster, left: int) -> None:
-    """All but one are killed; that one serves on, and knows of the others what it knew last."""
+def check_what_is_said_without_a_controller(cluster: QuorumCluster, left: int) -> None:
+    """All nodes but one are killed; that one goes on serving, with the metadata that it had."""
     killed = [it for it in EVERYBODY if it != left]
     for number in killed:
         cluster[number].kill()
 
     def status() -> str:
         said = run(cluster.address_of(left), "cluster", "status").stdout
-        return said if "nobody decides" in said else ""
+        return said if "there is no controller: no majority" in said else ""
 
     said = eventually(status, "it is noticed")
     who = ", ".join(map(str, killed))
@@ -284,7 +282,7 @@ def check_what_is_said_where_nobody_decides(cluster: QuorumCluster, left: int) -
     assert said.count("no answer") == 2
     created = run(cluster.address_of(left), "topics", "create", "nobodys")
     assert created.returncode == 1
-    assert "nobody decides at the moment, so nothing was done" in created.stderr
+    assert "there is no controller at the moment, so nothing was done" in created.stderr
 
 
 def test_a_new_cluster_says_whom_it_waits_for(tmp_path: Path) -> None:
@@ -297,26 +295,26 @@ def test_a_new_cluster_says_whom_it_waits_for(tmp_path: Path) -> None:
             eventually(lambda n=number: words in cluster[n].log(), f"node {number} says it")  # type: ignore[misc]
         said = run(cluster.bootstrap, "cluster", "status")
         assert said.returncode == 1
-        assert "a node turns clients away until it is part of its cluster, and says in its log whom" in said.stderr
+        assert "a node refuses clients until it has joined its cluster, and its log names the nodes" in said.stderr
         cluster[3].begin()
         for number in EVERYBODY:
             cluster[number].await_ready()
         left = cluster.controller()
-        check_what_is_said_where_nobody_decides(cluster, left)
+        check_what_is_said_without_a_controller(cluster, left)
         cluster[left].kill()
-        # Later a majority is enough, and one that waits for it says so.
+        # After the first election a majority is enough, and a node that waits for it says so.
         cluster[1].begin()
-        words = "waiting until a majority of the voters [1, 2, 3] is there; no answer from [2, 3]"
+        words = "waiting until a majority of the voters [1, 2, 3] is up; no answer from [2, 3]"
         eventually(lambda: words in cluster[1].log(), "node 1 says it")
 
 
 class Pair(QuorumCluster):
-    """Two nodes of which one decides."""
+    """Two nodes, of which one is a voter."""
 
     voters = 1
 
 
-def test_who_was_away_leads_again_without_a_word_from_anybody(tmp_path: Path) -> None:
+def test_a_node_that_was_away_leads_again_without_a_command(tmp_path: Path) -> None:
     with Pair(tmp_path, "leader.imbalance.check.interval.seconds=1", size=2) as pair:
         topic = pair.create(unique("balance"), [[2, 1]])
         pair[2].stop()
@@ -326,29 +324,31 @@ def test_who_was_away_leads_again_without_a_word_from_anybody(tmp_path: Path) ->
         assert not any(node.complaints() for node in pair.nodes.values())
 
 
-def test_a_machine_with_a_number_that_was_copied_evicts_nobody(quorum: QuorumCluster, tmp_path: Path) -> None:
-    """Neither of two with one number can know which of them is meant; but one of them has the records (O16)."""
+def test_a_machine_with_a_copied_node_id_evicts_no_broker(quorum: QuorumCluster, tmp_path: Path) -> None:
+    """Neither of two processes with one node.id can know which of them is meant, but one of them has the records."""
     decides = quorum.controller()
     follows = next(it for it in EVERYBODY if it != decides)
 
     def copy_of(number: int) -> QuorumNode:
-        # The whole file was copied, and the disk is empty.
+        # The whole configuration file was copied, and the disk is empty.
         settings = (*quorum[number].settings, "broker.session.timeout.ms=1000")
         return QuorumNode(number, tmp_path / f"copy{number}", settings)
 
     with closing(copy_of(decides)) as leader, closing(copy_of(follows)) as follower:
         for copy in (leader, follower):
             copy.begin()
-        words = f"two machines run as node {follows}, each with a disk of its own"
+        words = f"two processes run as node {follows}, each with a disk of its own"
         eventually(lambda: words in cluster_command(quorum, "status", at=decides).stdout, "status names it")
         assert [it.await_end() for it in (leader, follower)] == [1, 1]
-        words = f"node {decides} leads the voters [1, 2, 3], and is not this one"
+        words = f"another process with node.id {decides} leads the voters [1, 2, 3]"
         assert [words in it for it in leader.log().splitlines()] == [True, True]
-        words = f"node {follows} is registered and live at {quorum.address_of(follows)}, with another directory than "
+        words = (
+            f"node {follows} is registered and live at {quorum.address_of(follows)}, with another data directory than "
+        )
         assert [f"node {follows} is registered and live" in it for it in follower.log().splitlines()] == [True, True]
         assert words in follower.log()
         for copy in (leader, follower):
-            assert copy.log().endswith("this one ends. Give it another node.id, or stop the other one first\n")
+            assert copy.log().endswith("this node ends. Give it another node.id, or stop the other one first\n")
     assert quorum.living() == list(EVERYBODY)
     assert quorum.controller() == decides
 
@@ -359,7 +359,7 @@ def test_one_node_becomes_three_when_the_others_come_to_it(tmp_path: Path) -> No
         one, two = pair[1], pair[2]
         topic = pair.create(unique("kept"), [[1]])
         alone, both = one.settings, (f"{one.settings[0]},2@{two.address}", *one.settings[1:])
-        # Whoever names itself among the voters from the beginning would begin another cluster.
+        # A node that names itself among the voters from the beginning would begin another cluster.
         two.kill()
         shutil.rmtree(two.data)
         two.settings = both
@@ -376,7 +376,7 @@ def test_one_node_becomes_three_when_the_others_come_to_it(tmp_path: Path) -> No
         assert run(one.address, "cluster", "add-voter", "2").returncode == 0
         assert sorted(voters(pair, at=1)) == [1, 2]
         assert pair.state(topic, at=2) is not None
-        # What the log says counts, and the file may say the same.
+        # The voters in the log count; the configuration may now name the same.
         one.stop()
         one.settings = both
         one.restart()
@@ -384,7 +384,7 @@ def test_one_node_becomes_three_when_the_others_come_to_it(tmp_path: Path) -> No
 
 
 def voters(quorum: QuorumCluster, *, at: int) -> dict[int, bytes]:
-    """Who votes, and with which directory."""
+    """The voters, each with its directory id."""
     state = quorum.quorum(at=at)
     return {} if state is None else {it.replica_id: bytes(it.replica_directory_id) for it in state.current_voters}
 
@@ -404,7 +404,7 @@ def ask(quorum: QuorumCluster, request: Any, *, at: int) -> tuple[int, str | Non
     return response.error_code, response.error_message
 
 
-def test_a_voter_that_lost_its_disk_follows_until_it_is_taken_in_again(quorum: QuorumCluster) -> None:
+def test_a_voter_that_lost_its_disk_is_an_observer_until_it_is_added_again(quorum: QuorumCluster) -> None:
     decides = quorum.controller()
     lost, other = (it for it in EVERYBODY if it != decides)
     topic = quorum.create(unique("disk"), [[lost, decides, other]], min_insync_replicas=2)
@@ -414,7 +414,7 @@ def test_a_voter_that_lost_its_disk_follows_until_it_is_taken_in_again(quorum: Q
         sender.await_acks()
         quorum[lost].kill()
         shutil.rmtree(quorum[lost].data)
-        # It comes back with another directory. It has left the in-sync set, is filled again, and is in sync again.
+        # It comes back with another directory id, has left the in-sync replicas, and catches up again.
         quorum[lost].restart()
         quorum.await_isr(topic, *EVERYBODY)
         sender.await_acks()
@@ -425,34 +425,35 @@ def test_a_voter_that_lost_its_disk_follows_until_it_is_taken_in_again(quorum: Q
     known = [it for it in state.observers if it.replica_id == lost]
     now = bytes(max(known, key=lambda it: it.last_fetch_timestamp).replica_directory_id)
     assert now != before[lost]
-    # It does not vote, and cannot be taken in beside its old self.
+    # It does not vote, and cannot be added while its old directory id is a voter.
     listener = VoterListener(name="CONTROLLER", host="127.0.0.1", port=int(quorum.address_of(lost).rpartition(":")[2]))
     add = AddRaftVoterRequest(timeout_ms=10_000, voter_id=lost, voter_directory_id=now, listeners=[listener])
     assert ask(quorum, add, at=other)[0] == ErrorCode.DUPLICATE_VOTER
     unknown = RemoveRaftVoterRequest(voter_id=lost, voter_directory_id=now)
     assert ask(quorum, unknown, at=other)[0] == ErrorCode.VOTER_NOT_FOUND
-    # An operator is told by the cluster itself what to do about it.
+    # The cluster itself tells an operator what to do about it.
     commands = [f"minibroker cluster {verb}-voter {lost}" for verb in ("remove", "add")]
     said = cluster_command(quorum, "status", at=other)
     assert all(f"`{command}`" in said.stdout for command in commands)
     refused = cluster_command(quorum, "add-voter", str(lost), at=other)
     assert refused.returncode == 1
-    assert f"votes with the disk that it had before: if that is lost, first `{commands[0]}`" in refused.stderr
+    assert f"with the disk that it had before: if that disk is lost, first run `{commands[0]}`" in refused.stderr
     removed = cluster_command(quorum, "remove-voter", str(lost), at=other)
     assert removed.stdout.startswith(
-        f"node {lost} votes no more; 2 voters, of which 2 must be there\n2 voters: if one "
+        f"node {lost} is not a voter any more; 2 voters, of which 2 must be running\n2 voters: if one "
     )
     again = cluster_command(quorum, "remove-voter", str(lost), at=other)
-    assert (again.returncode, "does not vote: the voters are" in again.stderr) == (1, True)
+    assert (again.returncode, "is not a voter: the voters are" in again.stderr) == (1, True)
     added = cluster_command(quorum, "add-voter", str(lost), at=lost)
-    assert added.stdout == f"node {lost} at {quorum.address_of(lost)} votes; 3 voters, of which 2 must be there\n"
+    said_now = f"node {lost} at {quorum.address_of(lost)} is a voter now; 3 voters, of which 2 must be running\n"
+    assert added.stdout == said_now
     assert voters(quorum, at=lost) == {**before, lost: now}
     assert "another disk" not in cluster_command(quorum, "status", at=decides).stdout
     again = cluster_command(quorum, "add-voter", str(lost), at=lost)
-    assert (again.returncode, "votes already" in again.stderr) == (1, True)
+    assert (again.returncode, "is a voter already" in again.stderr) == (1, True)
     absent = cluster_command(quorum, "add-voter", "9", at=lost)
     assert (absent.returncode, "does not follow the metadata: start it first" in absent.stderr) == (1, True)
-    # It counts: without one of the others there is a majority with it.
+    # Its vote counts: with one of the other voters down there is a majority with it.
     quorum[decides].kill()
     assert quorum.controller(among=[lost, other])
     quorum.create(unique("decided"), [[lost, other]], through=lost)
@@ -467,11 +468,11 @@ def test_a_node_with_the_data_of_another_cluster_ends_and_says_why(quorum: Quoru
         properties.write_text(text.replace("cluster.id=", "cluster.id=x"))
         node.begin()
         assert node.await_end() == 1
-        # Whoever it asks first says so: a voter of whom it wants the metadata, or who decides, whom it knew before.
+        # The refusal comes from the node that it asks first: a voter it fetches from, or the controller it knew before.
         last = node.log().splitlines()[-1]
         assert "are of another one" in last or "the request is meant for another cluster" in last
         assert not node.complaints(), node.complaints()
-        # It has taken nothing over.
+        # It has copied nothing from this cluster.
         assert log.read_bytes() == data
     finally:
         properties.write_text(text)

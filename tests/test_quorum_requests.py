@@ -1,4 +1,4 @@
-"""What a node does with a request that is for another one: it is passed on, or the client is told why not (P11)."""
+"""A request that is for another node is forwarded, or the client is told why not."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ pytest_plugins = ["clusters_fixtures"]
 EVERYBODY = (1, 2, 3)
 
 
-def test_a_client_may_be_called_like_a_node(quorum: QuorumCluster) -> None:
+def test_a_client_may_have_a_client_id_like_a_node(quorum: QuorumCluster) -> None:
     through = quorum.controller() % 3 + 1
     for name in ("node-red", f"node-{through}"):
         client = AdminClient({"bootstrap.servers": quorum.address_of(through), "client.id": name})
@@ -53,7 +53,7 @@ BIG = Message(b"x" * 5000)
 
 
 def size_of(number: int, at: str) -> str:
-    """What a broker allows, as any node tells it."""
+    """The largest record batch that a broker allows, as any node describes it."""
     with Client(at) as client:
         asked = DescribeConfigsResource(resource_type=4, resource_name=str(number), configuration_keys=[SIZE])
         (result,) = client.send(DescribeConfigsRequest(resources=[asked])).results
@@ -71,7 +71,7 @@ def takes_big(quorum: QuorumCluster, topic: str, number: int) -> bool:
 
 
 def configure(at: str, number: int, size: str | None) -> None:
-    """Through a node that need not be the one."""
+    """Change the configuration of a broker through a node that may be another one."""
     change = AlterableConfig(name=SIZE, config_operation=1 if size is None else 0, value=size)
     resource = AlterConfigsResource(resource_type=4, resource_name=str(number), configs=[change])
     with Client(at) as client:
@@ -104,7 +104,7 @@ def test_one_broker_is_configured_through_any_node_and_stays_so(quorum: QuorumCl
         configure(quorum[number].address, number, None)
 
 
-# Nobody decides
+# While there is no controller
 
 
 WISHES: dict[str, Callable[[Client], object]] = {
@@ -135,35 +135,35 @@ def command(address: str, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_where_nobody_decides_every_client_is_told_so(quorum: QuorumCluster) -> None:
+def test_without_a_controller_every_client_is_told_so(quorum: QuorumCluster) -> None:
     left = quorum.controller() % 3 + 1
     for number in EVERYBODY:
         if number != left:
             quorum[number].kill()
     address = quorum[left].address
     with ThreadPoolExecutor(len(WISHES) + 2) as threads:
-        # It takes a while until it is certain that nobody is elected; so all ask at once.
+        # A node waits for an election before it gives up, so all clients ask at once.
         said = {name: threads.submit(refused, address, wish) for name, wish in WISHES.items()}
         shown = threads.submit(command, address, "topics", "create", "never")
         client = admin(address)
         stock = client.create_topics([NewTopic("never", 1, 1)])["never"]
         errors = {name: it.result() for name, it in said.items()}
-        with pytest.raises(KafkaException, match="nobody decides at the moment"):
+        with pytest.raises(KafkaException, match="there is no controller at the moment"):
             stock.result(READ_S_MAX)
     assert {name: it.code for name, it in errors.items()} == dict.fromkeys(WISHES, ErrorCode.NOT_CONTROLLER)
     told = errors.keys() - {"elect", "elect all"}
-    assert not [name for name in told if "nobody decides at the moment" not in str(errors[name])]
+    assert not [name for name in told if "there is no controller at the moment" not in str(errors[name])]
     assert shown.result().returncode == 1
-    assert "nobody decides at the moment, so nothing was done" in shown.result().stderr
-    assert "`minibroker cluster status` shows who is missing" in shown.result().stderr
+    assert "there is no controller at the moment, so nothing was done" in shown.result().stderr
+    assert "`minibroker cluster status` shows which nodes are missing" in shown.result().stderr
 
 
-def test_what_only_reads_is_asked_again_when_who_decided_falls_silent(quorum: QuorumCluster) -> None:
+def test_a_read_only_request_is_sent_again_when_the_controller_stops_answering(quorum: QuorumCluster) -> None:
     decides = quorum.controller()
     through = decides % 3 + 1
     with Client(quorum[through].address) as one, Client(quorum[through].address) as other:
         ours.list_reassignments(one)
-        # It still takes what it is asked, and answers nothing any more.
+        # It still accepts requests, but answers none.
         quorum[decides].pause()
         try:
             with ThreadPoolExecutor(2) as threads:

@@ -1,4 +1,4 @@
-"""Voters that came and went: nobody's configuration names them, and all find each other again (KIP-853)."""
+"""Voters that were added and removed: no configuration names them, and all find each other again (KIP-853)."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Couple(QuorumCluster):
-    """Two voters, as every node is told for ever."""
+    """Two voters, which the configuration of every node names."""
 
     voters = 2
 
@@ -39,7 +39,7 @@ def replace_voter(quorum: QuorumCluster, old: int, new: int) -> None:
 
 
 def let_lead(quorum: QuorumCluster, number: int) -> None:
-    """Whoever else leads is killed, and comes back into an election that has begun without it."""
+    """Kill any other leader; it comes back into an election that has begun without it."""
     for _ in range(10):
         decides = quorum.controller()
         if decides == number:
@@ -55,23 +55,23 @@ def test_a_voter_that_was_added_is_found_by_a_new_node_and_by_all_after_a_full_s
         eventually(lambda: (state := quorum.quorum(at=1)) and state.observers, "node 3 follows")
         replace_voter(quorum, 1, 3)
         let_lead(quorum, 3)
-        # Its disk is empty, and its configuration names node 1, which votes no more, and node 2, which does not lead.
+        # Its disk is empty. Its configuration names node 1, which is no voter now, and node 2, which does not lead.
         quorum.add(4).restart()
         assert "node 1 at" in quorum[4].log()
-        assert "whose voters are [2, 3]: correct it" in quorum[4].log()
+        assert "has the voters [2, 3]: correct the setting" in quorum[4].log()
         for node in quorum.nodes.values():
             node.kill()
-        # One that is alone says for whom it waits: it does not take the leader that it remembers for one.
+        # A node that is alone names the voters it waits for; it does not trust the leader that it remembers.
         quorum[2].begin()
         eventually(
-            lambda: "until a majority of the voters [2, 3] is there" in quorum[2].logs[-1].read_text(), "it says so"
+            lambda: "until a majority of the voters [2, 3] is up" in quorum[2].logs[-1].read_text(), "it says so"
         )
         for number in (1, 3, 4):
             quorum[number].begin()
         for node in quorum.nodes.values():
             node.await_ready()
         quorum.create(unique("again"), [[4, 3, 1]], through=4)
-        # A node that is to vote, and has lost its disk, finds the cluster that others than these voters have begun.
+        # A node that is to vote and has lost its disk finds the cluster, though other voters have begun it.
         quorum[4].kill()
         shutil.rmtree(quorum[4].data)
         quorum[4].settings = (

@@ -1,4 +1,4 @@
-"""Restart and kill -9 under load: what was acknowledged is there, at its offset, and clients go on by themselves."""
+"""Restart and kill -9 under load: every acknowledged record is at its offset, and clients go on by themselves."""
 
 import contextlib
 import subprocess
@@ -36,7 +36,7 @@ UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, OUT_OF_ORDER_SEQUENCE = 3, 6
 
 
 class Load:
-    """A producer that sends numbered values all the time and remembers where each was acknowledged."""
+    """A producer that sends numbered values all the time and remembers the offset of each acknowledgement."""
 
     def __init__(self, broker: Broker, topic: str, **settings: object) -> None:
         self.acked: dict[tuple[int, int], bytes] = {}
@@ -51,7 +51,7 @@ class Load:
         self.thread.start()
 
     def reach(self, count: int) -> None:
-        """Waits for so many more acknowledgements."""
+        """Wait for that many more acknowledgements."""
         goal = len(self.acked) + count
         eventually(lambda: len(self.acked) >= goal or self.failed, f"{count} more acknowledgements", seconds=60)
         assert self.failed == []
@@ -102,7 +102,7 @@ def contents(broker: Broker, topic: str) -> dict[tuple[int, int], bytes]:
 
 
 def check(broker: Broker, topic: str, load: Load, *, is_idempotent: bool = True) -> None:
-    """Nothing acked is lost or moved; producer order is kept; with idempotence nothing is there twice."""
+    """No acknowledged record is lost or moved, the order is kept, and with idempotence no record is there twice."""
     found = contents(broker, topic)
     lost = [place for place, value in load.acked.items() if found.get(place) != value]
     assert lost == [], f"{len(lost)} of {len(load.acked)} acknowledged records are not where they were"
@@ -229,7 +229,7 @@ def test_topics_that_were_acknowledged_survive_kill_9(start: StartBroker) -> Non
         assert confluent_write(broker.address, topic, [Message(b"v")], partition=1) == [0]
 
 
-def test_a_torn_tail_is_cut_and_the_log_goes_on(start: StartBroker) -> None:
+def test_a_torn_tail_is_truncated_and_the_log_goes_on(start: StartBroker) -> None:
     broker = start()
     topic = create_topic(broker.address, unique("torn"))
     confluent_write(broker.address, topic, [Message(b"%d" % n) for n in range(10)])
@@ -244,7 +244,7 @@ def test_a_torn_tail_is_cut_and_the_log_goes_on(start: StartBroker) -> None:
     assert [one.value for one in confluent_read(broker.address, topic, 11)] == [b"%d" % n for n in range(11)]
 
 
-# What a broker remembers of producers
+# The state of producers
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -270,7 +270,7 @@ def test_sequences_survive_the_end_of_the_process(start: StartBroker, end: str) 
     assert [send(n) for n in range(7)] == [(0, n) for n in range(7)]
     getattr(broker, end)()
     broker.restart()
-    # The last is known, for a snapshot holds no more of each producer; what comes next is next.
+    # A producer snapshot holds only the last batch of each producer: that one is recognized, and the next is accepted.
     assert send(6) == (0, 6)
     assert send(9)[0] == OUT_OF_ORDER_SEQUENCE
     assert send(7) == (0, 7)
@@ -288,11 +288,11 @@ def test_producer_ids_are_never_given_twice(start: StartBroker) -> None:
     assert len(set(given)) == len(given)
 
 
-# The end itself
+# Shutdown
 
 
 def test_a_shutdown_does_not_wait_for_clients_that_wait(start: StartBroker) -> None:
-    """A fetch that would wait for minutes, an idle connection and half a request: none of them holds it up."""
+    """A fetch that would wait for minutes, an idle connection and half a request do not delay it."""
     broker = start()
     topic = create_topic(broker.address, unique("wait"))
     with Connection(broker) as fetching, Connection(broker) as idle, Connection(broker) as half:
@@ -325,7 +325,7 @@ def test_a_second_broker_on_the_same_data_is_refused(start: StartBroker) -> None
 
 
 @pytest.mark.skipif(not IS_OURS or bool(SERVE), reason="about our program")
-def test_a_port_that_is_taken_is_told_in_one_line(start: StartBroker, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(start: StartBroker, tmp_path: Path) -> None:
     broker = start()
     command = [
         sys.executable,

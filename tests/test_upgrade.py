@@ -40,7 +40,7 @@ def test_an_old_data_directory_is_served_and_written_on(upgraded: Broker) -> Non
             assert sorted(client.list_topics(timeout=10).topics) == ["orders", "table"]
             (described,) = client.describe_configs([ConfigResource(ResourceType.TOPIC, "table")]).values()
             assert described.result(10)["cleanup.policy"].value == "compact"
-            # What this version has written, the next start finds as well.
+            # The next start finds the records of this version as well.
             upgraded.stop()
             upgraded.restart()
         assert confluent_write(upgraded.address, "orders", [Message(b"new", b"key1")], partition=0) == [2]

@@ -1,4 +1,4 @@
-"""Record sets into Arrow and back, on one core: the Spark connector's codec beside chapter 01's plain one."""
+"""Record sets into Arrow and back, on one core: the Spark connector's codec compared with chapter 01's plain one."""
 
 import random
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from minibroker.spark.decoding import decode
 from minibroker.spark.encoding import encode, murmur2
 
 TIMESTAMP = 1_700_000_000_000
-BATCH_BYTES = 1_000_000  # what the connector's own sink sends, and about one fetch
+BATCH_BYTES = 1_000_000  # the size that the connector's sink sends, and about one fetch
 
 
 def benchmark(_context: Context) -> Benchmark:
@@ -51,7 +51,7 @@ def benchmark(_context: Context) -> Benchmark:
             case("murmur2 of keys, vectorised", keys, lambda: murmur2(keys), "vectorised"),
         ],
         bars=[
-            # Beside the plain codec in the same rounds: a count of rows a second is the machine's as much as ours.
+            # Compared with the plain codec in the same rounds, because rows per second depend on the machine, too.
             Bar("decode, 100 B, vectorised", "cpu_ratio", at_most=0.5),
             Bar("decode, 1 KB, vectorised", "cpu_ratio", at_most=0.8),
             Bar("encode, 100 B, vectorised", "cpu_ratio", at_most=0.25),
@@ -84,7 +84,7 @@ def encode_vectorised(rows: pa.Array) -> int:
 
 
 def encode_plainly(rows: pa.Array) -> int:
-    # From the column to Python's objects, as rows would come, then record by record.
+    # Convert the column to Python objects, as row-based sinks get them, then encode record by record.
     builder = BatchBuilder()
     size = 0
     for value in rows.to_pylist():

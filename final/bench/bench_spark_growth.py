@@ -1,4 +1,4 @@
-"""How the cost of a read grows with the partitions of a topic and with its rows, and what memory a worker takes."""
+"""The cost of a read as a topic has more partitions and more rows, and the memory of a worker."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,7 +32,7 @@ FETCH = "kafka.max.partition.fetch.bytes"
 FETCHES = (MIB, 8 * MIB)
 MEMORY_TITLE = "Memory of a Spark worker that reads, at its peak"
 
-# What was found for a size of the fetches and a number of rows.
+# The peak memory for each fetch size and number of rows.
 Peaks = dict[tuple[int, int], list[float]]
 
 
@@ -73,7 +73,7 @@ def memory_case(context: Context, stage: Stage, topic: str, peaks: Peaks, place:
 
 
 def memory_facts(peaks: Peaks, fetch_bytes: int, few: int, many: int) -> list[Fact]:
-    # What a worker once held it may keep: the least of the few rows, and the most of the many.
+    # A worker may keep memory after a task, so the smallest peak of few rows is compared with the largest of many.
     name = f"fetches of {bytes_text(fetch_bytes)}"
     small, large = partial(min, peaks[fetch_bytes, few]), partial(max, peaks[fetch_bytes, many])
     return [
@@ -140,9 +140,9 @@ def rows_figure(results: Results) -> Figure:
 def growth(
     title: str, cases: Sequence[Case], *, column: str, figure: Callable[[Results], Figure], note: str
 ) -> Benchmark:
-    """The same work three times, more of it each time."""
+    """Make a benchmark of the same work in three sizes."""
     first, middle, last = (case.name for case in cases)
-    # A ratio of 1 is linear; a query has a cost of its own besides, so more of the work comes cheaper.
+    # A ratio of 1 is linear growth. A query also has fixed costs, so more work is cheaper per unit.
     bars = [Bar(last, "ratio", at_least=1, against=first), Bar(last, "ratio", at_least=0.9, against=middle)]
     return Benchmark(title, cases, bars, columns=[column], figure=figure, note=note)
 

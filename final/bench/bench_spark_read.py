@@ -1,4 +1,4 @@
-"""Read a topic through Spark: our source beside tuples, confluent-kafka and Spark's own connector."""
+"""Read a topic through Spark: our source compared with tuples, confluent-kafka and Spark's own connector."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ from bench.spark_stage import KAFKA, OURS, Stage, spark_kafka
 
 from minibroker.bench import Bar, Benchmark, Case, Context, scaled
 
-# Rows of each size: so many that planning a query is little beside them. Tuples take so long that a quarter will do.
+# Rows of each size: enough to outweigh the planning of a query. Tuples are slow, so they get a quarter of the rows.
 SIZES = {"100 B": (100, 2_000_000), "1 KB": (1000, 1_000_000)}
 SOURCES = {"tuples": 0.25, "confluent": 1.0, KAFKA: 1.0, OURS: 1.0}
 LABELS = {
@@ -31,7 +31,7 @@ def benchmark(context: Context) -> Benchmark:
         bars=[
             Bar("100 B, minibroker", "ratio", at_least=5, against=f"100 B, {LABELS['tuples']}"),
             Bar("100 B, minibroker", "ratio", at_least=2, against=f"100 B, {LABELS['confluent']}"),
-            # Most of a large row is its bytes, which Spark moves through a socket into the JVM for both alike.
+            # A large row is mostly bytes, which Spark sends through a socket into the JVM in both cases.
             Bar("1 KB, minibroker", "ratio", at_least=1.5, against=f"1 KB, {LABELS['confluent']}"),
             *(Bar(f"{it}, minibroker", "ratio", at_least=0.8, against=f"{it}, {LABELS[KAFKA]}") for it in peers),
         ],
@@ -50,7 +50,7 @@ def read_cases(stage: Stage, name: str, sources: dict[str, float], beside: str) 
     cases = []
     for source, share in sources.items():
         rows = int(row_count * share)
-        # The JVM compiles what it runs often: it gets some time before the first round.
+        # The JVM compiles code that runs often, so it warms up before the first round.
         for _ in range(scaled(full=WARMUPS, quick=0)):
             stage.read(source, topic, rows // 4)
         cases.append(

@@ -1,4 +1,4 @@
-"""What a trigger of a stream takes with hardly anything to do in it: our source and sink beside Spark's rate."""
+"""The time of a stream's trigger with little work: our source and sink compared with Spark's rate source."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Start = Callable[[str], StreamingQuery]
 
 def benchmark(context: Context) -> Benchmark:
     stage = Stage(context)
-    # More than all rounds can take: what is left is left.
+    # More rows than all rounds can read; the rest stays unread.
     topic = stage.filled_topic(ROWS * scaled(full=5_000, quick=100), 100)
     starts: dict[str, Start] = {
         RATE: lambda folder: start(rate(stage), "noop", folder),
@@ -67,7 +67,7 @@ def start(rows: DataFrame, sink: str, folder: str, **options: str) -> StreamingQ
 
 
 def case(context: Context, stage: Stage, name: str, run: Start) -> Case:
-    """The query starts, and warms up, before the clock does; the clock runs for so many triggers."""
+    """Make a case that times some triggers of a query, which has started and warmed up before."""
     queries: list[StreamingQuery] = []
     begun: list[Path] = []
 

@@ -1,4 +1,4 @@
-"""Write rows to a topic through Spark: our sink beside one that gets its rows one by one, and Spark's own."""
+"""Write rows to a topic through Spark: our sink compared with one that gets rows one by one, and with Spark's own."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 
 from minibroker.bench import Bar, Benchmark, Case, Context, scaled
 
-# Rows of each size, and which share of them the slower sink writes.
+# The number of rows of each size, and the share of them that the slower sink writes.
 SIZES = {"100 B": (100, 800_000), "1 KB": (1000, 200_000)}
 SINKS = {"tuples": 0.2, KAFKA: 0.5, OURS: 1.0}
 LABELS = {"tuples": "rows, plain encoder", KAFKA: "Spark's own connector", OURS: "minibroker"}
@@ -60,7 +60,7 @@ def write_cases(stage: Stage, name: str, sinks: dict[str, float], beside: str) -
 
 
 def made_rows(stage: Stage, count: int, size: int) -> DataFrame:
-    """Rows that cost Spark next to nothing: the beginnings of some bytes. Of a string it would count the letters."""
+    """Make rows that cost Spark almost nothing: prefixes of a byte string. For a text it would count characters."""
     text = f"CAST(repeat('x', {size * 3 // 2}) AS BINARY)"
     value = f"substring({text}, 1, CAST({size // 2} + (id * 7919) % {size + 1} AS INT))"
     return stage.spark.range(0, count, 1, 1).selectExpr(f"{value} AS value")

@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, which is a set of jars on Maven Central: fetched once, where Maven is on the machine."""
+"""Fetches Spark's own Kafka connector, a set of jars on Maven Central, once, if Maven is installed."""
 
 import re
 import shutil
@@ -14,12 +14,12 @@ CACHE = Path(__file__).resolve().parents[2] / "build" / "spark-kafka"
 CENTRAL = "https://repo.maven.apache.org/maven2"
 CONNECTOR = "spark-sql-kafka-0-10"
 TOKENS = "spark-token-provider-kafka-0-10"
-# What Spark does not have itself of all that the connector needs.
+# The dependencies of the connector that Spark does not include.
 NEEDED = ("spark-", "kafka-clients-", "commons-pool2-")
 GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 METADATA_S_MAX, MAVEN_S_MAX = 20, 300
 
-# Spark's own parent names a mirror first that not every network reaches: under the same name, it is Central here.
+# Spark's parent POM names a mirror first that not every network reaches; here the same name means Maven Central.
 POM = """<?xml version="1.0" encoding="UTF-8"?>
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -45,11 +45,11 @@ Version = tuple[int, ...]
 
 
 class Missing(Exception):
-    """Why there is no such connector here."""
+    """The connector is not available; the message says why."""
 
 
 def find() -> tuple[str, list[Path]]:
-    """The connector's version and its jars; raises Missing with the reason, in half a sentence."""
+    """Return the connector's version and its jars; raise Missing with the reason if it cannot be fetched."""
     folder = CACHE / f"spark-{pyspark.__version__}"
     if not list(folder.glob("*.jar")):
         _fetch(folder)
@@ -64,7 +64,7 @@ def _fetch(folder: Path) -> None:
     if shutil.which("mvn") is None:
         raise Missing("Maven (mvn) is not on this machine")
     scala = _scala()
-    # With the connector comes Kafka's client; of Spark there is enough already.
+    # Kafka's client comes with the connector; Spark itself is installed already.
     names = {f"{CONNECTOR}_{scala}": "org.apache.spark", f"{TOKENS}_{scala}": "*"}
     dependencies = [DEPENDENCY.format(name=it, version=_newest(it), without=names[it]) for it in names]
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,13 +78,13 @@ def _fetch(folder: Path) -> None:
 
 
 def _scala() -> str:
-    """The version of Scala that the installed Spark is built for: 2.13 of spark-sql_2.13-4.3.0.jar."""
+    """Return the version of Scala that the installed Spark is built for: 2.13 for spark-sql_2.13-4.3.0.jar."""
     (jar,) = Path(pyspark.__file__).parent.glob("jars/spark-sql_*.jar")
     return jar.name.split("_")[1].split("-")[0]
 
 
 def _newest(artifact: str) -> str:
-    """The newest release that is not newer than the installed Spark: its own, as soon as Central has it."""
+    """Return the newest release that is not newer than the installed Spark, which is usually the same version."""
     try:
         with urllib.request.urlopen(
             f"{CENTRAL}/org/apache/spark/{artifact}/maven-metadata.xml", timeout=METADATA_S_MAX

@@ -1,8 +1,8 @@
 """Other ways to read and write a topic through Spark's interface for data sources in Python, for comparison.
 
-They plan as our source does and differ in what a task does: rows as tuples, with chapter 01's plain codec; Arrow from
-what confluent-kafka, that is librdkafka, hands out as objects; and our own reading, which says what memory it took.
-Spark's workers import this module.
+They plan as our source does and differ in the work of a task. The first returns rows as tuples, with chapter 01's plain
+codec. The second makes Arrow columns from the message objects of confluent-kafka, that is librdkafka. The third is our
+own reader, which also reports its peak memory. Spark's workers import this module.
 """
 
 import time
@@ -30,34 +30,34 @@ from minibroker.spark.sink import Written
 from minibroker.spark.source import BatchReader, MinibrokerSource
 
 TIMEOUT_S = 60
-PEAKS = "peaks"  # the option that names the folder for the figures
+PEAKS = "peaks"  # the option for the folder of the memory figures
 
 
 # Tuples ---------------------------------------------------------------------------------------------------------------
 
 
 class Tuples(MinibrokerSource):
-    """The format `tuples`: a Python object for each field of each row."""
+    """The format `tuples`, with a Python object for each field of each row."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """The name for `format(...)`."""
         return "tuples"
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
-        """Read in a batch."""
+        """Make the reader of a batch."""
         return TupleReader(ReadOptions.parse(self.options, BATCH))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002
-        """Write in a batch."""
+        """Make the writer of a batch."""
         return TupleWriter(WriteOptions.parse(self.options))
 
 
 class TupleReader(BatchReader):
-    """The same plan and the same fetches, then record by record."""
+    """Plans and fetches as our reader does, and decodes record by record."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In a task: the records of a split."""
+        """Read the records of a split, in a task."""
         assert isinstance(partition, Split)
         for fetched in fetch_range(cached_client(self._options.client), self._options, partition):
             for batch in fetched.batches():
@@ -70,7 +70,7 @@ class TupleReader(BatchReader):
 
 
 class TupleWriter(DataSourceWriter):
-    """Row by row into chapter 01's builder of batches, and the same deliveries."""
+    """Builds batches row by row with chapter 01's builder, and delivers them as our writer does."""
 
     def __init__(self, options: WriteOptions) -> None:
         assert options.topic is not None
@@ -78,7 +78,7 @@ class TupleWriter(DataSourceWriter):
         self._delivery = writing.delivery_of(options)
 
     def write(self, iterator: Iterator[Row]) -> Written:
-        """In a task: write its rows to partition 0, and return when they are acknowledged."""
+        """Write the rows of a task to partition 0, in the worker; return when they are acknowledged."""
         outbox = writing.Outbox(cached_client(self._delivery.client), self._delivery)
         builder = BatchBuilder()
         count = 0
@@ -99,30 +99,30 @@ class TupleWriter(DataSourceWriter):
 
 
 class Confluent(MinibrokerSource):
-    """The format `confluent`: a client in C, whose records become columns."""
+    """The format `confluent`, which makes columns from the records of a client in C."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """The name for `format(...)`."""
         return "confluent"
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        """Read in a batch."""
+        """Make the reader of a batch."""
         return ConfluentReader(ReadOptions.parse(self.options, BATCH))
 
 
 class ConfluentReader(BatchReader):
-    """The same plan; a consumer of its own for each task."""
+    """Plans as our reader does, with a new consumer for each task."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In a task: the records of a split."""
+        """Read the records of a split, in a task."""
         assert isinstance(partition, Split)
         consumer = Consumer(
             {
                 "bootstrap.servers": self._options.client.bootstrap_servers,
                 "group.id": f"unused-{uuid.uuid4()}",
                 "enable.auto.commit": False,
-                # The pause that it makes once it holds enough records is a second: too long.
+                # With enough records in its queue the client pauses for a second by default, which is too long.
                 "fetch.queue.backoff.ms": 1,
                 "check.crcs": True,
                 "log_level": 0,
@@ -139,7 +139,7 @@ class ConfluentReader(BatchReader):
 
 
 def arrow_of(split: Split, messages: list[Message]) -> pa.RecordBatch:
-    """Columns of messages, in as few steps for each as there are."""
+    """Make columns from messages, with few steps for each message."""
     stamps = [message.timestamp() for message in messages]
     count = len(messages)
     columns = [
@@ -158,7 +158,7 @@ def arrow_of(split: Split, messages: list[Message]) -> pa.RecordBatch:
 
 
 class Watched(MinibrokerSource):
-    """The format `watched`: ours, and each task leaves a file that says what memory its process held at most."""
+    """The format `watched`: our source, whose tasks also write the peak memory of their process into a file."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__({name: value for name, value in options.items() if name.lower() != PEAKS})
@@ -166,29 +166,29 @@ class Watched(MinibrokerSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """The name for `format(...)`."""
         return "watched"
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        """Read in a batch."""
+        """Make the reader of a batch."""
         return WatchedReader(ReadOptions.parse(self.options, BATCH), self._folder)
 
 
 class WatchedReader(BatchReader):
-    """Ours."""
+    """Our reader, with the peak memory."""
 
     def __init__(self, options: ReadOptions, folder: str) -> None:
         super().__init__(options)
         self._folder = folder
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In a task: the records of a split, then the peak."""
+        """Read the records of a split, in a task, then record the peak."""
         reset_peak()
         yield from super().read(partition)
         Path(self._folder, uuid.uuid4().hex).write_text(str(peak_memory_mb()))
 
 
 def reset_peak() -> None:
-    """Have the system count anew from what the process holds now: it had other tasks before. Linux can."""
+    """Reset the peak to the current memory, because the process has run other tasks before. Only Linux can."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")

@@ -1,7 +1,7 @@
-"""What the benchmarks of the Spark connector stand on: one session for all of them, and a broker for each.
+"""The shared parts of the Spark connector's benchmarks: one session for all of them, and a broker for each.
 
-The session has one task slot, so that rows a second are those of one core for the task; Spark's part of a row, in the
-JVM, runs beside Python's. CPU time is that of the JVM and of all its Python processes together.
+The session has one task slot, so that rows per second are those of one core for the task. Spark's work on a row, in the
+JVM, runs in parallel with Python's. CPU time is that of the JVM and of all its Python processes together.
 """
 
 import atexit
@@ -30,7 +30,7 @@ from minibroker.spark.options import ClientSettings
 
 OURS, KAFKA = "minibroker", "kafka"
 CHUNK_ROWS = 10_000
-# A record on disk forces nothing and is not deleted while it is measured.
+# Nothing is flushed, and no record is deleted during a measurement.
 KEPT = {"retention.ms": "-1", "retention.bytes": "-1"}
 CONF = {
     "spark.ui.enabled": "false",
@@ -48,7 +48,7 @@ _PROCESSES = Path("/proc")
 
 @functools.cache
 def spark_kafka() -> tuple[str, list[Path]] | None:
-    """The version and the jars of Spark's own connector; if it is not to be had, a line says why, once."""
+    """Return the version and the jars of Spark's own connector; if it is not available, print the reason once."""
     try:
         return spark_jars.find()
     except spark_jars.Missing as reason:
@@ -58,7 +58,7 @@ def spark_kafka() -> tuple[str, list[Path]] | None:
 
 @functools.cache
 def shared_session() -> SparkSession:
-    """The session; it starts with the first benchmark that needs it and ends with the process."""
+    """Return the session, which starts with the first benchmark that needs it and ends with the process."""
     found = spark_kafka()
     jars = {"spark.jars": ",".join(map(str, found[1]))} if found else {}
     spark = session("bench", "local[1]", **CONF, **jars)
@@ -83,13 +83,13 @@ class Stage:
     # Topics -----------------------------------------------------------------------------------------------------------
 
     def new_topic(self, partitions: int = 1) -> str:
-        """A topic with a name of its own."""
+        """Create a topic with a new name."""
         name = f"topic-{next(self._numbers)}"
         admin.create_topics(self._client, [admin.NewTopic(name, partitions=partitions, configs=KEPT)])
         return name
 
     def filled_topic(self, row_count: int, size: int, partitions: int = 1) -> str:
-        """A topic with so many rows of about so many bytes, spread evenly."""
+        """Create a topic with rows of about a given size, spread evenly over its partitions."""
         name = self.new_topic(partitions)
         rows = chunks(row_count, size, partitions)
         writing.write(rows, writing.Delivery(ClientSettings(self.broker.address, "spark-minibroker-sink")), topic=name)
@@ -100,14 +100,14 @@ class Stage:
         admin.delete_topics(self._client, [topic])
 
     def row_count(self, topic: str) -> int:
-        """The rows of a topic with one partition, to make sure that none is missing."""
+        """Count the rows of a topic with one partition, to make sure that none is missing."""
         place = TopicPartition(topic, 0)
         return int(admin.list_offsets(self._client, {place: LATEST})[place].offset)
 
     # Queries ----------------------------------------------------------------------------------------------------------
 
     def options(self, topic: str, **more: str) -> dict[str, str]:
-        """What every format wants to know, to read a topic."""
+        """Return the options that every format needs to read a topic."""
         return {"kafka.bootstrap.servers": self.broker.address, "subscribe": topic, **more}
 
     def read(self, source: str, topic: str, row_count: int | None = None, **more: str) -> None:
@@ -123,12 +123,12 @@ class Stage:
         rows.write.format(sink).options(**options).mode("append").save()
 
     def cpu_s(self) -> float:
-        """CPU time of the JVM and of its Python processes."""
+        """Return the CPU time of the JVM and of its Python processes."""
         return self._clock.cpu_s()
 
 
 def chunks(row_count: int, size: int, partitions: int) -> Iterator[pa.RecordBatch]:
-    """Rows as a task of the sink gets them; the same values again and again, for making them costs more than that."""
+    """Make rows as a task of the sink gets them; values repeat, because making new ones costs more than writing."""
     values = ragged(CHUNK_ROWS, size)
     for first in range(0, row_count, CHUNK_ROWS):
         length = min(CHUNK_ROWS, row_count - first)
@@ -137,20 +137,20 @@ def chunks(row_count: int, size: int, partitions: int) -> Iterator[pa.RecordBatc
 
 
 def ragged(count: int, size: int) -> pa.Array:
-    """Values of sizes that vary by half around the one named; the same in every run."""
+    """Make values whose sizes vary by half around `value_bytes`, the same in every run."""
     chance = random.Random(size)
     return pa.array([chance.randbytes(chance.randint(size // 2, size * 3 // 2)) for _ in range(count)], pa.binary())
 
 
 class TreeClock:
-    """CPU time of a process and all its descendants; what one that has ended had used when it was last seen, counts."""
+    """Reads the CPU time of a process and its descendants; one that has ended counts with its last reading."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._ticks: dict[int, int] = {}
 
     def cpu_s(self) -> float:
-        """CPU time so far; of this process and its children that have ended, without /proc."""
+        """Return the CPU time so far; without /proc only this process and its ended children count."""
         if not _PROCESSES.is_dir():
             return sum(os.times()[:4])
         found: dict[int, int] = {}
@@ -160,7 +160,7 @@ class TreeClock:
                 fields = (_PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            # State, parent, …; the twelfth and the thirteenth are the ticks in the user's code and in the system's.
+            # State, parent, …; the twelfth and the thirteenth are the ticks in user mode and in the kernel.
             children_of.setdefault(int(fields[1]), []).append(pid)
             found[pid] = int(fields[11]) + int(fields[12])
         todo = [self._root]

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: the program as a process, and a broker for it to talk to."""
+"""Fixtures of the command line's tests: the program as a process, and a broker for it."""
 
 import os
 import subprocess
@@ -8,12 +8,14 @@ from collections.abc import Callable
 import pytest
 from brokers import Broker
 
+from minibroker.cli.main import main
+
 PROGRAM = (sys.executable, "-m", "minibroker.cli")
 
 
 @pytest.fixture
 def minibroker() -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Runs the program to its end: `minibroker("topics", "list", stdin="", NO_COLOR="1")`."""
+    """Return a function that runs the program to its end: `minibroker("topics", "list", stdin="", NO_COLOR="1")`."""
 
     def run(*arguments: str, stdin: str = "", **env: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -30,10 +32,27 @@ def minibroker() -> Callable[..., "subprocess.CompletedProcess[str]"]:
 
 
 @pytest.fixture
+def minibroker_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Like `minibroker`, but in this process: for commands that end before they connect to or start anything."""
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        monkeypatch.setattr(sys, "argv", ["minibroker", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, int(str(ended.value.code)), out, err)
+
+    return run
+
+
+@pytest.fixture
 def at_broker(
     minibroker: Callable[..., "subprocess.CompletedProcess[str]"], broker: Broker
 ) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """The same, with the shared broker as the bootstrap server."""
+    """Return the same function with the shared broker as the bootstrap server."""
 
     def run(*arguments: str, stdin: str = "", **env: str) -> "subprocess.CompletedProcess[str]":
         return minibroker(*arguments, stdin=stdin, **{"MINIBROKER_BOOTSTRAP_SERVER": broker.address} | env)

@@ -1,4 +1,4 @@
-"""Claims about the clusters that labs and benchmarks start, and about those that watch them."""
+"""Claims about the clusters that labs and benchmarks start, and about the code that watches them."""
 
 import contextlib
 from pathlib import Path
@@ -17,19 +17,19 @@ def test_a_node_that_cannot_start_says_why_and_leaves_no_process(tmp_path: Path)
         address = f"{HOST}:{reserve_port(reserved)}"
         node = LocalNode(1, tmp_path / "node1", address, ("broker.session.timeout.ms=soon",), None)
         node.begin()
-        said = r"node 1 ended before it was ready; it said:\nminibroker serve: broker.session.timeout.ms=soon is not"
+        said = r"node 1 ended before it was ready; its stderr:\nminibroker serve: broker.session.timeout.ms=soon is not"
         with pytest.raises(ChildProcessError, match=said):
             node.await_ready()
         assert not node.is_alive()
         node.kill()
 
 
-def test_who_waits_in_vain_is_told_for_what_and_what_was_seen_last() -> None:
+def test_a_timeout_names_the_condition_and_the_last_value() -> None:
     with pytest.raises(TimeoutError, match=r"not within 0 s: it rains; last seen: \[\]"):
         until(list, "it rains", seconds=0)
 
 
-def test_a_probe_that_is_late_while_nothing_happens_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_that_is_late_on_a_healthy_cluster_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([False, False, True])
     monkeypatch.setattr(failover, "is_acked", lambda *_: next(answers))
     failover.await_ack(Client("127.0.0.1:1"), "calm", 0)

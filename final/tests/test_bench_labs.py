@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from minibroker.bench.lab import find_labs
 from minibroker.cli.lab import lab
-from minibroker.course import house
+from minibroker.course import repository
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS_FILE = """
@@ -56,7 +56,7 @@ def test_the_labs_of_the_course_are_found_in_its_order() -> None:
     assert [each.chapter for each in labs.values()] == sorted(each.chapter for each in labs.values())
 
 
-def test_only_files_called_after_labs_are_loaded(clone: Path) -> None:
+def test_only_files_named_lab_are_loaded(clone: Path) -> None:
     (clone / "chapters/99-toy/labs/broken.py").write_text("raise AssertionError('loaded')")
     assert list(find_labs(clone)) == ["full", "toy"]
 
@@ -74,7 +74,7 @@ def test_without_a_clone_the_command_says_so_in_one_line_and_ends_with_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(house, "__file__", str(tmp_path / "site-packages/minibroker/course/house.py"))
+    monkeypatch.setattr(repository, "__file__", str(tmp_path / "site-packages/minibroker/course/repository.py"))
     for command in (["list"], ["run", "disk"]):
         ended = invoke(*command)
         assert ended.exit_code == 1
@@ -86,7 +86,7 @@ def test_without_a_clone_the_command_says_so_in_one_line_and_ends_with_one(
 # The command.
 
 
-def test_list_shows_name_chapter_and_what_it_shows() -> None:
+def test_list_shows_the_name_chapter_and_purpose_of_labs() -> None:
     listed = invoke("list")
     assert listed.exit_code == 0
     assert listed.stdout.splitlines()[0].split() == ["lab", "chapter", "shows"]
@@ -123,7 +123,7 @@ def test_run_prints_table_and_reading_and_says_where_the_files_are(tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["toy.json", "toy.svg"]
 
 
-def test_run_writes_to_the_current_directory_unless_told(
+def test_run_writes_to_the_current_directory_by_default(
     clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = clone / "here"

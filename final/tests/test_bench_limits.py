@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from bench import network
+from cases import case
 from labs import disk
 
 from minibroker.bench import limits
@@ -34,11 +35,12 @@ MAKERS: dict[str, Callable[[Context, int], Case]] = {
 }
 
 
-@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS.keys())
-def test_each_limit_is_a_case_that_counts_its_blocks(context: Context, maker: Callable[[Context, int], Case]) -> None:
-    case = maker(context, limits.scratch_file(context, "scratch", 64 * KIB))
-    assert (case.bytes_count, case.operations_count) == (64 * KIB, 4)
-    assert len(measure([case], repeats=2)[case.name].samples) == 2
+def test_each_limit_is_a_case_that_counts_its_blocks(context: Context) -> None:
+    for name, maker in MAKERS.items():
+        with case(name):
+            limit = maker(context, limits.scratch_file(context, name, 64 * KIB))
+            assert (limit.bytes_count, limit.operations_count) == (64 * KIB, 4)
+            assert len(measure([limit], repeats=2)[limit.name].samples) == 2
 
 
 def test_write_goes_over_the_same_warm_file(context: Context) -> None:
@@ -57,15 +59,14 @@ def test_append_starts_from_an_empty_file_each_time(context: Context) -> None:
     assert os.fstat(file).st_size == 0
 
 
-@pytest.mark.parametrize(("every_bytes", "flushes"), [(None, 0), (16 * KIB, 4), (32 * KIB, 2), (64 * KIB, 1)])
-def test_append_flushes_as_often_as_it_says(
-    context: Context, monkeypatch: pytest.MonkeyPatch, every_bytes: int | None, flushes: int
-) -> None:
-    flushed: list[int] = []
-    file = limits.scratch_file(context, "scratch")
-    monkeypatch.setattr(limits, "flush", flushed.append)
-    limits.append(file, 64 * KIB, 16 * KIB, flush_every_bytes=every_bytes).run()
-    assert len(flushed) == flushes
+def test_append_flushes_as_often_as_it_says(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    for every_bytes, flushes in [(None, 0), (16 * KIB, 4), (32 * KIB, 2), (64 * KIB, 1)]:
+        with case(every_bytes, flushes):
+            flushed: list[int] = []
+            file = limits.scratch_file(context, f"scratch-{flushes}")
+            monkeypatch.setattr(limits, "flush", flushed.append)
+            limits.append(file, 64 * KIB, 16 * KIB, flush_every_bytes=every_bytes).run()
+            assert len(flushed) == flushes
 
 
 @pytest.mark.skipif(not disk.can_drop_cache, reason="this system cannot drop the page cache of a file")
@@ -118,15 +119,14 @@ def test_a_context_leaves_nothing_behind(tmp_path: Path) -> None:
     assert closed == ["second", "first"]
 
 
-@pytest.mark.parametrize(("value", "expected"), [("1", True), ("yes", True), ("0", False), ("", False)])
-def test_quick_mode_is_asked_for_by_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str, expected: bool
-) -> None:
-    monkeypatch.setenv("MINIBROKER_QUICK", value)
-    assert is_quick() is expected
-    assert scaled(full=100, quick=1) == (1 if expected else 100)
-    with open_context(directory=tmp_path) as context:
-        assert context.repeats == (3 if expected else 11)
+def test_the_environment_selects_quick_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for value, expected in [("1", True), ("yes", True), ("0", False), ("", False)]:
+        with case(value, expected):
+            monkeypatch.setenv("MINIBROKER_QUICK", value)
+            assert is_quick() is expected
+            assert scaled(full=100, quick=1) == (1 if expected else 100)
+            with open_context(directory=tmp_path) as context:
+                assert context.repeats == (1 if expected else 11)
 
 
 def test_numbers_are_written_with_three_digits_and_sizes_in_whole_units() -> None:

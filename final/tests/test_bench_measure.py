@@ -4,6 +4,7 @@ import gc
 from functools import partial
 
 import pytest
+from cases import case
 
 from minibroker.bench.measure import Case, Result, Sample, Spread, measure
 
@@ -98,7 +99,7 @@ def test_garbage_is_collected_before_the_clock_starts(monkeypatch: pytest.Monkey
     assert events == ["collect", "clock", "run", "clock"] * 2
 
 
-def test_progress_is_told_before_each_step() -> None:
+def test_progress_is_reported_before_each_step() -> None:
     steps: list[tuple[int, int, str]] = []
     cases = [Case(name, lambda: None, operations_count=1) for name in "ab"]
     measure(cases, repeats=1, progress=lambda *step: steps.append(step))
@@ -126,19 +127,17 @@ def test_spread_of_one_repeat_is_that_repeat() -> None:
     assert Spread.of([0.0]).percent == 0.0
 
 
-@pytest.mark.parametrize(
-    ("metric", "expected"),
-    [
+def test_figures_are_derived_from_work_and_time() -> None:
+    for metric, expected in [
         ("mb_per_s", 250.0),  # 500 MB in 2 s
         ("ops_per_s", 500.0),  # 1000 in 2 s
         ("us_per_op", 2000.0),
         ("cpu_us_per_op", 1000.0),  # 1 s of CPU
         ("cpu_s_per_gb", 2.0),
-    ],
-)
-def test_figures_are_derived_from_work_and_time(metric: str, expected: float) -> None:
-    measured = result([2.0], [1.0], bytes_count=500 * 10**6, operations_count=1000)
-    assert measured.spread(metric) == Spread(expected, expected, expected)
+    ]:
+        with case(metric, expected):
+            measured = result([2.0], [1.0], bytes_count=500 * 10**6, operations_count=1000)
+            assert measured.spread(metric) == Spread(expected, expected, expected)
 
 
 def test_a_case_has_no_figure_for_work_it_does_not_count() -> None:
@@ -190,7 +189,7 @@ def test_bytes_and_operations_cannot_be_compared() -> None:
         result([1.0], bytes_count=1).spread("ratio", result([1.0], name="limit", operations_count=1))
 
 
-def test_a_case_too_quick_for_the_clock_divides_by_nothing() -> None:
+def test_a_case_too_quick_for_the_clock_does_not_divide_by_zero() -> None:
     measured = result([0.0], bytes_count=10**6)
     assert measured.spread("mb_per_s") is not None
     assert measured.spread("ratio", measured) == Spread(0.0, 0.0, 0.0)

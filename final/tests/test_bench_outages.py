@@ -1,24 +1,22 @@
-"""How long something did not answer, out of when it did."""
+"""Claims about outages, computed from the times of acknowledgements."""
 
-import pytest
+from cases import case
 
 from minibroker.bench.outages import Outages, distribution, longest_gap_ms
 
 
-@pytest.mark.parametrize(
-    ("times_s", "gap_ms"),
-    [
+def test_only_acknowledgements_between_the_two_moments_count() -> None:
+    for times_s, gap_ms in [
         ([], 2000),
         ([10.5], 1500),
         ([9.0, 10.0, 10.1, 11.4, 11.9, 12.0, 40.0], 1300),
         ([10.1, 10.2, 10.3], 1700),
-    ],
-)
-def test_only_what_is_between_the_two_moments_counts(times_s: list[float], gap_ms: int) -> None:
-    assert longest_gap_ms(times_s, begun_s=10.0, ended_s=12.0) == gap_ms
+    ]:
+        with case(times_s, gap_ms):
+            assert longest_gap_ms(times_s, begun_s=10.0, ended_s=12.0) == gap_ms
 
 
-def test_outages_are_told_by_percentiles_and_by_what_a_year_can_bear() -> None:
+def test_outages_are_shown_as_percentiles_and_as_a_budget_per_year() -> None:
     outages = Outages("killed", (100, 300, 200, 2000))
     assert (outages.at(50), outages.at(99)) == (200, 2000)
     assert " ".join(outages.text().split()) == "killed 4 times p50 200 ms p99 2000 ms max 2000 ms"

@@ -4,6 +4,7 @@ import math
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from cases import case
 
 from minibroker.bench.plot import (
     LIMIT,
@@ -45,25 +46,24 @@ CURVES = LineChart(
 )
 
 
-@pytest.mark.parametrize(
-    ("values", "ticks"),
-    [
+def test_linear_axes_start_at_zero_and_have_round_ticks() -> None:
+    for values, ticks in [
         ([3661.0], (0, 1000, 2000, 3000, 4000)),
         ([0.3], (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)),
         ([-5.0, 10.0], (-5, 0, 5, 10)),
         ([0.0], (0, 1)),
         ([], (0, 1)),
-    ],
-)
-def test_linear_axes_start_at_zero_and_have_round_ticks(values: list[float], ticks: tuple[float, ...]) -> None:
-    scale = linear_scale(values)
-    assert scale.ticks == pytest.approx(ticks)
-    assert (scale.low, scale.high) == (ticks[0], ticks[-1])
+    ]:
+        with case(values, ticks):
+            scale = linear_scale(values)
+            assert scale.ticks == pytest.approx(ticks)
+            assert (scale.low, scale.high) == (ticks[0], ticks[-1])
 
 
-@pytest.mark.parametrize(("distance", "expected"), [(6, 1), (6.1, 2), (12, 2), (30, 5), (31, 10), (0.06, 0.01)])
-def test_steps_are_one_two_or_five(distance: float, expected: float) -> None:
-    assert nice_step(distance, 6) == pytest.approx(expected)
+def test_steps_are_one_two_or_five() -> None:
+    for distance, expected in [(6, 1), (6.1, 2), (12, 2), (30, 5), (31, 10), (0.06, 0.01)]:
+        with case(distance, expected):
+            assert nice_step(distance, 6) == pytest.approx(expected)
 
 
 def test_log_axes_over_many_decades_name_the_powers_of_ten() -> None:
@@ -76,21 +76,23 @@ def test_log_axes_over_few_decades_name_two_and_five_as_well() -> None:
     assert log_scale([1.0, 10.0]).ticks == (1, 2, 5, 10)
 
 
-def test_a_log_axis_of_bars_begins_below_the_smallest_so_that_it_has_length() -> None:
+def test_a_log_axis_of_bars_begins_below_the_smallest_value() -> None:
     assert log_scale([10.0, 1000.0], for_bars=True).low == 1
     assert log_scale([5.0, 1000.0], for_bars=True).low == 1
 
 
-@pytest.mark.parametrize("values", [[], [0.0], [0.0, 0.0]])
-def test_a_log_axis_without_a_positive_value_is_still_an_axis(values: list[float]) -> None:
-    assert (log_scale(values).low, log_scale(values).high) == (1, 10)
+def test_a_log_axis_without_a_positive_value_is_still_an_axis() -> None:
+    for values in [[], [0.0], [0.0, 0.0]]:
+        with case(values):
+            assert (log_scale(values).low, log_scale(values).high) == (1, 10)
 
 
-@pytest.mark.parametrize("value", [1e-9, 0.5, 1.0, 7.0, 1e12])
-def test_one_value_lies_strictly_inside_or_at_the_end_of_its_axes(value: float) -> None:
-    scale = log_scale([value], for_bars=True)
-    assert 0 < scale.share(value) <= 1
-    assert 0 < linear_scale([value]).share(value) <= 1
+def test_one_value_lies_strictly_inside_or_at_the_end_of_its_axes() -> None:
+    for value in [1e-9, 0.5, 1.0, 7.0, 1e12]:
+        with case(value):
+            scale = log_scale([value], for_bars=True)
+            assert 0 < scale.share(value) <= 1
+            assert 0 < linear_scale([value]).share(value) <= 1
 
 
 def test_shares_run_from_zero_to_one_and_values_outside_are_put_at_the_ends() -> None:
@@ -127,7 +129,7 @@ def test_the_limit_is_named_and_inside_the_axis() -> None:
     assert "bare write: 95.0" in figure.svg()
 
 
-def test_a_zero_has_no_bar_but_its_figure() -> None:
+def test_a_zero_has_a_label_and_no_bar() -> None:
     for log in (False, True):
         figure = bars(BarRow("nothing", 0), BarRow("something", 5), log=log)
         assert len(bar_widths(figure)) == 1
@@ -142,17 +144,21 @@ def test_text_is_escaped() -> None:
     assert texts(curves).count(nasty) == 4
 
 
-@pytest.mark.parametrize("figure", [bars(BarRow("a", 3, 2, 4), limit=Mark(5, "limit")), CURVES])
-def test_a_figure_has_a_title_and_a_description_for_those_who_cannot_see_it(figure: Figure) -> None:
-    root = ElementTree.fromstring(figure.svg())
-    assert root.attrib["role"] == "img"
-    assert root.findtext(f"{SVG}title")
-    assert "MB/s" in (root.findtext(f"{SVG}desc") or "")
+def test_a_figure_has_a_title_and_a_description_for_screen_readers() -> None:
+    figures: list[Figure] = [bars(BarRow("a", 3, 2, 4), limit=Mark(5, "limit")), CURVES]
+    for figure in figures:
+        with case(figure):
+            root = ElementTree.fromstring(figure.svg())
+            assert root.attrib["role"] == "img"
+            assert root.findtext(f"{SVG}title")
+            assert "MB/s" in (root.findtext(f"{SVG}desc") or "")
 
 
-@pytest.mark.parametrize("figure", [bars(BarRow("a", 3, 2, 4)), CURVES])
-def test_the_same_data_give_the_same_bytes(figure: Figure) -> None:
-    assert figure.svg() == figure.svg()
+def test_the_same_data_give_the_same_bytes() -> None:
+    figures: list[Figure] = [bars(BarRow("a", 3, 2, 4)), CURVES]
+    for figure in figures:
+        with case(figure):
+            assert figure.svg() == figure.svg()
 
 
 def test_a_figure_brings_its_own_panel_for_both_themes() -> None:
@@ -177,10 +183,11 @@ def test_named_ticks_replace_the_numbers_of_the_horizontal_axis() -> None:
     assert "10,000" not in shown
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_curves_may_hold_zeros_and_a_single_point(log: bool) -> None:
-    for points in ([Point(0, 0)], [Point(5, 5)], [Point(0, 0), Point(1, 1)]):
-        ElementTree.fromstring(LineChart("t", "x", "y", [Line("a", points)], log_x=log, log_y=log).svg())
+def test_curves_may_hold_zeros_and_a_single_point() -> None:
+    for log in [False, True]:
+        with case(log):
+            for points in ([Point(0, 0)], [Point(5, 5)], [Point(0, 0), Point(1, 1)]):
+                ElementTree.fromstring(LineChart("t", "x", "y", [Line("a", points)], log_x=log, log_y=log).svg())
 
 
 def test_limits_are_grey_and_take_no_colour_from_the_others() -> None:
@@ -192,12 +199,12 @@ def test_ours_has_the_same_colour_in_every_figure() -> None:
     assert series_colours(["minibroker", LIMIT, "a", "b"]) == {"minibroker": "0", LIMIT: "limit", "a": "1", "b": "2"}
 
 
-def test_more_series_than_colours_begin_again() -> None:
+def test_colours_repeat_when_there_are_more_series() -> None:
     names = [str(number) for number in range(len(PALETTE) + 1)]
     assert series_colours(names)[names[-1]] == "0"
 
 
-def test_names_that_do_not_fit_go_on_in_another_row() -> None:
+def test_names_that_do_not_fit_continue_in_another_row() -> None:
     names = [f"a series with a rather long name, number {number}" for number in range(6)]
     figure = LineChart("Title", "x", "y", [Line(name, [Point(1, 1)]) for name in names])
     places = {

@@ -1,4 +1,4 @@
-"""Claims about servers under test, the client that costs nothing, and whose CPU time is counted."""
+"""Claims about servers under test, the client that measures them, and the CPU time that is counted."""
 
 import sys
 import threading
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from bench import network
 from bench.exchange import Exchange, Latencies, start_echo
+from cases import case
 
 from minibroker.bench import Benchmark, Case, children, limits
 from minibroker.bench.benchmark import Found, run
@@ -43,7 +44,7 @@ def test_a_server_is_ready_when_it_says_so_and_ends_with_the_context(tmp_path: P
     assert not child.is_alive()
 
 
-def test_a_server_that_dies_before_it_is_ready_is_an_error_with_its_last_words(context: Context) -> None:
+def test_a_server_that_dies_before_it_is_ready_is_an_error_with_its_stderr(context: Context) -> None:
     with pytest.raises(ChildProcessError, match="no such disk"):
         script(context, "import sys; sys.exit('no such disk')")
 
@@ -55,7 +56,7 @@ def test_a_server_may_be_stopped_twice_and_killed_after(context: Context) -> Non
     child.kill()
 
 
-def test_what_a_server_costs_is_its_own(context: Context) -> None:
+def test_cpu_time_memory_and_files_of_a_server_are_measured(context: Context) -> None:
     child, idle = script(context, BUSY), script(context, BUSY.replace("< 60", "< 0") + "\ntime.sleep(600)")
     deadline = time.monotonic() + 60
     while child.cpu_s() < idle.cpu_s() + 0.05:
@@ -64,22 +65,21 @@ def test_what_a_server_costs_is_its_own(context: Context) -> None:
     assert child.open_files() == 0 or child.open_files() >= 3  # the three that every process has
 
 
-def test_a_server_keeps_what_it_has_compiled(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_stores_its_bytecode(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     assert "PYTHONDONTWRITEBYTECODE" not in children.environment(context)
     start_echo(context)
-    # What it imports: a script itself is never kept.
+    # Only imported modules are stored; the bytecode of a script never is.
     assert list((context.directory / "compiled").rglob("asyncio/streams*.pyc"))
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("0:00.05", 0.05), ("01:02:03", 3723), ("2-00:00:01", 172801), ("12:34", 754)]
-)
-def test_a_cpu_time_of_ps_is_read(text: str, seconds: float) -> None:
-    assert cpu_text_s(text) == pytest.approx(seconds)
+def test_a_cpu_time_of_ps_is_read() -> None:
+    for text, seconds in [("0:00.05", 0.05), ("01:02:03", 3723), ("2-00:00:01", 172801), ("12:34", 754)]:
+        with case(text, seconds):
+            assert cpu_text_s(text) == pytest.approx(seconds)
 
 
-def test_what_is_no_cpu_time_is_refused() -> None:
+def test_a_text_that_is_no_cpu_time_is_refused() -> None:
     with pytest.raises(ValueError, match="no CPU time"):
         cpu_text_s("a while")
 
@@ -96,11 +96,11 @@ def test_the_bare_server_sends_each_frame_back(context: Context) -> None:
     exchange.repeat(FRAME, len(FRAME), count=96, in_flight=32)
     exchange.each([FRAME] * 7, len(FRAME), in_flight=3)
     exchange.each([FRAME] * 2, len(FRAME), in_flight=3)
-    assert exchange.ask(FRAME) == FRAME  # no answer was left over, and none is missing
+    assert exchange.ask(FRAME) == FRAME  # no response was left over, and none is missing
     assert latencies.percentile_us(99) >= latencies.percentile_us(50) > 0
 
 
-def test_a_server_that_hangs_up_is_an_error(context: Context) -> None:
+def test_a_server_that_closes_the_connection_is_an_error(context: Context) -> None:
     child = start_echo(context)
     exchange = Exchange(context, child.host, child.port)
     child.kill()
@@ -108,9 +108,10 @@ def test_a_server_that_hangs_up_is_an_error(context: Context) -> None:
         exchange.repeat(FRAME, len(FRAME), count=1)
 
 
-@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (1, 1), (50, 50), (99, 99), (99.5, 100), (100, 100)])
-def test_a_percentile_is_one_of_the_values(percent: float, expected: int) -> None:
-    assert percentile(range(1, 101), percent) == expected
+def test_a_percentile_is_one_of_the_values() -> None:
+    for percent, expected in [(0, 1), (1, 1), (50, 50), (99, 99), (99.5, 100), (100, 100)]:
+        with case(percent, expected):
+            assert percentile(range(1, 101), percent) == expected
 
 
 def test_latencies_are_the_median_of_the_rounds_without_the_warm_up() -> None:
@@ -120,7 +121,7 @@ def test_latencies_are_the_median_of_the_rounds_without_the_warm_up() -> None:
     assert latencies.percentile_us(50) == 2
 
 
-# Whose CPU time -------------------------------------------------------------------------------------------------------
+# CPU time -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_case_counts_the_cpu_time_that_it_names() -> None:

@@ -13,7 +13,7 @@ from minibroker.wire.apis import APIS, ApiKey
 
 
 def test_every_api_that_is_served_has_a_row_and_every_row_a_table(tmp_path: Path) -> None:
-    """A node with an API without a row does not start; and a row without a handler is a promise that is not kept."""
+    """A node with an API without a row does not start, and a row without a handler would be useless."""
     declare_every_api()
     settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
 
@@ -34,7 +34,7 @@ def names(keys: Iterable[ApiKey]) -> list[str]:
     return sorted(key.name for key in keys)
 
 
-def test_what_nodes_say_to_each_other_is_refused_from_clients() -> None:
+def test_requests_between_nodes_are_refused_from_clients() -> None:
     expected = """
         VOTE BEGIN_QUORUM_EPOCH END_QUORUM_EPOCH FETCH_SNAPSHOT ENVELOPE
         ALTER_PARTITION BROKER_REGISTRATION BROKER_HEARTBEAT ALLOCATE_PRODUCER_IDS
@@ -42,7 +42,7 @@ def test_what_nodes_say_to_each_other_is_refused_from_clients() -> None:
     assert names(key for key, row in access.ROWS.items() if row.caller is Caller.NODE) == sorted(expected.split())
 
 
-def test_what_only_the_controller_can_do_is_forwarded_to_it() -> None:
+def test_requests_for_the_controller_are_forwarded_to_it() -> None:
     expected = """
         CREATE_TOPICS DELETE_TOPICS CREATE_PARTITIONS ALTER_CONFIGS INCREMENTAL_ALTER_CONFIGS ELECT_LEADERS
         ALTER_PARTITION_REASSIGNMENTS LIST_PARTITION_REASSIGNMENTS UNREGISTER_BROKER ADD_RAFT_VOTER REMOVE_RAFT_VOTER

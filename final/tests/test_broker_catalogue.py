@@ -1,11 +1,11 @@
-"""All keys of the finished broker: Kafka's names, types and defaults, every limit at its edges, and what is refused."""
+"""All keys of the finished broker: Kafka's names, types and defaults, limits at their edges, and the refused keys."""
 
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cases import case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ from minibroker.metadata.config_keys import (
     INT_MAX,
     LONG_MAX,
     TOPIC_CONFIGS,
-    ConfigKey,
     ConfigSource,
 )
 from minibroker.metadata.configs import NodeConfig, TopicConfig, check_topic_configs
@@ -63,7 +62,7 @@ segment.ms long 604800000
 unclean.leader.election.enable boolean false
 """
 
-# What each configuration takes and what it refuses, at both ends. Kafka 4.3 was asked the same, with the same answers.
+# The values that each configuration accepts and refuses, at both ends of its range. Kafka 4.3 does the same.
 EDGES: dict[str, tuple[list[str], list[str]]] = {
     "cleanup.policy": (
         ["", "delete", "compact", "compact,delete", "compact , delete", "delete,delete"],
@@ -121,24 +120,26 @@ def test_every_topic_configuration_has_its_edges_tested() -> None:
     assert sorted(EDGES) == sorted(TOPIC_CONFIGS)
 
 
-@pytest.mark.parametrize("name", EDGES)
-def test_a_topic_configuration_takes_what_kafka_takes(name: str) -> None:
-    for text in EDGES[name][0]:
-        TOPIC_CONFIGS.parse(name, text)
+def test_a_topic_configuration_accepts_the_values_that_kafka_accepts() -> None:
+    for name, (accepted, _refused) in EDGES.items():
+        for text in accepted:
+            with case(name, text):
+                TOPIC_CONFIGS.parse(name, text)
 
 
-@pytest.mark.parametrize("name", EDGES)
-def test_a_topic_configuration_refuses_what_kafka_refuses(name: str) -> None:
-    for text in EDGES[name][1]:
-        with pytest.raises(InvalidConfig, match=f"^{name}="):
-            TOPIC_CONFIGS.parse(name, text)
+def test_a_topic_configuration_refuses_the_values_that_kafka_refuses() -> None:
+    for name, (_accepted, refused) in EDGES.items():
+        for text in refused:
+            with case(name, text), pytest.raises(InvalidConfig, match=f"^{name}="):
+                TOPIC_CONFIGS.parse(name, text)
 
 
-@pytest.mark.parametrize("key", [*TOPIC_CONFIGS.in_order(), *BROKER_CONFIGS.in_order()], ids=lambda key: key.name)
-def test_every_default_passes_its_own_check_and_every_key_is_explained(key: ConfigKey[Any]) -> None:
-    if key.default is not None:
-        key.parse(key.default)
-    assert key.about.endswith(".")
+def test_every_default_passes_its_own_check_and_every_key_is_explained() -> None:
+    for key in [*TOPIC_CONFIGS.in_order(), *BROKER_CONFIGS.in_order()]:
+        with case(key.name):
+            if key.default is not None:
+                key.parse(key.default)
+            assert key.about.endswith(".")
 
 
 def test_every_synonym_is_a_broker_configuration_and_the_first_has_the_same_meaning() -> None:
@@ -150,7 +151,7 @@ def test_every_synonym_is_a_broker_configuration_and_the_first_has_the_same_mean
             assert BROKER_CONFIGS[key.synonym].is_dynamic
 
 
-def test_each_departure_from_kafkas_defaults_is_one_and_has_a_reason() -> None:
+def test_each_default_that_differs_from_kafkas_has_a_reason() -> None:
     departing = [key for key in BROKER_CONFIGS.values() if key.departure is not None]
     assert len(departing) == 9
     for key in departing:
@@ -159,20 +160,20 @@ def test_each_departure_from_kafkas_defaults_is_one_and_has_a_reason() -> None:
         assert len(key.departure.why) > 20
 
 
-def test_what_needs_a_restart_is_not_taken_while_the_broker_runs() -> None:
+def test_keys_that_need_a_restart_cannot_be_changed_while_the_broker_runs() -> None:
     assert not any(BROKER_CONFIGS[name].is_dynamic for name in NEEDS_A_RESTART)
 
 
-def test_the_page_of_all_configurations_is_what_the_tables_say(transcript: Callable[[Path, str], None]) -> None:
+def test_the_page_of_all_configurations_matches_the_keys(transcript: Callable[[Path, str], None]) -> None:
     transcript(Path(__file__).parents[2] / "docs/reference/configuration.md", configuration_page.page())
 
 
 @given(st.sampled_from([(name, text) for name, (good, _bad) in EDGES.items() for text in good]))
-def test_whatever_is_accepted_makes_a_log_configuration(setting: tuple[str, str]) -> None:
+def test_every_accepted_value_makes_a_log_configuration(setting: tuple[str, str]) -> None:
     assert TopicConfig(dict([setting])).log_config is not None
 
 
-# What is not here
+# Keys that are not supported
 
 
 def test_there_is_no_tiered_storage() -> None:
@@ -180,34 +181,33 @@ def test_there_is_no_tiered_storage() -> None:
         check_topic_configs({"remote.storage.enable": "true"}, NodeConfig())
 
 
-@pytest.mark.parametrize("setting", ["listeners", "advertised.listeners"])
-@pytest.mark.parametrize("name", ["SSL", "ssl", "SASL_PLAINTEXT", "SASL_SSL"])
-def test_what_would_be_served_in_plain_text_is_not_called_protected(setting: str, name: str) -> None:
-    with pytest.raises(InvalidConfig, match=rf"{setting}={name.upper()}://a:9092 is not possible: there is no TLS"):
-        NodeConfig({setting: f"{name}://a:9092"})
+def test_a_listener_name_that_promises_tls_or_sasl_is_refused() -> None:
+    for setting in ["listeners", "advertised.listeners"]:
+        for name in ["SSL", "ssl", "SASL_PLAINTEXT", "SASL_SSL"]:
+            told = rf"{setting}={name.upper()}://a:9092 is not possible: there is no TLS"
+            with case(setting, name), pytest.raises(InvalidConfig, match=told):
+                NodeConfig({setting: f"{name}://a:9092"})
 
 
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
+def test_a_kafka_key_that_is_not_supported_is_refused_with_an_alternative() -> None:
+    for name, instead in [
         ("controller.quorum.bootstrap.servers", "controller.quorum.voters=ID@HOST:PORT"),
         ("controller.listener.names", "one listener"),
         ("listener.security.protocol.map", "every listener is PLAINTEXT"),
         ("ssl.keystore.location", "there is no TLS here yet"),
         ("zookeeper.connect", "there is no ZooKeeper"),
         ("offsets.topic.replication.factor", "no groups"),
-    ],
-)
-def test_what_kafka_has_and_this_broker_has_not_is_answered_with_what_to_do_instead(name: str, instead: str) -> None:
-    with pytest.raises(InvalidConfig, match=rf"^Kafka's {re.escape(name)} is not here: .*{re.escape(instead)}"):
-        NodeConfig({name: "x"})
+    ]:
+        told = rf"^Kafka's {re.escape(name)} does not exist here: .*{re.escape(instead)}"
+        with case(name), pytest.raises(InvalidConfig, match=told):
+            NodeConfig({name: "x"})
 
 
-def test_nothing_is_said_to_be_missing_that_is_there() -> None:
+def test_no_supported_key_is_listed_as_missing() -> None:
     assert not NOT_HERE.keys() & BROKER_CONFIGS.keys()
 
 
-# How it is shown
+# Descriptions
 
 
 def test_a_configuration_without_a_synonym_is_the_topics_or_the_default() -> None:

@@ -1,4 +1,4 @@
-"""Claims about `minibroker bench failover`: it starts nodes of its own, and leaves nothing."""
+"""Claims about `minibroker bench failover`: it starts its own nodes, and leaves no files behind."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from minibroker.cli.bench import bench
 from minibroker.metadata.errors import InvalidConfig
 
 
-def test_failover_tells_a_program_every_pause_and_cleans_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failover_prints_every_pause_as_json_and_cleans_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIBROKER_QUICK", "1")
     options = ["--rounds", "1", "--fault", "stopped", "--fault", "stopped", "--controller", "--format", "json"]
     ended = CliRunner().invoke(bench, ["failover", *options, "--dir", str(tmp_path)])
@@ -24,7 +24,7 @@ def test_failover_tells_a_program_every_pause_and_cleans_up(tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_setting_is_told_before_any_node_is_started() -> None:
+def test_a_wrong_setting_is_reported_before_any_node_is_started() -> None:
     ended = CliRunner().invoke(bench, ["failover", "--set", "broker.session.timeout.ms=soon"])
     assert isinstance(ended.exception, InvalidConfig)
     assert CliRunner().invoke(bench, ["failover", "--rounds", "0"]).exit_code == 2

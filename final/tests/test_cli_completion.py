@@ -15,7 +15,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def completed(run: Run, line: str, **env: str) -> list[str]:
-    """What a shell is offered for the last word of a line."""
+    """The completions of the last word of a line."""
     words = line.split(" ")
     asked = {"_MINIBROKER_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     result = run(**asked | env)
@@ -25,36 +25,32 @@ def completed(run: Run, line: str, **env: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_asks_us(minibroker: Run, shell: str) -> None:
+def test_the_completion_script_calls_the_program_and_the_shell_can_parse_it(minibroker: Run, shell: str) -> None:
     result = minibroker("completion", shell)
     assert result.returncode == 0
     assert f"_MINIBROKER_COMPLETE={shell}_complete" in result.stdout
     assert result.stdout.startswith("# ")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_is_one_that_it_can_read(minibroker: Run, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    script = minibroker("completion", shell).stdout
-    checked = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, timeout=60, check=False)
+    command = [shell, "-n"]
+    checked = subprocess.run(command, input=result.stdout, capture_output=True, text=True, timeout=60, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_another_shell_is_wrong_usage(minibroker: Run) -> None:
+def test_an_unknown_shell_is_wrong_usage(minibroker: Run) -> None:
     result = minibroker("completion", "csh")
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_commands_that_work_are_offered_and_those_to_come_are_not(minibroker: Run) -> None:
+def test_commands_are_completed_except_those_that_arrive_later(minibroker: Run) -> None:
     assert completed(minibroker, "minibroker ") == list(COMMANDS)
     assert completed(minibroker, "minibroker pro") == ["produce"]
     assert completed(minibroker, "minibroker cluster ") == ["add-voter", "remove-broker", "remove-voter", "status"]
     assert completed(minibroker, "minibroker groups") == []
 
 
-def test_options_and_their_values_are_offered(minibroker: Run) -> None:
+def test_options_and_their_values_are_completed(minibroker: Run) -> None:
     assert completed(minibroker, "minibroker produce --comp") == ["--compression"]
     assert completed(minibroker, "minibroker produce orders --compression z") == ["zstd"]
     assert completed(minibroker, "minibroker topics de") == ["delete", "describe"]
@@ -63,22 +59,20 @@ def test_options_and_their_values_are_offered(minibroker: Run) -> None:
     assert "--child" not in completed(minibroker, "minibroker serve --")
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["consume", "produce", *(f"topics {it}" for it in ("describe", "alter", "delete", "reassign", "elect-leaders"))],
-)
-def test_topics_are_offered_from_the_broker(at_broker: Run, command: str) -> None:
+def test_topics_are_completed_from_the_broker(at_broker: Run) -> None:
     name = unique("offered")
     at_broker("topics", "create", name)
-    assert completed(at_broker, f"minibroker {command} {name[:-3]}") == [name]
+    verbs = ("describe", "alter", "delete", "reassign", "elect-leaders")
+    for command in ("consume", "produce", *(f"topics {it}" for it in verbs)):
+        assert completed(at_broker, f"minibroker {command} {name[:-3]}") == [name], command
 
 
-def test_the_server_on_the_line_is_asked(minibroker: Run, at_broker: Run, broker: Broker) -> None:
+def test_completion_asks_the_server_that_the_line_names(minibroker: Run, at_broker: Run, broker: Broker) -> None:
     name = unique("offered")
     at_broker("topics", "create", name)
     line = f"minibroker consume --bootstrap-server {broker.address} {name}"
     assert completed(minibroker, line, MINIBROKER_BOOTSTRAP_SERVER="127.0.0.1:1") == [name]
 
 
-def test_no_broker_is_no_offer_and_no_complaint(minibroker: Run) -> None:
+def test_completion_without_a_broker_is_empty_and_prints_no_error(minibroker: Run) -> None:
     assert completed(minibroker, "minibroker consume --bootstrap-server 127.0.0.1:1 ord") == []

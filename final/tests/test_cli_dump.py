@@ -1,4 +1,4 @@
-"""`minibroker dump` as a process: which file is what, what it prints, and its exit code."""
+"""Claims about `minibroker dump` as a process: the kinds of files, the output and the exit code."""
 
 import json
 import subprocess
@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from minibroker.cli.dump import dump as dump_command
 from minibroker.log.batch import BatchBuilder
 from minibroker.log.disk import OSFiles
 from minibroker.segments.config import LogConfig
@@ -82,7 +84,7 @@ def test_verifying_a_directory_reads_every_segment_and_index(partition: Path) ->
 @pytest.mark.parametrize(
     ("name", "position"), [(f"{FIRST}.log", 415), (f"{FIRST}.index", 3), (f"{FIRST}.timeindex", 7)]
 )
-def test_a_flip_in_a_directory_is_shown_and_exits_with_1(partition: Path, name: str, position: int) -> None:
+def test_a_flipped_bit_in_a_directory_is_reported_with_exit_code_1(partition: Path, name: str, position: int) -> None:
     flip(partition / name, position)
     result = dump("--verify", partition)
     finding, last = result.stdout.splitlines()
@@ -100,7 +102,7 @@ def test_a_damaged_index_exits_with_1_only_with_verify(partition: Path) -> None:
     assert dump(partition / f"{FIRST}.index").returncode == 0
 
 
-def test_what_cannot_be_dumped_is_one_line(partition: Path) -> None:
+def test_a_file_that_cannot_be_dumped_is_refused_in_one_line(partition: Path) -> None:
     (partition / "notes.txt").write_text("notes")
     code, line = refused(partition / "notes.txt")
     assert code == 1
@@ -117,5 +119,5 @@ def test_a_dump_changes_nothing(partition: Path) -> None:
     before = {path.name: path.read_bytes() for path in partition.iterdir()}
     dump("--verify", partition)
     for name in before:
-        dump(partition / name)
+        CliRunner().invoke(dump_command, [str(partition / name)])
     assert {path.name: path.read_bytes() for path in partition.iterdir()} == before

@@ -1,13 +1,13 @@
-"""The inspector: what it shows, and that it sees what the decoders see."""
+"""The inspector shows every byte of a message, and agrees with the decoders."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_messages import EVERY_MESSAGE, message_id, plain, sample, structs
+from wire_messages import EVERY_MESSAGE, FAIL_AT_ONCE, case, plain, sample, structs
 
 from minibroker.cli.frame_tree import Node, explain, explain_request, explain_response, render
 from minibroker.log.batch import BatchBuilder
@@ -146,11 +146,11 @@ def test_what_a_client_asks_first_is_shown(transcript: Transcript) -> None:
     transcript(SCENARIOS / "tree-first-requests.txt", "\n".join(shown))
 
 
-# A second opinion
+# Compared with the decoders
 
 
 def tree_plain(node: Node, cls: type, version: int) -> object:
-    """What the inspector saw, as lists of the values that a version carries."""
+    """The inspector's tree as nested lists of the values of a version."""
     tagged = {
         child.children[0].name: child.children[0]
         for tags in node.children
@@ -177,10 +177,9 @@ def _tree_value(node: Node, field: Any, version: int) -> object:
     return node.value if field.struct is None else tree_plain(node, field.struct, version)
 
 
-@pytest.mark.parametrize(("cls", "version"), EVERY_MESSAGE, ids=message_id)
-@settings(max_examples=5)
+@settings(max_examples=5, phases=FAIL_AT_ONCE)
 @given(data=st.data())
-def test_the_inspector_sees_what_the_decoder_sees(cls: type[Message], version: int, data: st.DataObject) -> None:
+def inspector_agrees(cls: type[Message], version: int, data: st.DataObject) -> None:
     message = data.draw(structs(cls, version))
     written = memoryview(message.encode(version))
     tree = explain(cls, written, 0, version)
@@ -188,28 +187,35 @@ def test_the_inspector_sees_what_the_decoder_sees(cls: type[Message], version: i
     assert tree_plain(tree, cls, version) == plain(message, version)
 
 
-@pytest.mark.parametrize(("cls", "version"), EVERY_MESSAGE, ids=message_id)
-def test_every_byte_belongs_to_exactly_one_line(cls: type[Message], version: int) -> None:
-    written = memoryview(sample(cls, version).encode(version))
-    tree = explain(cls, written, 0, version)
-    owned: list[int] = []
-
-    def own(node: Node) -> None:
-        owned.extend(range(node.start, node.children[0].start if node.children else node.end))
-        for child in node.children:
-            own(child)
-
-    own(tree)
-    assert owned == list(range(len(written)))
-    assert len(render(tree, written)) >= 1
+def test_the_inspector_sees_what_the_decoder_sees() -> None:
+    for cls, version in EVERY_MESSAGE:
+        with case(cls, version):
+            inspector_agrees(cls, version)
 
 
-@pytest.mark.parametrize(("cls", "version"), EVERY_MESSAGE, ids=message_id)
-def test_the_inspector_refuses_every_truncation(cls: type[Message], version: int) -> None:
-    written = memoryview(sample(cls, version).encode(version))
-    for size in range(len(written)):
-        with pytest.raises(MalformedMessage):
-            explain(cls, written[:size], 0, version)
+def own_bytes(node: Node) -> Iterator[int]:
+    """The positions of the bytes in a node's own line, then those of its children."""
+    yield from range(node.start, node.children[0].start if node.children else node.end)
+    for child in node.children:
+        yield from own_bytes(child)
+
+
+def test_every_byte_belongs_to_exactly_one_line() -> None:
+    for cls, version in EVERY_MESSAGE:
+        with case(cls, version):
+            written = memoryview(sample(cls, version).encode(version))
+            tree = explain(cls, written, 0, version)
+            assert list(own_bytes(tree)) == list(range(len(written)))
+            assert len(render(tree, written)) >= 1
+
+
+def test_the_inspector_refuses_every_truncation() -> None:
+    for cls, version in EVERY_MESSAGE:
+        with case(cls, version):
+            written = memoryview(sample(cls, version).encode(version))
+            for size in range(len(written)):
+                with pytest.raises(MalformedMessage):
+                    explain(cls, written[:size], 0, version)
 
 
 def test_trailing_bytes_are_shown() -> None:

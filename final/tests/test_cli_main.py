@@ -1,4 +1,4 @@
-"""The program as people meet it: a process with arguments, two streams and an exit code."""
+"""The program as a process: arguments, stdout and stderr, and an exit code."""
 
 import importlib
 import os
@@ -8,16 +8,16 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
+from click.testing import CliRunner
 
-from minibroker.cli.main import COMMANDS
+from minibroker.cli.main import COMMANDS, program
 from minibroker.cli.pending import BENCH_PENDING, PENDING, PRESENT
 from minibroker.course.errors import CourseError
 from minibroker.log.errors import ExpectedError
 
 PROGRAM = (sys.executable, "-m", "minibroker.cli")
 
-# A program with one more command, whose body is given; run as the real one is.
+# The program with one more command, `planted`, whose body is given.
 WITH_COMMAND = """
 import sys, click
 from minibroker.cli import main as cli
@@ -41,7 +41,7 @@ def with_command(body: str) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, "-c", WITH_COMMAND.format(body=textwrap.indent(body, "    ")), "planted")
 
 
-def test_help_lists_what_works_apart_from_what_arrives_later() -> None:
+def test_help_lists_the_commands_that_work_apart_from_those_that_arrive_later() -> None:
     result = minibroker("--help")
     assert result.returncode == 0
     works, later = result.stdout.split("Arrives later:")
@@ -52,66 +52,63 @@ def test_help_lists_what_works_apart_from_what_arrives_later() -> None:
         assert f"({pending.arrives.label})" in later
 
 
-def test_the_commands_of_the_contract_are_all_there() -> None:
+def test_help_names_the_glossary_on_the_front_page_and_where_terms_are_many() -> None:
+    for arguments in ([], ["cluster"], ["topics"]):
+        shown = CliRunner().invoke(program, [*arguments, "--help"], prog_name="minibroker").output
+        assert shown.splitlines()[-1].strip().startswith("The glossary, docs/glossary.md in the repository"), arguments
+
+
+def test_all_commands_of_the_contract_exist() -> None:
     contract = "serve up topics produce consume groups transactions sql cluster dump bench pipeline lab plan course"
     assert sorted([*COMMANDS, *PENDING]) == sorted([*contract.split(), "completion"])
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_that_works_explains_itself(name: str) -> None:
-    result = minibroker(name, "--help")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith(f"Usage: minibroker {name} ")
+def test_each_command_that_works_has_help() -> None:
+    for name in COMMANDS:
+        result = CliRunner().invoke(program, [name, "--help"], prog_name="minibroker")
+        assert result.exit_code == 0, (name, result.output)
+        assert result.stdout.startswith(f"Usage: minibroker {name} "), name
 
 
-@pytest.mark.parametrize("name", PENDING)
-def test_a_command_to_come_says_so_in_one_line(name: str) -> None:
-    result = minibroker(name, "anything", "--at", "all", "--help")
-    assert result.returncode == 1
-    assert result.stdout == ""
-    expected = f"minibroker {name}: arrives {PENDING[name].arrives.phrase}; this version has {PRESENT}\n"
-    assert result.stderr == expected
+def test_a_command_that_arrives_later_says_so_in_one_line() -> None:
+    for name, pending in PENDING.items():
+        result = minibroker(name, "anything", "--at", "all", "--help")
+        assert (result.returncode, result.stdout) == (1, ""), name
+        expected = f"minibroker {name}: arrives {pending.arrives.phrase}; this version has {PRESENT}\n"
+        assert result.stderr == expected, name
 
 
-@pytest.mark.parametrize("name", BENCH_PENDING)
-def test_a_benchmark_to_come_says_so_in_one_line(name: str) -> None:
-    result = minibroker("bench", name, "--records", "1", "--help")
-    assert (result.returncode, result.stdout) == (1, "")
-    expected = f"minibroker bench: {name} arrives {BENCH_PENDING[name].arrives.phrase}; this version has {PRESENT}\n"
-    assert result.stderr == expected
+def test_a_benchmark_that_arrives_later_says_so_in_one_line() -> None:
+    for name, pending in BENCH_PENDING.items():
+        result = minibroker("bench", name, "--records", "1", "--help")
+        assert (result.returncode, result.stdout) == (1, ""), name
+        expected = f"minibroker bench: {name} arrives {pending.arrives.phrase}; this version has {PRESENT}\n"
+        assert result.stderr == expected, name
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["serve"],
-        ["topics"],
-        ["up"],
-        *(["topics", verb] for verb in ("create", "list", "describe", "alter", "delete", "reassign", "elect-leaders")),
-        ["cluster"],
-        ["cluster", "status"],
-        ["produce"],
-        ["consume"],
-        ["plan"],
-        ["completion"],
-        ["dump"],
-        ["bench"],
-        ["bench", "failover"],
-        ["lab"],
-        *(["lab", verb] for verb in ("list", "run")),
-    ],
-    ids=" ".join,
+HELPS = (
+    "",
+    *("serve", "up", "topics", "cluster", "produce", "consume", "plan", "completion", "dump", "bench", "lab"),
+    *(f"topics {it}" for it in ("create", "list", "describe", "alter", "delete", "reassign", "elect-leaders")),
+    *("cluster status", "bench failover", "lab list", "lab run"),
 )
-def test_help_imports_nothing_that_is_slow(arguments: list[str]) -> None:
-    code = (
-        f"import sys; from minibroker.cli.main import program; program.main({[*arguments, '--help']}, "
-        "standalone_mode=False); print(sorted(m for m in sys.modules if m.split('.')[0] in "
-        "('rich', 'crc32c', 'lz4', 'cramjam', 'asyncio') "
-        "or m.startswith('minibroker.') and not m.startswith('minibroker.cli')))"
-    )
-    result = run(sys.executable, "-c", code)
-    assert result.stdout.splitlines()[-1] == "[]"
+# Prints the slow modules that are loaded after the help of each command, one line per command.
+SLOW_IMPORTS = """
+import sys
+from click.testing import CliRunner
+from minibroker.cli.main import program
+slow = ("rich", "crc32c", "lz4", "cramjam", "asyncio")
+for line in sys.argv[1:]:
+    assert CliRunner().invoke(program, [*line.split(), "--help"]).exit_code == 0, line
+    loaded = [it for it in sys.modules if it.split(".")[0] in slow]
+    loaded += [it for it in sys.modules if it.startswith("minibroker.") and not it.startswith("minibroker.cli")]
+    print(line, sorted(loaded), sep=": ")
+"""
+
+
+def test_help_imports_nothing_that_is_slow() -> None:
+    result = run(sys.executable, "-c", SLOW_IMPORTS, *HELPS)
+    assert result.stdout.splitlines() == [f"{line}: []" for line in HELPS], result.stderr
 
 
 def test_version_is_one_line() -> None:
@@ -154,7 +151,7 @@ def test_a_missing_file_is_one_line_and_exit_code_1_or_2(tmp_path: Path) -> None
     assert "nowhere.log" in result.stderr
 
 
-def test_dump_calls_a_file_that_is_no_log_so(tmp_path: Path) -> None:
+def test_dump_says_that_a_file_is_not_a_log(tmp_path: Path) -> None:
     notes = tmp_path / "notes.log"
     notes.write_text("# minibroker\n\nA distributed log broker in Python.\n")
     result = minibroker("dump", "--verify", str(notes))
@@ -166,7 +163,7 @@ def test_dump_calls_a_file_that_is_no_log_so(tmp_path: Path) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_dump_refuses_what_is_no_regular_file(tmp_path: Path) -> None:
+def test_dump_refuses_a_file_that_is_not_regular(tmp_path: Path) -> None:
     endless = tmp_path / "endless.log"
     endless.symlink_to("/dev/zero")
     result = minibroker("dump", str(endless))
@@ -174,7 +171,7 @@ def test_dump_refuses_what_is_no_regular_file(tmp_path: Path) -> None:
     assert result.stderr == f"minibroker dump: {endless}: it is not a regular file\n"
 
 
-def test_an_error_that_a_room_declares_is_one_line() -> None:
+def test_an_error_that_a_package_declares_is_one_line() -> None:
     result = with_command(
         "from minibroker.log.errors import OffsetOutOfRange\nraise OffsetOutOfRange('7 not in [0, 5)')"
     )
@@ -226,7 +223,7 @@ def test_ctrl_c_ends_cleanly_with_130() -> None:
     assert stderr.strip() == ""
 
 
-def test_a_reader_that_goes_away_is_met_with_silence() -> None:
+def test_the_program_ends_without_a_message_when_its_reader_goes_away() -> None:
     with started("for n in range(100_000):\n    click.echo(f'line {n}')") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -237,7 +234,7 @@ def test_a_reader_that_goes_away_is_met_with_silence() -> None:
     assert stderr == ""
 
 
-def test_a_reader_that_never_reads_is_met_with_silence_too() -> None:
+def test_the_program_ends_without_a_message_when_its_reader_never_reads() -> None:
     command = f"'{sys.executable}' -m minibroker.cli --help | true"
     result = run("sh", "-c", command)
     assert result.returncode == 0

@@ -1,4 +1,4 @@
-"""Claims about `minibroker plan`: the sums, the units, and the example that everybody knows."""
+"""Claims about `minibroker plan`: the calculation, the units, and a well-known example."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.cli.capacity import Machine, Workload
-from minibroker.cli.capacity import plan as work_out
+from minibroker.cli.capacity import plan as plan_for
 from minibroker.cli.plan import plan
 from minibroker.cli.quantities import duration_text, parse_bytes, parse_seconds, rate_text, size_text
 
@@ -64,7 +64,7 @@ nodes                 26        for the disk; each has 12 TB and 1.25 GB/s each 
 """
 
 
-def test_ten_terabytes_a_day_are_planned_to_the_letter() -> None:
+def test_the_plan_for_ten_terabytes_a_day_is_printed_as_recorded() -> None:
     ended = run("--bytes-per-day", "10TB", "--groups", "5")
     assert ended.exit_code == 0
     assert ended.output == TEN_TERABYTES_A_DAY
@@ -95,37 +95,35 @@ def test_a_rate_may_be_given_in_three_ways() -> None:
     assert others == [first, first]
 
 
-@pytest.mark.parametrize("arguments", [(), ("--bytes-per-day", "1TB", "--bytes-per-second", "1MB")])
-def test_no_rate_or_two_rates_are_wrong_usage(arguments: tuple[str, ...]) -> None:
-    ended = run(*arguments)
-    assert ended.exit_code == 2
-    assert "give the rate once" in ended.output
+def test_no_rate_or_two_rates_are_wrong_usage() -> None:
+    for arguments in ((), ("--bytes-per-day", "1TB", "--bytes-per-second", "1MB")):
+        ended = run(*arguments)
+        assert ended.exit_code == 2, arguments
+        assert "give the rate with exactly one of" in ended.output, arguments
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("--bytes-per-day", "10XB"), ("--bytes-per-day", "ten"), ("--bytes-per-day", "0"), ("--retention", "7")],
-)
-def test_a_quantity_that_cannot_be_read_is_wrong_usage(option: str, value: str) -> None:
-    ended = run("--records-per-second", "1", option, value)
-    assert ended.exit_code == 2
-    assert value in ended.output
+def test_a_quantity_that_cannot_be_read_is_wrong_usage() -> None:
+    sizes = [("--bytes-per-day", value) for value in ("10XB", "ten", "0")]
+    for option, value in [*sizes, ("--retention", "7")]:
+        ended = run("--records-per-second", "1", option, value)
+        assert ended.exit_code == 2, (option, value)
+        assert value in ended.output, option
 
 
-# The sums.
+# The calculation.
 
 
 @given(st.integers(min_value=1, max_value=10**10), st.integers(1, 5), st.integers(0, 9))
-def test_what_replicas_receive_others_send(rate: int, replicas: int, groups: int) -> None:
-    found = work_out(workload(bytes_per_second=rate, replication_factor=replicas, groups=groups), MACHINE).network
+def test_leaders_send_what_followers_receive(rate: int, replicas: int, groups: int) -> None:
+    found = plan_for(workload(bytes_per_second=rate, replication_factor=replicas, groups=groups), MACHINE).network
     assert found.in_replication == found.out_replication
     assert found.in_total == pytest.approx(rate * replicas)
     assert found.out_total == pytest.approx(rate * (groups + replicas - 1))
 
 
 @given(st.integers(min_value=1, max_value=10**10), st.integers(1, 5), st.integers(0, 9))
-def test_nothing_is_planned_beyond_what_a_node_has_left(rate: int, replicas: int, groups: int) -> None:
-    found = work_out(workload(bytes_per_second=rate, replication_factor=replicas, groups=groups), MACHINE)
+def test_no_node_uses_its_headroom(rate: int, replicas: int, groups: int) -> None:
+    found = plan_for(workload(bytes_per_second=rate, replication_factor=replicas, groups=groups), MACHINE)
     usable = 1 - MACHINE.headroom + 1e-9
     assert found.nodes >= replicas
     assert (found.disk_bytes + found.index_bytes_max) / found.nodes <= MACHINE.disk_bytes * usable
@@ -138,46 +136,40 @@ def test_nothing_is_planned_beyond_what_a_node_has_left(rate: int, replicas: int
 
 def test_an_index_takes_two_mebibytes_for_a_gibibyte_and_a_time_index_three() -> None:
     one_gib = workload(bytes_per_second=2**30, retention_seconds=1, replication_factor=1)
-    assert work_out(one_gib, MACHINE).index_bytes_max == 5 * 2**20
+    assert plan_for(one_gib, MACHINE).index_bytes_max == 5 * 2**20
 
 
-@pytest.mark.parametrize(
-    ("changes", "because"),
-    [
-        ({}, "the replicas"),
-        ({"retention_seconds": 365 * 86400}, "the disk"),
-        ({"retention_seconds": 60, "bytes_per_second": 1e9, "groups": 20}, "the network out at peak"),
-        ({"retention_seconds": 60, "bytes_per_second": 1e9, "groups": 0}, "the network in at peak"),
-    ],
-)
-def test_the_scarcest_thing_decides_how_many_nodes(changes: dict[str, float], because: str) -> None:
-    assert work_out(workload(**changes), MACHINE).nodes_because == because
+def test_the_scarcest_resource_sets_the_number_of_nodes() -> None:
+    a_minute_of_1_gb_per_second = {"retention_seconds": 60, "bytes_per_second": 1e9}
+    cases: dict[str, dict[str, float]] = {
+        "the replicas": {},
+        "the disk": {"retention_seconds": 365 * 86400},
+        "the network out at peak": {**a_minute_of_1_gb_per_second, "groups": 20},
+        "the network in at peak": {**a_minute_of_1_gb_per_second, "groups": 0},
+    }
+    for because, changes in cases.items():
+        assert plan_for(workload(**changes), MACHINE).nodes_because == because
 
 
 # Units.
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("512", 512), ("1KB", 1000), ("1KiB", 1024), ("10 TB", 10e12), ("1.5gib", 1.5 * 2**30), ("7B", 7)],
-)
-def test_sizes_are_powers_of_ten_unless_they_say_otherwise(text: str, count: float) -> None:
-    assert parse_bytes(text) == count
+def test_sizes_are_powers_of_ten_unless_their_unit_is_a_power_of_two() -> None:
+    expected = {"512": 512, "1KB": 1000, "1KiB": 1024, "10 TB": 10e12, "1.5gib": 1.5 * 2**30, "7B": 7}
+    assert {text: parse_bytes(text) for text in expected} == expected
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("7d", 604800), ("500ms", 0.5), ("90m", 5400), ("1.5h", 5400)])
-def test_durations_carry_their_unit(text: str, seconds: float) -> None:
-    assert parse_seconds(text) == seconds
+def test_durations_are_read_with_their_unit() -> None:
+    expected = {"7d": 604800, "500ms": 0.5, "90m": 5400, "1.5h": 5400}
+    assert {text: parse_seconds(text) for text in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(210e12, "210 TB"), (115.74e6, "115.7 MB"), (999.97e6, "1 GB"), (5, "5 B"), (0, "0 B")]
-)
-def test_sizes_are_written_with_four_digits(count: float, text: str) -> None:
-    assert size_text(count) == text
-    assert rate_text(count) == f"{text}/s"
+def test_sizes_are_written_with_four_digits() -> None:
+    expected = {210e12: "210 TB", 115.74e6: "115.7 MB", 999.97e6: "1 GB", 5: "5 B", 0: "0 B"}
+    assert {count: size_text(count) for count in expected} == expected
+    assert {count: rate_text(count) for count in expected} == {count: f"{it}/s" for count, it in expected.items()}
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(604800, "7 d"), (129600, "36 h"), (90, "90 s"), (0.5, "500 ms")])
-def test_durations_are_written_in_the_largest_unit_that_divides_them(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
+def test_durations_are_written_in_the_largest_unit_that_divides_them() -> None:
+    expected = {604800: "7 d", 129600: "36 h", 90: "90 s", 0.5: "500 ms"}
+    assert {seconds: duration_text(seconds) for seconds in expected} == expected

@@ -1,4 +1,4 @@
-"""Claims about `minibroker topics`, each against a real broker: what is printed, and what is said when it fails."""
+"""Claims about `minibroker topics` against a real broker: its output and its errors."""
 
 import json
 import re
@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from brokers import Broker, unique
 
 pytest_plugins = ["clients_fixtures"]
@@ -17,13 +16,13 @@ Transcript = Callable[[Path, str], None]
 
 
 def plain(text: str) -> str:
-    """Without what differs from run to run: ids, and sizes, for a batch may hold one line or several."""
+    """The text without ids and sizes, which differ from run to run: a batch may hold one line or several."""
     hidden = re.sub(r"(id\"?:? \"?)[\w-]{22}", r"\1AAAAAAAAAAAAAAAAAAAAAA", text)
     return re.sub(r" +\d{2,}$", " NN", hidden, flags=re.MULTILINE)
 
 
 def failed(result: "subprocess.CompletedProcess[str]", code: int = 1) -> str:
-    """The one line that a failure says."""
+    """The one line that a failure prints."""
     assert result.returncode == code, result
     assert result.stdout == ""
     [line] = result.stderr.splitlines()
@@ -33,7 +32,7 @@ def failed(result: "subprocess.CompletedProcess[str]", code: int = 1) -> str:
 # Create.
 
 
-def test_create_says_what_was_made(at_broker: Run) -> None:
+def test_create_prints_partitions_and_replicas(at_broker: Run) -> None:
     name = unique("topic")
     made = at_broker("topics", "create", name, "--partitions", "3", "--replication-factor", "1")
     assert made.returncode == 0
@@ -52,28 +51,22 @@ def test_a_topic_that_exists_is_not_created_again(at_broker: Run) -> None:
     assert again.stdout == f"{name} exists already\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
+def test_an_invalid_topic_is_refused_with_kafkas_code(at_broker: Run) -> None:
+    cases = [
         (("..",), "INVALID_TOPIC_EXCEPTION (17)"),
         (("a/b",), "INVALID_TOPIC_EXCEPTION (17)"),
         (("good", "--replication-factor", "7"), "INVALID_REPLICATION_FACTOR (38)"),
         (("good", "--config", "retention.mss=1"), "did you mean retention.ms?"),
         (("good", "--config", "retention.ms=soon"), "retention.ms=soon"),
-    ],
-)
-def test_a_topic_that_cannot_be_is_refused_with_kafkas_code(
-    at_broker: Run, arguments: tuple[str, ...], complaint: str
-) -> None:
-    assert complaint in failed(at_broker("topics", "create", *arguments))
+    ]
+    for arguments, complaint in cases:
+        assert complaint in failed(at_broker("topics", "create", *arguments)), arguments
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("create",), ("create", "x", "--partitions", "0"), ("create", "x", "--config", "novalue"), ("delete",)],
-)
-def test_wrong_usage_is_one_line_and_2(at_broker: Run, arguments: tuple[str, ...]) -> None:
-    assert "--help" in failed(at_broker("topics", *arguments), 2)
+def test_wrong_usage_is_one_line_and_exit_code_2(at_broker: Run) -> None:
+    created = (("create",), ("create", "x", "--partitions", "0"), ("create", "x", "--config", "novalue"))
+    for arguments in (*created, ("delete",)):
+        assert "--help" in failed(at_broker("topics", *arguments), 2), arguments
 
 
 # List and describe.
@@ -98,7 +91,7 @@ def test_list_and_describe_print_what_was_recorded(
         transcript(SCENARIOS / f"{name}.txt", plain(result.stdout))
 
 
-def test_a_broker_without_topics_says_how_to_make_one(start: Callable[..., Broker], minibroker: Run) -> None:
+def test_list_without_topics_says_how_to_create_one(start: Callable[..., Broker], minibroker: Run) -> None:
     result = minibroker("topics", "list", "--bootstrap-server", start().address)
     assert result.returncode == 0
     assert result.stdout == "TOPIC  PARTITIONS  REPLICAS\n"
@@ -116,7 +109,7 @@ def test_describe_counts_offsets_and_bytes(at_broker: Run) -> None:
     assert partition["replicas"] == partition["isr"] == [partition["leader"]]
 
 
-def test_an_unknown_topic_is_met_with_the_nearest_name(at_broker: Run) -> None:
+def test_an_unknown_topic_is_refused_with_the_nearest_name(at_broker: Run) -> None:
     name = unique("shipments")
     at_broker("topics", "create", name)
     misspelt = name.replace("shipments", "shipmnets")
@@ -124,22 +117,23 @@ def test_an_unknown_topic_is_met_with_the_nearest_name(at_broker: Run) -> None:
         assert f"there is no topic '{misspelt}': did you mean {name}?" in failed(at_broker(*arguments))
 
 
-def test_nobody_listening_is_met_with_how_to_start(minibroker: Run) -> None:
-    line = failed(minibroker("topics", "list", "--bootstrap-server", "127.0.0.1:1"))
-    assert "no broker answers at 127.0.0.1:1 (connection refused)" in line
-    assert "`minibroker serve`" in line
-    assert "--bootstrap-server" in line
+def test_every_command_says_how_to_start_a_broker_when_none_answers(minibroker: Run) -> None:
+    for command in (("topics", "list"), ("topics", "describe"), ("produce", "orders"), ("consume", "orders")):
+        line = failed(minibroker(*command, MINIBROKER_BOOTSTRAP_SERVER="127.0.0.1:1"))
+        assert line.startswith(f"minibroker {command[0]}: no broker answers at 127.0.0.1:1 (connection refused)"), line
+        assert "`minibroker serve`" in line
+        assert "--bootstrap-server" in line
 
 
-@pytest.mark.parametrize("server", ["nowhere", "host:port", "", "127.0.0.1:9092,x"])
-def test_a_server_that_is_no_address_is_wrong_usage(minibroker: Run, server: str) -> None:
-    assert "HOST:PORT" in failed(minibroker("topics", "list", "--bootstrap-server", server), 2)
+def test_a_server_that_is_not_an_address_is_wrong_usage(minibroker: Run) -> None:
+    for server in ("nowhere", "host:port", "", "127.0.0.1:9092,x"):
+        assert "HOST:PORT" in failed(minibroker("topics", "list", "--bootstrap-server", server), 2), server
 
 
 # Alter.
 
 
-def test_alter_grows_and_changes_settings(at_broker: Run) -> None:
+def test_alter_adds_partitions_and_changes_settings(at_broker: Run) -> None:
     name = unique("topic")
     at_broker("topics", "create", name, "--config", "retention.ms=1000")
     altered = at_broker(
@@ -164,13 +158,13 @@ def test_alter_grows_and_changes_settings(at_broker: Run) -> None:
     assert len(found["partitions"]) == 4
 
 
-def test_a_topic_never_shrinks(at_broker: Run) -> None:
+def test_the_number_of_partitions_never_shrinks(at_broker: Run) -> None:
     name = unique("topic")
     at_broker("topics", "create", name, "--partitions", "4")
     assert "INVALID_PARTITIONS (37)" in failed(at_broker("topics", "alter", name, "--partitions", "2"))
 
 
-def test_alter_wants_to_know_what(at_broker: Run) -> None:
+def test_alter_without_a_change_or_with_a_contradiction_is_wrong_usage(at_broker: Run) -> None:
     assert "--partitions" in failed(at_broker("topics", "alter", "orders"), 2)
     both = ("--config", "retention.ms=1", "--delete-config", "retention.ms")
     assert "retention.ms cannot be set and deleted" in failed(at_broker("topics", "alter", "orders", *both), 2)
@@ -191,7 +185,7 @@ def test_several_topics_are_deleted_at_once(at_broker: Run) -> None:
     assert not listed & set(names[:2])
 
 
-def test_what_can_be_deleted_is_whatever_is_wrong_with_the_others(at_broker: Run) -> None:
+def test_a_topic_that_cannot_be_deleted_does_not_keep_the_others(at_broker: Run) -> None:
     name, absent = unique("topic"), unique("absent")
     at_broker("topics", "create", name)
     result = at_broker("topics", "delete", absent, name)

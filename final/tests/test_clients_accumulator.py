@@ -1,4 +1,4 @@
-"""The accumulator as a machine: whatever the brokers and the network do, order and promises are kept."""
+"""Claims about the accumulator: it keeps order and promises under every fault of brokers and network."""
 
 from random import Random
 
@@ -13,6 +13,7 @@ from minibroker.clients.batching import ProducerBatch
 from minibroker.clients.errors import BufferFull, DeliveryTimedOut, InvalidSetting, RecordTooLarge
 from minibroker.log.batch import Batch
 from minibroker.log.compression import Compression
+from minibroker.log.errors import CorruptBatch
 from minibroker.wire.codes import ErrorCode
 
 IDEMPOTENT = ProducerConfig(batch_size=150, linger_ms=10, delivery_timeout_ms=3000)
@@ -28,7 +29,7 @@ seeds = given(st.integers(0, 2**32 - 1))
 
 
 def act(world: World, chance: Random, weights: dict[str, float]) -> None:
-    """One thing happens, more or less likely; a day in the life of a producer is many of them."""
+    """Let one random event happen, chosen by weight."""
     node_id = partition = chance.randrange(2)
     match chance.choices(list(weights), list(weights.values()))[0]:
         case "produce":
@@ -57,7 +58,7 @@ def act(world: World, chance: Random, weights: dict[str, float]) -> None:
             world.is_known = not world.is_known
 
 
-def lived(config: ProducerConfig, seed: int, weights: dict[str, float]) -> World:
+def world_after(config: ProducerConfig, seed: int, weights: dict[str, float]) -> World:
     world = World(config)
     chance = Random(seed)
     for _ in range(STEPS):
@@ -69,8 +70,8 @@ def lived(config: ProducerConfig, seed: int, weights: dict[str, float]) -> World
 
 
 @seeds
-def test_idempotence_keeps_order_and_one_copy_whatever_happens(seed: int) -> None:
-    world = lived(IDEMPOTENT, seed, FAULTS)
+def test_idempotence_keeps_order_and_one_copy_under_all_faults(seed: int) -> None:
+    world = world_after(IDEMPOTENT, seed, FAULTS)
     world.settle()
     while any(world.broken):
         world.arrive_late()
@@ -81,7 +82,7 @@ def test_idempotence_keeps_order_and_one_copy_whatever_happens(seed: int) -> Non
 
 @seeds
 def test_without_idempotence_order_holds_as_long_as_every_request_is_answered(seed: int) -> None:
-    world = lived(PLAIN, seed, QUIET)
+    world = world_after(PLAIN, seed, QUIET)
     world.settle()
     world.check_order()
     world.check_promises()
@@ -89,8 +90,8 @@ def test_without_idempotence_order_holds_as_long_as_every_request_is_answered(se
 
 
 @seeds
-def test_every_promise_is_settled_by_its_deadline_even_if_nothing_answers(seed: int) -> None:
-    world = lived(IDEMPOTENT, seed, FAULTS)
+def test_every_promise_is_settled_by_its_deadline_even_without_answers(seed: int) -> None:
+    world = world_after(IDEMPOTENT, seed, FAULTS)
     world.wait(IDEMPOTENT.delivery_timeout_ms)
     assert all(delivery.is_done for _number, _partition, _deadline_ms, delivery in world.promises)
     assert world.accumulator.buffered_bytes == 0
@@ -99,7 +100,7 @@ def test_every_promise_is_settled_by_its_deadline_even_if_nothing_answers(seed: 
 @seeds
 def test_a_wakeup_is_never_missed(seed: int) -> None:
     # A sender that sleeps until the wakeup, and wakes for answers, sends everything.
-    world = lived(IDEMPOTENT, seed, FAULTS)
+    world = world_after(IDEMPOTENT, seed, FAULTS)
     for _ in range(400):
         world.drain()
         while any(world.connections.values()):
@@ -115,25 +116,25 @@ def test_a_wakeup_is_never_missed(seed: int) -> None:
     assert world.accumulator.is_idle
 
 
-def test_the_seeds_reach_what_they_are_meant_to_reach() -> None:
-    worlds = [lived(IDEMPOTENT, seed, FAULTS) for seed in range(30)]
-    assert any(log.epoch > 0 for world in worlds for log in world.logs.values()), "no gap was ever bridged"
+def test_the_random_events_reach_gaps_timeouts_and_refusals() -> None:
+    worlds = [world_after(IDEMPOTENT, seed, FAULTS) for seed in range(30)]
+    assert any(log.epoch > 0 for world in worlds for log in world.logs.values()), "no epoch was ever raised"
     errors = [type(delivery.error) for world in worlds for *_others, delivery in world.promises]
     assert {DeliveryTimedOut, BrokerError} <= set(errors)
     assert sum(len(log.values) for world in worlds for log in world.logs.values()) > 500
 
 
-# One rule at a time -------------------------------------------------------------------------------------------------
+# Single rules -------------------------------------------------------------------------------------------------------
 
 
 def sequences(world: World, node_id: int = 0) -> list[tuple[int, int]]:
-    """Epoch and sequence of each batch that is under way to a node."""
+    """Epoch and sequence of each batch that is in flight to a node."""
     headers = [Batch(copy.data).header for request in world.connections[node_id] for copy in request.copies]
     return [(header.producer_epoch, header.base_sequence) for header in headers]
 
 
 def produced(count: int, config: ProducerConfig = IDEMPOTENT, *, proven: bool = True) -> World:
-    """A world with one record in each batch, the first of them acknowledged if the stream is to be proven."""
+    """A world with one record in each batch; with `proven`, a first batch was acknowledged before them."""
     world = World(config)
     if proven:
         world.produce(0)
@@ -148,7 +149,7 @@ def produced(count: int, config: ProducerConfig = IDEMPOTENT, *, proven: bool = 
     return world
 
 
-def test_a_batch_lingers_until_its_time_or_until_it_is_full() -> None:
+def test_a_batch_lingers_for_linger_ms_or_until_it_is_full() -> None:
     world = World(ProducerConfig(batch_size=150, linger_ms=10))
     world.produce(0)
     world.drain()
@@ -169,7 +170,7 @@ def test_the_first_batch_of_an_epoch_travels_alone() -> None:
     world.answer(0)
     world.accumulator.flush()
     world.drain()
-    assert sequences(world) == [(0, 1)]  # what waited meanwhile has become one batch
+    assert sequences(world) == [(0, 1)]  # the two records that waited are one batch now
 
 
 def test_no_more_than_five_are_in_flight() -> None:
@@ -177,7 +178,7 @@ def test_no_more_than_five_are_in_flight() -> None:
     assert sequences(world) == [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]
 
 
-def test_nothing_is_sent_while_the_fifth_before_it_is_not_acknowledged() -> None:
+def test_no_batch_is_sent_while_the_fifth_before_it_is_not_acknowledged() -> None:
     world = produced(5)
     world.carry_out(0, ErrorCode.REQUEST_TIMED_OUT)
     for _ in range(4):
@@ -197,7 +198,7 @@ def test_without_idempotence_one_batch_of_a_partition_is_in_flight() -> None:
     assert sequences(world) == [(-1, -1)]
 
 
-def test_after_a_failure_all_is_sent_again_in_order_once_the_rest_is_answered() -> None:
+def test_after_a_failure_batches_are_sent_again_in_order_once_the_others_are_answered() -> None:
     world = produced(3)
     world.carry_out(0, ErrorCode.NOT_LEADER_OR_FOLLOWER, is_written=False)
     world.carry_out(0)
@@ -214,7 +215,7 @@ def test_after_a_failure_all_is_sent_again_in_order_once_the_rest_is_answered() 
     assert sequences(world) == [(0, 1), (0, 2), (0, 3)]
 
 
-def test_a_gap_raises_the_epoch_and_numbers_what_is_left_from_0() -> None:
+def test_a_gap_raises_the_epoch_and_numbers_the_rest_from_0() -> None:
     world = produced(2)
     world.carry_out(0, ErrorCode.MESSAGE_TOO_LARGE, is_written=False)
     world.answer(0)
@@ -228,7 +229,7 @@ def test_a_gap_raises_the_epoch_and_numbers_what_is_left_from_0() -> None:
     assert world.logs["t", 0].values == [0, 2]
 
 
-def test_a_late_copy_of_what_was_given_up_is_refused() -> None:
+def test_a_late_copy_of_a_batch_that_was_given_up_is_refused() -> None:
     world = produced(1)
     world.disconnect(0, arrives=True)
     world.wait(IDEMPOTENT.delivery_timeout_ms)
@@ -239,7 +240,7 @@ def test_a_late_copy_of_what_was_given_up_is_refused() -> None:
     assert world.logs["t", 0].values == [0, 2]
 
 
-def test_used_up_epochs_ask_for_another_producer_id() -> None:
+def test_after_the_last_epoch_another_producer_id_is_requested() -> None:
     accumulator = Accumulator(IDEMPOTENT)
     accumulator.on_producer_id(producer_id=7, producer_epoch=32767)
     deliver = accumulator.append("t", 0, key=None, value=b"x", timestamp=0, now_ms=0)
@@ -255,7 +256,7 @@ def test_used_up_epochs_ask_for_another_producer_id() -> None:
     assert not deliver.is_done
 
 
-def test_sequences_go_on_at_0_after_the_largest() -> None:
+def test_sequences_wrap_to_0_after_the_largest() -> None:
     accumulator = Accumulator(IDEMPOTENT)
     accumulator.on_producer_id(producer_id=7, producer_epoch=0)
     for _ in range(2):
@@ -270,8 +271,12 @@ def test_sequences_go_on_at_0_after_the_largest() -> None:
     assert send.batches[0].sequence == 1
 
 
-@pytest.mark.parametrize("codec", list(Compression))
-def test_numbering_anew_leaves_a_valid_batch(codec: Compression) -> None:
+def test_a_batch_that_gets_another_number_stays_valid() -> None:
+    for codec in Compression:
+        check_renumbering(codec)
+
+
+def check_renumbering(codec: Compression) -> None:
     batch = ProducerBatch("t", 0, order=0, ready_ms=0, deadline_ms=1)
     for number in range(10):
         batch.append(timestamp=100 - number, key=b"k", value=b"v%d" % number, headers=[("h", None)])
@@ -279,10 +284,14 @@ def test_numbering_anew_leaves_a_valid_batch(codec: Compression) -> None:
     identity = type(batch.identity)(producer_id=5, producer_epoch=6)
     batch.number(identity, 77)
     encoded = Batch(batch.encode(codec))
-    encoded.check_crc()
-    assert (encoded.header.producer_id, encoded.header.producer_epoch, encoded.header.base_sequence) == (5, 6, 77)
-    assert [record.value for record in encoded.records()] == [b"v%d" % number for number in range(10)]
-    assert encoded.header.max_timestamp == 100
+    try:
+        encoded.check_crc()
+    except CorruptBatch as error:
+        pytest.fail(f"{codec.name}: {error}")
+    header = encoded.header
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (5, 6, 77), codec
+    assert [record.value for record in encoded.records()] == [b"v%d" % number for number in range(10)], codec
+    assert header.max_timestamp == 100, codec
 
 
 def test_memory_is_bounded_and_given_back() -> None:
@@ -294,7 +303,7 @@ def test_memory_is_bounded_and_given_back() -> None:
         accumulator.append("t", 0, key=None, value=b"x" * 400, timestamp=0, now_ms=0)
     full = accumulator.buffered_bytes
     assert full <= 5000
-    # Lingering ends where memory is short.
+    # When memory is short, batches do not linger.
     (send,) = accumulator.drain(0, lambda *_: 0).sends
     accumulator.on_answers(send, lambda _: Answer(ErrorCode.NONE, 0), now_ms=0)
     assert accumulator.buffered_bytes == full - send.batches[0].size
@@ -306,7 +315,7 @@ def test_a_record_that_no_request_can_carry_is_refused() -> None:
     with pytest.raises(RecordTooLarge, match="max_request_size"):
         accumulator.append("t", 0, key=None, value=b"x" * 20_000, timestamp=0, now_ms=0)
     accumulator.append("t", 0, key=None, value=b"x" * 18_000, timestamp=0, now_ms=0)
-    assert accumulator.take_filled() == [("t", 0)], "larger than a batch: it goes alone"
+    assert accumulator.take_filled() == [("t", 0)], "larger than batch_size: it gets a batch of its own"
 
 
 def test_a_partition_without_a_leader_is_named_and_keeps_its_records() -> None:
@@ -321,7 +330,7 @@ def test_a_partition_without_a_leader_is_named_and_keeps_its_records() -> None:
     assert world.logs["t", 0].values == [0]
 
 
-def test_acks_0_is_done_when_it_is_sent() -> None:
+def test_with_acks_0_a_record_is_done_when_it_is_sent() -> None:
     accumulator = Accumulator(ProducerConfig(acks=0, idempotence=False))
     delivery = accumulator.append("t", 0, key=None, value=b"x", timestamp=0, now_ms=0)
     accumulator.flush()
@@ -354,16 +363,18 @@ def test_a_request_takes_partitions_in_turn_when_they_do_not_all_fit() -> None:
     assert sorted(seen) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_settings_that_cannot_work_are_refused() -> None:
+    cases: list[tuple[dict[str, int], str]] = [
         ({"acks": 2}, "0, 1 or -1"),
         ({"acks": 1}, "idempotence=False"),
         ({"max_in_flight": 6}, "1 to 5"),
         ({"max_in_flight": 0}, "max_in_flight=0"),
         ({"batch_size": 100, "buffer_memory": 50}, "buffer_memory=50"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(settings: dict[str, int], words: str) -> None:
-    with pytest.raises(InvalidSetting, match=words):
-        ProducerConfig(**settings)  # type: ignore[arg-type]
+    ]
+    for settings, words in cases:
+        try:
+            ProducerConfig(**settings)  # type: ignore[arg-type]
+        except InvalidSetting as error:
+            assert words in str(error), settings
+        else:
+            pytest.fail(f"{settings} was accepted")

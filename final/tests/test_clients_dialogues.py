@@ -1,4 +1,4 @@
-"""What a client makes of a cluster in which nobody decides, for a moment or for longer."""
+"""Claims about requests to the controller while there is none, for a moment or for longer."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from minibroker.client.addresses import Address
 from minibroker.client.errors import ClientError, ConnectionLost
 from minibroker.clients.core import Ask, ClientConfig, Core, Pause
-from minibroker.clients.dialogues import UNDECIDED_MS, ask_controller
+from minibroker.clients.dialogues import NO_CONTROLLER_MS_MAX, ask_controller
 from minibroker.controller.tables.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -15,13 +15,15 @@ from minibroker.controller.tables.list_partition_reassignments import (
 from minibroker.wire.codes import ErrorCode
 
 REQUEST = ListPartitionReassignmentsRequest(topics=None)
-REFUSED = ListPartitionReassignmentsResponse(error_code=ErrorCode.NOT_CONTROLLER, error_message="nobody decides")
+REFUSED = ListPartitionReassignmentsResponse(
+    error_code=ErrorCode.NOT_CONTROLLER, error_message="there is no controller"
+)
 DONE = ListPartitionReassignmentsResponse()
 LOST = ConnectionLost("gone")
 
 
 class Talk:
-    """A dialogue on a clock of its own; the last answer is given again and again."""
+    """A dialogue with its own clock and given answers; the last answer is repeated."""
 
     def __init__(self, *answers: object, is_read: bool = False) -> None:
         self.now_ms = 0.0
@@ -47,26 +49,26 @@ class Talk:
         return self._dialogue.throw(answer) if isinstance(answer, ClientError) else self._dialogue.send(answer)
 
 
-def test_a_moment_without_a_controller_is_waited_for() -> None:
+def test_a_request_waits_for_a_controller_to_be_elected() -> None:
     talk = Talk(REFUSED, REFUSED, DONE)
     assert (talk.outcome(), talk.asked) == (DONE, 3)
 
 
-def test_where_nobody_is_elected_the_refusal_is_told_with_the_brokers_words() -> None:
+def test_the_brokers_refusal_is_returned_if_no_controller_is_elected() -> None:
     talk = Talk(REFUSED)
     assert talk.outcome() is REFUSED
     assert talk.asked > 1
-    assert talk.now_ms < UNDECIDED_MS
+    assert talk.now_ms < NO_CONTROLLER_MS_MAX
 
 
-def test_what_only_reads_is_asked_again_if_the_answer_does_not_come() -> None:
+def test_a_read_is_sent_again_if_its_answer_is_lost() -> None:
     talk = Talk(LOST, DONE, is_read=True)
     assert (talk.outcome(), talk.asked) == (DONE, 2)
     with pytest.raises(ConnectionLost):
         Talk(LOST, is_read=True).outcome()
 
 
-def test_what_may_have_been_done_is_not_asked_for_twice() -> None:
+def test_a_change_that_may_have_been_made_is_not_sent_again() -> None:
     talk = Talk(LOST, DONE)
     with pytest.raises(ConnectionLost):
         talk.outcome()

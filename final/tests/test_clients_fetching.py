@@ -1,4 +1,4 @@
-"""Fetching: positions move with the headers, errors are bridged, and only what is meant for an application is shown."""
+"""Claims about fetching: positions move with the headers, errors are retried, and applications see only records."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -74,7 +74,7 @@ def data(records: bytes = b"", *, partition: int = 0, code: int = 0, **more: Any
 def response(*partitions: PartitionData, version: int = 16, **more: object) -> FetchResponse:
     topic = FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=list(partitions))
     message = FetchResponse(throttle_time_ms=0, responses=[topic], **more)  # type: ignore[arg-type]
-    # Through the bytes, so that names and ids are as they come from a broker.
+    # Encoded and decoded, so that names and ids are as a broker sends them.
     return decode_whole(FetchResponse, memoryview(message.encode(version)), 0, version)
 
 
@@ -89,7 +89,7 @@ def order(made: Fetcher, known: Routes, *, version: int = 16, now_ms: float = 0)
     return made.order(*plan, known, version=version)
 
 
-def test_a_position_moves_behind_the_last_whole_batch() -> None:
+def test_a_position_moves_past_the_last_whole_batch() -> None:
     made, known = fetcher(), routes()
     cut = batch(6)[:-1]
     (fetched,) = made.on_response(order(made, known), response(data(batch(0) + batch(3) + cut)), known, now_ms=0)
@@ -108,21 +108,22 @@ def test_records_before_the_position_are_not_shown(start: int, codec: Compressio
     assert [record.offset for record in fetched] == list(range(start, 12))
 
 
-def test_gaps_that_compaction_left_are_stepped_over() -> None:
+def test_gaps_that_compaction_left_are_skipped() -> None:
     made, known = fetcher(5), routes()
     (fetched,) = made.on_response(order(made, known), response(data(batch(8))), known, now_ms=0)
     assert [record.offset for record in fetched] == [8, 9, 10]
     assert made.position(T0) == 11
 
 
-@pytest.mark.parametrize(("version", "is_named"), [(12, True), (13, False), (16, False)])
-def test_topics_have_names_or_ids_as_the_version_wants(version: int, is_named: bool) -> None:
-    made, known = fetcher(), routes()
-    asked = order(made, known, version=version)
-    encoded = asked.request.encode(asked.version_max)
-    assert (b"\x02t" in encoded, TOPIC_ID in encoded) == (is_named, not is_named)
-    (fetched,) = made.on_response(asked, response(data(batch(0)), version=version), known, now_ms=0)
-    assert (fetched.topic, fetched.partition) == ("t", 0)
+def test_a_fetch_names_topics_by_name_before_version_13_and_by_id_from_then_on() -> None:
+    for version in (12, 13, 16):
+        is_named = version < 13
+        made, known = fetcher(), routes()
+        asked = order(made, known, version=version)
+        encoded = asked.request.encode(asked.version_max)
+        assert (b"\x02t" in encoded, TOPIC_ID in encoded) == (is_named, not is_named), version
+        (fetched,) = made.on_response(asked, response(data(batch(0)), version=version), known, now_ms=0)
+        assert (fetched.topic, fetched.partition) == ("t", 0), version
 
 
 def test_a_topic_without_an_id_keeps_the_request_below_13() -> None:
@@ -140,13 +141,13 @@ def test_an_old_version_carries_no_fetched_epoch() -> None:
     assert old.request.encode(4)
 
 
-def test_partitions_are_asked_for_from_those_who_lead_them() -> None:
+def test_partitions_are_fetched_from_their_leaders() -> None:
     made, known = fetcher(), routes((1, 2))
     made.assign([T0, T1], {T0: 0, T1: 0})
     assert made.plan(0, known).fetches == {1: [T0], 2: [T1]}
     assert made.plan(0, known, busy={2}).fetches == {1: [T0]}
     order_1 = made.order(1, [T0], known, version=16)
-    assert made.plan(0, known).fetches == {2: [T1]}, "what is in flight is not asked for twice"
+    assert made.plan(0, known).fetches == {2: [T1]}, "a partition in flight is not fetched twice"
     made.on_response(order_1, response(data()), known, now_ms=0)
     assert made.plan(0, known).fetches == {1: [T0], 2: [T1]}
     made.pause([T1])
@@ -161,26 +162,26 @@ def test_a_partition_that_was_served_goes_to_the_end() -> None:
     assert made.plan(0, known).fetches == {1: [T1, T0]}
 
 
-@pytest.mark.parametrize(("reset", "lookup"), [(OffsetReset.EARLIEST, EARLIEST), (OffsetReset.LATEST, LATEST)])
-def test_out_of_range_is_looked_up_as_the_caller_chose(reset: OffsetReset, lookup: int) -> None:
-    made, known = fetcher(7, offset_reset=reset), routes()
-    made.on_response(order(made, known), response(data(code=ErrorCode.OFFSET_OUT_OF_RANGE)), known, now_ms=0)
-    assert made.plan(0, known).lookups == {T0: lookup}
-    made.on_offset(T0, 42)
-    assert made.position(T0) == 42
-    assert made.take_error() is None
+def test_an_offset_out_of_range_is_reset_as_the_caller_chose() -> None:
+    for reset, lookup in ((OffsetReset.EARLIEST, EARLIEST), (OffsetReset.LATEST, LATEST)):
+        made, known = fetcher(7, offset_reset=reset), routes()
+        made.on_response(order(made, known), response(data(code=ErrorCode.OFFSET_OUT_OF_RANGE)), known, now_ms=0)
+        assert made.plan(0, known).lookups == {T0: lookup}, reset
+        made.on_offset(T0, 42)
+        assert made.position(T0) == 42, reset
+        assert made.take_error() is None, reset
 
 
-def test_out_of_range_is_an_error_if_the_caller_wants_one() -> None:
+def test_an_offset_out_of_range_is_an_error_if_the_caller_chose_that() -> None:
     made, known = fetcher(700, offset_reset=OffsetReset.ERROR), routes()
     made.on_response(order(made, known), response(data(code=ErrorCode.OFFSET_OUT_OF_RANGE)), known, now_ms=0)
-    with pytest.raises(OffsetOutOfRange, match="offset 700 is not in t-0, which has 0 to 99"):
+    with pytest.raises(OffsetOutOfRange, match="offset 700 is not in t-0, which has offsets 0 to 99"):
         raise made.take_error() or AssertionError
     with pytest.raises(OffsetOutOfRange, match="no offset is given"):
         fetcher(None, offset_reset=OffsetReset.ERROR)
 
 
-def test_a_leader_that_moved_is_followed_by_its_hint() -> None:
+def test_a_hint_leads_to_the_new_leader() -> None:
     made, known = fetcher(), routes()
     moved = response(
         data(code=ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=LeaderIdAndEpoch(leader_id=3, leader_epoch=6)),
@@ -190,7 +191,7 @@ def test_a_leader_that_moved_is_followed_by_its_hint() -> None:
     assert made.plan(0, known).fetches == {3: [T0]}
 
 
-def test_an_error_that_passes_is_waited_for_and_one_that_does_not_is_told() -> None:
+def test_a_retriable_error_is_retried_and_another_is_reported() -> None:
     made, known = fetcher(), routes()
     made.on_response(order(made, known), response(data(code=ErrorCode.UNKNOWN_LEADER_EPOCH)), known, now_ms=0)
     assert made.plan(0, known).fetches == {}
@@ -203,17 +204,17 @@ def test_an_error_that_passes_is_waited_for_and_one_that_does_not_is_told() -> N
     assert isinstance(made.take_error(), BrokerError)
 
 
-def test_an_answer_to_a_question_of_before_a_seek_is_dropped() -> None:
+def test_the_answer_to_a_fetch_from_before_a_seek_is_dropped() -> None:
     made, known = fetcher(), routes()
     asked = order(made, known)
     made.seek(T0, 50)
-    assert made.plan(0, known).fetches == {}, "the node is still at work on the old one"
+    assert made.plan(0, known).fetches == {}, "the old fetch is still in flight"
     assert made.on_response(asked, response(data(batch(0))), known, now_ms=0) == []
     assert made.position(T0) == 50
     assert made.plan(0, known).fetches == {1: [T0]}
 
 
-def test_what_comes_for_a_paused_partition_is_fetched_again_when_it_is_resumed() -> None:
+def test_records_that_arrive_for_a_paused_partition_are_fetched_again_later() -> None:
     made, known = fetcher(), routes()
     asked = order(made, known)
     made.pause([T0])
@@ -223,14 +224,14 @@ def test_what_comes_for_a_paused_partition_is_fetched_again_when_it_is_resumed()
     assert order(made, known).offsets == {T0: 0}
 
 
-def test_a_lost_fetch_is_asked_again_from_the_same_place() -> None:
+def test_a_lost_fetch_is_sent_again_from_the_same_offset() -> None:
     made, known = fetcher(9), routes()
     made.on_lost(order(made, known), now_ms=0)
     assert made.plan(50, known).fetches == {}
     assert order(made, known, now_ms=200).offsets == {T0: 9}
 
 
-def test_a_cut_off_log_is_noticed() -> None:
+def test_a_truncated_log_is_noticed() -> None:
     diverging = data(diverging_epoch=EpochEndOffset(epoch=4, end_offset=30))
     for reset, is_error in ((OffsetReset.LATEST, False), (OffsetReset.ERROR, True)):
         made, known = fetcher(50, offset_reset=reset), routes()
@@ -239,7 +240,7 @@ def test_a_cut_off_log_is_noticed() -> None:
         assert isinstance(made.take_error(), LogTruncated) == is_error
 
 
-def test_a_topic_made_anew_is_read_as_the_caller_chose() -> None:
+def test_a_topic_that_was_created_again_is_read_as_the_caller_chose() -> None:
     for reset in OffsetReset:
         made, known = fetcher(0, offset_reset=reset), routes()
         made.on_response(order(made, known), response(data(batch(0))), known, now_ms=0)
@@ -307,7 +308,7 @@ def shown(isolation_level: int, offset: int = 0) -> list[int]:
     return [record.offset for record in fetched]
 
 
-def test_committed_readers_see_no_aborted_record_and_nobody_sees_a_marker() -> None:
+def test_read_committed_hides_aborted_records_and_markers_are_always_hidden() -> None:
     assert shown(READ_COMMITTED) == [2, 3, 4, 5, 7, 8]
     assert shown(0) == [0, 1, 2, 3, 4, 5, 7, 8, 11, 12]
 
@@ -316,7 +317,7 @@ def test_reading_begins_in_the_middle_of_an_aborted_transaction() -> None:
     assert shown(READ_COMMITTED, 1) == [2, 3, 4, 5, 7, 8]
 
 
-def test_batches_are_shown_without_being_decoded() -> None:
+def test_batches_can_be_read_without_being_decoded() -> None:
     fetched = FetchedBatches("t", 0, records=memoryview(LOG), fetch_offset=0, next_offset=14, high_watermark=14)
     assert [raw.header.base_offset for raw in fetched.batches()] == [0, 2, 4, 7, 11]
     assert "offsets 0 to 13" in repr(fetched)

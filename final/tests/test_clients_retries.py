@@ -1,4 +1,4 @@
-"""Waits grow, are bounded, and end before the deadline."""
+"""Claims about retries: waits grow up to a bound and end before the deadline."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ chances = st.floats(0, 1, exclude_max=True)
 
 
 @given(attempt=st.integers(0, 10**6), chance=chances)
-def test_a_wait_is_bounded_whatever_the_number_of_attempts(attempt: int, chance: float) -> None:
+def test_a_wait_is_bounded_for_any_number_of_attempts(attempt: int, chance: float) -> None:
     policy = RetryPolicy(backoff_ms=50, backoff_ms_max=400, jitter=0.2)
     assert 40 <= policy.delay_ms(attempt, chance) <= 480
 

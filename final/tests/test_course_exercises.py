@@ -1,13 +1,14 @@
-"""`exercises.toml`: what a right one gives, and what is said about each way of being wrong."""
+"""Claims about `exercises.toml`: the tasks of a valid file, and the message for each mistake."""
 
 import re
 from pathlib import Path
 
 import pytest
+from cases import case
 
 from minibroker.course.errors import CourseError, InvalidExercises, WrongUsage
 from minibroker.course.exercises import Exercise, Track, count_tasks, load_chapter
-from minibroker.course.house import House
+from minibroker.course.repository import Repository
 
 RIGHT = """
 [[exercise]]
@@ -43,23 +44,23 @@ def twice(): ...
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
+def repository(tmp_path: Path) -> Repository:
     folder = tmp_path / "chapters" / "02-toy"
     (folder / "minibroker" / "toy").mkdir(parents=True)
     (folder / "minibroker" / "toy" / "sums.py").write_text(SUMS)
     (folder / "tests").mkdir()
     (folder / "tests" / "test_toy.py").write_text("")
     (folder / "README.md").write_text("# Chapter 02: Toys and sums\n\nText.\n")
-    return House(tmp_path, tmp_path / "workspace")
+    return Repository(tmp_path, tmp_path / "workspace")
 
 
-def write(house: House, text: str) -> None:
-    (house.root / "chapters" / "02-toy" / "exercises.toml").write_text(text)
+def write(repository: Repository, text: str) -> None:
+    (repository.root / "chapters" / "02-toy" / "exercises.toml").write_text(text)
 
 
-def test_a_right_file_gives_the_exercises_in_order(house: House) -> None:
-    write(house, RIGHT)
-    chapter = load_chapter(house, 2)
+def test_a_right_file_gives_the_exercises_in_order(repository: Repository) -> None:
+    write(repository, RIGHT)
+    chapter = load_chapter(repository, 2)
     assert [task.id for task in chapter.tasks] == ["2.1", "2.2"]
     second = chapter.task("2.2")
     assert isinstance(second, Exercise)
@@ -67,10 +68,10 @@ def test_a_right_file_gives_the_exercises_in_order(house: House) -> None:
     assert (chapter.title, chapter.packages, chapter.task("2.1").hint) == ("Toys and sums", ["toy"], "Plus.")
 
 
-def test_a_chapter_without_a_lesson_is_called_by_its_folder(house: House) -> None:
-    write(house, RIGHT)
-    (house.root / "chapters" / "02-toy" / "README.md").unlink()
-    assert load_chapter(house, 2).title == "02-toy"
+def test_a_chapter_without_a_lesson_has_its_folders_name(repository: Repository) -> None:
+    write(repository, RIGHT)
+    (repository.root / "chapters" / "02-toy" / "README.md").unlink()
+    assert load_chapter(repository, 2).title == "02-toy"
 
 
 BUILD = """
@@ -82,24 +83,23 @@ tests = ["tests/test_toy.py::test_add"]
 """
 
 
-def test_each_track_has_its_own_tasks(house: House) -> None:
-    write(house, RIGHT + BUILD)
-    assert [task.id for task in load_chapter(house, 2, Track.BUILD).tasks] == ["2.B1"]
-    assert [task.id for task in load_chapter(house, 2).tasks] == ["2.1", "2.2"]
-    assert count_tasks(house, 2) == {Track.FAST: 2, Track.BUILD: 1}
+def test_each_track_has_its_own_tasks(repository: Repository) -> None:
+    write(repository, RIGHT + BUILD)
+    assert [task.id for task in load_chapter(repository, 2, Track.BUILD).tasks] == ["2.B1"]
+    assert [task.id for task in load_chapter(repository, 2).tasks] == ["2.1", "2.2"]
+    assert count_tasks(repository, 2) == {Track.FAST: 2, Track.BUILD: 1}
     with pytest.raises(WrongUsage, match=r"the build track of chapter 2 has no task 2\.1: it has 2\.B1"):
-        load_chapter(house, 2, Track.BUILD).task("2.1")
+        load_chapter(repository, 2, Track.BUILD).task("2.1")
 
 
-def test_a_chapter_without_a_build_track_says_so(house: House) -> None:
-    write(house, RIGHT)
+def test_a_chapter_without_a_build_track_says_so(repository: Repository) -> None:
+    write(repository, RIGHT)
     with pytest.raises(CourseError, match="chapter 2 has no build track yet: `minibroker course list` shows"):
-        load_chapter(house, 2, Track.BUILD)
+        load_chapter(repository, 2, Track.BUILD)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "complaint"),
-    [
+def test_a_mistake_in_a_build_task_is_named(repository: Repository) -> None:
+    for old, new, complaint in [
         ('id = "2.B1"', 'id = "2.3"', "build 2.3: the id must be 2.B1, 2.B2 …"),
         ('title = "Sums"', "", "build 2.B1: title is missing"),
         ('title = "Sums"', 'title = "Sums"\nfunctions = ["add"]', "build 2.B1: unknown key functions"),
@@ -108,19 +108,17 @@ def test_a_chapter_without_a_build_track_says_so(house: House) -> None:
         ("[[build]]", "[build]", "build must be a list of tables: [[build]]"),
         (BUILD, BUILD + BUILD, "build 2.B1: this id is taken by an earlier build"),
         (BUILD, BUILD + BUILD.replace("B1", "B2"), "build 2.B2: minibroker/toy/sums.py overlaps with"),
-    ],
-)
-def test_a_mistake_in_a_build_task_is_named(house: House, old: str, new: str, complaint: str) -> None:
-    assert old in BUILD
-    write(house, RIGHT + BUILD.replace(old, new))
-    for track in Track:
-        with pytest.raises(InvalidExercises, match=re.escape(complaint)):
-            load_chapter(house, 2, track)
+    ]:
+        with case(complaint):
+            assert old in BUILD
+            write(repository, RIGHT + BUILD.replace(old, new))
+            for track in Track:
+                with pytest.raises(InvalidExercises, match=re.escape(complaint)):
+                    load_chapter(repository, 2, track)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "complaint"),
-    [
+def test_a_mistake_is_named_with_its_file_and_exercise(repository: Repository) -> None:
+    for old, new, complaint in [
         ('id = "2.1"', 'id = "1.1"', "exercise 1.1: the id must be 2.1, 2.2 …"),
         ('id = "2.1"', 'id = "2.01"', "exercise 2.01: the id must be 2.1, 2.2 …"),
         ('id = "2.2"', 'id = "2.1"', "exercise 2.1: this id is taken by an earlier exercise"),
@@ -143,42 +141,41 @@ def test_a_mistake_in_a_build_task_is_named(house: House, old: str, new: str, co
         ("::test_up", "::test_down", "exercise 2.2: a test is listed twice"),
         ("[[exercise]]", "[[exercises]]", "unknown key exercises: only [[exercise]] and [[build]] tables belong here"),
         ('title = "Add"', "title = ", "not valid TOML"),
-    ],
-)
-def test_a_mistake_is_named_with_its_file_and_exercise(house: House, old: str, new: str, complaint: str) -> None:
-    assert old in RIGHT
-    write(house, RIGHT.replace(old, new, 1))
-    with pytest.raises(InvalidExercises, match=re.escape(complaint)) as caught:
-        load_chapter(house, 2)
-    assert str(caught.value).startswith("chapters/02-toy/exercises.toml: ")
-    assert "\n" not in str(caught.value)
+    ]:
+        with case(complaint):
+            assert old in RIGHT
+            write(repository, RIGHT.replace(old, new, 1))
+            with pytest.raises(InvalidExercises, match=re.escape(complaint)) as caught:
+                load_chapter(repository, 2)
+            assert str(caught.value).startswith("chapters/02-toy/exercises.toml: ")
+            assert "\n" not in str(caught.value)
 
 
-def test_an_empty_list_is_a_mistake(house: House) -> None:
-    write(house, "")
+def test_an_empty_list_is_a_mistake(repository: Repository) -> None:
+    write(repository, "")
     with pytest.raises(InvalidExercises, match=r"no \[\[exercise\]\] table"):
-        load_chapter(house, 2)
+        load_chapter(repository, 2)
 
 
-def test_a_function_inside_another_exercises_function_is_a_mistake(house: House) -> None:
-    folder = house.root / "chapters" / "02-toy"
+def test_a_function_inside_another_exercises_function_is_a_mistake(repository: Repository) -> None:
+    folder = repository.root / "chapters" / "02-toy"
     (folder / "minibroker" / "toy" / "sums.py").write_text("def add():\n    def up(): ...\n")
-    write(house, RIGHT.replace('["Counter.up", "Counter.down"]', '["add.up"]'))
+    write(repository, RIGHT.replace('["Counter.up", "Counter.down"]', '["add.up"]'))
     with pytest.raises(InvalidExercises, match=r"exercise 2\.2: add\.up overlaps with add of an earlier one"):
-        load_chapter(house, 2)
+        load_chapter(repository, 2)
 
 
-def test_an_unknown_exercise_is_wrong_usage_and_the_known_ones_are_named(house: House) -> None:
-    write(house, RIGHT)
+def test_an_unknown_exercise_is_wrong_usage_and_the_known_ones_are_named(repository: Repository) -> None:
+    write(repository, RIGHT)
     with pytest.raises(WrongUsage, match=r"the fast track of chapter 2 has no task 2\.9: it has 2\.1, 2\.2"):
-        load_chapter(house, 2).task("2.9")
+        load_chapter(repository, 2).task("2.9")
 
 
-def test_a_chapter_that_is_not_there_and_one_without_a_list_are_told_apart(house: House) -> None:
+def test_a_missing_chapter_and_one_without_exercises_have_different_messages(repository: Repository) -> None:
     with pytest.raises(CourseError, match="chapter 2 has no exercises yet"):
-        load_chapter(house, 2)
+        load_chapter(repository, 2)
     with pytest.raises(CourseError, match="chapter 3 is not written yet"):
-        load_chapter(house, 3)
-    (house.root / "chapters" / "03-later").mkdir()
+        load_chapter(repository, 3)
+    (repository.root / "chapters" / "03-later").mkdir()
     with pytest.raises(CourseError, match="chapter 3 is not written yet"):
-        load_chapter(house, 3)
+        load_chapter(repository, 3)

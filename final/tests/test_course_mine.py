@@ -1,4 +1,4 @@
-"""`pytest --mine`: the workspace's code is what is tested, however pytest is started, and the header says so.
+"""`pytest --mine` tests the workspace's code, however pytest is started, and the header says so.
 
 A toy clone is built in a temporary folder: the root conftest of this repository, one package `toy` as the reference,
 and another one in the workspace. Every test of the toy prints whose code it found, in its own process and in a child.
@@ -69,7 +69,7 @@ def run(clone: Path, *arguments: str, cwd: Path | None = None, **environ: str) -
     return subprocess.run(command, cwd=cwd or clone, env=env, capture_output=True, text=True, check=False)
 
 
-def test_without_mine_the_reference_is_tested_and_the_header_tells_how_to_change_that(clone: Path) -> None:
+def test_without_mine_the_reference_is_tested_and_the_header_mentions_mine(clone: Path) -> None:
     output = run(clone).stdout
     assert "minibroker: the reference (add --mine to test workspace/)" in output
     assert "here: reference, child: reference, other: reference" in output
@@ -135,7 +135,7 @@ def test_mine_refuses_to_run_when_the_reference_was_imported_before(clone: Path)
     assert ended.returncode == 4
 
 
-def test_mine_refuses_to_run_when_a_test_file_goes_around_it(clone: Path) -> None:
+def test_mine_refuses_to_run_when_a_test_file_imports_the_reference(clone: Path) -> None:
     chapter = clone / "chapters" / "01-toy"
     sneaky = f"import sys\nsys.path.insert(0, {str(chapter)!r})\nimport minibroker.toy\ndef test_it(): ...\n"
     (chapter / "tests" / "test_a_sneaky.py").write_text(sneaky)

@@ -1,4 +1,4 @@
-"""Stripping a function: what stays, what goes, and that the rest of the file does not change by a byte."""
+"""Stripping a function: the parts that stay, the parts that are removed, and the rest, which stays the same."""
 
 import argparse
 import ast
@@ -9,6 +9,7 @@ import types
 import typing
 
 import pytest
+from cases import case
 
 from minibroker.course.errors import FunctionNotFound
 from minibroker.course.stripping import function_row, function_source, reduce, strip
@@ -171,9 +172,8 @@ def test_a_function_inside_a_condition_is_found() -> None:
     assert '        raise NotImplementedError("exercise 1.1: decode")\n' in result
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
+def test_a_body_on_the_line_of_its_def_moves_to_lines_of_its_own() -> None:
+    for source, expected in [
         ("def decode(): return 1\n", "def decode():\n    raise {}\n"),
         ("def decode(): return 1  # why\nX = 1\n", "def decode():\n    raise {}\nX = 1\n"),
         ("def decode(a={1: 2}): a; return 1\n", "def decode(a={{1: 2}}):\n    raise {}\n"),
@@ -181,12 +181,11 @@ def test_a_function_inside_a_condition_is_found() -> None:
         ("def decode(): return (\n    # Why.\n    1\n)\n", "def decode():\n    # Why.\n    raise {}\n"),
         ("def decode(): \\\n    return 1\n", "def decode():\n    raise {}\n"),
         ("class C:\n    def decode(self): ...\n", "class C:\n    def decode(self):\n        raise {}\n"),
-    ],
-)
-def test_a_body_on_the_line_of_its_def_moves_to_lines_of_its_own(source: str, expected: str) -> None:
-    function = "C.decode" if source.startswith("class") else "decode"
-    raised = f'NotImplementedError("exercise 1.1: {function}")'
-    assert stripped(source, function) == expected.format(raised)
+    ]:
+        with case(source, expected):
+            function = "C.decode" if source.startswith("class") else "decode"
+            raised = f'NotImplementedError("exercise 1.1: {function}")'
+            assert stripped(source, function) == expected.format(raised)
 
 
 def test_a_signature_over_several_lines_stays_with_its_comments() -> None:
@@ -232,7 +231,7 @@ def test_comments_before_the_docstring_stay_before_it() -> None:
     )
 
 
-def test_a_docstring_loses_the_statement_behind_it() -> None:
+def test_a_docstring_loses_the_statement_after_it() -> None:
     result = stripped('''
         def decode():
             """Doc."""; return 1
@@ -247,7 +246,7 @@ def test_a_docstring_loses_the_statement_behind_it() -> None:
     )
 
 
-def test_comments_behind_the_last_statement_belong_to_the_body_if_indented_like_it() -> None:
+def test_comments_after_the_last_statement_belong_to_the_body_if_indented_like_it() -> None:
     result = stripped(
         """
         class C:
@@ -291,7 +290,7 @@ def test_a_hash_inside_a_string_over_several_lines_is_no_comment() -> None:
     assert "only text" not in result
 
 
-def test_text_beyond_ascii_is_kept_wherever_it_stands() -> None:
+def test_text_beyond_ascii_is_kept_everywhere() -> None:
     result = stripped('''
         GRÖSSE = "→"; 名 = 1
         def decode(größe="×→é: (", *, 名=":"):
@@ -328,7 +327,7 @@ def test_tabs_and_form_feeds_do_not_move_the_cut() -> None:
     )
 
 
-def test_a_file_that_ends_inside_the_function_without_a_newline_is_no_problem() -> None:
+def test_a_file_may_end_inside_the_function_without_a_newline() -> None:
     assert stripped("def decode():\n    return 1").endswith('raise NotImplementedError("exercise 1.1: decode")\n')
     assert stripped("def decode():\n    return 1\n    # end").count("# end\n") == 1
 
@@ -347,10 +346,10 @@ def test_overloads_are_signatures_and_only_the_implementation_is_stripped() -> N
     assert result.count("NotImplementedError") == 1
 
 
-@pytest.mark.parametrize("name", ["encode", "C", "C.decode", "decode.inner", ""])
-def test_a_function_that_is_not_there_is_named(name: str) -> None:
-    with pytest.raises(FunctionNotFound, match=f"there is no function {name}"):
-        strip("def decode():\n    pass\nclass C:\n    pass\n", name, "exercise 1.1")
+def test_a_function_that_is_not_there_is_named() -> None:
+    for name in ["encode", "C", "C.decode", "decode.inner", ""]:
+        with case(name), pytest.raises(FunctionNotFound, match=f"there is no function {name}"):
+            strip("def decode():\n    pass\nclass C:\n    pass\n", name, "exercise 1.1")
 
 
 def test_a_function_that_is_defined_twice_is_refused() -> None:
@@ -377,23 +376,24 @@ def qualified_names(node: ast.AST, prefix: str = "") -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("module", [argparse, asyncio.base_events, dataclasses, typing], ids=lambda it: it.__name__)
-def test_functions_of_the_standard_library_can_be_stripped(module: types.ModuleType) -> None:
-    assert module.__file__
-    with open(module.__file__, encoding="utf-8", newline="") as file:
-        source = file.read()
-    names = qualified_names(ast.parse(source))
-    single = [name for name in names if names.count(name) == 1]
-    assert len(single) > 20
-    for name in single[:: len(single) // 8]:
-        result = strip(source, name, "exercise 1.1")
-        compile(result, "stripped.py", "exec")
-        # Cut the function out of both: what is left must be the same to the byte.
-        after = function_source(result, name)
-        head, _, tail = result.partition(after)
-        assert source.startswith(head)
-        assert source.endswith(tail)
-        assert after.rstrip().endswith(f'raise NotImplementedError("exercise 1.1: {name}")')
+def test_functions_of_the_standard_library_can_be_stripped() -> None:
+    for module in [argparse, asyncio.base_events, dataclasses, typing]:
+        with case(module.__name__):
+            assert module.__file__
+            with open(module.__file__, encoding="utf-8", newline="") as file:
+                source = file.read()
+            names = qualified_names(ast.parse(source))
+            single = [name for name in names if names.count(name) == 1]
+            assert len(single) > 20
+            for name in single[:: len(single) // 8]:
+                result = strip(source, name, "exercise 1.1")
+                compile(result, "stripped.py", "exec")
+                # Without the function both sources must be the same to the byte.
+                after = function_source(result, name)
+                head, _, tail = result.partition(after)
+                assert source.startswith(head)
+                assert source.endswith(tail)
+                assert after.rstrip().endswith(f'raise NotImplementedError("exercise 1.1: {name}")')
 
 
 # A whole module
@@ -486,7 +486,7 @@ def test_a_module_is_reduced_to_its_public_signatures_docstrings_constants_and_t
     )
 
 
-def test_a_private_name_stays_where_something_that_stays_uses_it() -> None:
+def test_a_private_name_stays_if_a_remaining_statement_uses_it() -> None:
     result = reduced("""
         _SIZE = 4
         _COUNT = _SIZE * 2
@@ -542,7 +542,7 @@ def test_a_private_name_stays_where_something_that_stays_uses_it() -> None:
     )
 
 
-def test_what_has_no_body_to_write_stays_as_it_is() -> None:
+def test_a_definition_without_a_body_stays_as_it_is() -> None:
     source = '''
         import typing
 
@@ -562,15 +562,14 @@ def test_what_has_no_body_to_write_stays_as_it_is() -> None:
     assert same(reduced(source), source)
 
 
-@pytest.mark.parametrize(
-    "module", [argparse, asyncio.base_events, dataclasses, textwrap, types], ids=lambda it: it.__name__
-)
-def test_every_public_name_of_a_real_module_is_there_after_reducing(module: types.ModuleType) -> None:
-    assert module.__file__ is not None
-    with open(module.__file__, encoding="utf-8") as file:
-        source = file.read()
-    before, after = ast.parse(source), ast.parse(reduce(source, "build 1.B1"))
-    assert public_names(before) == public_names(after)
+def test_every_public_name_of_a_real_module_is_there_after_reducing() -> None:
+    for module in [argparse, asyncio.base_events, dataclasses, textwrap, types]:
+        with case(module.__name__):
+            assert module.__file__ is not None
+            with open(module.__file__, encoding="utf-8") as file:
+                source = file.read()
+            before, after = ast.parse(source), ast.parse(reduce(source, "build 1.B1"))
+            assert public_names(before) == public_names(after)
 
 
 def public_names(tree: ast.Module) -> list[str]:

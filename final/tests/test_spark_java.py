@@ -1,9 +1,10 @@
-"""Which Java Spark is given. That it runs on the one of the extra is shown in test_pipelines_kill.py."""
+"""Which Java Spark gets. test_pipelines_kill.py shows that it runs on the Java of the extra."""
 
 import os
 from pathlib import Path
 
 import pytest
+from cases import case
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
@@ -24,10 +25,11 @@ def _home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "")
 
 
-@pytest.mark.parametrize(("version", "major"), [("1.8.0_402", 8), ("17.0.15", 17), ("25", 25), ("21-ea", 21)])
-def test_the_major_version_is_read_from_what_java_says(tmp_path: Path, version: str, major: int) -> None:
-    assert version_of(make_java(tmp_path, version)) == major
-    assert version_of(tmp_path / "nosuch") == 0
+def test_the_major_version_is_read_from_javas_output(tmp_path: Path) -> None:
+    for version, major in [("1.8.0_402", 8), ("17.0.15", 17), ("25", 25), ("21-ea", 21)]:
+        with case(version, major):
+            assert version_of(make_java(tmp_path / version, version)) == major
+            assert version_of(tmp_path / "nosuch") == 0
 
 
 def test_a_java_on_the_machine_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +40,7 @@ def test_a_java_on_the_machine_is_used_as_it_is(tmp_path: Path, monkeypatch: pyt
     assert prepare_java() is None
 
 
-def test_a_java_home_that_is_too_old_gives_way_to_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_on_the_path_replaces_a_java_home_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_java(tmp_path / "old", "11.0.2")
     new = make_java(tmp_path / "new", "21").parent
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))

@@ -1,4 +1,4 @@
-"""Offsets without a session: the arithmetic, and the hooks that Spark calls, called as Spark does, on a real broker."""
+"""Offsets without a session: the arithmetic, and the methods that Spark calls, called on a real broker."""
 
 import json
 import pickle
@@ -61,13 +61,13 @@ def name(partition: int, topic: str = "t") -> TopicPartition:
 # Arithmetic
 
 
-def test_offsets_look_as_in_sparks_kafka_connector() -> None:
+def test_offsets_have_the_json_of_sparks_kafka_connector() -> None:
     document = to_document({name(10): 5, name(2): 1, name(0, "a"): 7})
     assert json.dumps(document) == '{"a": {"0": 7}, "t": {"2": 1, "10": 5}}'
     assert from_document(document) == {name(10): 5, name(2): 1, name(0, "a"): 7}
 
 
-def test_a_pinned_start_counts_more_than_the_start() -> None:
+def test_a_pinned_start_overrides_the_start() -> None:
     end = to_document({name(0): 9, name(1): 4}, {name(0): 3, name(1): 0})
     assert ranges_between(to_document({name(0): 8}), end) == [Range("t", 0, 3, 9), Range("t", 1, 0, 4)]
     assert ranges_between(end, to_document({name(0): 9, name(1): 6})) == [Range("t", 1, 4, 6)]
@@ -77,7 +77,7 @@ sizes = st.lists(st.integers(0, 1000), min_size=1, max_size=8)
 
 
 @given(sizes, st.integers(1, 500))
-def test_a_limit_is_kept_and_used_up(counts: list[int], offsets_max: int) -> None:
+def test_a_limit_is_not_exceeded_and_used_up(counts: list[int], offsets_max: int) -> None:
     starts = {name(number): 10 * number for number in range(len(counts))}
     ends = {name(number): 10 * number + count for number, count in enumerate(counts)}
     result = limited(starts, ends, offsets_max)
@@ -85,7 +85,7 @@ def test_a_limit_is_kept_and_used_up(counts: list[int], offsets_max: int) -> Non
     assert sum(result.values()) - sum(starts.values()) == min(offsets_max, sum(counts))
 
 
-def test_no_partition_waits_for_ever_behind_larger_ones() -> None:
+def test_no_partition_waits_for_ever_for_larger_ones() -> None:
     starts, ends = {name(0): 0, name(1): 0}, {name(0): 1_000_000, name(1): 1}
     for _ in range(4):
         starts = limited(starts, ends, 1)
@@ -104,7 +104,7 @@ def test_splits_cover_the_ranges_and_keep_to_their_sizes(counts: list[int], leas
 def test_a_large_range_is_split_more_than_a_small_one() -> None:
     pieces = split([Range("t", 0, 0, 90), Range("t", 1, 0, 10)], partitions_min=10, records_max=None)
     assert [it.partition for it in pieces] == [0] * 9 + [1]
-    # Small ones take their part of the number away from large ones.
+    # Small ranges count as pieces, so large ranges get fewer.
     ranges = [Range("t", 0, 0, 100), *(Range("t", number, 0, 1) for number in (1, 2, 3))]
     assert [it.partition for it in split(ranges, partitions_min=8, records_max=None)] == [0] * 5 + [1, 2, 3]
 
@@ -166,7 +166,7 @@ def test_a_batch_is_planned_from_offsets_and_times(plain_topics: "Topics") -> No
         plan(endingOffsets=each(9, 1))
     assert plan(endingOffsets=each(9, 1), failOnDataLoss="false") == [(0, 0, 5), (1, 0, 1)]
     with pytest.raises(
-        InvalidOption, match=r"endingTimestamp: .*-0 would end at offset 2, before it begins, at 4: see st"
+        InvalidOption, match=r"endingTimestamp: .*-0 would end at offset 2, before it begins, at 4; see st"
     ):
         plan(startingOffsets=each(4, 0), endingTimestamp=3000)
     assert plan(maxRecordsPerPartition=2) == [(0, 0, 1), (0, 1, 3), (0, 3, 5), (1, 0, 2)]
@@ -197,7 +197,7 @@ def test_topics_are_found_by_pattern_and_partitions_by_number(plain_topics: "Top
     assert spans(batch(plain_topics, "", assign=json.dumps({topic: [1]}))) == [(1, 0, 3)]
     with pytest.raises(UnknownTopic, match=f"assign: {topic}-7 is not in the cluster"):
         batch(plain_topics, "", assign=json.dumps({topic: [1, 7]}))
-    with pytest.raises(UnknownTopic, match="subscribe: nosuch is not in the cluster: create it first"):
+    with pytest.raises(UnknownTopic, match="subscribe: nosuch is not in the cluster; create it first"):
         batch(plain_topics, "nosuch")
 
 
@@ -209,7 +209,7 @@ def stream(topics: "Topics", topic: str, **options: object) -> StreamReader:
     return StreamReader(ReadOptions.parse(given, STREAM))
 
 
-def test_latest_is_pinned_for_a_first_batch_that_is_run_again(plain_topics: "Topics") -> None:
+def test_latest_is_pinned_for_a_first_batch_that_is_repeated(plain_topics: "Topics") -> None:
     topic = plain_topics.create()
     plain_topics.produce(topic, 3)
     reader = stream(plain_topics, topic)
@@ -275,7 +275,7 @@ def test_available_now_ends_where_the_logs_ended(plain_topics: "Topics") -> None
     assert from_document(end) == {name(0, topic): 3}
     assert reader.latestOffset(end, ReadMinRows(100)) == end
     reader.stop()
-    # One that begins at latest may find its beginning behind the end that was noted.
+    # A query that begins at latest may begin after the end that was fixed.
     late = stream(plain_topics, topic, startingOffsets="latest")
     late.prepareForTriggerAvailableNow()
     plain_topics.produce(topic, 4)
@@ -309,15 +309,15 @@ def test_a_deleted_topic_fails_the_stream_or_is_left_out(plain_topics: "Topics")
     plain_topics.produce(kept, 1)
     with pytest.raises(DataLoss, match=rf"{deleted}-0: the partitions are gone.*set failOnDataLoss=false"):
         strict.latestOffset(first, ALL)
-    # A query that names other topics than its checkpoint has is most likely not the one that wrote it.
+    # A query with other topics than its checkpoint is most likely not the one that wrote it.
     other = stream(plain_topics, deleted)
-    with pytest.raises(DataLoss, match=rf"^{kept}-0: the checkpoint has them, but this query does not name them"):
+    with pytest.raises(DataLoss, match=rf"^{kept}-0: the checkpoint has them, but this query does not read them"):
         other.latestOffset(first, ALL)
     other.stop()
     second = loose.latestOffset(first, ALL)
     assert second == {kept: {"0": 3}}
     assert loose.latestOffset(second, ALL) == second
-    # Made anew, it is a new partition.
+    # Created again, it is a new partition.
     plain_topics.create(name=deleted)
     plain_topics.produce(deleted, 1)
     third = loose.latestOffset(second, ALL)
@@ -326,7 +326,7 @@ def test_a_deleted_topic_fails_the_stream_or_is_left_out(plain_topics: "Topics")
     loose.stop()
 
 
-def test_a_topic_made_anew_is_noticed_and_read_from_its_beginning(plain_topics: "Topics") -> None:
+def test_a_topic_created_again_is_noticed_and_read_from_its_beginning(plain_topics: "Topics") -> None:
     topic = plain_topics.create()
     plain_topics.produce(topic, 5)
     strict = stream(plain_topics, topic, startingOffsets="earliest")
@@ -342,8 +342,8 @@ def test_a_topic_made_anew_is_noticed_and_read_from_its_beginning(plain_topics: 
     loose.stop()
 
 
-def test_what_looks_like_a_loss_is_looked_at_again(plain_topics: "Topics", monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that is new, or a node that has just started, may answer with less than was known before."""
+def test_an_apparent_data_loss_is_checked_again(plain_topics: "Topics", monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new leader, or a node that has just started, may not know all partitions and offsets yet."""
     topic = plain_topics.create()
     plain_topics.produce(topic, 5)
     reader = stream(plain_topics, topic, startingOffsets="earliest")
@@ -360,7 +360,7 @@ def test_what_looks_like_a_loss_is_looked_at_again(plain_topics: "Topics", monke
     reader.stop()
 
 
-def test_new_partitions_are_looked_for_as_often_as_asked(plain_topics: "Topics") -> None:
+def test_new_partitions_are_looked_for_at_the_configured_interval(plain_topics: "Topics") -> None:
     topic = plain_topics.create()
     option = {"startingOffsets": "earliest", "partition.metadata.cache.ttl.ms": 600_000}
     reader = stream(plain_topics, topic, **option)
@@ -385,7 +385,7 @@ def test_a_task_reads_its_split_and_no_more(plain_topics: "Topics") -> None:
     assert read(plain_topics, Split(topic, 0, 13, 57)) == list(range(13, 57))
 
 
-def test_a_large_split_comes_in_fetches_of_the_size_that_was_set(plain_topics: "Topics") -> None:
+def test_a_large_split_is_read_in_fetches_of_the_configured_size(plain_topics: "Topics") -> None:
     from minibroker.spark.connecting import cached_client
     from minibroker.spark.reading import fetch_range
 

@@ -1,4 +1,5 @@
 import pytest
+from cases import case
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
@@ -49,7 +50,7 @@ def test_a_stream_begins_at_the_latest_offset_and_may_wait_fifteen_minutes() -> 
     assert options.trigger_delay_ms_max == 15 * 60 * 1000
 
 
-def test_a_time_counts_before_times_and_times_before_offsets() -> None:
+def test_one_time_overrides_times_and_times_override_offsets() -> None:
     times = '{"orders":{"0":7}}'
     place = parse(startingTimestamp="5", startingOffsetsByTimestamp=times, startingOffsets="earliest").starting
     assert (place.everywhere, place.is_time) == (5, True)
@@ -64,12 +65,17 @@ def test_partitions_are_chosen_by_topic_pattern_or_number() -> None:
     assert ReadOptions.parse(SERVERS | {"subscribepattern": "a.*"}, BATCH).subscription.kind is SubscriptionKind.PATTERN
 
 
-@pytest.mark.parametrize(
-    ("text", "ms"),
-    [("500", 500), ("250ms", 250), ("30s", 30_000), ("2m", 120_000), ("1h", 3_600_000), ("1 d", 86_400_000)],
-)
-def test_a_delay_is_written_with_a_unit(text: str, ms: int) -> None:
-    assert parse(STREAM, maxTriggerDelay=text).trigger_delay_ms_max == ms
+def test_a_delay_is_written_with_a_unit() -> None:
+    for text, ms in [
+        ("500", 500),
+        ("250ms", 250),
+        ("30s", 30_000),
+        ("2m", 120_000),
+        ("1h", 3_600_000),
+        ("1 d", 86_400_000),
+    ]:
+        with case(text, ms):
+            assert parse(STREAM, maxTriggerDelay=text).trigger_delay_ms_max == ms
 
 
 def test_kafkas_settings_reach_the_client() -> None:
@@ -84,17 +90,16 @@ def test_kafkas_settings_reach_the_client() -> None:
     assert client.timeout_ms == 1500
 
 
-@pytest.mark.parametrize(
-    ("mode", "name", "value", "told"),
-    [
-        (BATCH, "startingOffset", "latest", "startingoffset: there is no such option: did you mean startingOffsets?"),
+def test_a_wrong_option_is_refused_in_one_line_that_names_it() -> None:
+    for mode, name, value, told in [
+        (BATCH, "startingOffset", "latest", "startingoffset: there is no such option; did you mean startingOffsets?"),
         (BATCH, "failOnDatLoss", "true", "did you mean failOnDataLoss?"),
-        (BATCH, "topic", "orders", "topic: it is not an option of a read: to read topics, use subscribe"),
+        (BATCH, "topic", "orders", "topic: it is not an option of a read; to read topics, use subscribe"),
         (BATCH, "startingOffsets", "latest", "startingOffsets: a batch cannot begin at latest"),
         (BATCH, "startingOffsets", '{"orders":{"0":-1}}', "startingOffsets: a batch cannot begin at latest"),
-        (BATCH, "startingOffsets", "newest", "startingOffsets: 'newest' cannot be understood: write earliest, latest"),
+        (BATCH, "startingOffsets", "newest", "startingOffsets: 'newest' cannot be understood; write earliest, latest"),
         (BATCH, "startingOffsets", '{"orders":{"0":-3}}', "startingOffsets: "),
-        (BATCH, "startingOffsets", '{"orders":3}', "startingOffsets: what stands at orders"),
+        (BATCH, "startingOffsets", '{"orders":3}', "startingOffsets: the value of orders is not"),
         (BATCH, "endingOffsets", "earliest", "endingOffsets: a batch cannot end at earliest"),
         (BATCH, "endingOffsetsByTimestamp", "{}", "endingOffsetsByTimestamp: '{}' names no partition"),
         (STREAM, "endingOffsets", "latest", "endingOffsets: a stream has no end"),
@@ -108,7 +113,7 @@ def test_kafkas_settings_reach_the_client() -> None:
         (BATCH, "subscribe", " , ", "subscribe: ' , ' names no topic"),
         (BATCH, "assign", '{"orders":[0]}', "subscribe: only one of"),
         (BATCH, "kafka.bootstrap.servers", "nowhere", "kafka.bootstrap.servers: "),
-        (BATCH, "kafka.auto.offset.reset", "latest", "kafka.auto.offset.reset: it cannot be set: set startingOffsets"),
+        (BATCH, "kafka.auto.offset.reset", "latest", "kafka.auto.offset.reset: it cannot be set; set startingOffsets"),
         (BATCH, "kafka.key.deserializer", "x", "kafka.key.deserializer: it cannot be set"),
         (BATCH, "kafka.enable.auto.commit", "true", "kafka.enable.auto.commit: it cannot be set"),
         (BATCH, "kafka.interceptor.classes", "x", "kafka.interceptor.classes: it cannot be set"),
@@ -125,40 +130,34 @@ def test_kafkas_settings_reach_the_client() -> None:
         (BATCH, "subscribePattern", ".*", "subscribe: only one of"),
         (BATCH, "kafkaConsumer.pollTimeoutMs", "soon", "kafkaConsumer.pollTimeoutMs: 'soon' is not a whole number"),
         (BATCH, "kafka.acks", "all", "kafka.acks: it is a setting of producers"),
-    ],
-)
-def test_a_wrong_option_is_refused_in_one_line_that_names_it(mode: str, name: str, value: str, told: str) -> None:
-    assert told in refusal(mode, **{name: value})
+    ]:
+        with case(mode, name, value, told):
+            assert told in refusal(mode, **{name: value})
 
 
-def test_what_is_missing_is_named() -> None:
+def test_a_missing_option_is_named() -> None:
     with pytest.raises(InvalidOption, match=r"kafka\.bootstrap\.servers: it must be set"):
         ReadOptions.parse({"subscribe": "orders"}, BATCH)
     with pytest.raises(InvalidOption, match="subscribe: one of subscribe, subscribePattern, assign must be set"):
         ReadOptions.parse(SERVERS, BATCH)
 
 
-def test_the_least_per_trigger_is_not_above_the_most() -> None:
+def test_the_least_offsets_per_trigger_cannot_exceed_the_most() -> None:
     assert "minOffsetsPerTrigger: 9 is more" in refusal(STREAM, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="3")
     assert parse(STREAM, maxTriggerDelay="0").trigger_delay_ms_max == 0
 
 
-@pytest.mark.parametrize("kind", ["Offsets", "OffsetsByTimestamp"])
-def test_a_batch_that_would_end_before_it_begins_is_refused(kind: str) -> None:
-    names = f"starting{kind}", f"ending{kind}"
-
-    def told(start: str, end: str) -> str:
-        return refusal(BATCH, **dict(zip(names, (start, end), strict=True)))
-
-    assert f"ending{kind}: orders-1 would end at 4, before it begins, at 5" in told(
-        '{"orders":{"0":1,"1":5}}', '{"orders":{"0":1,"1":4}}'
-    )
-    assert f"ending{kind}: orders-1 is named in only one of it and starting{kind}" in told(
-        '{"orders":{"0":1,"1":5}}', '{"orders":{"0":1}}'
-    )
+def test_a_batch_that_would_end_before_it_begins_is_refused() -> None:
+    for kind in ["Offsets", "OffsetsByTimestamp"]:
+        with case(kind):
+            start = {f"starting{kind}": '{"orders":{"0":1,"1":5}}'}
+            before = refusal(BATCH, **start, **{f"ending{kind}": '{"orders":{"0":1,"1":4}}'})
+            assert f"ending{kind}: orders-1 would end at 4, before it begins, at 5" in before
+            other = refusal(BATCH, **start, **{f"ending{kind}": '{"orders":{"0":1}}'})
+            assert f"ending{kind}: orders-1 is named in only one of it and starting{kind}" in other
 
 
-def test_what_is_not_set_is_as_in_sparks_kafka_connector() -> None:
+def test_defaults_are_those_of_sparks_kafka_connector() -> None:
     options = parse(STREAM)
     assert (options.looks_max, options.look_interval_ms, options.poll_timeout_ms) == (3, 1000, 120_000)
     assert (options.offsets_per_trigger_max, options.partitions_min, options.records_per_partition_max) == (None,) * 3
@@ -166,11 +165,11 @@ def test_what_is_not_set_is_as_in_sparks_kafka_connector() -> None:
     assert options.partitions_age_ms_max == 0
 
 
-def test_what_only_streams_need_does_no_harm_in_a_batch() -> None:
+def test_options_of_streams_are_accepted_in_a_batch() -> None:
     assert parse(BATCH, maxOffsetsPerTrigger="3").offsets_per_trigger_max == 3
 
 
-def test_a_write_takes_its_own_options_and_those_that_spark_adds() -> None:
+def test_a_write_accepts_its_own_options_and_those_that_spark_adds() -> None:
     given = SERVERS | {"topic": "out", "checkpointlocation": "here", "kafka.acks": "1", "kafka.linger.ms": "5"}
     options = WriteOptions.parse(given)
     assert (options.topic, options.kafka["acks"], options.kafka["linger.ms"]) == ("out", "1", "5")
@@ -181,24 +180,22 @@ def test_a_write_takes_its_own_options_and_those_that_spark_adds() -> None:
         WriteOptions.parse(SERVERS | {"delivery": "exactly-once"})
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("key.serializer", "x", "it cannot be set: keys are written from strings or bytes"),
-        ("value.serializer", "x", "it cannot be set: values are written from strings or bytes"),
-        ("transactional.id", "x", "it cannot be set: transactions are not supported yet"),
-        ("partitioner.class", "x", "it cannot be set: there is no Java class to run here"),
-        ("partitioner.ignore.keys", "true", "it cannot be true: records go by their keys"),
-        ("enable.idempotence", "true", "it cannot be true: a lost acknowledgement can still mean"),
+def test_a_write_refuses_settings_that_its_producer_does_not_support() -> None:
+    for name, value, told in [
+        ("key.serializer", "x", "it cannot be set; keys are written from strings or bytes"),
+        ("value.serializer", "x", "it cannot be set; values are written from strings or bytes"),
+        ("transactional.id", "x", "it cannot be set; transactions are not supported yet"),
+        ("partitioner.class", "x", "it cannot be set; there is no Java class to run here"),
+        ("partitioner.ignore.keys", "true", "it cannot be true; keys choose the partitions"),
+        ("enable.idempotence", "true", "it cannot be true; this writer is not idempotent"),
         ("sasl.jaas.config", "x", "TLS and SASL are not supported yet"),
-        ("security.protocol", "sasl_ssl", "SASL_SSL is not supported yet: connect to a PLAINTEXT listener"),
-    ],
-)
-def test_a_write_refuses_what_its_producer_cannot_do(name: str, value: str, told: str) -> None:
-    with pytest.raises(InvalidOption) as caught:
-        WriteOptions.parse(SERVERS | {f"kafka.{name}": value})
-    assert str(caught.value).startswith(f"kafka.{name}: {told}")
-    assert "\n" not in str(caught.value)
+        ("security.protocol", "sasl_ssl", "SASL_SSL is not supported yet; connect to a PLAINTEXT listener"),
+    ]:
+        with case(name, value, told):
+            with pytest.raises(InvalidOption) as caught:
+                WriteOptions.parse(SERVERS | {f"kafka.{name}": value})
+            assert str(caught.value).startswith(f"kafka.{name}: {told}")
+            assert "\n" not in str(caught.value)
 
 
 def test_the_table_names_each_option_once_and_says_what_it_is_about() -> None:
@@ -214,7 +211,7 @@ def test_the_columns_cannot_be_chosen_and_a_topic_not_overwritten() -> None:
     source = MinibrokerSource(dict(LEAST))
     for make in (source.reader, source.streamReader):
         assert make(schema=source.schema()) is not None
-        with pytest.raises(InvalidOption, match="schema: it cannot be chosen: the columns are struct<key:binary"):
+        with pytest.raises(InvalidOption, match="schema: it cannot be chosen; the columns are struct<key:binary"):
             make(schema=StructType([StructField("n", LongType())]))
     with pytest.raises(InvalidOption, match="mode: a topic cannot be overwritten"):
         source.writer(schema=source.schema(), overwrite=True)

@@ -1,4 +1,4 @@
-"""The sink: from Arrow rows to acknowledged batches, through failures, and the same through a real Spark."""
+"""The sink: from Arrow rows to acknowledged batches, through failures, and with a real Spark."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 import spark_reference
 from brokers import Broker, unique
+from cases import case
 from proxy import Exchange, Proxy, Verdict
 from pyspark import TaskContext
 from pyspark.sql.functions import udf
@@ -51,7 +52,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 
-# What they share ----------------------------------------------------------------------------------------------------
+# Shared parts -------------------------------------------------------------------------------------------------------
 
 
 def make_topic(broker: Broker, partitions: int = 1, configs: dict[str, str] | None = None) -> str:
@@ -62,7 +63,7 @@ def make_topic(broker: Broker, partitions: int = 1, configs: dict[str, str] | No
 
 
 def written(broker: Broker, topic: str) -> list[Row]:
-    """Every record of a topic: partition, key, value, headers; those of a partition in their order."""
+    """Read every record of a topic: partition, key, value, headers; the records of a partition are in order."""
     rows: list[Row] = []
     with Client(broker.address) as client, Consumer(client, max_wait_ms=50) as consumer:
         partitions = consumer.assign_topic(topic, EARLIEST)
@@ -92,7 +93,7 @@ def quick(address: str, *, request_timeout_ms: int = 30_000, **others: Any) -> D
 
 @pytest.fixture(autouse=True)
 def _close_clients() -> Iterator[None]:
-    """What tests write in this process leaves no connection behind."""
+    """Close the connections of tests that write in this process."""
     yield
     close_clients()
 
@@ -121,7 +122,7 @@ def test_rows_of_a_partition_keep_their_order_over_many_batches(broker: Broker) 
         assert places == sorted(places)
 
 
-def test_a_row_that_names_its_partition_goes_there_and_others_go_by_key(broker: Broker) -> None:
+def test_a_row_with_a_partition_goes_there_and_others_by_their_keys(broker: Broker) -> None:
     topic = make_topic(broker, 5)
     rows = rows_of(key=[b"a", b"a", None], value=[b"1", b"2", b"3"], partition=[4, None, 2])
     writing.write([rows], quick(broker.address), topic=topic)
@@ -152,7 +153,7 @@ def test_nulls_empty_bytes_and_headers_arrive_as_they_were(broker: Broker) -> No
     ]
 
 
-def test_the_column_topic_spreads_rows_and_the_option_goes_before_it(broker: Broker) -> None:
+def test_the_column_topic_chooses_the_topic_and_the_option_overrides_it(broker: Broker) -> None:
     one, two = make_topic(broker), make_topic(broker)
     rows = rows_of(value=[b"1", b"2", b"3"], topic=[one, two, one])
     writing.write([rows], quick(broker.address), topic=None)
@@ -162,13 +163,14 @@ def test_the_column_topic_spreads_rows_and_the_option_goes_before_it(broker: Bro
     assert len(written(broker, two)) == 1 + 3
 
 
-@pytest.mark.parametrize("codec", list(Compression))
-def test_every_codec_is_written_and_read(broker: Broker, codec: Compression) -> None:
-    topic = make_topic(broker)
-    rows = rows_of(value=[b"as long as it takes " * 20] * 50)
-    done = writing.write([rows], quick(broker.address, compression=codec), topic=topic)
-    assert len(written(broker, topic)) == 50
-    assert (done.byte_count < 5000) == (codec is not Compression.NONE)
+def test_every_codec_is_written_and_read(broker: Broker) -> None:
+    for codec in list(Compression):
+        with case(codec):
+            topic = make_topic(broker)
+            rows = rows_of(value=[b"as long as it takes " * 20] * 50)
+            done = writing.write([rows], quick(broker.address, compression=codec), topic=topic)
+            assert len(written(broker, topic)) == 50
+            assert (done.byte_count < 5000) == (codec is not Compression.NONE)
 
 
 def test_rows_that_cannot_be_written_are_refused_in_one_line(broker: Broker) -> None:
@@ -202,7 +204,7 @@ def test_a_lost_answer_means_another_attempt_and_no_row_is_lost(broker: Broker, 
     found = [value for _, _, value, _ in written(broker, topic)]
     assert len(lost) == 2
     assert set(found) == set(values)
-    assert len(found) == 300, "each attempt was written, for only the answers were lost: at least once"
+    assert len(found) == 300, "each attempt was written, because only the responses were lost: at least once"
 
 
 def test_a_request_that_never_arrived_is_sent_again(broker: Broker) -> None:
@@ -228,7 +230,7 @@ def test_a_broker_that_does_not_answer_is_an_error_within_the_delivery_timeout(b
         proxy.on_response = lambda exchange: Verdict.CUT if exchange.api_key == PRODUCE else Verdict.PASS
         with pytest.raises(DeliveryTimedOut, match=rf"a batch for {topic}-0 was not acknowledged within 200 ms"):
             writing.write([rows_of(value=[b"v"])], quick(proxy.address, delivery_timeout_ms=200), topic=topic)
-        # It hangs, and the connection stays.
+        # The request hangs, and the connection stays open.
         proxy.on_request = lambda exchange: Verdict.DROP if exchange.api_key == PRODUCE else Verdict.PASS
         proxy.on_response = lambda exchange: Verdict.PASS
         hung = quick(proxy.address, request_timeout_ms=100, delivery_timeout_ms=200)
@@ -236,18 +238,18 @@ def test_a_broker_that_does_not_answer_is_an_error_within_the_delivery_timeout(b
             writing.write([rows_of(value=[b"v"])], hung, topic=topic)
 
 
-def test_a_batch_that_the_broker_refuses_fails_at_once_with_its_words(broker: Broker) -> None:
+def test_a_batch_that_the_broker_refuses_fails_at_once_with_the_brokers_error(broker: Broker) -> None:
     topic = make_topic(broker, configs={"max.message.bytes": "1000"})
     with pytest.raises(BrokerError, match=rf"{topic}-0: MESSAGE_TOO_LARGE") as refused:
         writing.write([rows_of(value=[b"v" * 2000])], quick(broker.address), topic=topic)
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
-    # The next task of the worker has a connection of its own.
+    # The next task of the worker gets a new connection.
     writing.write([rows_of(value=[b"v"])], quick(broker.address), topic=topic)
     assert len(written(broker, topic)) == 1
 
 
 class Cluster:
-    """Two nodes without sockets: who leads is settable, answers are scripted, requests are kept."""
+    """Two nodes without sockets: the leader can be set, responses are scripted, requests are recorded."""
 
     def __init__(self) -> None:
         self.core = Core([Address("h", 1)], ClientConfig(), clock=precise_ms, chance=lambda: 0.0)
@@ -327,28 +329,26 @@ def test_after_a_change_of_leader_the_new_one_is_asked_for_and_gets_the_batch_in
     assert cluster.asked == 2
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [
+def test_a_retriable_failure_is_retried_before_the_next_batch() -> None:
+    failures: list[int | Exception] = [
         int(ErrorCode.NOT_ENOUGH_REPLICAS),
         int(ErrorCode.REQUEST_TIMED_OUT),
         int(ErrorCode.LEADER_NOT_AVAILABLE),
         ConnectionLost("cut"),
-    ],
-    ids=str,
-)
-def test_what_may_pass_is_tried_again_before_the_next_batch(failure: int | Exception) -> None:
-    cluster = Cluster()
-    cluster.script = [failure, failure]
-    outbox_with(cluster, 1, 2).flush()
-    assert cluster.requests == [(1, 1), (1, 1), (1, 1), (1, 2)]
+    ]
+    for failure in failures:
+        with case(failure):
+            cluster = Cluster()
+            cluster.script = [failure, failure]
+            outbox_with(cluster, 1, 2).flush()
+            assert cluster.requests == [(1, 1), (1, 1), (1, 1), (1, 2)]
 
 
-def test_what_a_task_holds_is_bounded_however_much_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_task_is_bounded_however_much_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "QUEUED_BYTES_MAX", 1000)
     cluster = Cluster()
     outbox = outbox_with(cluster, *[10] * 100)
-    assert len(cluster.requests) > 80, "most were sent before anybody asked for a flush"
+    assert len(cluster.requests) > 80, "most were sent before the flush"
     outbox.flush()
     assert len(cluster.requests) == 100
 
@@ -381,9 +381,8 @@ def with_value(name: str, kind: DataType) -> StructType:
 PAIR = StructType().add("key", StringType()).add("value", StringType())
 
 
-@pytest.mark.parametrize(
-    ("schema", "topic", "line"),
-    [
+def test_columns_that_cannot_be_written_are_refused_before_any_task() -> None:
+    for schema, topic, line in [
         (VALUE, None, "topic option required when no 'topic' column is present"),
         (StructType().add("key", StringType()), "t", "required column 'value' not found: the columns are key"),
         (StructType().add("value", LongType()), "t", "column 'value' is bigint, must be string or binary: cast it"),
@@ -399,18 +398,15 @@ PAIR = StructType().add("key", StringType()).add("value", StringType())
             "t",
             "column 'headers' is array<struct<key:string,",
         ),
-        (with_value("value", BinaryType()), "t", "column 'value' stands 2 times"),
-    ],
-)
-def test_columns_that_cannot_be_written_are_refused_before_any_task(
-    schema: StructType, topic: str | None, line: str
-) -> None:
-    given = options() if topic is None else options(topic=topic)
-    for make in (sink.BatchWriter, sink.StreamWriter):
-        with pytest.raises(sink.SchemaRefused) as refused:
-            make(given, schema)
-        assert str(refused.value).startswith(line)
-        assert "\n" not in str(refused.value)
+        (with_value("value", BinaryType()), "t", "column 'value' is there 2 times"),
+    ]:
+        with case(line):
+            given = options() if topic is None else options(topic=topic)
+            for make in (sink.BatchWriter, sink.StreamWriter):
+                with pytest.raises(sink.SchemaRefused) as refused:
+                    make(given, schema)
+                assert str(refused.value).startswith(line)
+                assert "\n" not in str(refused.value)
 
 
 def test_a_column_that_the_sink_does_not_know_is_left_out() -> None:
@@ -440,14 +436,14 @@ def test_rows_go_through_a_batch_and_a_stream_whose_tasks_fail_and_that_is_start
         assert (value, headers) == (b"value " + key, [("id", key)])
         assert partition == (1 if int(key) % 2 == 0 else partition_of(key, 3))
 
-    # Within the test, so that it is sent to the workers whole: they cannot import this module.
+    # Defined within the test, so that it is sent to the workers, which cannot import this module.
     def fails_once(key: bytes) -> bytes:
         context = TaskContext.get()
         if context is not None and context.attemptNumber() == 0 and int(key) in (1998, 1999):
             raise RuntimeError("the first attempt dies when most of its rows have been sent")
         return key.ljust(5000)
 
-    # Rows come to the sink a hundred at a time, so that it has sent megabytes before the task fails.
+    # The sink gets a hundred rows at a time, so that it has sent megabytes before the task fails.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     for count in (2000, 2100):
         if count > 2000:
@@ -460,9 +456,9 @@ def test_rows_go_through_a_batch_and_a_stream_whose_tasks_fail_and_that_is_start
         query = begin(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start)
         assert query.awaitTermination(60)
         numbers = [int(value or b"") for _, _, value, _ in written(broker, copy)]
-        assert set(numbers) == set(range(count)), "nothing is lost: what a task that failed had sent comes again"
+        assert set(numbers) == set(range(count)), "nothing is lost: the rows of a failed task are sent again"
         if count > 2000:
-            assert numbers.count(2000) == 1, "the second run has only what is new"
+            assert numbers.count(2000) == 1, "the second run writes only the new rows"
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 

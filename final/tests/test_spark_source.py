@@ -115,11 +115,11 @@ def test_wrong_options_and_missing_topics_are_one_clear_line(topics: "Topics") -
     wrong: list[tuple[dict[str, object], str]] = [
         (
             {"startingOffset": "earliest"},
-            "InvalidOption: startingoffset: there is no such option: did you mean startingOffsets?",
+            "InvalidOption: startingoffset: there is no such option; did you mean startingOffsets?",
         ),
         ({"startingOffsets": "latest"}, "InvalidOption: startingOffsets: a batch cannot begin at latest"),
         ({"kafka.enable.auto.commit": "true"}, "InvalidOption: kafka.enable.auto.commit: it cannot be set"),
-        ({"subscribe": "nosuch"}, "UnknownTopic: subscribe: nosuch is not in the cluster: create it first"),
+        ({"subscribe": "nosuch"}, "UnknownTopic: subscribe: nosuch is not in the cluster; create it first"),
     ]
     for options, told in wrong:
         with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as caught:
@@ -136,7 +136,7 @@ def test_a_stream_through_limits_restarts_new_partitions_deleted_topics_and_dele
     kept, both = Kept(tmp_path), f"{topic},{other}"
     quick = {"startingOffsets": "earliest", "fetchOffset.retryIntervalMs": 10}
 
-    # It runs, a limited number at a time, and says how far the end is away.
+    # It runs with a limited number of records per trigger, and reports the lag.
     query = kept.start(topics.stream(both, maxOffsetsPerTrigger=16, **quick), processingTime="0 seconds")
     try:
         eventually(lambda: kept.values() == list(range(40)), "all records", seconds=SECONDS_MAX)
@@ -145,22 +145,22 @@ def test_a_stream_through_limits_restarts_new_partitions_deleted_topics_and_dele
         assert [it["numInputRows"] for it in progress if it["numInputRows"]] == [16, 16, 8]
         assert progress[0]["sources"][0]["latestOffset"] == {topic: {"0": 30}, other: {"0": 10}}
         end = progress[0]["sources"][0]["endOffset"]
-        assert end[topic]["0"] + end[other]["0"] == 16, "so that 24 are left is in the report"
-        # A partition that comes while it runs is read from its beginning.
+        assert end[topic]["0"] + end[other]["0"] == 16, "the report shows that 24 are left"
+        # A partition that is added while it runs is read from its beginning.
         admin.create_partitions(topics.client, {topic: 2})
         topics.produce(topic, 3, partition=1, first=40)
         eventually(lambda: kept.values() == list(range(43)), "the new partition", seconds=SECONDS_MAX)
-        # A topic that goes while it runs is a loss.
+        # A topic that is deleted while it runs is a loss.
         admin.delete_topics(topics.client, [other])
         with pytest.raises(Exception, match=f"{other}-0: the partitions are gone.*set failOnDataLoss=false"):
             query.awaitTermination(SECONDS_MAX)
     finally:
         query.stop()
-    # It goes on from its checkpoint without the topic, if that is allowed, up to the end that is there now.
+    # With failOnDataLoss=false it continues from its checkpoint without the topic, up to the current end.
     topics.produce(topic, 2, first=43)
     finish(kept.start(topics.stream(both, failOnDataLoss="false", **quick)))
     assert kept.values() == list(range(45))
-    # What comes while it is stopped is deleted before it is read.
+    # Records that are written while it is stopped are deleted before it reads them.
     topics.produce(topic, 4, first=45)
     topics.delete_before(topic, 34)
     with pytest.raises(Exception, match="records from offset 32 to 33 are gone"):
@@ -169,12 +169,12 @@ def test_a_stream_through_limits_restarts_new_partitions_deleted_topics_and_dele
     assert kept.values() == [*range(45), 47, 48]
 
 
-# Brokers that are not there, or do not answer ------------------------------------------------------------------------
+# Brokers that are down, or do not answer -----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address where connections are accepted, and nothing is ever said."""
+    """An address that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -207,7 +207,7 @@ def test_a_broker_that_falls_silent_ends_a_stream_that_reads_and_one_that_writes
     topic, copy = topics.create(), topics.create()
     topics.produce(topic, 3)
     with Proxy(broker.address) as proxy:
-        # The planner waits for the ends of logs for as long as one request may take, and then says so.
+        # The planner waits for the ends of logs as long as one request may take, and then fails.
         kept = Kept(tmp_path / "read")
         reads = {"kafka.bootstrap.servers": proxy.address, "startingOffsets": "earliest", **READ_SOON}
         query = kept.start(topics.stream(topic, **reads), processingTime="0 seconds")
@@ -216,7 +216,7 @@ def test_a_broker_that_falls_silent_ends_a_stream_that_reads_and_one_that_writes
         with pytest.raises(Exception, match=r"did not answer \w+ within 700 ms"):
             query.awaitTermination(SECONDS_MAX)
         proxy.release()
-        # A task of the sink waits for its acknowledgement no longer than it may take.
+        # A task of the sink waits for its acknowledgement no longer than the delivery timeout.
         proxy.on_request = never_produced
         writer = topics.stream(topic, startingOffsets="earliest").select("value").writeStream.format("minibroker")
         writes = {"kafka.bootstrap.servers": proxy.address, "topic": copy, **SOON}

@@ -35,7 +35,7 @@ import org.apache.kafka.storage.internals.log.VerificationGuard;
 import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
 /**
- * Kafka's own log, as a program: the tests hold its files against ours.
+ * Kafka's own log, as a program: the tests compare its files with ours.
  *
  * <pre>
  *   write  DIR SETTING=VALUE…             append batches of every kind, as a leader

@@ -1,4 +1,4 @@
-"""Kafka's own log and Kafka's own dump tool, held against our files: `make test-java`, where Maven and Java are.
+"""Kafka's own log and Kafka's own dump tool read our files, and ours read Kafka's: `make test-java`.
 
 The name of this file keeps it out of `make test`, which needs neither.
 """
@@ -130,7 +130,7 @@ def ours(tmp_path: Path) -> Path:
 
 
 def complaints(stderr: str) -> list[str]:
-    # Of every segment but the first, Kafka's tool says that its first offset does not follow on -1.
+    # For every segment but the first, Kafka's tool complains that its first offset does not follow -1.
     lines = stderr.splitlines()
     return [line for line in lines if not re.fullmatch(r"Non-consecutive offsets in .*|  -1 is followed by \d+", line)]
 
@@ -192,7 +192,7 @@ def test_kafkas_dump_has_no_complaint_about_our_indexes(ours: Path, option: str)
 
 
 def test_kafkas_dump_does_complain_about_a_wrong_index(ours: Path) -> None:
-    """So that the silence above means something."""
+    """The control for the test above."""
     path = min(ours.glob("*.index"))
     content = bytearray(path.read_bytes())
     content[3] ^= 1
@@ -286,7 +286,7 @@ def test_we_find_in_kafkas_files_what_kafka_finds(theirs: Path) -> None:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_opening_kafkas_log_leaves_every_byte_as_it_is(theirs: Path, tmp_path: Path, is_clean: bool) -> None:
-    """Also when everything is checked and both indexes are built anew: they come out the same."""
+    """Also when everything is checked and both indexes are rebuilt: they come out the same."""
     copy = tmp_path / "copy-0"
     shutil.copytree(theirs, copy)
     SegmentedLog.open(OSFiles(), str(copy), SMALL, is_clean=is_clean).close()
@@ -312,7 +312,7 @@ CONFIGS = {
 
 
 def random_batches(seed: int, count: int, steps: Sequence[int]) -> Iterator[bytearray]:
-    """Times go on by one of the steps, and sometimes are not there."""
+    """Timestamps advance by one of the steps, and some records have none."""
     chance = random.Random(seed)
     timestamp = START_MS
     for _ in range(count):
@@ -330,7 +330,7 @@ def random_batches(seed: int, count: int, steps: Sequence[int]) -> Iterator[byte
 def test_the_same_batches_make_the_same_files(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
     log = SegmentedLog.open(OSFiles(), str(tmp_path / "ours-0"), config)
-    # An offset index fills before the time index only where hardly any batch is younger than all before it.
+    # An offset index fills before the time index only where few batches have a new largest timestamp.
     steps = [0] if "offset index" in name else [0, 0, 1, 700, 5000, -3000, 30_000]
     for number, batch in enumerate(random_batches(seed=len(name), count=400, steps=steps)):
         log.append(batch, leader_epoch=number // 100)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# `make test-java`: Kafka's own code against our files.
+# `make test-java`: Kafka's own code against our files and our cluster.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -7,4 +7,4 @@ here=$(cd "$(dirname "$0")" && pwd)
 kafka_jars test-java "$here/pom.xml" "31 MB"
 
 cd "$here/../.."
-"${VENV:-.venv}/bin/python" -m pytest "$here/check_files.py" "$@"
+"${VENV:-.venv}/bin/python" -m pytest "$here/check_files.py" "$here/check_clients.py" "$here/check_tools.py" "$@"

@@ -1,7 +1,7 @@
 """One node of Apache Kafka in the place of ours: `python serve_kafka.py serve --data DIR --listen HOST:PORT --set K=V`.
 
-What MINIBROKER_TEST_SERVE names in `make test-kafka`; Kafka's jars are in KAFKA_CLASSPATH. The process becomes Kafka
-itself, so that a signal meets what it is meant for; a child waits until the node answers, and says so.
+MINIBROKER_TEST_SERVE names this program in `make test-kafka`; Kafka's jars are in KAFKA_CLASSPATH. The process becomes
+Kafka itself, so that signals reach Kafka. A child process waits until the node answers and prints that it is ready.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from minibroker.client.errors import ClientError
 from minibroker.clients.blocking import Client
 
 READY_S_MAX = 90
-# The node lives for minutes, and most of that would be spent on compiling.
+# The node lives for minutes, too short for the optimizing compiler to pay off.
 JAVA = (
     "java",
     "-Xmx512m",
@@ -29,7 +29,7 @@ JAVA = (
 
 
 def main() -> None:
-    """Format the directory if it is new, then be Kafka."""
+    """Format the directory if it is new, then become Kafka."""
     given = parse()
     host, _, port = given.listen.rpartition(":")
     address = f"{host}:{port if port != '0' else free_port(host)}"
@@ -47,7 +47,7 @@ def main() -> None:
     if os.fork() == 0:
         tell_when_ready(address, kafka)
         return
-    # Whoever started this reads stdout for one line, and that is not Kafka's.
+    # The caller reads one line from stdout, so Kafka's own output goes to stderr.
     os.dup2(2, 1)
     os.execvp(JAVA[0], [*JAVA, "kafka.Kafka", str(path)])
 
@@ -67,7 +67,7 @@ def free_port(host: str) -> int:
 
 
 def settings_of(address: str, data: Path) -> dict[str, str]:
-    """A node that is its own controller, and whose internal topics make do with it."""
+    """The settings of a node that is its own controller, with internal topics of one replica."""
     controller = f"127.0.0.1:{free_port('127.0.0.1')}"
     alone = (
         "offsets.topic.replication.factor",

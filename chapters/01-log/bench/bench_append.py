@@ -49,11 +49,11 @@ def append_case(context: Context, size: int, batch: bytearray, limit: str) -> Ca
 
 
 def batch_of(batch_bytes: int) -> bytearray:
-    """A batch of exactly so many bytes: records of 1 KB, and a last one that fills it up."""
+    """A batch of exactly this size: records of 1 KB, and a last one that fills it up."""
     builder = BatchBuilder()
     while builder.size + 2 * KIB < batch_bytes:
         builder.append(timestamp=0, key=None, value=bytes(1000))
-    # A record costs a few bytes beside its value, so find the value's size by trying.
+    # A record takes a few bytes more than its value, so find the right size of the value by trial.
     for size in range(batch_bytes - builder.size, 0, -1):
         last = encode_record(offset_delta=builder.record_count, timestamp_delta=0, key=None, value=bytes(size))
         if builder.size + len(last) == batch_bytes:

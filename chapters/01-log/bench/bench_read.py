@@ -15,7 +15,7 @@ def benchmark(context: Context) -> Benchmark:
         [read_case(context, count) for count in scaled(full=[100, 1_000, 10_000, 100_000], quick=[10, 100])],
         metric="us_per_op",
         figure=line_chart,
-        note="Ten times the batches, ten times the wait: a read is linear in what stands before it.",
+        note="Ten times the batches, ten times the wait: a read is linear in the number of batches before it.",
     )
 
 

@@ -19,7 +19,7 @@ COLOURS = {"the producer": "0", "the broker": "4", "the broker, with log-append 
 
 
 def writer(field: str) -> str:
-    """Who writes a field."""
+    """The writer of a field: the producer or the broker."""
     if field in BROKER:
         return "the broker"
     return "the broker, with log-append time" if field in BROKER_TIME else "the producer"

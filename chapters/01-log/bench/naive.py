@@ -1,4 +1,4 @@
-"""What everybody writes first, a log as lines of JSON, and the log of this chapter, through the same two experiments.
+"""A log as lines of JSON and the log of this chapter, in the same two experiments.
 
 Run it with `python chapters/01-log/bench/naive.py` (the lesson begins with what it prints), and with `--ours` at the
 end of the chapter.
@@ -57,7 +57,7 @@ def write_log(values: list[str]) -> bytes:
 
 
 def read_log(content: bytes) -> tuple[list[str], bool]:
-    """Open the file as after a crash, and read what is believed."""
+    """Open the file as after a crash, and read what is valid."""
     log = open_log(content)
     found = log.read(0, bytes_max=len(content)).read()
     values = [(record.value or b"").decode() for batch in batches(found) for record in batch.records()]
@@ -65,7 +65,7 @@ def read_log(content: bytes) -> tuple[list[str], bool]:
 
 
 def append_log(content: bytes, value: str) -> bytes:
-    """Open the file as after a crash, and append to what is believed."""
+    """Open the file as after a crash, and append to what is valid."""
     log = open_log(content)
     builder = BatchBuilder()
     builder.append(timestamp=0, key=None, value=value.encode())
@@ -84,7 +84,7 @@ def open_log(content: bytes) -> LogFile:
 
 
 def flip_every_bit(content: bytes, read: Read) -> tuple[int, int]:
-    """Flip each bit alone; count how often that is noticed, and how often other values are read without a word."""
+    """Flip each bit alone; count how often that is noticed, and how often wrong values are read silently."""
     noticed = wrong = 0
     for position in range(len(content)):
         for bit in range(8):

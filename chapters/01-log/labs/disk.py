@@ -1,4 +1,4 @@
-"""Owns the physical limits of a disk and its page cache, as cases like those of `minibroker.bench.limits`."""
+"""The physical limits of a disk and its page cache, as cases like those of `minibroker.bench.limits`."""
 
 import os
 import random
@@ -65,7 +65,7 @@ def overwrite(
         if to_device:
             limits.flush(descriptor)
 
-    # What another case left unwritten must not be flushed on this one's time.
+    # Unwritten data of another case must not be flushed in the time of this one.
     before = (lambda: limits.flush(descriptor)) if to_device else None
     return limits.blocks_case(
         name or f"overwrite, {bytes_text(block_bytes)}", run, len(positions), block_bytes, before=before

@@ -1,4 +1,4 @@
-"""Owns the lab of chapter 01, `disk`: why a log is only ever appended to, and what a flush costs.
+"""The lab of chapter 01, `disk`: why a log is only ever appended to, and what a flush costs.
 
 It runs no code of ours. It asks the machine three questions that the design of a log answers:
 

@@ -1,11 +1,13 @@
-"""Programs of the first chapters as processes of their own: run beside a test, fed, and killed while they write."""
+"""Programs of the first chapters as processes of their own: run by a test, and killed while they write."""
 
 import contextlib
 import itertools
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
 
 DEADLINE_S = 60
 
@@ -21,7 +23,7 @@ def running(command: Sequence[str]) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def append_one(writer: "subprocess.Popen[bytes]") -> None:
-    """The first record of a program that appends, acknowledged."""
+    """Append the first record, and wait for its acknowledgement."""
     assert writer.stdin is not None
     assert writer.stdout is not None
     writer.stdin.write(b"a\n")
@@ -30,11 +32,11 @@ def append_one(writer: "subprocess.Popen[bytes]") -> None:
 
 
 def acked_until_killed(command: Sequence[str], acks_before_the_kill: int) -> int:
-    """Run a program that appends, kill it after so many acknowledgements, and count all that it gave."""
+    """Run a program that appends, kill it after some acknowledgements, and count all that it sent."""
     with running(command) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None
-        # Feed it more than it will live to write, and stop feeding when the pipe breaks.
+        # Send more lines than it can write before it is killed, and stop when the pipe breaks.
         os.set_blocking(writer.stdin.fileno(), False)
         lines = itertools.count()
         pending = b""
@@ -50,3 +52,15 @@ def acked_until_killed(command: Sequence[str], acks_before_the_kill: int) -> int
         writer.wait(DEADLINE_S)
     assert acked >= acks_before_the_kill
     return acked
+
+
+def refusal(main: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> str:
+    """The one line with which a program refuses its arguments, run within this process."""
+    try:
+        ended = main(list(arguments))
+    except SystemExit as end:
+        ended = end.code  # type: ignore[assignment]
+    captured = capsys.readouterr()
+    assert (ended, captured.out) == (code, "")
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err

@@ -1,4 +1,4 @@
-"""What the tests of this chapter generate: records and batches of every kind."""
+"""Records and batches of every kind, generated for the tests of this chapter."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Batches: the header, the checksum, stamping in place, and what damage and lies get (invariants 2, 3 and 6)."""
+"""Batches: the header, the checksum, stamping in place, damage and wrong counts (invariants 2, 3 and 6)."""
 
 import struct
 import tracemalloc
@@ -7,6 +7,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_cases import each_case
 from log_strategies import CODECS, INT32, INT64, build, records, small_batch
 
 from minibroker.log.batch import (
@@ -44,7 +45,7 @@ def test_a_batch_gives_back_its_records_with_every_codec(generated: list[Record]
 
 
 @given(records(), INT64, st.integers(-1, 2**15 - 1), INT32, st.booleans(), st.booleans())
-def test_a_header_says_what_the_builder_was_told(
+def test_a_header_has_the_builders_values(
     generated: list[Record], producer_id: int, producer_epoch: int, sequence: int, transactional: bool, control: bool
 ) -> None:
     batch = build(
@@ -95,7 +96,7 @@ def test_records_are_bounded_by_what_the_caller_allows() -> None:
         list(batch.records(bytes_max=50_000))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("bit", "name"), [(4, "is_transactional"), (5, "is_control"), (6, "has_delete_horizon"), (3, "timestamp_type")]
 )
 def test_each_attribute_is_the_bit_that_kafka_assigned(bit: int, name: str) -> None:
@@ -179,25 +180,25 @@ def test_every_prefix_of_a_batch_is_refused(generated: list[Record], codec: Comp
     assert list(batches(batch[:cut])) == []
 
 
-def test_a_batch_cut_off_behind_whole_ones_is_left_out() -> None:
+def test_a_batch_cut_off_after_whole_ones_is_left_out() -> None:
     whole = small_batch(b"a") + small_batch(b"b")
     for cut in range(len(small_batch(b"c"))):
         assert len(list(batches(whole + small_batch(b"c")[:cut]))) == 2
 
 
-def test_a_batch_is_read_wherever_it_stands() -> None:
+def test_a_batch_is_read_at_any_position() -> None:
     batch = small_batch(b"a", b"b")
     found = Batch(b"xyz" + batch + b"tail", 3)
     found.check_crc()
     assert [record.value for record in found.records()] == [b"a", b"b"]
 
 
-def test_a_checksum_is_taken_where_the_batch_stands_and_no_further() -> None:
+def test_a_checksum_covers_the_batch_at_its_position_and_no_more() -> None:
     first, second = small_batch(b"first"), small_batch(b"second, and longer")
     both = first + second
     check_crc(both, read_header(both, len(first)), len(first))
     both[-1] ^= 1
-    check_crc(both, read_header(both))  # damage behind a batch is not its own
+    check_crc(both, read_header(both))  # damage after a batch does not concern it
     with pytest.raises(CorruptBatch, match=f"position {len(first)}: crc"):
         check_crc(both, read_header(both, len(first)), len(first))
     with pytest.raises(CorruptBatch, match=f"{len(second) - 1} of {len(second)} bytes"):
@@ -211,14 +212,14 @@ def test_arbitrary_bytes_give_a_clear_error(data: bytes) -> None:
 
 
 def with_header(batch: bytearray, position: int, layout: str, value: int) -> bytearray:
-    """The batch with one field changed and a checksum that is right: a producer that lies."""
+    """The batch with one field changed and a right checksum, as a faulty producer could send it."""
     struct.pack_into(layout, batch, position, value)
     struct.pack_into(">I", batch, CRC_AT, crc32c(bytes(batch[ATTRIBUTES_AT:])))
     return batch
 
 
-@pytest.mark.parametrize("count", [-1, 0, 1, 3, 2**31 - 1])
-def test_a_record_count_that_lies_is_refused(count: int) -> None:
+@each_case("count", [-1, 0, 1, 3, 2**31 - 1])
+def test_a_wrong_record_count_is_refused(count: int) -> None:
     batch = Batch(with_header(small_batch(b"a", b"b"), 57, ">i", count))
     batch.check_crc()
     with pytest.raises(InvalidRecord):
@@ -227,8 +228,8 @@ def test_a_record_count_that_lies_is_refused(count: int) -> None:
         list(batch.records())
 
 
-@pytest.mark.parametrize("length", [-(2**31), -1, 0, HEADER_SIZE - 13, 2**31 - 1])
-def test_a_length_that_lies_is_refused_without_allocating(length: int) -> None:
+@each_case("length", [-(2**31), -1, 0, HEADER_SIZE - 13, 2**31 - 1])
+def test_a_wrong_length_is_refused_without_allocating(length: int) -> None:
     batch = small_batch(b"a")
     if length == HEADER_SIZE - 13:  # one less than a header has, and even its checksum is right
         struct.pack_into(">I", batch, CRC_AT, crc32c(bytes(batch[ATTRIBUTES_AT : HEADER_SIZE - 1])))
@@ -242,11 +243,11 @@ def test_a_length_that_lies_is_refused_without_allocating(length: int) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("magic", [0, 1, 3, 127, -1])
+@each_case("magic", [0, 1, 3, 127, -1])
 def test_another_magic_is_refused_by_name(magic: int) -> None:
     batch = small_batch(b"a")
     struct.pack_into(">b", batch, CRC_AT - 1, magic)
-    with pytest.raises(CorruptBatch, match=f"magic {magic}, only 2"):
+    with pytest.raises(CorruptBatch, match=f"magic {magic}, but only 2"):
         read_header(batch)
 
 
@@ -257,7 +258,7 @@ def test_an_unassigned_codec_is_refused_by_number() -> None:
 
 
 @given(records(max_size=3), st.sampled_from(CODECS), st.data())
-def test_damage_behind_a_right_checksum_is_a_log_error_and_nothing_else(
+def test_damage_under_a_right_checksum_is_a_log_error_and_nothing_else(
     generated: list[Record], codec: Compression, data: st.DataObject
 ) -> None:
     batch = build(generated, compression=codec)

@@ -12,6 +12,7 @@ import snappy
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from log_cases import each_case
 
 from minibroker.log.compression import Compression, compress, decompress
 from minibroker.log.errors import CorruptBatch, LogError, RecordsTooLarge, UnsupportedCompressionType
@@ -26,14 +27,14 @@ def test_what_is_compressed_comes_back(data: bytes, codec: Compression) -> None:
 
 
 @given(st.binary(max_size=100_000))
-def test_packages_that_we_did_not_write_read_what_we_write(data: bytes) -> None:
+def test_other_packages_decompress_what_we_compress(data: bytes) -> None:
     assert gzip.decompress(compress(Compression.GZIP, data)) == data
     assert lz4.frame.decompress(compress(Compression.LZ4, data)) == data
     assert zstandard.ZstdDecompressor().decompressobj().decompress(compress(Compression.ZSTD, data)) == data
 
 
 @given(st.binary(max_size=100_000))
-def test_we_read_what_packages_that_we_did_not_write_write(data: bytes) -> None:
+def test_we_decompress_what_other_packages_compress(data: bytes) -> None:
     assert decompress(Compression.GZIP, gzip.compress(data)) == data
     assert decompress(Compression.LZ4, lz4.frame.compress(data)) == data  # linked blocks, as other clients may send
     assert decompress(Compression.ZSTD, zstandard.ZstdCompressor().compress(data)) == data
@@ -66,20 +67,20 @@ def bomb(codec: Compression) -> bytes:
     return compress(codec, bytes(BOMB_BYTES))
 
 
-@pytest.mark.parametrize("codec", COMPRESSED)
+@each_case("codec", COMPRESSED)
 def test_a_bomb_costs_no_more_than_the_limit(codec: Compression) -> None:
     compressed = bomb(codec)
     tracemalloc.start()
     try:
         with pytest.raises(RecordsTooLarge, match="more than 1000000 bytes"):
             decompress(codec, compressed, bytes_max=1_000_000)
-        # The output, once more as it is put together, and the input: never what the bomb would hold.
+        # The output, its copy while the parts are joined, and the input: never the whole content of the bomb.
         assert tracemalloc.get_traced_memory()[1] < 3_000_000 + 2 * len(compressed)
     finally:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("codec", COMPRESSED)
+@each_case("codec", COMPRESSED)
 def test_exactly_the_limit_is_allowed(codec: Compression) -> None:
     data = bytes(range(256)) * 1000
     assert decompress(codec, compress(codec, data), bytes_max=len(data)) == data
@@ -103,13 +104,13 @@ def test_a_xerial_block_longer_than_what_is_left_is_refused() -> None:
         decompress(Compression.SNAPPY, bytes(compressed))
 
 
-@pytest.mark.parametrize("codec", COMPRESSED)
-def test_a_limit_smaller_than_any_first_guess_holds(codec: Compression) -> None:
+@each_case("codec", COMPRESSED)
+def test_a_limit_below_the_first_buffer_size_counts(codec: Compression) -> None:
     with pytest.raises(RecordsTooLarge, match="more than 100 bytes"):
         decompress(codec, compress(codec, bytes(101)), bytes_max=100)
 
 
-@pytest.mark.parametrize("codec", COMPRESSED)
+@each_case("codec", COMPRESSED)
 def test_a_little_data_costs_little_memory_whatever_the_limit(codec: Compression) -> None:
     compressed = compress(codec, b"hello")
     decompress(codec, compressed)
@@ -121,7 +122,7 @@ def test_a_little_data_costs_little_memory_whatever_the_limit(codec: Compression
         tracemalloc.stop()
 
 
-def test_gzip_members_one_behind_the_other_are_all_read_and_garbage_is_refused() -> None:
+def test_all_members_of_a_gzip_stream_are_read_and_garbage_is_refused() -> None:
     both = gzip.compress(b"one, ") + gzip.compress(b"two")
     assert decompress(Compression.GZIP, both) == b"one, two"
     assert decompress(Compression.GZIP, both, bytes_max=8) == b"one, two"
@@ -131,7 +132,7 @@ def test_gzip_members_one_behind_the_other_are_all_read_and_garbage_is_refused()
         decompress(Compression.GZIP, both + b"garbage")
 
 
-@pytest.mark.parametrize("codec", COMPRESSED)
+@each_case("codec", COMPRESSED)
 def test_every_prefix_is_refused(codec: Compression) -> None:
     compressed = compress(codec, b"hello, " * 100)
     for cut in range(len(compressed)):
@@ -149,7 +150,7 @@ def test_arbitrary_bytes_give_a_log_error_or_data(data: bytes, codec: Compressio
         assert str(error)
 
 
-@pytest.mark.parametrize("number", [5, 6, 7])
+@each_case("number", [5, 6, 7])
 def test_an_unassigned_number_is_refused(number: int) -> None:
     with pytest.raises(UnsupportedCompressionType, match=f"type {number} is unknown"):
         decompress(number, b"")
@@ -171,7 +172,7 @@ def test_a_missing_package_is_named(codec: Compression, package: str, monkeypatc
         compress(codec, b"x")
 
 
-def test_cramjam_still_says_what_we_listen_for_when_a_buffer_is_too_small() -> None:
+def test_cramjam_still_has_the_message_for_a_buffer_that_is_too_small() -> None:
     compressed = bytes(cramjam.zstd.compress(bytes(1000)))
     with pytest.raises(cramjam.DecompressionError, match="write whole buffer"):
         cramjam.zstd.decompress_into(compressed, bytearray(10))

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
+from log_cases import each_case
 from log_strategies import build, small_batch
 
 from minibroker.log.batch import LEADER_EPOCH_AT, stamp_log_append_time
@@ -71,7 +71,7 @@ def damaged() -> MemoryFile:
     return file
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "shown"),
     [
         ("dump-records", lambda: lines(everything(), Summary())),

@@ -1,4 +1,4 @@
-"""The log on one file: append, read, truncate, flush, and a disk that says no."""
+"""The log on one file: append, read, truncate, flush, and a disk that fails."""
 
 import errno
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from log_cases import each_case
 from log_strategies import CODECS, build, records, small_batch
 
 from minibroker.log.batch import TimestampType, batches, read_header
@@ -25,7 +26,7 @@ def values(log: Log, offset: int = 0, *, bytes_max: int = EVERYTHING, upto_offse
 
 
 def log_of(*sizes: int, files: MemoryFiles | None = None) -> LogFile:
-    """A log of batches with so many records each, valued b"0", b"1", …"""
+    """A log of batches with these numbers of records, whose values are b"0", b"1", …"""
     log = LogFile.open(files or MemoryFiles(), "a.log")
     for size in sizes:
         log.append(small_batch(*(b"%d" % n for n in range(log.log_end_offset, log.log_end_offset + size))))
@@ -82,7 +83,7 @@ def test_a_memoryview_into_a_larger_buffer_is_enough() -> None:
     assert request.endswith(b"tail")
 
 
-@pytest.mark.parametrize("refused", ["an older epoch", "offline"])
+@each_case("refused", ["an older epoch", "offline"])
 def test_a_refused_append_leaves_the_callers_buffer_alone(refused: str) -> None:
     files = MemoryFiles()
     log = log_of(files=files)
@@ -97,7 +98,7 @@ def test_a_refused_append_leaves_the_callers_buffer_alone(refused: str) -> None:
     assert batch == small_batch(b"b")
 
 
-def test_log_append_time_may_be_the_epoch_itself() -> None:
+def test_log_append_time_may_be_zero() -> None:
     log = log_of()
     log.append(small_batch(b"a"), log_append_time_ms=0)
     (batch,) = batches(log.read(0, bytes_max=EVERYTHING).read())
@@ -119,7 +120,7 @@ def broken(position: int) -> bytearray:
     return batch
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("batch", "error"),
     [
         (broken(-1), CorruptBatch),
@@ -206,7 +207,7 @@ def test_truncating_before_the_start_is_an_error() -> None:
         LogFile.open(MemoryFiles(), "a.log", base_offset=5).truncate(4)
 
 
-def test_truncating_behind_the_flushed_offset_claims_no_more_than_is_there() -> None:
+def test_truncating_an_open_log_moves_its_flushed_offset_to_the_end() -> None:
     log = log_of(2, 2, 2)
     log.truncate(4)
     assert log.flushed_offset == log.log_end_offset == 4
@@ -240,7 +241,7 @@ def test_each_policy_flushes_when_it_says() -> None:
     assert flushed_after_each(FlushPolicy(interval_messages=4)) == [0, 4, 4, 8]
 
 
-def test_a_policy_in_time_flushes_at_the_tick_after_it() -> None:
+def test_an_interval_in_time_flushes_at_the_first_tick_after_it() -> None:
     log = LogFile.open(MemoryFiles(), "a.log", flush_policy=FlushPolicy(interval_ms=100))
     log.tick(1000)
     log.append(small_batch(b"a"))
@@ -261,7 +262,7 @@ def test_each_interval_begins_with_the_last_flush_or_with_idleness() -> None:
     assert flushed == [0, 1, 1, 2, 2, 2, 3]
 
 
-def test_a_log_that_was_opened_is_flushed_as_far_as_it_is_believed() -> None:
+def test_opening_a_log_flushes_its_valid_part() -> None:
     files = MemoryFiles()
     log_of(3, files=files)
     again = LogFile.open(files, "a.log")
@@ -270,13 +271,13 @@ def test_a_log_that_was_opened_is_flushed_as_far_as_it_is_believed() -> None:
     assert LogFile.open(files, "a.log").log_end_offset == 3
 
 
-def test_a_tick_without_a_policy_in_time_does_nothing() -> None:
+def test_a_tick_without_an_interval_in_time_does_nothing() -> None:
     log = log_of(1)
     log.tick(10**9)
     assert log.flushed_offset == 0
 
 
-def test_what_is_flushed_survives_a_power_cut_and_the_rest_need_not() -> None:
+def test_flushed_records_survive_a_power_failure_and_others_need_not() -> None:
     files = MemoryFiles()
     log = log_of(2, files=files)
     log.flush()
@@ -292,7 +293,7 @@ def test_closing_flushes() -> None:
     assert values(LogFile.open(files, "a.log")) == [b"0", b"1"]
 
 
-# A disk that says no
+# A disk that fails
 
 
 def test_a_full_disk_keeps_nothing_of_the_batch_and_says_what_to_do() -> None:
@@ -310,7 +311,7 @@ def test_a_full_disk_keeps_nothing_of_the_batch_and_says_what_to_do() -> None:
 
 
 class ShortWrites(MemoryFiles):
-    """A disk that takes at most so many bytes at a time, and never refuses."""
+    """A disk that writes at most a fixed number of bytes at a time, and never fails."""
 
     def take_room(self, growth: int, count: int) -> int:
         return min(count, 17)
@@ -324,7 +325,7 @@ def test_a_batch_that_is_taken_in_pieces_is_written_whole() -> None:
     assert values(log) == [b"0", b"1", b"in many pieces"]
 
 
-def test_a_closed_log_has_given_its_file_back_once() -> None:
+def test_closing_a_log_closes_its_file_once() -> None:
     log = log_of(1)
     log.close()
     log.close()
@@ -332,7 +333,7 @@ def test_a_closed_log_has_given_its_file_back_once() -> None:
         log.read(0, bytes_max=1)
 
 
-def test_a_log_that_cannot_be_opened_gives_its_file_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_opened_closes_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     files = MemoryFiles()
     log_of(2, files=files).close()
     closed = []
@@ -362,7 +363,7 @@ def test_a_failed_flush_takes_the_log_offline_for_good() -> None:
     files.fsync_error = OSError(errno.EIO, "input/output error")
     with pytest.raises(LogOffline, match=r"a flush failed \(input/output error\)"):
         log.flush()
-    files.fsync_error = None  # the disk seems well again: the second fsync would succeed and lie
+    files.fsync_error = None  # the disk seems to work again: the second fsync would succeed without writing
     for refused in (log.flush, lambda: log.append(small_batch(b"x"))):
         with pytest.raises(LogOffline, match="offline until a restart"):
             refused()
@@ -393,13 +394,13 @@ def test_a_half_written_batch_that_cannot_be_cut_off_takes_the_log_offline() -> 
     files.room_bytes = 10
     with pytest.raises(LogOffline, match="half-written batch could not be cut off"):
         log.append(small_batch(b"x"))
-    assert values(log) == [b"0"]  # what is behind the log's end is not seen
+    assert values(log) == [b"0"]  # bytes after the log's end are not read
     files.room_bytes = None
     again = LogFile.open(files, "a.log")  # a restart recovers
     assert values(again) == [b"0"]
 
 
-def test_a_restart_after_a_failed_flush_believes_the_disk_and_not_the_page_cache() -> None:
+def test_a_restart_after_a_failed_flush_reads_the_disk_and_not_the_page_cache() -> None:
     files = MemoryFiles()
     log = LogFile.open(files, "a.log", flush_policy=EVERY_APPEND)
     log.append(small_batch(b"acked"))

@@ -1,4 +1,4 @@
-"""The disk that loses power, against the real one: a crash test is worth what its disk is worth."""
+"""The disk in memory behaves like the real one, and loses power as a real one may."""
 
 import errno
 import os
@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from log_cases import each_case
 
 from minibroker.log.disk import OSFiles
 from minibroker.log.interfaces import Files
@@ -16,7 +17,7 @@ from minibroker.log.memory import MemoryFiles
 
 @pytest.fixture(params=["memory", "disk"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, str]:
-    """Both implementations keep one contract: each test that takes this runs on both."""
+    """Each test that takes this runs on both implementations."""
     return (MemoryFiles(), "data") if request.param == "memory" else (OSFiles(), str(tmp_path))
 
 
@@ -31,7 +32,7 @@ def test_what_is_written_is_read_back_by_position(disk: tuple[Files, str]) -> No
     assert files.open(f"{directory}/a", create=False, writable=False).pread(9, 0) == b"Jello"
 
 
-def test_a_write_behind_the_end_leaves_zeros(disk: tuple[Files, str]) -> None:
+def test_a_write_past_the_end_leaves_zeros(disk: tuple[Files, str]) -> None:
     files, directory = disk
     file = files.open(f"{directory}/a")
     file.pwrite(b"x", 3)
@@ -51,7 +52,7 @@ def test_names_are_listed_renamed_and_removed(disk: tuple[Files, str]) -> None:
     files.fsync_directory(directory)
     assert files.list(directory) == ["b"]
     assert files.open(f"{directory}/b").pread(9, 0) == b"a"
-    assert removed.pread(9, 0) == b"c"  # those who have it open go on reading
+    assert removed.pread(9, 0) == b"c"  # a reader that has it open goes on reading
 
 
 def test_directories_are_listed_too(disk: tuple[Files, str]) -> None:
@@ -69,7 +70,7 @@ def test_a_missing_file_is_an_error_unless_it_may_be_created(disk: tuple[Files, 
         files.open(f"{directory}/none", create=False)
 
 
-def test_a_closed_file_is_of_no_use(disk: tuple[Files, str]) -> None:
+def test_a_closed_file_refuses_every_call(disk: tuple[Files, str]) -> None:
     files, directory = disk
     file = files.open(f"{directory}/a")
     file.close()
@@ -149,7 +150,7 @@ def test_a_full_disk_takes_a_part_and_then_refuses() -> None:
     with pytest.raises(OSError, match="no space") as raised:
         file.pwrite(b"h", 5)
     assert raised.value.errno == errno.ENOSPC
-    assert file.pwrite(b"ABCDE", 0) == 5  # what does not grow the file needs no room
+    assert file.pwrite(b"ABCDE", 0) == 5  # a write that does not grow the file needs no room
 
 
 def test_names_that_were_removed_durably_stay_removed() -> None:
@@ -195,7 +196,7 @@ def test_a_short_read_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert file.pread(8, 1) == b"12345678"
 
 
-def test_after_a_failed_fsync_the_next_one_succeeds_and_lies() -> None:
+def test_after_a_failed_fsync_the_next_one_succeeds_without_writing() -> None:
     files = MemoryFiles()
     file = files.open("a")
     files.fsync_directory(".")
@@ -223,7 +224,7 @@ def test_dropping_the_cache_keeps_what_is_yet_to_be_written(disk: tuple[Files, s
 # Directories
 
 
-def test_a_directory_takes_its_files_along_and_is_removed_only_when_empty(disk: tuple[Files, str]) -> None:
+def test_a_renamed_directory_keeps_its_files_and_is_removed_only_when_empty(disk: tuple[Files, str]) -> None:
     files, directory = disk
     files.mkdir(f"{directory}/a")
     held = files.open(f"{directory}/a/1")
@@ -239,7 +240,7 @@ def test_a_directory_takes_its_files_along_and_is_removed_only_when_empty(disk: 
     assert held.pread(9, 0) == b"one"
 
 
-@pytest.mark.parametrize("is_flushed", [False, True])
+@each_case("is_flushed", [False, True])
 def test_the_new_name_of_a_directory_is_durable_with_the_directory_above(is_flushed: bool) -> None:
     files = MemoryFiles()
     files.open("data/a/1")

@@ -4,7 +4,6 @@ import io
 from datetime import UTC, datetime
 
 import kafka.codec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -13,6 +12,7 @@ from kio.records import schema as kio
 from kio.records.readers import read_batch as kio_read_batch
 from kio.records.writers import write_new_batch as kio_write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
+from log_cases import each_case
 from log_strategies import CODECS, build, records
 
 from minibroker.log.batch import RECORDS_AT, Batch, batches, read_header, stamp, stamp_log_append_time
@@ -92,7 +92,7 @@ def test_kafka_python_sees_our_log_append_time(generated: list[Record], now_ms: 
     assert {record.timestamp_type for record in DefaultRecordBatch(bytes(batch))} == {1}
 
 
-@pytest.mark.parametrize("marker", [ControlType.ABORT, ControlType.COMMIT])
+@each_case("marker", [ControlType.ABORT, ControlType.COMMIT])
 def test_kafka_python_sees_our_markers(marker: ControlType) -> None:
     batch = build_marker(marker, producer_id=5, producer_epoch=2, coordinator_epoch=8, timestamp=1000)
     peer = DefaultRecordBatch(bytes(batch))

@@ -1,4 +1,4 @@
-"""Recovery: what a crash, a torn write or a flipped bit leaves, and what may be believed of it (invariants 2 and 4)."""
+"""Recovery: how much of a file is valid after a crash, a torn write or a flipped bit (invariants 2 and 4)."""
 
 import struct
 from random import Random
@@ -7,6 +7,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_cases import each_case
 from log_strategies import small_batch
 
 from minibroker.log.batch import ATTRIBUTES_AT, CRC_AT, HEADER_SIZE, LEADER_EPOCH_AT, LENGTH_AT, batches
@@ -73,7 +74,7 @@ def test_a_hole_of_zeros_before_a_later_page_is_cut_from_the_hole_on() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_garbage_behind_good_batches_is_cut(garbage: bytes) -> None:
+def test_garbage_after_good_batches_is_cut(garbage: bytes) -> None:
     content, _ends = written(0, 0)
     assert values(reopened(content + garbage)) == [b"0", b"1", b"2", b"3"]
 
@@ -100,22 +101,22 @@ def test_every_single_flipped_bit_is_found_and_never_served() -> None:
             flipped[position] ^= 1 << bit
             log = reopened(bytes(flipped))
             if LEADER_EPOCH_AT <= within < LEADER_EPOCH_AT + 4 and index == 2 and log.log_end_offset == 6:
-                # Nothing stands behind the last batch to contradict a raised epoch; the next append does.
+                # No batch after the last one contradicts a raised epoch; the next append does.
                 with pytest.raises(Exception, match="is older than"):
                     log.append(small_batch(b"next"), leader_epoch=0)
                 continue
             assert values(log) == [b"%d" % n for n in range(2 * index)], (position, bit)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("epochs", "flipped_batch", "bit", "left"),
     [
-        ((1, 1, 1, 1), 1, 1, 1),  # 1 → 3 in the second: it stands out, so it and all behind it go
-        ((5, 5, 5, 5), 2, 0, 2),  # 5 → 4 in the third: it is below both before it, so only it and what follows go
-        ((0, 4, 4, 4), 1, 3, 1),  # 4 → 12 right behind a real change of epoch
-        ((2, 2, 2, 2), 0, 4, 0),  # the first of all, contradicted by two behind it
-        ((5, 5, 5), 1, 0, 1),  # 5 → 4 in the second: the third agrees with the first, so the second lies
-        ((4, 4), 1, 2, 0),  # 4 → 0 in the last of two: nothing tells which one lies, so neither is believed
+        ((1, 1, 1, 1), 1, 1, 1),  # 1 → 3 in the second: it stands out, so it and all after it are cut off
+        ((5, 5, 5, 5), 2, 0, 2),  # 5 → 4 in the third: it is below both before it, so it and all after it are cut off
+        ((0, 4, 4, 4), 1, 3, 1),  # 4 → 12 right after a real change of epoch
+        ((2, 2, 2, 2), 0, 4, 0),  # the first of all, contradicted by the two after it
+        ((5, 5, 5), 1, 0, 1),  # 5 → 4 in the second: the third agrees with the first, so the second is wrong
+        ((4, 4), 1, 2, 0),  # 4 → 0 in the last of two: either may be wrong, so both are cut off
     ],
 )
 def test_a_flipped_epoch_is_found_by_its_neighbours(
@@ -129,21 +130,21 @@ def test_a_flipped_epoch_is_found_by_its_neighbours(
     assert "leader epoch" in str(log.recovered.damage)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("epochs", "flipped_batch", "bit"),
     [((1, 1, 1), 0, 0), ((0, 4, 4, 4), 0, 1), ((0, 4, 4, 4), 1, 2), ((1, 3, 7), 1, 1), ((1, 3, 7), 2, 2)],
 )
 def test_a_flipped_epoch_that_contradicts_no_neighbour_is_not_found(
     epochs: tuple[int, ...], flipped_batch: int, bit: int
 ) -> None:
-    # The limit of continuity, stated so that nobody relies on more: epochs that still do not fall are believed.
+    # This is the limit of the check of continuity: epochs that still do not decrease count as valid.
     content, ends = written(*epochs)
     flipped = bytearray(content)
     flipped[ends[flipped_batch] + LEADER_EPOCH_AT + 3] ^= 1 << bit
     assert reopened(bytes(flipped)).recovered.damage is None
 
 
-def test_a_doubt_about_epochs_gives_up_nothing_that_was_flushed() -> None:
+def test_a_doubtful_epoch_removes_nothing_that_was_flushed() -> None:
     content, ends = written(4, 4)
     flipped = bytearray(content)
     flipped[ends[1] + LEADER_EPOCH_AT + 3] ^= 4
@@ -173,8 +174,8 @@ def test_a_batch_larger_than_a_chunk_is_checked_to_its_end() -> None:
     assert recover(file, start=Recovered(0, 0)).batch_count == 0
 
 
-@pytest.mark.parametrize(("field", "value"), [(57, 1), (57, 3), (57, 0), (23, 5)])
-def test_counts_that_lie_behind_a_right_checksum_are_damage(field: int, value: int) -> None:
+@each_case(("field", "value"), [(57, 1), (57, 3), (57, 0), (23, 5)])
+def test_wrong_counts_under_a_right_checksum_are_damage(field: int, value: int) -> None:
     content, ends = written(0, 0)
     lying = bytearray(content)
     batch = memoryview(lying)[ends[1] :]
@@ -195,7 +196,7 @@ def test_gaps_are_damage_only_where_offsets_must_be_dense() -> None:
     start = Recovered(size=0, log_end_offset=0)
     assert recover(file, start=start).log_end_offset == 2
     assert recover(file, start=start, dense=False).log_end_offset == 11
-    file.pwrite(b"\x01", ends[1] + 7)  # but they never fall
+    file.pwrite(b"\x01", ends[1] + 7)  # but they never decrease
     assert recover(file, start=start, dense=False).log_end_offset == 2
 
 
@@ -209,10 +210,10 @@ def test_a_torn_tail_is_told_from_other_damage() -> None:
     content, ends = written(0, 0, 0)
     assert all(torn(content[:cut]) for cut in range(len(content)) if cut not in ends)
     assert torn(content + bytes(100))
-    assert torn(content[:-1] + b"X")  # the last batch fails its checksum, and nothing is behind it
+    assert torn(content[:-1] + b"X")  # the last batch fails its checksum, and nothing follows it
     flipped = bytearray(content)
     flipped[ends[1] + HEADER_SIZE] ^= 1
-    assert not torn(bytes(flipped))  # a whole batch stands behind it
+    assert not torn(bytes(flipped))  # a whole batch follows it
     assert not torn(b"# This is a text of more than sixty-one bytes, and certainly not a log file.\n")
 
 
@@ -239,7 +240,7 @@ def test_a_file_of_another_base_offset_is_refused_as_damage() -> None:
     assert reopened(content, base_offset=10).log_end_offset == 10
 
 
-# Power cuts
+# Power failures
 
 
 @settings(max_examples=200)
@@ -249,7 +250,9 @@ def test_a_file_of_another_base_offset_is_refused_as_damage() -> None:
     st.integers(0, 2**32),
     st.integers(1, 3),
 )
-def test_what_was_flushed_survives_any_power_cut(sizes: list[int], policy: FlushPolicy, seed: int, cycles: int) -> None:
+def test_flushed_records_survive_any_power_failure(
+    sizes: list[int], policy: FlushPolicy, seed: int, cycles: int
+) -> None:
     chance = Random(seed)
     files = MemoryFiles()
     history: list[bytes] = []

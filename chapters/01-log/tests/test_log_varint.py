@@ -1,10 +1,11 @@
-"""Varints: the bytes the format says, and what hostile bytes get (invariant 6 of the lesson)."""
+"""Varints: the bytes that the format demands, and hostile bytes refused (invariant 6 of the lesson)."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.util import decode_varint as peer_decode
 from kafka.record.util import encode_varint as peer_encode
+from log_cases import each_case
 from log_strategies import INT32, INT64
 
 from minibroker.log.errors import InvalidVarint
@@ -20,7 +21,7 @@ from minibroker.log.varint import (
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "encoded"),
     # The table in the Protocol Buffers documentation, which Kafka's format refers to.
     [(0, "00"), (-1, "01"), (1, "02"), (-2, "03"), (63, "7e"), (64, "8001"), (300, "d804"), (2**31 - 1, "feffffff0f")],

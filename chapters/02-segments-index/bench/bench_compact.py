@@ -1,10 +1,10 @@
 """Compaction of a gigabyte, beside a plain copy of the same files.
 
-Keys are drawn at random from a million. So four records in ten have a newer one behind them, and nearly every batch
-must be taken apart. Every run works on a directory of hard links: compaction replaces files and never changes one.
+Keys are drawn at random from a million. So four records in ten have a newer one after them, and nearly every batch
+loses records. Every run works on a directory of hard links: compaction replaces files and never changes one.
 
-`python bench_compact.py DIRECTORY` compacts a directory and prints the most memory it held: so the benchmark measures
-it, in a process that does nothing else.
+`python bench_compact.py DIRECTORY` compacts a directory and prints its peak memory. The benchmark runs this in a
+process of its own.
 """
 
 import os

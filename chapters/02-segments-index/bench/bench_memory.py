@@ -1,7 +1,7 @@
-"""What a process holds in memory that has a log of 10 GB open and looks up records all over it.
+"""The memory of a process that has a log of 10 GB open and looks up random records in it.
 
-`python bench_memory.py DIRECTORY LOOKUPS` opens a log, looks up so many random records and prints the most memory it
-held: so the benchmark measures it, in a process that does nothing else.
+`python bench_memory.py DIRECTORY LOOKUPS` opens a log, looks up that many random records and prints its peak memory.
+The benchmark runs this in a process of its own.
 """
 
 import random

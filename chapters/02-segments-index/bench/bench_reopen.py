@@ -19,7 +19,7 @@ def benchmark_clean(context: Context) -> Benchmark:
         cases,
         [Bar(cases[1].name, "ratio", at_least=0.5, against=cases[0].name)],
         metric="us_per_op",
-        note="The names of the files tell where each segment begins; of the last one the end is read.",
+        note="The names of the files say where each segment begins; only the end of the last one is read.",
     )
 
 
@@ -37,7 +37,7 @@ def benchmark_killed(context: Context) -> Benchmark:
         cases,
         [Bar(killed_name(logs[1].size, most), "ratio", at_least=0.5, against=killed_name(logs[0].size, most))],
         figure=line_chart,
-        note="Every batch behind the recovery point is read and its checksum computed; what lies before is believed.",
+        note="Every batch after the recovery point is read and its checksum computed; those before it are not read.",
     )
 
 
@@ -84,7 +84,7 @@ def line_chart(results: Results) -> Figure:
     logs = list(dict.fromkeys(name.partition(",")[0] for name in results))
     return LineChart(
         title="Opening a log after kill -9",
-        x_label="MB written behind the recovery point",
+        x_label="MB written after the recovery point",
         y_label="ms until the log is open",
         lines=[Line(log, [point(results, log, size) for size in unflushed()]) for log in logs],
         x_ticks=[(size / MB, number(size)) for size in unflushed()],

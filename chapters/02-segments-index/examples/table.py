@@ -2,8 +2,8 @@
 
 Run it with `python chapters/02-segments-index/examples/table.py`. A shop writes every change of its stock as a record:
 the article is the key, the number of pieces the value, and an article that is no longer sold is a tombstone. The table
-is what the records say when they are read from first to last. Compaction forgets the changes that no longer count, and
-the table stays the same; so a new instance of the shop reads a small log instead of a long history.
+is rebuilt by reading the records from first to last. Compaction removes the changes that were replaced by newer ones,
+and the table stays the same; so a new instance of the shop reads a small log instead of a long history.
 """
 
 import random

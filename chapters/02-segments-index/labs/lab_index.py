@@ -1,6 +1,6 @@
-"""Owns the lab `index` of chapter 02: how sparse an index should be.
+"""The lab `index` of chapter 02: how sparse an index should be.
 
-Each entry costs bytes on disk and in the page cache, and saves a search the batches that it would have to walk over.
+Each entry costs bytes on disk and in the page cache, and shortens the walk of a search over the batches.
 """
 
 import random
@@ -60,7 +60,7 @@ def run_index(context: Context) -> Findings:
 
 
 def indexed_log(context: Context, interval_bytes: int) -> SparseLog:
-    """A log that takes little room, with an index entry each time so many bytes were passed."""
+    """A log that takes little room, with an index entry per interval of bytes."""
     # The densest index is larger than a broker would allow; here it may be.
     config = LogConfig(index_interval_bytes=interval_bytes, segment_index_bytes=64 * MIB)
     log = SparseLog(

@@ -1,7 +1,7 @@
-"""Owns the lab `retention` of chapter 02: what each retention setting protects.
+"""The lab `retention` of chapter 02: what each retention setting protects.
 
-It plays six hours of traffic with a burst in them, in virtual time, and asks what is kept: the disk's room, or the past
-that a reader can go back to.
+It plays six hours of traffic with a burst, in virtual time, and compares how much of the disk each setting uses and
+how far back a reader can go.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ TIME_ONLY, SIZE_ONLY, BOTH = "retention.ms", "retention.bytes", "both"
 
 @dataclass(frozen=True)
 class Traffic:
-    """What is written in a minute: so many batches, and many more during a burst."""
+    """The batches that are written in a minute, and how many more during a burst."""
 
     kept_minutes: int  # retention.ms
     batch_bytes: int = 16 * KIB
@@ -163,7 +163,7 @@ def retention_reading(played: dict[str, list[Sample]], traffic: Traffic) -> list
         f"as much, and are back to normal {calm_after(played[TIME_ONLY], traffic)} minutes after the burst.",
         f"By size: the disk never holds more than {number_text(peak[SIZE_ONLY])} MB. The readers pay: during the burst "
         f"they can go back {number_text(past[SIZE_ONLY])} minutes instead of "
-        f"{number_text(played[SIZE_ONLY][before].past_minutes)}. Whoever is slower than that misses records.",
+        f"{number_text(played[SIZE_ONLY][before].past_minutes)}. A slower reader misses records.",
         f"Both: whichever comes first. At most {number_text(peak[BOTH])} MB, and in the burst "
         f"{number_text(past[BOTH])} minutes; in quiet times {number_text(played[BOTH][before].disk_bytes / MB)} MB, "
         f"for time deletes first. So choose the bytes that the disk has, and the time that the readers need, and watch "

@@ -1,4 +1,4 @@
-"""A log beside a plain list: what the tests of this chapter share."""
+"""Helpers that the tests of this chapter share."""
 
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.log.compression import Compression
@@ -20,7 +20,7 @@ def values_batch(*values: bytes, timestamp: int = 0) -> bytearray:
 
 
 def read_on(log: Log, offset: int, *, bytes_max: int = 300, upto_offset: int | None = None) -> list[Record]:
-    """Every record from `offset` on, fetched as a consumer does: again and again, from behind the last one."""
+    """Every record from `offset` on, fetched as a consumer does: each fetch begins after the last record."""
     found: list[Record] = []
     while True:
         fetched = log.read(offset, bytes_max=bytes_max, upto_offset=upto_offset)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords
+from log_cases import each_case
 from log_strategies import CODECS
 from segments_model import batch_of, read_on
 
@@ -114,7 +115,7 @@ def test_the_second_cleaning_begins_where_the_first_ended_and_cleans_the_clean_p
     assert (second.first_dirty_offset, second.records_before, second.records_after) == (5, 4, 3)
 
 
-def test_without_anything_dirty_only_what_has_expired_goes() -> None:
+def test_without_a_dirty_part_only_expired_tombstones_are_removed() -> None:
     log = log_of("a=1 b=1 a | c=1")
     first = cleaned(log)
     assert shown(log) == "b=1 a c=1"
@@ -183,12 +184,12 @@ def test_a_compacted_log_tells_what_a_dict_tells(
 
 
 def check(log: SegmentedLog, given_records: dict[int, Record]) -> None:
-    """Hold a log against all records it was ever given."""
+    """Check a log against all records that were ever appended."""
     found = all_of(log)
     assert table(found) == table(list(given_records.values()))
     assert found == [given_records[record.offset] for record in found]
     assert log.log_end_offset == len(given_records)
-    # Gaps are no obstacle to whoever looks for an offset or a time.
+    # Offsets and times are found in spite of the gaps.
     for offset in range(0, log.log_end_offset + 1, 3):
         assert read_on(log, offset) == [record for record in found if record.offset >= offset]
     for timestamp in {record.timestamp + 1 for record in found}:
@@ -196,7 +197,7 @@ def check(log: SegmentedLog, given_records: dict[int, Record]) -> None:
         assert log.find_time(timestamp) == expected
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each_case("codec", CODECS)
 def test_another_client_reads_a_compacted_log(codec: Compression) -> None:
     log = open_log()
     append(log, (b"a", b"1"), (b"b", b"1"), (b"c", None), timestamp=10, compression=codec)
@@ -253,7 +254,7 @@ def test_batches_that_keep_all_their_records_are_copied_byte_by_byte() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), min_size=1, max_size=12), st.integers(2, 12))
-def test_a_map_that_is_too_small_cleans_in_rounds_and_each_gets_on(keys: list[list[int]], slots: int) -> None:
+def test_a_map_that_is_too_small_cleans_in_rounds_that_all_make_progress(keys: list[list[int]], slots: int) -> None:
     log = open_log()
     for batch in keys:
         append(log, *((b"%d" % key, b"%d" % n) for n, key in enumerate(batch)))
@@ -338,7 +339,7 @@ def test_a_segment_that_is_not_flushed_yet_waits() -> None:
     assert shown(log) == "a=2 a=3"
 
 
-@pytest.mark.parametrize("first_dirty_offset", [-5, 1, 99])
+@each_case("first_dirty_offset", [-5, 1, 99])
 def test_a_checkpoint_outside_the_log_makes_all_of_it_dirty(first_dirty_offset: int) -> None:
     log = log_of("a=0 x=0 | a=1 a=2 b=1 | c=1")
     log.delete_before(2)
@@ -432,7 +433,7 @@ def test_a_cleaned_segment_ends_where_its_originals_ended() -> None:
     assert [(segment.base_offset, segment.end().log_end_offset) for segment in log.segments] == [(0, 6), (6, 8)]
 
 
-def test_a_segment_of_which_nothing_stays_leaves_an_empty_batch() -> None:
+def test_a_segment_without_surviving_records_leaves_an_empty_batch() -> None:
     config = LogConfig(**{**SMALL.__dict__, "segment_bytes": 150})
     log = log_of("a=1 b=1 | a=2 b=2 | c=1", config=config)
     cleaned(log)
@@ -448,7 +449,7 @@ def test_a_segment_of_which_nothing_stays_leaves_an_empty_batch() -> None:
 # Tombstones, transactions, producers
 
 
-def test_tombstones_live_until_their_horizon_and_then_vanish() -> None:
+def test_tombstones_stay_until_their_delete_horizon() -> None:
     log = log_of("a=1 b=1 a c=1 | d=1")
     cleaned(log, now_ms=5_000)
     assert shown(log) == "b=1 a c=1 d=1"
@@ -459,7 +460,7 @@ def test_tombstones_live_until_their_horizon_and_then_vanish() -> None:
     assert shown(log) == "b=1 c=1 d=1"
 
 
-def test_a_tombstone_is_never_gone_before_what_it_deletes() -> None:
+def test_a_tombstone_is_never_removed_before_the_records_it_deletes() -> None:
     # A map of one key cleans one record at a time, while the horizon of every tombstone passes at once.
     config = LogConfig(**{**SMALL.__dict__, "delete_retention_ms": 0, "segment_bytes": 150})
     log = log_of("a=1 b=1 | c=1 b | a c | d=1", config=config)
@@ -492,7 +493,7 @@ def markers(log: SegmentedLog) -> list[int]:
     return [header.base_offset for header in headers(log) if header.is_control and header.record_count]
 
 
-def test_aborted_records_go_and_do_not_hide_older_ones() -> None:
+def test_aborted_records_are_removed_and_do_not_replace_older_ones() -> None:
     log = open_log()
     append(log, (b"a", b"1"), (b"b", b"1"))
     aborted = transaction(log, 7, ControlType.ABORT, (b"a", b"aborted"), (b"c", b"aborted"))
@@ -502,7 +503,7 @@ def test_aborted_records_go_and_do_not_hide_older_ones() -> None:
     assert data(log) == "a=1 b=2"
 
 
-def test_markers_stay_with_their_transactions_and_a_while_longer() -> None:
+def test_markers_stay_longer_than_the_batches_of_their_transactions() -> None:
     log = open_log()
     aborted = transaction(log, 7, ControlType.ABORT, (b"a", b"aborted"))
     transaction(log, 8, ControlType.COMMIT, (b"b", b"1"))
@@ -519,7 +520,7 @@ def test_markers_stay_with_their_transactions_and_a_while_longer() -> None:
     assert markers(log) == [5]
 
 
-def test_the_last_batch_of_an_active_producer_stays_if_only_empty() -> None:
+def test_the_last_batch_of_an_active_producer_stays_even_if_empty() -> None:
     log = open_log()
     for sequence in range(3):
         append(log, (b"a", b"%d" % sequence), producer_id=7, producer_epoch=2, base_sequence=sequence)
@@ -532,7 +533,7 @@ def test_the_last_batch_of_an_active_producer_stays_if_only_empty() -> None:
     assert [header.base_offset for header in headers(log)] == [3]
 
 
-# Others at work
+# Appends, reads and retention in the meantime
 
 
 def test_appends_and_reads_go_on_between_any_two_batches() -> None:
@@ -550,7 +551,7 @@ def test_appends_and_reads_go_on_between_any_two_batches() -> None:
     assert len(all_of(log)) == log.log_end_offset - 2
 
 
-def test_it_runs_on_a_thread_and_touches_the_log_only_where_its_owner_runs() -> None:
+def test_it_runs_on_a_thread_and_changes_the_log_only_on_its_owners_thread() -> None:
     log = log_of("a=1 b=1 | a=2 c=1 | b=2 |")
     orders: Queue[Callable[[], None] | None] = Queue()
     ran_on: list[int] = []
@@ -579,8 +580,8 @@ def test_it_runs_on_a_thread_and_touches_the_log_only_where_its_owner_runs() -> 
     assert shown(log).startswith("a=2 c=1 b=2 d=1")
 
 
-@pytest.mark.parametrize("at_call", [1, 2])
-def test_a_cleaning_that_retention_overtakes_ends_and_does_no_harm(at_call: int) -> None:
+@each_case("at_call", [1, 2])
+def test_a_cleaning_whose_segments_retention_deletes_ends_and_does_no_harm(at_call: int) -> None:
     config = LogConfig(**{**SMALL.__dict__, "segment_bytes": 150})
     log = log_of("a=1 b=1 | a=2 c=1 | b=2 e=1 | f=1", files := MemoryFiles(), config)
     calls: list[int] = []
@@ -598,7 +599,7 @@ def test_a_cleaning_that_retention_overtakes_ends_and_does_no_harm(at_call: int)
     assert cleaned(log).first_dirty_offset == 6
 
 
-def test_whoever_paces_it_can_end_it() -> None:
+def test_the_pace_function_can_end_a_cleaning() -> None:
     log = log_of("a=1 b=1 | a=2 c=1 |", files := MemoryFiles())
     names = files.list(DIRECTORY)
     for count in range(8):
@@ -615,7 +616,7 @@ def test_whoever_paces_it_can_end_it() -> None:
         assert shown(log) == "a=1 b=1 a=2 c=1"
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
+@each_case("on_disk", [False, True])
 def test_a_reader_of_a_replaced_segment_goes_on_reading(on_disk: bool, tmp_path: Path) -> None:
     files: Files = OSFiles() if on_disk else MemoryFiles()
     log = SegmentedLog.open(files, str(tmp_path), SMALL)
@@ -657,7 +658,7 @@ def flip(file: MemoryFile, position: int, bit: int) -> None:
     file.pwrite(bytes([file.pread(1, position)[0] ^ 1 << bit]), position)
 
 
-@pytest.mark.parametrize(("base_offset", "what"), [(7, "last offset 7, but the next segment"), (0, "expected 1")])
+@each_case(("base_offset", "what"), [(7, "last offset 7, but the next segment"), (0, "expected 1")])
 def test_a_batch_out_of_its_place_is_refused(base_offset: int, what: str) -> None:
     files = MemoryFiles()
     log = log_of("a=1 b=1 | a=2", files)
@@ -708,7 +709,7 @@ def test_a_full_disk_leaves_the_log_as_it_was() -> None:
 
 
 class Stopped(Exception):
-    """The machine stopped at this very operation."""
+    """The machine stopped at this operation."""
 
 
 class StoppingFile(MemoryFile):
@@ -722,7 +723,7 @@ class StoppingFile(MemoryFile):
 
 
 class StoppingFiles(MemoryFiles):
-    """A disk on a machine that stops after so many operations that change something."""
+    """A disk on a machine that stops after a number of operations that change something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -752,7 +753,7 @@ class StoppingFiles(MemoryFiles):
         super().fsync_directory(directory)
 
 
-@pytest.mark.parametrize("power_is_cut", [False, True])
+@each_case("power_is_cut", [False, True])
 def test_a_crash_at_any_point_loses_no_newest_value(power_is_cut: bool) -> None:
     text = "a=1 b=1 c=1 | a=2 d=1 | b=2 e=1 | a=3 | f=1 g=1"
     config = LogConfig(**{**SMALL.__dict__, "segment_bytes": 300})

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from log_cases import each_case
 
 from minibroker.log.batch import BatchBuilder
 from minibroker.log.errors import LogError
@@ -56,7 +57,7 @@ def checkpoint(name: str, text: bytes) -> Dump:
 
 
 def wrong_offsets(files: MemoryFiles) -> None:
-    """An entry for the wrong offset; the next one behind it is right."""
+    """An entry for the wrong offset; the next one is right."""
     opened(files, f"{FIRST}.index").pwrite(struct.pack(">i", 3), 0)
 
 
@@ -83,7 +84,7 @@ POINTS = b"0\n2\norders 0 1523\nwith-dash 11 88\n"
 TORN = b"0\n3\norders 0 1523\norders one 9\n"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "lines"),
     [
         ("index", lambda: shown(dumped(f"{FIRST}.index"))),
@@ -121,7 +122,7 @@ def directory_dump(change: Callable[[MemoryFiles], object]) -> DirectoryDump:
 # Which file is what -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", [".deleted", ".cleaned", ".swap"])
+@each_case("suffix", [".deleted", ".cleaned", ".swap"])
 def test_a_segment_on_its_way_in_or_out_is_shown_too(suffix: str) -> None:
     files = directory()
     for kind in ("log", "index", "timeindex"):
@@ -131,7 +132,7 @@ def test_a_segment_on_its_way_in_or_out_is_shown_too(suffix: str) -> None:
         assert last.endswith(": all good"), "the log beside it has the same suffix"
 
 
-@pytest.mark.parametrize("name", ["00000000000000000000.txnindex", "notes.md", "data", "checkpoint"])
+@each_case("name", ["00000000000000000000.txnindex", "notes.md", "data", "checkpoint"])
 def test_an_unknown_kind_is_refused_with_the_kinds_that_are_known(name: str) -> None:
     with pytest.raises(LogError, match=name) as error:
         dump_of(MemoryFiles(), f"t-0/{name}")
@@ -167,7 +168,7 @@ def test_every_file_of_a_sound_directory_is_good() -> None:
 def test_without_its_log_only_the_order_of_an_index_is_checked() -> None:
     is_damaged, last = verdict(dumped(f"{FIRST}.index", lambda files: files.unlink(f"t-0/{FIRST}.log")))
     assert not is_damaged
-    assert "no log lies beside it" in last
+    assert "there is no log beside it to check them against" in last
 
     def unordered(files: MemoryFiles) -> None:
         files.unlink(f"t-0/{FIRST}.log")
@@ -219,13 +220,13 @@ def test_a_time_index_of_a_closed_segment_must_reach_its_youngest_batch() -> Non
 def test_an_index_with_a_torn_entry_is_damaged() -> None:
     is_damaged, last = verdict(dumped(f"{FIRST}.index", lambda files: opened(files, f"{FIRST}.index").truncate(13)))
     assert is_damaged
-    assert "13 bytes are no multiple of 8" in last
+    assert "13 bytes are not a multiple of 8" in last
 
 
 # Checkpoints --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "damage"),
     [
         (b"", []),  # Kafka creates the file before it has anything to write
@@ -236,7 +237,7 @@ def test_an_index_with_a_torn_entry_is_damaged() -> None:
         (b"0\n1\n\xff 6\n", ["expected leader_epoch start_offset"]),
     ],
 )
-def test_a_checkpoint_that_is_none_is_damaged(text: bytes, damage: list[str]) -> None:
+def test_a_malformed_checkpoint_is_damaged(text: bytes, damage: list[str]) -> None:
     dump = checkpoint("leader-epoch-checkpoint", text)
     assert [found["damage"] for found in dump.objects(records=True) if found["damage"]] == damage
     assert dump.is_damaged == bool(damage)
@@ -270,7 +271,7 @@ def test_a_segment_that_is_gone_is_a_gap_and_one_that_overlaps_is_damage() -> No
     for kind in ("log", "index", "timeindex"):
         files.rename(f"t-0/{SECOND}.{kind}", f"t-0/00000000000000000104.{kind}")
     overlap = DirectoryDump(files, "t-0")
-    assert any("the next segment is 104" in line for line in overlap.damaged_lines())
+    assert any("the next segment begins with 104" in line for line in overlap.damaged_lines())
     assert overlap.is_damaged
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from random import Random
 
 import pytest
+from log_cases import each_case
 from segments_model import batch_of, read_on
 
 from minibroker.log.compression import Bytes
@@ -56,7 +57,7 @@ class FailingFile(MemoryFile):
 
 
 class FailingFiles(MemoryFiles):
-    """A disk on which, after so many changes, so many fail."""
+    """A disk on which some changes fail, after a number of good ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +109,7 @@ class FailingFiles(MemoryFiles):
 
 
 class Run:
-    """A log, what was done to it, and what may be expected of it therefore."""
+    """A log, the changes that were made to it, and the records that it must have."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -222,7 +223,7 @@ class Run:
 
     @contextmanager
     def may_be_refused(self) -> Iterator[None]:
-        """An error is either of the disk, and said so, or a bug."""
+        """Every error must name the disk's error; any other is a bug."""
         try:
             yield
         except (LogError, OSError):
@@ -272,9 +273,9 @@ class Run:
             assert record in self.written[record.offset]
         assert log.log_start_offset <= max(self.start_max, 0)
         self.check_complete({record.offset for record in found}, upto_offset=self.durable_end)
-        assert all(segment.indexes.is_sane() for segment in log.segments)  # built anew where they were given up
+        assert all(segment.indexes.is_sane() for segment in log.segments)  # rebuilt where they were removed
         assert [it for it in scrub(self.files, log) if isinstance(it, Finding)] == []
-        # And it works: what is lost is lost, and what comes now stays.
+        # And it works: records that are appended now stay.
         self.acked = {record.offset: record for record in found}
         self.append()
         self.log.flush()
@@ -303,7 +304,7 @@ def test_whatever_call_the_disk_refuses_nothing_flushed_is_lost() -> None:
     assert failed > RUNS / 2
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@each_case("number", [errno.EIO, errno.ENOSPC])
 def test_a_log_on_a_disk_that_refuses_everything_says_so_and_comes_back(number: int) -> None:
     one = Run(1)
     one.steps(10)

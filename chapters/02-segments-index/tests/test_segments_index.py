@@ -3,9 +3,9 @@
 import struct
 from bisect import bisect_right
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from log_cases import each_case
 
 from minibroker.log.memory import MemoryFiles
 from minibroker.segments.index import OffsetIndex, TimeIndex
@@ -28,7 +28,7 @@ def test_floor_is_the_last_entry_not_above(keys: list[int], targets: list[int]) 
         assert index.floor(target) == (None if slot < 0 else (keys[slot], slot))
 
 
-@pytest.mark.parametrize("count", [511, 512, 513, 1023, 1024, 1025, 5000])
+@each_case("count", [511, 512, 513, 1023, 1024, 1025, 5000])
 def test_floor_is_right_at_the_edges_of_pages(count: int) -> None:
     index = index_of([10 * n for n in range(count)])
     for slot in (0, 1, 510, 511, 512, 513, 1022, 1023, 1024, count - 1):
@@ -46,7 +46,7 @@ def test_truncating_keeps_the_first_entries(keys: list[int], kept: int) -> None:
     assert index.floor(10**6) == (10**6, 7)
 
 
-@pytest.mark.parametrize("kept", [0, 1, 511, 512, 513, 1500])
+@each_case("kept", [0, 1, 511, 512, 513, 1500])
 def test_a_search_is_right_again_after_truncating(kept: int) -> None:
     index = index_of(list(range(0, 20_000, 10)))
     assert index.floor(19_995) == (19_990, 1999)
@@ -79,7 +79,7 @@ def test_a_time_index_takes_only_younger_timestamps() -> None:
     assert [index.entry(slot) for slot in range(index.count)] == [(5, 0), (6, 3)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "sane"),
     [
         (b"", True),

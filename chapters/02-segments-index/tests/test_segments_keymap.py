@@ -1,19 +1,20 @@
-"""The map from keys to newest offsets: a dict in memory that was fixed before."""
+"""The map from keys to newest offsets: a dict in memory of a fixed size."""
 
 from hashlib import blake2b
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from log_cases import each_case
 
 from minibroker.segments.keymap import LOAD_MAX, SLOT_BYTES, KeyMap, bytes_wanted
 
-# Short keys stand for themselves, long ones are digested: take both, and those on the border.
+# Short keys are stored themselves, long ones as a digest: take both, and those at the limit.
 FEW_KEYS = st.sampled_from([b"", b"a", b"b", *(bytes(n) for n in range(1, 20)), b"key" * 100])
 
 
 @given(st.lists(st.tuples(FEW_KEYS | st.binary(max_size=3), st.integers(0, 3)), max_size=200))
-def test_it_holds_what_a_dict_holds(steps: list[tuple[bytes, int]]) -> None:
+def test_a_key_map_holds_what_a_dict_holds(steps: list[tuple[bytes, int]]) -> None:
     newest, model, offset = KeyMap(bytes_wanted(200)), {}, 0
     for key, gap in steps:
         offset += gap
@@ -35,8 +36,8 @@ def test_a_full_map_refuses_new_keys_and_still_takes_known_ones(slots: int, keys
     assert {key: newest.newest(key) for key in set(keys)} == {key: model.get(key, -1) for key in set(keys)}
 
 
-@pytest.mark.parametrize("bytes_max", [48, 100, 1000, 12345])
-def test_its_memory_is_what_was_asked_for_whatever_is_put_in(bytes_max: int) -> None:
+@each_case("bytes_max", [48, 100, 1000, 12345])
+def test_a_key_map_never_takes_more_than_its_memory(bytes_max: int) -> None:
     newest = KeyMap(bytes_max)
     size = newest.size
     assert bytes_max - SLOT_BYTES < size <= bytes_max
@@ -53,7 +54,7 @@ def test_offsets_of_64_bits_come_back() -> None:
         assert newest.newest(b"key") == offset
 
 
-def test_memory_for_no_key_at_all_is_refused() -> None:
+def test_a_key_map_without_room_for_a_key_is_refused() -> None:
     with pytest.raises(ValueError, match="47 bytes hold no key: at least 48"):
         KeyMap(47)
 
@@ -65,7 +66,7 @@ def test_the_wanted_size_has_room_for_all_keys(count: int) -> None:
 
 
 def test_no_short_key_can_be_taken_for_a_long_one() -> None:
-    # A short key stands for itself, a long one for its digest: the two must never look alike.
+    # A short key is stored itself, a long one as its digest: the two must never be equal.
     for n in range(2000):
         long = b"customer-address-%06d" % n
         for short in (blake2b(long, digest_size=16).digest()[:15], blake2b(long, digest_size=15).digest()):

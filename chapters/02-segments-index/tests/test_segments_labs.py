@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from labs import lab_index, lab_retention
 from labs_run import run_lab
+from log_cases import each_case
 
 from minibroker.bench.measure import Case, Results, Sample
 from minibroker.bench.measure import Result as Measured
@@ -62,7 +63,7 @@ def test_retention_by_time_keeps_every_record_for_its_time() -> None:
     assert lab_retention.disk_peak(samples) > 3 * samples[TRAFFIC.burst.start - 1].disk_bytes
 
 
-@pytest.mark.parametrize("setting", [lab_retention.SIZE_ONLY, lab_retention.BOTH])
+@each_case("setting", [lab_retention.SIZE_ONLY, lab_retention.BOTH])
 def test_retention_by_size_bounds_the_disk_and_shortens_the_past(setting: str) -> None:
     config = lab_retention.settings(TRAFFIC)[setting]
     samples = lab_retention.play(config, TRAFFIC)
@@ -106,7 +107,7 @@ def test_the_retention_lab_reads_its_figures_in_plain_english() -> None:
 # Sparse logs.
 
 
-@pytest.mark.parametrize("batch_bytes", [256, 1000, 5000])
+@each_case("batch_bytes", [256, 1000, 5000])
 def test_a_sparse_log_has_the_files_of_a_real_one(batch_bytes: int, tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=60_000)
     sparse = SparseLog(OSFiles(), str(tmp_path / "sparse"), size=200_000, batch_bytes=batch_bytes, config=config)
@@ -125,7 +126,7 @@ def test_a_sparse_log_has_the_files_of_a_real_one(batch_bytes: int, tmp_path: Pa
         assert (tmp_path / "real" / name).read_bytes() == (tmp_path / "sparse" / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("batch_bytes", [256, 16_384])
+@each_case("batch_bytes", [256, 16_384])
 def test_what_was_filled_in_a_sparse_log_is_found(batch_bytes: int, tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=10**6)
     sparse = SparseLog(OSFiles(), str(tmp_path / "log"), size=10**7, batch_bytes=batch_bytes, config=config)

@@ -17,7 +17,7 @@ from minibroker.segments.config import LogConfig
 from minibroker.segments.directory import DataDirectory
 from minibroker.segments.segmented import SegmentedLog
 
-# An entry behind every 100 bytes; six batches fit into a segment.
+# An entry after every 100 bytes; six batches fit into a segment.
 CONFIG = LogConfig(index_interval_bytes=100, segment_bytes=430)
 
 NO_PRODUCER = "ffffffffffffffff ffff ffffffff"  # id, epoch, sequence
@@ -109,7 +109,7 @@ FILES = {
 
 
 def bytes_of(written: str) -> bytes:
-    """The bytes that the hexadecimal columns stand for; what follows after two spaces is prose."""
+    """The bytes of the hexadecimal columns; the text after two spaces is a comment."""
     return bytes.fromhex("".join(line.strip().split("  ")[0] for line in written.splitlines()))
 
 

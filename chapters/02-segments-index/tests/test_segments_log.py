@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from log_cases import each_case
 from segments_model import batch_of, read_on, values_batch
 
 from minibroker.log.batch import batches, read_header, stamp
@@ -95,7 +96,7 @@ def test_a_log_rolls_before_an_offset_is_too_far_for_its_index() -> None:
     assert [record.offset for record in read_on(log, 0)] == [0, 2**31, 2**33]
 
 
-@pytest.mark.parametrize("name", ["segment_bytes", "segment_index_bytes"])
+@each_case("name", ["segment_bytes", "segment_index_bytes"])
 def test_a_size_that_positions_of_four_bytes_cannot_reach_is_refused(name: str) -> None:
     for value in (0, 2**31):
         with pytest.raises(ValueError, match=f"{name.replace('_', '.')}={value} is not in"):
@@ -117,7 +118,7 @@ def test_rolling_an_empty_segment_does_nothing() -> None:
     st.integers(60, 600),
     st.integers(0, 300),
 )
-def test_a_time_leads_to_the_first_record_that_is_not_older(
+def test_a_time_is_found_as_the_first_record_that_is_not_older(
     timestamps: list[list[int]], segment_bytes: int, interval_bytes: int
 ) -> None:
     config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=interval_bytes)
@@ -185,7 +186,7 @@ def test_a_read_outside_the_log_is_an_error_with_its_bounds() -> None:
 
 
 class Remembering:
-    """Remembers every recovery point it is told."""
+    """Collects every recovery point."""
 
     def __init__(self) -> None:
         self.points: list[int] = []
@@ -203,7 +204,7 @@ def flip(files: MemoryFiles, name: str, position: int) -> None:
     file.pwrite(bytes([byte ^ 0x44]), position)
 
 
-@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@each_case("suffix", [".index", ".timeindex"])
 def test_a_missing_index_is_built_anew_with_the_same_bytes(suffix: str) -> None:
     files = MemoryFiles()
     log_of(40, files=files).close()
@@ -240,8 +241,8 @@ def test_a_flipped_index_never_leads_to_a_wrong_record() -> None:
 # Truncating and deleting
 
 
-@pytest.mark.parametrize("offset", range(21))
-def test_truncating_leaves_what_is_before_and_goes_on_from_there(offset: int) -> None:
+@each_case("offset", range(21))
+def test_a_truncated_log_keeps_earlier_records_and_can_be_appended_to(offset: int) -> None:
     log = log_of(20)
     log.truncate(offset)
     assert values(log) == numbers(0, offset)
@@ -314,7 +315,7 @@ def test_a_slice_can_be_read_after_its_segment_is_gone(tmp_path: Path) -> None:
 # Retention
 
 
-def test_segments_go_when_their_youngest_record_is_too_old() -> None:
+def test_segments_are_deleted_when_their_newest_record_is_too_old() -> None:
     log = log_of(20, LogConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=50))
     second = log.segments[1]
     assert log.retain(second.base_offset * 10 - 10 + 50) == 0
@@ -323,7 +324,7 @@ def test_segments_go_when_their_youngest_record_is_too_old() -> None:
     assert values(log) == numbers(second.base_offset, 20)
 
 
-def test_segments_go_as_long_as_enough_bytes_are_left() -> None:
+def test_segments_are_deleted_while_enough_bytes_are_left() -> None:
     config = LogConfig(segment_bytes=400, index_interval_bytes=100, retention_bytes=700, retention_ms=-1)
     log = log_of(40, config)
     log.retain(0)
@@ -331,7 +332,7 @@ def test_segments_go_as_long_as_enough_bytes_are_left() -> None:
     assert values(log) == numbers(log.log_start_offset, 40)
 
 
-def test_the_active_segment_and_what_reaches_the_watermark_stay() -> None:
+def test_the_active_segment_and_those_that_reach_the_watermark_stay() -> None:
     config = LogConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=0, retention_bytes=0)
     log = log_of(20, config)
     third = log.segments[2].base_offset
@@ -373,7 +374,7 @@ def test_a_follower_copies_its_leader_to_the_byte() -> None:
         assert ours == theirs
 
 
-def test_a_follower_refuses_a_flipped_bit_and_an_offset_that_falls() -> None:
+def test_a_follower_refuses_a_flipped_bit_and_a_decreasing_offset() -> None:
     log = log_of(5)
     flipped = values_batch(b"x")
     flipped[-1] ^= 1
@@ -384,7 +385,7 @@ def test_a_follower_refuses_a_flipped_bit_and_an_offset_that_falls() -> None:
     assert values(log) == numbers(0, 5)
 
 
-# A disk that says no
+# A disk that fails
 
 
 def test_a_full_disk_leaves_a_readable_log_and_a_clear_error() -> None:
@@ -413,7 +414,7 @@ def test_a_flush_that_fails_in_the_background_takes_the_log_offline() -> None:
         log.append(values_batch(b"y"))
 
 
-@pytest.mark.parametrize("segment_bytes", [400, 4000])
+@each_case("segment_bytes", [400, 4000])
 def test_a_read_at_the_logs_end_finds_the_same_as_one_that_looks_it_up(segment_bytes: int) -> None:
     """The positions of the last appends are remembered; a log that was opened anew has to read them from the disk."""
     files = MemoryFiles()
@@ -439,7 +440,7 @@ def test_a_read_at_the_logs_end_finds_the_same_as_one_that_looks_it_up(segment_b
     check()
 
 
-def test_a_rolled_segment_that_is_not_flushed_yet_holds_the_recovery_point() -> None:
+def test_the_recovery_point_waits_for_a_rolled_segment_to_be_flushed() -> None:
     files = MemoryFiles()
     waiting: list[Callable[[], None]] = []
     memory = Remembering()
@@ -472,7 +473,7 @@ def test_a_late_flush_of_a_truncated_segment_moves_no_recovery_point() -> None:
     assert all(point <= 50 for point in memory.points)
 
 
-def test_a_failed_flush_is_not_made_good_by_the_next_one() -> None:
+def test_a_failed_flush_is_not_repaired_by_the_next_one() -> None:
     files = MemoryFiles()
     waiting: list[Callable[[], None]] = []
     memory = Remembering()
@@ -490,7 +491,7 @@ def test_a_failed_flush_is_not_made_good_by_the_next_one() -> None:
     assert memory.points == []
 
 
-@pytest.mark.parametrize("change", ["append", "truncate", "truncate fully", "roll", "flush"])
+@each_case("change", ["append", "truncate", "truncate fully", "roll", "flush"])
 def test_an_offline_log_stays_offline_whatever_is_asked_of_it(change: str) -> None:
     files = MemoryFiles()
     log = log_of(10, files=files)
@@ -518,7 +519,7 @@ def test_a_full_disk_does_not_keep_a_log_from_being_truncated() -> None:
     assert values(log) == numbers(0, 10)
 
 
-def test_a_roll_that_the_disk_refuses_leaves_nothing_behind() -> None:
+def test_a_roll_that_the_disk_refuses_leaves_no_files() -> None:
     class NoNewNames(MemoryFiles):
         refuse = False
 
@@ -531,7 +532,7 @@ def test_a_roll_that_the_disk_refuses_leaves_nothing_behind() -> None:
     log = log_of(3, LogConfig(), files)
     before = files.list(DIRECTORY)
     files.refuse = True
-    with pytest.raises(StorageError, match="no new segment at offset 3"):
+    with pytest.raises(StorageError, match="no new segment could be created at offset 3"):
         log.roll()
     assert files.list(DIRECTORY) == before
     files.refuse = False
@@ -539,7 +540,7 @@ def test_a_roll_that_the_disk_refuses_leaves_nothing_behind() -> None:
     assert values(log) == numbers(0, 4)
 
 
-def test_a_follower_may_begin_far_from_where_its_log_is() -> None:
+def test_a_followers_first_offset_may_be_far_from_its_logs_start() -> None:
     files = MemoryFiles()
     log = SegmentedLog.open(files, DIRECTORY, LogConfig())
     far = values_batch(b"far")
@@ -551,12 +552,12 @@ def test_a_follower_may_begin_far_from_where_its_log_is() -> None:
     assert [record.offset for record in read_on(again, again.log_start_offset)] == [3_000_000_000]
 
 
-def test_a_length_behind_the_end_of_a_closed_segment_is_damage() -> None:
+def test_a_batch_length_past_the_end_of_a_closed_segment_is_damage() -> None:
     files = MemoryFiles()
     log = log_of(20, files=files)
     name = f"{DIRECTORY}/{0:020}.log"
     files.open(name).pwrite(b"\x7f\xff\xff\xff", 8)
     for offset in (0, 1):
-        with pytest.raises(CorruptBatch, match=r"of 345|behind the file's end"):
+        with pytest.raises(CorruptBatch, match="past the file's end"):
             log.read(offset, bytes_max=10)
     assert log.read(3, bytes_max=10).count > 0  # an index leads past it

@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from log_programs import DEADLINE_S, acked_until_killed, append_one, running
+from log_cases import each_case
+from log_programs import DEADLINE_S, acked_until_killed, append_one, refusal, running
+
+from minibroker.segments.__main__ import SMALLEST, main
 
 SEGMENTS = [sys.executable, "-m", "minibroker.segments"]
 START_MS = 1_700_000_000_000
@@ -84,11 +87,11 @@ def test_compact_keeps_the_newest_record_of_each_key(filled: str) -> None:
     assert run("tail", filled, *compacts).splitlines() == [f"{n}\tuser-{n % 4}\torder {n}" for n in range(16, 20)]
 
 
-def test_compact_wants_to_be_told_that_the_log_may_be_compacted(filled: str) -> None:
-    assert "say --set cleanup.policy=compact" in complaint("compact", filled, code=1)
+def test_compact_refuses_a_log_whose_policy_is_not_compact(filled: str) -> None:
+    assert "add --set cleanup.policy=compact" in complaint("compact", filled, code=1)
 
 
-def test_scrub_finds_a_flipped_bit_that_nobody_reads(filled: str) -> None:
+def test_scrub_finds_a_flipped_bit_in_a_closed_segment(filled: str) -> None:
     assert run("scrub", filled, *SMALL).endswith(": 0 findings\n")
     damaged = Path(filled) / segment_names(filled)[1]
     data = bytearray(damaged.read_bytes())
@@ -113,7 +116,7 @@ def test_tail_never_prints_a_flipped_bit(filled: str) -> None:
 # Wrong usage --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "expected"),
     [
         (["--batch", "0"], "argument --batch: '0' is not a whole number from 1 to 2147483647"),
@@ -130,32 +133,34 @@ def test_tail_never_prints_a_flipped_bit(filled: str) -> None:
         (["--set", "cleanup.policy=compress"], "cleanup.policy=compress: it is delete, compact, or both with a comma"),
     ],
 )
-def test_wrong_usage_is_one_line_and_nothing_is_made(orders: str, options: list[str], expected: str) -> None:
-    output = complaint("append", orders, *options, code=2)
+def test_wrong_usage_is_one_line_and_nothing_is_made(
+    orders: str, capsys: pytest.CaptureFixture[str], options: list[str], expected: str
+) -> None:
+    output = refusal(main, capsys, "append", orders, *options, code=2)
     assert output.startswith(f"python -m minibroker.segments append: {expected}")
     assert not Path(orders).parent.exists()
 
 
 def test_every_setting_that_is_a_whole_number_may_be_set_to_its_smallest_value(orders: str) -> None:
-    from minibroker.segments.__main__ import SMALLEST
-
     settings = [word for name, value in SMALLEST.items() for word in ("--set", f"{name}={value}")]
     assert run("append", orders, *settings, "--batch", "1", stdin="a\nb\n") == "acked 0-0\nacked 1-1\n"
     assert run("tail", orders) == "0\t\ta\n1\t\tb\n"
 
 
-@pytest.mark.parametrize("command", ["append", "tail", "list", "retain", "compact", "scrub"])
-def test_a_name_that_is_no_partitions_is_one_line(command: str, tmp_path: Path) -> None:
-    output = complaint(command, str(tmp_path / "orders"), code=1)
+@each_case("command", ["append", "tail", "list", "retain", "compact", "scrub"])
+def test_a_directory_that_is_no_partition_is_refused_in_one_line(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = refusal(main, capsys, command, str(tmp_path / "orders"), code=1)
     expected = "'orders' is not the directory of a partition: those are named TOPIC-NUMBER"
     assert output == f"minibroker.segments: {expected}\n"
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["tail", "list", "retain", "compact", "scrub"])
-def test_only_append_makes_a_directory(command: str, orders: str) -> None:
+@each_case("command", ["tail", "list", "retain", "compact", "scrub"])
+def test_only_append_makes_a_directory(command: str, orders: str, capsys: pytest.CaptureFixture[str]) -> None:
     expected = f"minibroker.segments: {orders}: there is no such directory; append makes one\n"
-    assert complaint(command, orders, code=1) == expected
+    assert refusal(main, capsys, command, orders, code=1) == expected
     assert not Path(orders).parent.exists()
 
 
@@ -169,15 +174,15 @@ def test_a_file_in_the_place_of_the_directory_is_named(orders: str) -> None:
 # Processes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["append", "tail", "retain"])
-def test_a_data_directory_is_used_by_one_process_at_a_time(orders: str, command: str) -> None:
+def test_a_data_directory_is_used_by_one_process_at_a_time(orders: str) -> None:
     with running([*SEGMENTS, "append", orders, "--batch", "1"]) as first:
         append_one(first)
         expected = f"{Path(orders).parent}: another process uses this data directory; end that one first\n"
-        assert complaint(command, orders, code=1) == f"minibroker.segments: {expected}"
+        for command in ("append", "tail", "retain"):
+            assert complaint(command, orders, code=1) == f"minibroker.segments: {expected}", command
 
 
-def test_a_reader_that_goes_away_is_met_with_silence_and_a_clean_shutdown(filled: str) -> None:
+def test_when_the_reader_of_a_pipe_ends_the_shutdown_is_silent_and_clean(filled: str) -> None:
     program = f"'{sys.executable}' -m minibroker.segments"
     append = f"seq 1 100000 | {program} append '{filled}' --batch 1 | head -n 1"
     for command in (append, f"{program} tail '{filled}' | head -n 1", f"{program} list '{filled}' | true"):

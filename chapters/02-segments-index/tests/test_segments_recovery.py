@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from log_cases import each_case
 from segments_model import read_on, values_batch
 
 from minibroker.log.batch import BatchHeader, stamp
@@ -128,7 +129,7 @@ def test_a_tail_torn_at_any_byte_costs_only_the_torn_batch() -> None:
         assert values(log) == numbers(0, log.log_end_offset)
 
 
-def test_damage_in_a_segment_takes_the_segments_behind_it_along() -> None:
+def test_damage_in_a_segment_removes_the_segments_after_it() -> None:
     files = written(30)
     second = log_names(files)[1]
     file = files.open(f"{DIRECTORY}/{second}")
@@ -139,7 +140,7 @@ def test_damage_in_a_segment_takes_the_segments_behind_it_along() -> None:
     assert log.log_end_offset > int(second[:20])
 
 
-def test_a_missing_segment_takes_the_segments_behind_it_along() -> None:
+def test_a_missing_segment_removes_the_segments_after_it() -> None:
     files = written(30)
     files.unlink(f"{DIRECTORY}/{log_names(files)[1]}")
     log = SegmentedLog.open(files, DIRECTORY, SMALL)
@@ -160,7 +161,7 @@ def test_damage_below_the_recovery_point_is_refused_and_nothing_is_changed() -> 
     assert SegmentedLog.open(files, DIRECTORY, config, recovery_point=10).log_end_offset == 10
 
 
-def test_a_segment_below_the_recovery_point_is_not_even_looked_at() -> None:
+def test_a_segment_below_the_recovery_point_is_not_read() -> None:
     files = written(30)
     names = log_names(files)
     file = files.open(f"{DIRECTORY}/{names[0]}")
@@ -191,7 +192,7 @@ def test_gaps_are_no_damage_whatever_the_policy_is_now() -> None:
     assert values(log) == numbers(0, 11)
 
 
-def test_a_gap_before_the_last_batch_is_believed_only_of_a_compacted_topic() -> None:
+def test_a_gap_before_the_last_batch_is_valid_only_in_a_compacted_topic() -> None:
     gaps = [0, 0, 0, 1000]
     assert values(SegmentedLog.open(follower_with_gaps(gaps), DIRECTORY, SMALL)) == numbers(0, 3)
     compacted = LogConfig(segment_bytes=400, cleanup_policy=frozenset({"compact"}))
@@ -212,7 +213,7 @@ def test_every_flipped_bit_of_a_base_offset_is_found() -> None:
             assert values(log) == numbers(0, batch), (batch, bit)
 
 
-def test_an_index_that_lies_about_the_recovery_point_is_not_believed() -> None:
+def test_a_wrong_index_entry_at_the_recovery_point_is_not_used() -> None:
     config = LogConfig(segment_bytes=10_000, index_interval_bytes=100)
     files = written(60, config)
     index = files.open(f"{DIRECTORY}/{0:020}.index")
@@ -238,7 +239,7 @@ def test_an_index_longer_than_its_log_is_cut_to_it() -> None:
     assert found.offset == end + 1
 
 
-@pytest.mark.parametrize("is_clean", [True, False])
+@each_case("is_clean", [True, False])
 def test_an_empty_last_segment_does_not_forget_the_epoch(is_clean: bool) -> None:
     files = MemoryFiles()
     log = SegmentedLog.open(files, DIRECTORY, SMALL)
@@ -248,7 +249,7 @@ def test_an_empty_last_segment_does_not_forget_the_epoch(is_clean: bool) -> None
     assert SegmentedLog.open(files, DIRECTORY, SMALL, is_clean=is_clean, recovery_point=1).leader_epoch == 7
 
 
-def test_a_log_that_lost_all_behind_its_start_begins_anew_there() -> None:
+def test_a_log_without_records_after_its_start_begins_anew_there() -> None:
     files = MemoryFiles()
     data = DataDirectory(files, "data")
     filled(data, 20).delete_before(20)
@@ -259,7 +260,7 @@ def test_a_log_that_lost_all_behind_its_start_begins_anew_there() -> None:
     assert log.append(values_batch(b"20")) == 20
 
 
-def test_a_segment_that_is_missing_after_a_clean_shutdown_is_missed() -> None:
+def test_a_missing_segment_is_noticed_after_a_clean_shutdown() -> None:
     files = MemoryFiles()
     data = DataDirectory(files, "data")
     filled(data, 20)
@@ -269,8 +270,8 @@ def test_a_segment_that_is_missing_after_a_clean_shutdown_is_missed() -> None:
         DataDirectory(files, "data").open_log(PARTITION, SMALL)
 
 
-@pytest.mark.parametrize("is_renamed", [True, False])
-def test_the_indexes_of_what_was_replaced_never_stand_beside_its_replacement(is_renamed: bool) -> None:
+@each_case("is_renamed", [True, False])
+def test_the_indexes_of_a_replaced_segment_never_stay_beside_its_replacement(is_renamed: bool) -> None:
     # Killed in the middle of a swap: the log of the cleaned segment has its new suffix, or only its indexes have.
     config = LogConfig(segment_bytes=100_000, index_interval_bytes=100)
     files = written(30, config)
@@ -279,19 +280,21 @@ def test_the_indexes_of_what_was_replaced_never_stand_beside_its_replacement(is_
         whole = content(files, f"{0:020}{suffix}")
         is_swap = is_renamed if suffix == ".log" else True
         files.open(f"{DIRECTORY}/{0:020}{suffix}{'.swap' if is_swap else '.cleaned'}").pwrite(whole, 0)
-    for suffix in (".index", ".timeindex"):  # those of the original know less
+    for suffix in (".index", ".timeindex"):  # those of the original are shorter
         files.open(f"{DIRECTORY}/{0:020}{suffix}").truncate(12 * 2 if suffix == ".timeindex" else 8 * 2)
     if is_renamed:
         files.unlink(f"{DIRECTORY}/{0:020}.index.swap")
         files.unlink(f"{DIRECTORY}/{0:020}.timeindex.swap")
     log = SegmentedLog.open(files, DIRECTORY, config, is_clean=True)
+    # The indexes of the original had two entries; those of the replacement are built from its log.
+    assert log.segments[0].indexes.offsets.count > 2 or not is_renamed
     found = log.find_time(285) if is_renamed else log.find_time(0)
     assert found is not None
     assert found.offset == (29 if is_renamed else 0)
     assert [name for name in files.list(DIRECTORY) if name.endswith((".swap", ".cleaned"))] == []
 
 
-def test_leftovers_are_swept_away() -> None:
+def test_leftover_files_are_removed_at_start() -> None:
     files = written(10)
     for name in (f"{0:020}.log.cleaned", f"{0:020}.index.cleaned", f"{77:020}.index", f"{77:020}.timeindex"):
         files.open(f"{DIRECTORY}/{name}").pwrite(b"junk", 0)
@@ -300,7 +303,7 @@ def test_leftovers_are_swept_away() -> None:
 
 
 class Witness(Companion):
-    """A companion that remembers what it hears, and of a former life everything before `kept_offset`."""
+    """A companion that records its events, and has saved the batches before `kept_offset`."""
 
     def __init__(self, kept_offset: int = 0) -> None:
         self.kept_offset = kept_offset
@@ -381,9 +384,9 @@ def test_a_companion_gets_the_batch_as_it_is_written_and_a_slice_of_it_when_it_i
     assert replayed == appended
 
 
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_a_companion_is_read_what_it_did_not_keep(is_clean: bool) -> None:
-    """Also after a clean start, and also where nothing was checked: below the recovery point."""
+@each_case("is_clean", [True, False])
+def test_batches_that_a_companion_did_not_save_are_replayed(is_clean: bool) -> None:
+    """This holds after a clean start as well, and for batches below the recovery point, which are not checked."""
     files = written(30)
     for kept_offset in (0, 7, 20, 29, 30):
         witness = Witness(kept_offset)
@@ -392,7 +395,7 @@ def test_a_companion_is_read_what_it_did_not_keep(is_clean: bool) -> None:
         assert replayed(witness) == list(range(kept_offset, 30))
 
 
-def test_each_companion_is_read_its_own_part_from_the_logs_start_on() -> None:
+def test_each_companion_is_replayed_only_the_batches_it_lacks() -> None:
     files = written(30)
     early, late = Witness(3), Witness(28)
     SegmentedLog.open(files, DIRECTORY, SMALL, log_start_offset=26, companions=[late, early])
@@ -409,7 +412,7 @@ def test_a_companion_forgets_everything_with_a_log_that_is_begun_anew() -> None:
 
 
 class Broken(Witness):
-    """A companion that fails as soon as it hears a certain thing."""
+    """A companion that fails at a certain event."""
 
     def __init__(self, of: str | None = None) -> None:
         super().__init__()
@@ -423,7 +426,7 @@ class Broken(Witness):
         raise ZeroDivisionError("a bug of the companion")
 
 
-@pytest.mark.parametrize("of", ["on_append", "on_roll", "on_truncate", "on_delete", "restore", "replay"])
+@each_case("of", ["on_append", "on_roll", "on_truncate", "on_delete", "restore", "replay"])
 def test_a_companion_that_fails_takes_the_log_offline(of: str) -> None:
     witness = Broken()
     log = SegmentedLog.open(written(9), DIRECTORY, SMALL, companions=[witness])
@@ -477,20 +480,20 @@ def test_a_full_disk_leaves_the_old_checkpoint() -> None:
     assert checkpoint.read(files, "data/x") == {PARTITION: 7}
 
 
-@pytest.mark.parametrize("text", [b"1\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na zero 1\n", b"\xff"])
+@each_case("text", [b"1\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na zero 1\n", b"\xff"])
 def test_a_damaged_checkpoint_is_refused_by_name(text: bytes) -> None:
-    with pytest.raises(LogError, match="data/x is no checkpoint"):
+    with pytest.raises(LogError, match="data/x is not a checkpoint"):
         checkpoint.decode(text, "data/x")
 
 
-@pytest.mark.parametrize("name", ["orders", "-0", "orders-", "orders-x", "orders-1.old"])
+@each_case("name", ["orders", "-0", "orders-", "orders-x", "orders-1.old"])
 def test_a_directory_that_is_no_partitions_is_refused(name: str) -> None:
     with pytest.raises(LogError, match="TOPIC-NUMBER"):
         TopicPartition.of_directory(name)
     assert TopicPartition.of_directory("a-b-12") == TopicPartition("a-b", 12)
 
 
-def test_a_clean_shutdown_is_remembered_once() -> None:
+def test_a_clean_shutdown_counts_for_one_start() -> None:
     files = MemoryFiles()
     data = DataDirectory(files, "data")
     assert not data.is_clean
@@ -527,7 +530,7 @@ def test_rolling_advances_the_recovery_point_checkpoint() -> None:
     assert checkpoint.read(files, f"data/{RECOVERY_POINTS}") == {PARTITION: log.segments[-1].base_offset}
 
 
-def test_truncating_below_the_recovery_point_takes_the_checkpoint_back_first() -> None:
+def test_truncating_below_the_recovery_point_moves_the_checkpoint_back_first() -> None:
     files = MemoryFiles()
     log = filled(DataDirectory(files, "data"), 20)
     log.flush()
@@ -575,7 +578,7 @@ def test_rolled_segments_are_flushed_on_a_thread_while_appends_go_on(tmp_path: P
                 log.truncate(150)
                 for again in range(150, 201):
                     log.append(values_batch(b"%d" % again))
-        # Once the thread has done all that it was given, the log hears of it when it is used next.
+        # Once the thread has done all its work, the log notices that when it is used next.
         pool.submit(lambda: None).result(timeout=60)
         assert log.flushed_offset == log.segments[-1].base_offset > 250
         data.close()
@@ -586,11 +589,11 @@ def test_rolled_segments_are_flushed_on_a_thread_while_appends_go_on(tmp_path: P
     again_data.close()
 
 
-# Power cuts at random
+# Power failures at random
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_what_was_flushed_survives_any_power_cut(seed: int) -> None:
+@each_case("seed", range(60))
+def test_flushed_records_survive_any_power_failure(seed: int) -> None:
     chance = Random(seed)
     files = MemoryFiles()
     flush_messages = chance.choice([None, None, 1, 5])
@@ -620,7 +623,7 @@ def test_what_was_flushed_survives_any_power_cut(seed: int) -> None:
 # Deleting a partition
 
 
-def test_a_deleted_partition_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_deleted_partition_leaves_no_files_and_no_checkpoints(tmp_path: Path) -> None:
     data = DataDirectory(OSFiles(), str(tmp_path))
     log = data.open_log(PARTITION, SMALL)
     other = data.open_log(TopicPartition("orders", 1), SMALL)
@@ -653,8 +656,8 @@ def test_a_partition_of_the_same_name_inherits_nothing() -> None:
     assert again.log_end_offset <= 1
 
 
-def test_a_partition_of_the_same_name_inherits_nothing_after_two_deaths_either() -> None:
-    """Killed after the deletion, before a checkpoint knew; and again, when the new one had begun."""
+def test_a_partition_of_the_same_name_inherits_nothing_after_two_kills_either() -> None:
+    """The first kill comes before the checkpoints are written, the second after the new partition was made."""
     files = MemoryFiles()
     data = DataDirectory(files, "data")
     log = filled(data, 20)
@@ -735,7 +738,7 @@ def test_other_settings_count_from_the_next_append_on() -> None:
 
 
 class FlushCountingFiles(MemoryFiles):
-    """Counts what reaches the disk by force."""
+    """Counts the flushes."""
 
     flushes = 0
 
@@ -768,7 +771,7 @@ def test_a_flush_is_one_flush_and_none_if_nothing_was_appended() -> None:
     assert files.flushes == 1
 
 
-def test_what_was_closed_and_is_closed_again_is_not_flushed_again() -> None:
+def test_a_second_close_does_not_flush_again() -> None:
     files = FlushCountingFiles()
     log = SegmentedLog.open(files, DIRECTORY, SMALL)
     log.append(values_batch(b"0"))
@@ -778,7 +781,7 @@ def test_what_was_closed_and_is_closed_again_is_not_flushed_again() -> None:
     assert files.flushes == 0
 
 
-def test_the_first_batch_of_a_log_is_flushed_when_somebody_asks_for_it_and_then_its_name_as_well() -> None:
+def test_the_name_of_a_log_is_flushed_with_its_first_flush_and_not_before() -> None:
     """A thousand partitions get their first record at once: that must not be thousands of flushes."""
     files = FlushCountingFiles()
     log = SegmentedLog.open(files, f"data/{DIRECTORY}", LogConfig())
@@ -789,8 +792,8 @@ def test_the_first_batch_of_a_log_is_flushed_when_somebody_asks_for_it_and_then_
     assert SegmentedLog.open(files, f"data/{DIRECTORY}", LogConfig()).log_end_offset == 1
 
 
-@pytest.mark.parametrize("config", [LogConfig(flush_messages=1), LogConfig(segment_bytes=100)])
-def test_a_new_log_that_flushes_by_itself_or_rolls_is_found_after_a_power_cut(config: LogConfig) -> None:
+@each_case("config", [LogConfig(flush_messages=1), LogConfig(segment_bytes=100)])
+def test_a_new_log_that_flushes_by_itself_or_rolls_survives_a_power_failure(config: LogConfig) -> None:
     files = MemoryFiles()
     log = SegmentedLog.open(files, f"data/{DIRECTORY}", config)
     for n in range(3):
@@ -801,7 +804,7 @@ def test_a_new_log_that_flushes_by_itself_or_rolls_is_found_after_a_power_cut(co
     assert SegmentedLog.open(files, f"data/{DIRECTORY}", config).log_end_offset >= promised
 
 
-def test_a_log_that_is_told_to_flush_later_is_found_after_a_power_cut() -> None:
+def test_a_log_that_is_configured_to_flush_later_survives_a_power_failure() -> None:
     files = MemoryFiles()
     log = SegmentedLog.open(files, f"data/{DIRECTORY}", LogConfig())
     log.append(values_batch(b"0"))
@@ -813,7 +816,7 @@ def test_a_log_that_is_told_to_flush_later_is_found_after_a_power_cut() -> None:
     assert SegmentedLog.open(files, f"data/{DIRECTORY}", LogConfig()).log_end_offset == 1
 
 
-def test_what_is_whole_after_a_kill_is_opened_without_a_flush_and_claims_no_more_than_was_flushed() -> None:
+def test_an_undamaged_log_is_opened_after_a_kill_without_a_flush() -> None:
     files = FlushCountingFiles()
     log = SegmentedLog.open(files, DIRECTORY, LogConfig())
     log.append(values_batch(b"0"))
@@ -861,11 +864,11 @@ def test_the_recovery_point_waits_for_a_companion_that_could_not_write() -> None
     assert [it for it in companion.heard if it[0] == "flush"] == [("flush", 1), ("flush", 1)]
 
 
-# What a disk that refuses has taught
+# Found with a disk that fails
 
 
-def test_cutting_where_offsets_are_missing_moves_the_recovery_point_with_the_end() -> None:
-    """Batches copied from a compacted leader leave gaps; a log cut in a gap ends before it, and opens again."""
+def test_truncating_in_a_gap_moves_the_recovery_point_with_the_end() -> None:
+    """Batches copied from a compacted leader have gaps; a log truncated in a gap ends before it, and opens again."""
     files = MemoryFiles()
     data = DataDirectory(files, "data")
     log = data.open_log(PARTITION, LogConfig())
@@ -878,7 +881,7 @@ def test_cutting_where_offsets_are_missing_moves_the_recovery_point_with_the_end
     assert DataDirectory(files, "data").open_log(PARTITION).log_end_offset == 2
 
 
-def test_a_log_cut_where_offsets_are_missing_does_not_end_before_its_start() -> None:
+def test_a_log_truncated_in_a_gap_does_not_end_before_its_start() -> None:
     log = SegmentedLog.open(MemoryFiles(), DIRECTORY, LogConfig())
     for base_offset in (0, 1, 20, 21):
         copy_batch(log, b"x", base_offset)
@@ -887,7 +890,7 @@ def test_a_log_cut_where_offsets_are_missing_does_not_end_before_its_start() -> 
     assert (log.log_start_offset, log.log_end_offset) == (7, 7)
 
 
-def test_if_the_first_segment_is_lost_what_is_behind_it_goes_as_well() -> None:
+def test_a_lost_first_segment_removes_the_segments_after_it() -> None:
     """Nothing of it was flushed, and the next segment happened to reach the disk: a log has no hole at its front."""
     files = written(9)
     first, second = log_names(files)

@@ -3,9 +3,9 @@
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from log_cases import each_case
 
 from minibroker.log.batch import LEADER_EPOCH_AT, BatchBuilder, BatchHeader
 from minibroker.log.logfile import NEVER
@@ -80,7 +80,7 @@ def unfound(files: MemoryFiles, log: SegmentedLog, segment: Segment, suffix: str
 # What is found ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [dense_log, compacted_log])
+@each_case("make", [dense_log, compacted_log])
 def test_a_sound_log_has_no_findings_and_every_file_is_read(make: Callable[[MemoryFiles], SegmentedLog]) -> None:
     files = MemoryFiles()
     log = make(files)
@@ -92,20 +92,20 @@ def test_a_sound_log_has_no_findings_and_every_file_is_read(make: Callable[[Memo
 
 
 def neighbours(log: SegmentedLog) -> Iterator[tuple[Segment, int, BatchHeader | None, BatchHeader, BatchHeader | None]]:
-    """Each batch with its place, the one before and the one behind it, across segments."""
+    """Each batch with its place, the one before and the one after it, across segments."""
     walked = [(segment, position, header) for segment in log.segments for position, header in segment.walk()]
     for number, (segment, position, header) in enumerate(walked):
         before = walked[number - 1][2] if number else None
-        behind = walked[number + 1][2] if number + 1 < len(walked) else None
-        yield segment, position, before, header, behind
+        after = walked[number + 1][2] if number + 1 < len(walked) else None
+        yield segment, position, before, header, after
 
 
 def epoch_bits_between_neighbours(log: SegmentedLog, of: Segment) -> set[int]:
-    """The flips of leader epochs that leave an epoch possible: not below the one before, not above the one behind."""
+    """The flips of leader epochs that leave an epoch possible: not below the one before, not above the one after."""
     possible = set()
-    for segment, position, before, header, behind in neighbours(log):
+    for segment, position, before, header, after in neighbours(log):
         low = before.leader_epoch if before else -1
-        high = behind.leader_epoch if behind else NEXT_EPOCH_OF_NOTHING
+        high = after.leader_epoch if after else NEXT_EPOCH_OF_NOTHING
         for bit in range(32):
             (flipped,) = struct.unpack(">i", struct.pack(">I", (header.leader_epoch & 0xFFFFFFFF) ^ 1 << bit))
             if segment is of and low <= flipped <= high:
@@ -124,12 +124,12 @@ def offset_bits_within_gaps(log: SegmentedLog, of: Segment) -> set[int]:
         for position, header in of.walk()
         if header.last_offset == of.base_offset + of.indexes.times.entry(slot)[1]
     ]
-    for segment, position, before, header, behind in neighbours(log):
+    for segment, position, before, header, after in neighbours(log):
         if segment is not of or position in entries:
             continue
         low = max(before.next_offset if before and position else 0, of.base_offset)
         next_base = next((s.base_offset for s in log.segments if s.base_offset > of.base_offset), 2**62)
-        high = min(behind.base_offset if behind else 2**62, next_base)
+        high = min(after.base_offset if after else 2**62, next_base)
         for bit in range(63):
             flipped = header.base_offset ^ 1 << bit
             if low <= flipped and flipped + header.last_offset_delta < high:
@@ -137,7 +137,7 @@ def offset_bits_within_gaps(log: SegmentedLog, of: Segment) -> set[int]:
     return possible
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@each_case("number", [0, 1])
 def test_every_flip_in_a_dense_log_is_found_but_epochs_that_fit_between_their_neighbours(number: int) -> None:
     files = MemoryFiles()
     log = dense_log(files)
@@ -154,7 +154,7 @@ def test_where_the_epoch_does_not_change_every_flip_is_found() -> None:
     assert unfound(files, log, closed(log)[1], ".log") == set()
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@each_case("number", [0, 1])
 def test_in_a_compacted_log_a_batch_may_also_move_within_its_gap(number: int) -> None:
     files = MemoryFiles()
     log = compacted_log(files)
@@ -164,8 +164,8 @@ def test_in_a_compacted_log_a_batch_may_also_move_within_its_gap(number: int) ->
     assert possible
 
 
-@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-@pytest.mark.parametrize("number", [0, 1])
+@each_case("suffix", [".index", ".timeindex"])
+@each_case("number", [0, 1])
 def test_every_flip_in_an_index_is_found(number: int, suffix: str) -> None:
     files = MemoryFiles()
     log = dense_log(files)
@@ -186,7 +186,7 @@ def test_a_damaged_batch_is_one_finding_with_its_place_and_what_to_do() -> None:
     assert "replica" in finding.remedy
 
 
-def test_what_is_behind_a_damaged_batch_is_still_checked() -> None:
+def test_batches_after_a_damaged_one_are_still_checked() -> None:
     files = MemoryFiles()
     log = dense_log(files)
     damaged = []
@@ -220,7 +220,7 @@ def test_a_closed_segment_that_was_cut_is_found() -> None:
 # Indexes ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@each_case("suffix", [".index", ".timeindex"])
 def test_a_damaged_index_is_only_reported_and_rebuilt_on_request(suffix: str) -> None:
     files = MemoryFiles()
     log = dense_log(files)
@@ -241,10 +241,10 @@ def test_a_damaged_batch_is_nothing_to_rebuild() -> None:
     assert not rebuild_index(log, Finding(closed(log)[0].path(".log"), 0, "crc"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("damage", "what"),
     [
-        (lambda file: file.truncate(file.size() - 5), "no multiple of 12"),
+        (lambda file: file.truncate(file.size() - 5), "not a multiple of 12"),
         (lambda file: file.truncate(file.size() - 12), "ends before the largest timestamp"),
         (lambda file: file.truncate(file.size() + 1200), "1200 zero bytes at the end"),
     ],
@@ -268,7 +268,7 @@ def test_a_missing_index_and_a_missing_log_are_found() -> None:
     ]
 
 
-def test_indexes_beside_a_damaged_log_are_not_accused() -> None:
+def test_indexes_beside_a_damaged_log_are_not_reported() -> None:
     files = MemoryFiles()
     log = dense_log(files)
     segment = closed(log)[0]
@@ -291,11 +291,11 @@ def steps_with(
     return steps
 
 
-AT_ANY_STEP = pytest.mark.parametrize("at_step", range(14))
+AT_ANY_STEP = each_case("at_step", range(14))
 
 
 @AT_ANY_STEP
-def test_segments_may_be_deleted_meanwhile(at_step: int) -> None:
+def test_segments_may_be_deleted_during_a_scrub(at_step: int) -> None:
     files = MemoryFiles()
     log = dense_log(files)
     steps = steps_with(files, log, at_step, lambda: log.delete_before(log.segments[-1].base_offset))
@@ -303,7 +303,7 @@ def test_segments_may_be_deleted_meanwhile(at_step: int) -> None:
 
 
 @AT_ANY_STEP
-def test_the_log_may_be_cut_meanwhile(at_step: int) -> None:
+def test_the_log_may_be_truncated_during_a_scrub(at_step: int) -> None:
     files = MemoryFiles()
     log = dense_log(files)
     steps = steps_with(files, log, at_step, lambda: log.truncate(closed(log)[-1].base_offset + 1))
@@ -311,7 +311,7 @@ def test_the_log_may_be_cut_meanwhile(at_step: int) -> None:
 
 
 @AT_ANY_STEP
-def test_segments_may_be_replaced_meanwhile(at_step: int) -> None:
+def test_segments_may_be_replaced_during_a_scrub(at_step: int) -> None:
     files = MemoryFiles()
     log = compacted_log(files)
 
@@ -319,7 +319,7 @@ def test_segments_may_be_replaced_meanwhile(at_step: int) -> None:
         old = closed(log)[0]
         new = Segment(files, "t-0", old.base_offset, COMPACTED, CLEANED)
         new.open_tail(Recovered(size=0, log_end_offset=old.base_offset), NEVER)
-        # Fewer batches, so that nothing stands where it stood.
+        # Fewer batches, so that every batch is at another position.
         for position, header in list(headers(old.file))[2:]:
             new.write(memoryview(bytearray(old.file.pread(header.size, position))), header)
         new.seal()
@@ -332,7 +332,7 @@ def test_segments_may_be_replaced_meanwhile(at_step: int) -> None:
 
 
 @AT_ANY_STEP
-def test_the_log_may_grow_and_roll_meanwhile(at_step: int) -> None:
+def test_the_log_may_grow_and_roll_during_a_scrub(at_step: int) -> None:
     files = MemoryFiles()
     log = dense_log(files)
 
@@ -378,7 +378,7 @@ def test_no_more_is_read_than_the_pace_allows(bytes_per_s: int, work: list[tuple
     assert sum(bytes_read for bytes_read, _ in work) <= allowed * 1.001 + 1
 
 
-def test_time_spent_elsewhere_is_not_saved_up_for_a_burst() -> None:
+def test_idle_time_is_not_saved_up_for_a_burst() -> None:
     pace = Pace(bytes_per_s=1000)
     assert pace.wait_ms(500, now_ms=0) == 500
     assert pace.wait_ms(500, now_ms=60_000) == 500

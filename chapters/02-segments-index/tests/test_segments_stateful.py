@@ -1,4 +1,4 @@
-"""One log through everything that can happen to it, in any order, beside a plain list that cannot go wrong."""
+"""Everything that can happen to a log, in any order, checked against a plain list."""
 
 from random import Random
 
@@ -32,7 +32,7 @@ RECORDS = st.lists(
 
 
 class LogBesideAList(RuleBasedStateMachine):
-    """`model` holds every record that must be readable; what compaction or retention may have taken is not in it."""
+    """`model` has every record that must be readable, without those that compaction or retention may have removed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class LogBesideAList(RuleBasedStateMachine):
 
     @rule(chance=st.randoms(use_true_random=False))
     def truncate(self, chance: Random) -> None:
-        # A leader truncates nothing that was compacted: what is behind the watermark is not clean yet.
+        # A leader truncates nothing that was compacted: records after the watermark are never cleaned.
         first = max(self.log.log_start_offset, self.data.first_dirty_offset(PARTITION))
         self.log.truncate(chance.randint(min(first, self.log.log_end_offset), self.log.log_end_offset))
         self.all = {offset: record for offset, record in self.all.items() if offset < self.log.log_end_offset}

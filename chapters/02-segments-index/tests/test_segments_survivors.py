@@ -1,4 +1,4 @@
-"""What stays of a batch: claims about bytes, without a log."""
+"""Which records of a batch stay, tested on bytes, without a log."""
 
 from collections.abc import Sequence
 from random import Random
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
+from log_cases import each_case
 from log_strategies import CODECS, build, records
 
 from minibroker.log.batch import NO_TIMESTAMP, Batch, TimestampType, stamp, stamp_log_append_time
@@ -72,7 +73,7 @@ def theirs(batch: Batch) -> list[Record]:
 
 
 @given(records(min_size=0))
-def test_a_scan_tells_what_decoding_tells(generated: list[Record]) -> None:
+def test_a_scan_finds_what_decoding_finds(generated: list[Record]) -> None:
     encoded = [
         encode_record(offset_delta=r.offset, timestamp_delta=r.timestamp, key=r.key, value=r.value, headers=r.headers)
         for r in generated
@@ -152,18 +153,18 @@ def test_a_record_stays_unless_the_map_knows_a_newer_one(data: st.DataObject, co
     assert ours.max_timestamp == max(record.timestamp for record in expected)
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_a_batch_that_keeps_all_records_is_passed_on_untouched(codec: Compression) -> None:
+@each_case("codec", CODECS)
+def test_a_batch_that_keeps_all_records_is_copied_unchanged(codec: Compression) -> None:
     batch = batch_of((b"a", b"1"), (b"b", b"2"), compression=codec)
     assert survivors({b"a": BASE}).of(batch) is batch
 
 
-def test_a_batch_behind_the_map_is_passed_on_without_a_look() -> None:
+def test_a_batch_after_the_maps_end_is_copied_without_decoding() -> None:
     batch = batch_of((b"a", None), (b"a", b"2"))
     assert survivors({b"a": BASE + 9}, end_offset=BASE).of(batch) is batch
 
 
-def test_a_map_that_ends_inside_a_batch_decides_only_over_what_is_before() -> None:
+def test_a_map_that_ends_inside_a_batch_decides_only_about_earlier_records() -> None:
     batch = batch_of((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", b"4"))
     kept = survivors({b"a": BASE + 9, b"b": BASE + 9}, end_offset=BASE + 2).of(batch)
     assert [record.value for record in normal(kept)] == [b"3", b"4"]
@@ -189,8 +190,8 @@ def test_log_append_time_stays() -> None:
 # Tombstones (KIP-534)
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("with_log_append_time", [False, True])
+@each_case("codec", CODECS)
+@each_case("with_log_append_time", [False, True])
 def test_the_first_cleaning_of_a_tombstone_sets_its_delete_horizon(
     codec: Compression, with_log_append_time: bool
 ) -> None:
@@ -209,7 +210,7 @@ def test_the_first_cleaning_of_a_tombstone_sets_its_delete_horizon(
     assert kept.header.max_timestamp == max(record.timestamp for record in normal(kept))
 
 
-def test_a_tombstone_stays_until_the_horizon_and_goes_with_it() -> None:
+def test_a_tombstone_stays_until_its_delete_horizon() -> None:
     marked = survivors({}).of(batch_of((b"a", None), (b"b", b"2")))
     assert marked is not None
     assert survivors({}, now_ms=NOW + RETENTION - 1).of(marked) is marked
@@ -219,11 +220,11 @@ def test_a_tombstone_stays_until_the_horizon_and_goes_with_it() -> None:
     assert kept.header.has_delete_horizon  # the deltas still count from it
 
 
-def test_a_tombstone_that_is_not_the_newest_goes_at_once() -> None:
+def test_a_tombstone_that_is_not_the_newest_is_removed_at_once() -> None:
     assert survivors({b"a": 999}).of(batch_of((b"a", None))) is None
 
 
-def test_a_tombstone_behind_the_map_gets_no_horizon_yet() -> None:
+def test_a_tombstone_after_the_maps_end_gets_no_horizon_yet() -> None:
     batch = batch_of((b"a", b"1"), (b"b", None))
     assert survivors({}, end_offset=BASE + 1).of(batch) is batch
 
@@ -236,7 +237,7 @@ def test_a_record_with_neither_key_nor_value_is_no_tombstone() -> None:
 # Batches that stay empty
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@each_case("codec", CODECS)
 def test_a_batch_that_must_stay_stays_empty_with_its_offsets(codec: Compression) -> None:
     batch = batch_of((b"a", b"1"), (b"a", b"2"), compression=codec, producer_id=7, producer_epoch=1, base_sequence=3)
     kept = survivors({b"a": 999}).of(batch, must_stay=True)
@@ -248,7 +249,7 @@ def test_a_batch_that_must_stay_stays_empty_with_its_offsets(codec: Compression)
     assert (ours.base_offset, ours.last_offset) == (before.base_offset, before.last_offset)
     assert (ours.producer_id, ours.producer_epoch, ours.base_sequence) == (7, 1, 3)
     assert (ours.base_timestamp, ours.max_timestamp) == (NO_TIMESTAMP, before.max_timestamp)
-    # Cleaning it again changes nothing, and lets it go once nothing holds it.
+    # Cleaning it again changes nothing, and removes it once it need not stay.
     again = survivors({}).of(kept, must_stay=True)
     assert again is not None
     assert again.view == kept.view
@@ -271,7 +272,7 @@ def transactional(*pairs: tuple[bytes, bytes], producer_id: int = 7) -> Batch:
     return batch_of(*pairs, producer_id=producer_id, producer_epoch=1, base_sequence=0, is_transactional=True)
 
 
-def test_records_of_an_aborted_transaction_go() -> None:
+def test_records_of_an_aborted_transaction_are_removed() -> None:
     batch = transactional((b"a", b"1"))
     for aborted, stays in (
         ([(7, BASE, BASE + 1)], False),
@@ -290,7 +291,7 @@ def test_records_outside_any_transaction_are_not_aborted() -> None:
     assert survivors({}, aborted=[(7, 0, 999)]).of(batch) is batch
 
 
-@pytest.mark.parametrize("control", [ControlType.COMMIT, ControlType.ABORT])
+@each_case("control", [ControlType.COMMIT, ControlType.ABORT])
 def test_a_marker_stays_as_long_as_a_batch_of_its_transaction(control: ControlType) -> None:
     ending = marker(control, offset=BASE + 1)
     # A record of it is there, or only the empty batch of a producer that is still active.
@@ -300,7 +301,7 @@ def test_a_marker_stays_as_long_as_a_batch_of_its_transaction(control: ControlTy
         assert cleaning.of(ending) is ending
 
 
-@pytest.mark.parametrize("control", [ControlType.COMMIT, ControlType.ABORT])
+@each_case("control", [ControlType.COMMIT, ControlType.ABORT])
 def test_a_marker_alone_stays_until_its_delete_horizon(control: ControlType) -> None:
     cleaning = survivors({b"a": 999})
     assert cleaning.of(transactional((b"a", b"1"))) is None

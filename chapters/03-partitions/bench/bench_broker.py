@@ -1,8 +1,8 @@
-"""Throughput with a stock client: confluent-kafka, which is librdkafka, on a broker in a process of its own.
+"""Throughput with a stock client: confluent-kafka, which uses librdkafka. The broker is in another process.
 
-Beside it in the same rounds: librdkafka's own mock broker, which is C, lives in the client's process and keeps no more
-than a few megabytes; and the least that any broker does with the bytes, without a client that makes batches of records.
-The client takes most of a core for itself: on two cores it is often the limit, and the broker's CPU time says more.
+The same rounds measure two other things. One is librdkafka's mock broker, which is written in C, runs in the client's
+process and keeps only a few megabytes. The other is the least work that any broker does with the bytes. The client
+needs most of a core. On two cores it is often the bottleneck, so the broker's CPU time is more meaningful.
 """
 
 import time
@@ -22,7 +22,7 @@ Settings = dict[str, str | int | float | bool]
 QUIET: Settings = {"log_level": 0}
 ACKS_1: Settings = {"acks": 1}
 IDEMPOTENT: Settings = {"enable.idempotence": True}
-# The group is a formality of librdkafka's. The pause that it makes once it holds enough records is a second: too long.
+# librdkafka requires a group, which is not used. Its default pause when its queue is full, one second, is too long.
 READING: Settings = {"group.id": "unused", "enable.auto.commit": False, "fetch.queue.backoff.ms": 1}
 CHUNK_RECORDS = 10_000
 TIMEOUT_S = 60
@@ -45,9 +45,9 @@ def benchmark_produce(context: Context) -> Benchmark:
         "Produce with confluent-kafka",
         cases,
         bars=[
-            # The spike behind the design had 380 to 500 MB/s on streams where the mock broker had 812 to 1,137.
+            # A prototype reached 380 to 500 MB/s on streams, where the mock broker reached 812 to 1,137.
             Bar("1 KB, acks=1", "ratio", at_least=0.3),
-            # It took 1.17 CPU s/GB for requests of 1 MB; to receive, check and append them is 0.41. Leave some room.
+            # It took 1.17 CPU s/GB for requests of 1 MB. Receiving, checking and appending alone takes 0.41.
             Bar("1 KB, acks=1", "cpu_ratio", at_most=4, against=bare.name),
         ],
         facts=stage.facts("1 KB, acks=1"),
@@ -72,14 +72,14 @@ def benchmark_consume(context: Context) -> Benchmark:
 
 
 class Stage:
-    """A broker, and clients of it, which end before it does."""
+    """A broker and its clients, which are closed before it."""
 
     def __init__(self, context: Context) -> None:
         self._broker = children.serve(context)
         self._bootstrap: Settings = QUIET | {"bootstrap.servers": self._broker.address}
         self._numbers = count()
         self._client_cpu_s: dict[str, list[float]] = {}
-        # A client of librdkafka ends when nobody holds it any more.
+        # A client of librdkafka ends when its last reference is dropped.
         self._admins = [AdminClient(self._bootstrap)]
         self._producers: dict[str, Producer] = {}
         self._readers = [Consumer(self._bootstrap | READING)]
@@ -89,13 +89,13 @@ class Stage:
     # Topics -----------------------------------------------------------------------------------------------------------
 
     def new_topic(self) -> str:
-        """A topic with one partition and a name of its own."""
+        """Create a topic with one partition and a new name."""
         name = f"topic-{next(self._numbers)}"
         self._admins[0].create_topics([NewTopic(name, 1, 1)])[name].result(TIMEOUT_S)
         return name
 
     def check(self, topic: str, records: int) -> None:
-        """Make sure that all records are in the log: a client that lost some would be quick."""
+        """Check that all records are in the log. A client that lost some would look fast."""
         offsets = self._readers[0].get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)
         assert offsets == (0, records), f"{records} records were produced, the log has offsets {offsets}"
 
@@ -106,16 +106,16 @@ class Stage:
     # Cases ------------------------------------------------------------------------------------------------------------
 
     def produce_case(self, name: str, size: int, settings: Settings, *, limit: str) -> Case:
-        """Produce records of so many bytes, each repeat into a new topic."""
+        """Produce records of `size` bytes, each repeat into a new topic."""
         self._producers[name] = Producer(self._bootstrap | settings)
         topics: list[str] = []
 
         def begin() -> None:
-            # The topic of the last repeat goes only now: the new one gets its memory while that is warm.
+            # The topic of the last repeat is deleted only now, so that its warm memory is reused for the new one.
             if topics:
                 self.delete(topics.pop())
             topics.append(self.new_topic())
-            # The client learns of the topic before the clock starts.
+            # The client gets the topic's metadata before the measurement.
             self._producers[name].list_topics(topics[0], timeout=TIMEOUT_S)
 
         def run() -> None:
@@ -172,7 +172,7 @@ class Stage:
         )
 
     def facts(self, case: str) -> list[Fact]:
-        """What is worth knowing beside the times."""
+        """Other figures of the run."""
 
         def client_cpu_s() -> float:
             rounds = sorted(self._client_cpu_s[case][1:])

@@ -1,7 +1,7 @@
-"""Fetching a log from its start out of a warm page cache, by a client that only counts bytes.
+"""Fetch a log from its start, from a warm page cache, with a client that only counts bytes.
 
-Beside it the bare thing: read a block of a file, send it. What lies between is the request, the index, and a server on
-asyncio's streams. Chapter 07 has other ways to send a piece of a file.
+The limit to compare with reads blocks of a file and sends them. The difference is the cost of the request, of the index
+and of a server on asyncio's streams. Chapter 07 has other ways to send a part of a file.
 """
 
 from functools import partial
@@ -31,7 +31,7 @@ from minibroker.wire.schema import Request
 from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic
 from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
-VERSIONS = {ProduceRequest: 9, FetchRequest: 12}  # they name topics, and not their ids
+VERSIONS = {ProduceRequest: 9, FetchRequest: 12}  # these name topics by name, not by id
 BLOCKS = (64 * KIB, MIB)
 IN_FLIGHT = 4
 
@@ -54,11 +54,11 @@ def benchmark(context: Context) -> Benchmark:
 
 
 def cases_of(context: Context, broker: Server, exchange: Exchange, block: int) -> list[Case]:
-    """A topic of batches of about `block` bytes, one to a fetch, and the same bytes in a plain file."""
+    """The cases for batches of about `block` bytes, one per fetch, and for the same bytes in a plain file."""
     name, topic = bytes_text(block), f"blocks-of-{block}"
     batch, count = batch_of(block), scaled(full=128 * MIB, quick=4 * MIB) // block
     fill(broker.address, exchange, topic, batch, count)
-    # Every batch has one record, so the offset counts batches. The first answer tells the length of all.
+    # Every batch has one record, so offsets count batches. All answers are as long as the first one.
     requests = [framed(fetch(topic, offset, len(batch))) for offset in range(count)]
     answer_bytes = len(exchange.ask(requests[0]))
     assert len(batch) < answer_bytes < len(batch) + 200, f"{answer_bytes} bytes answered for a batch of {len(batch)}"
@@ -82,7 +82,7 @@ def cases_of(context: Context, broker: Server, exchange: Exchange, block: int) -
 
 
 def batch_of(bytes_count: int) -> bytes:
-    """A batch of one record and not quite so many bytes: a broker takes no batch above 1 MiB and a little."""
+    """A batch of one record and a little less than `bytes_count` bytes, below the broker's limit of about 1 MiB."""
     builder = BatchBuilder()
     builder.append(timestamp=1_700_000_000_000, key=None, value=b"x" * (bytes_count - 100))
     return bytes(builder.build())

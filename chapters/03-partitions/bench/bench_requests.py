@@ -1,8 +1,8 @@
-"""What a small request costs the broker, beside a server that does nothing but send each frame back.
+"""The broker's CPU time for a small request, compared with a server that only sends each frame back.
 
-Both stand on asyncio's streams, in processes of their own. The client sends frames that were built before and only
-counts the bytes of the answers, so the CPU time is the server's, and what is above the bare server's is the price of
-the codec, the handlers and the log.
+Both use asyncio's streams and run in separate processes. The client sends frames that were built before and only counts
+the bytes of the answers. So the CPU time is the server's, and the difference to the bare server is the cost of the
+codec, the handlers and the log.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ VALUE = b"x" * 100
 IN_FLIGHT = 32
 BARE = "bare server"
 PRODUCE = "Produce, 100 B"
-# Versions of these requests that name topics, and not their ids.
+# Versions in which these requests name topics by name, not by id.
 VERSIONS = {ProduceRequest: 9, MetadataRequest: 9, FetchRequest: 12}
 
 
@@ -67,8 +67,8 @@ def benchmark(context: Context) -> Benchmark:
     return Benchmark(
         "Server CPU for a small request",
         cases,
-        # The spike behind the design stood at 33 and 10.6 µs, with a quicker interpreter and without rules, producers
-        # and configurations. What those cost is held here, beside a server that has none of them.
+        # A prototype took 33 and 10.6 µs, on a faster interpreter and without rules, producers and configurations. The
+        # bars include the cost of those, compared with a server that has none of them.
         bars=[
             Bar(f"{PRODUCE}, 1 in flight", "cpu_ratio", at_most=4),
             Bar(f"{PRODUCE}, {IN_FLIGHT} in flight", "cpu_ratio", at_most=8),
@@ -106,7 +106,7 @@ def framed(request: Request) -> bytes:
 
 
 def check(request: Request, received: bytes) -> None:
-    """A refusal would be quick, and no measurement."""
+    """Check that the answer has no error. Refusals would look fast."""
     frame, version = memoryview(received)[4:], VERSIONS[type(request)]
     api = APIS[request.schema.key or 0]
     _correlation_id, position = read_response_header(api.key, version, frame)

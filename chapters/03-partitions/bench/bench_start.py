@@ -1,7 +1,7 @@
-"""How long until `minibroker serve` says that it is ready, and until `minibroker --help` has answered.
+"""The time until `minibroker serve` reports that it is ready, and until `minibroker --help` ends.
 
-Beside it an interpreter that has nothing to do. The directories with partitions were made by a broker, hold a batch of
-records in every partition, and were left by a clean shutdown.
+The limit to compare with is an interpreter that does nothing. The directories with partitions were written by a broker
+that was shut down cleanly. Every partition has one batch.
 """
 
 import statistics
@@ -63,7 +63,7 @@ def command_case(context: Context, name: str, arguments: list[str]) -> Case:
 
 
 def serve_case(context: Context, name: str, partitions: int) -> Case:
-    """Start a broker on a directory with so many partitions; without any, on a new directory each time."""
+    """Start a broker on a directory with `partitions` partitions. If there are none, the directory is new each time."""
     data, numbers = context.directory / f"data-{partitions}", count()
     if partitions:
         fill(context, data, partitions)
@@ -83,7 +83,7 @@ class Many:
         self._context = context
 
     def facts(self) -> list[Fact]:
-        """What it took to start it, and what it holds open."""
+        """Its time to start, its open files and its memory."""
         return [
             Fact(f"ready with {MANY:,} partitions", "ms", lambda: self._ready_ms),
             Fact(f"open files with {MANY:,} partitions", "handles", lambda: self._broker.open_files()),
@@ -109,7 +109,7 @@ class Many:
 
 
 def fill(context: Context, data: Path, partitions: int) -> None:
-    """Have a broker make so many partitions, write a batch into each, and stop."""
+    """Start a broker, create partitions, write a batch into each, and stop it."""
     per_topic = min(PARTITIONS_PER_TOPIC, partitions)
     names = [f"topic-{number}" for number in range(partitions // per_topic)]
     broker = children.start(context, children.broker_on(data))
@@ -126,7 +126,7 @@ def write(client: Client, topic: str, partitions: int) -> None:
     batch = builder.build()
     left = list(range(partitions))
     deadline = time.monotonic() + TIMEOUT_MS / 1000
-    # A node opens many new partitions a few at a time: those that are not there yet are asked again.
+    # A node opens many new partitions a few at a time, so retry those that are not open yet.
     while left:
         assert time.monotonic() < deadline, f"{len(left)} partitions of {topic} take no records"
         data = [PartitionProduceData(index=index, records=batch) for index in left]

@@ -1,4 +1,4 @@
-"""The wire codec: the requests of the hot path, and Metadata of 100 topics beside kafka-python's codec and kio's."""
+"""The wire codec: the requests of the hot path, and Metadata of 100 topics, compared with kafka-python and kio."""
 
 import io
 from collections.abc import Callable
@@ -145,7 +145,7 @@ def metadata() -> dict[str, dict[str, Callable[[], object]]]:
     written = response.encode(METADATA)
     view = memoryview(written)
     theirs = TheirMetadataResponse.decode(written, version=METADATA)
-    theirs._header = None  # its encoder looks for one
+    theirs._header = None  # its encoder needs the attribute
     kio_read, kio_write = entity_reader(KioMetadataResponse), entity_writer(KioMetadataResponse)
     kio, _size = kio_read(written, 0)
 

@@ -1,7 +1,7 @@
-"""Owns the bare server: asyncio's streams and nothing else. It runs until SIGTERM; `exchange.start_echo` starts it.
+"""The bare server: asyncio's streams and nothing else. It runs until SIGTERM; `exchange.start_echo` starts it.
 
-It reads a frame, four bytes of length and so many bytes, and sends it back. Whatever a broker on streams costs beyond
-this is what its codec, its handlers and its log cost.
+It reads a frame, four bytes of length and that many bytes, and sends it back. The additional cost of a broker on
+streams is that of its codec, its handlers and its log.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import signal
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send frame after frame back until the client has gone."""
+    """Send each frame back until the client disconnects."""
     try:
         while True:
             prefix = await reader.readexactly(4)
@@ -21,7 +21,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def serve() -> None:
-    """Listen on a free port, say which, and end when told to."""
+    """Listen on a free port, print it, and end on SIGTERM."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     server = await asyncio.start_server(answer, "127.0.0.1", 0)

@@ -1,6 +1,6 @@
-"""Owns the physical limits of a connection: what TCP on this machine gives when no broker stands in the way.
+"""The physical limits of a connection: the speed of TCP on this machine without a broker.
 
-Each is a case like those of `minibroker.bench.limits`. The benchmarks of chapters 03 and 04 compare brokers with them.
+Each limit is a case, like those of `minibroker.bench.limits`. The benchmarks of chapters 03 and 04 use them.
 """
 
 import os
@@ -16,7 +16,7 @@ from minibroker.bench import MIB, Case, Context, bytes_text, limits
 
 
 def loopback(context: Context, bytes_count: int, block_bytes: int = MIB, name: str = "") -> Case:
-    """Send blocks over a TCP connection of this machine with itself; the CPU time is that of both ends."""
+    """Send blocks over a TCP connection on the loopback interface. The CPU time is that of both ends."""
     sender, receiver = _connected_pair(context)
     blocks_count = len(limits.block_positions(bytes_count, block_bytes))
     send = _sending(sender, blocks_count, block_bytes)
@@ -29,9 +29,9 @@ def loopback(context: Context, bytes_count: int, block_bytes: int = MIB, name: s
 
 
 def receive_append(context: Context, descriptor: int, bytes_count: int, block_bytes: int = MIB, name: str = "") -> Case:
-    """Do what no broker can leave out to take records in: receive them over TCP, check-sum them, append them.
+    """Do the least that any broker does with produced records: receive them over TCP, checksum them, append them.
 
-    The CPU time is that of the receiving end alone, as it is with a broker whose clients are other processes.
+    The CPU time is that of the receiving end only, as with a broker whose clients are other processes.
     """
     checksum = limits.crc32c_function()
     sender, receiver = _connected_pair(context)
@@ -54,9 +54,9 @@ def receive_append(context: Context, descriptor: int, bytes_count: int, block_by
 
 
 def read_send(context: Context, descriptor: int, bytes_count: int, block_bytes: int = MIB, name: str = "") -> Case:
-    """Do what a broker does to hand records out by plain calls: read them from the page cache, send them over TCP.
+    """Do the least that a broker with plain system calls does for a fetch: read from the page cache, send over TCP.
 
-    The CPU time is that of the sending end alone.
+    The CPU time is that of the sending end only.
     """
     sender, receiver = _connected_pair(context)
     buffer, taken = bytearray(block_bytes), bytearray(block_bytes)
@@ -100,8 +100,8 @@ def _connected_pair(context: Context) -> tuple[socket.socket, socket.socket]:
 
 
 def _hang_up(end: socket.socket) -> None:
-    # Closing alone would leave a thread that is blocked in send where it is; shutting down wakes it.
-    with suppress(OSError):  # the other end may have gone first
+    # A shutdown wakes a thread that is blocked in send. Closing alone does not.
+    with suppress(OSError):  # the other end may be closed already
         end.shutdown(socket.SHUT_RDWR)
     end.close()
 

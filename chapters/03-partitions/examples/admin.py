@@ -1,9 +1,9 @@
-"""The life of a topic, by an AdminClient that was written for Apache Kafka: created, described, changed, grown, gone.
+"""Create, describe, change, grow and delete a topic with an AdminClient that was written for Apache Kafka.
 
     python chapters/03-partitions/examples/admin.py 127.0.0.1:9092
 
-Between the steps a producer with the settings of a careful service writes to it: idempotent, acks=all, lz4, batches
-of up to 5 ms. What needs a consumer group, a commit above all, is chapter 06.
+Between the steps a producer writes to it, with the settings of a careful service: idempotent, acks=all, lz4, and a
+linger of 5 ms. Consumer groups and commits come in chapter 06.
 """
 
 import json
@@ -28,7 +28,7 @@ ORDERS = 200
 
 
 def create(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Create a topic with a configuration of its own; a second time it is refused."""
+    """Create a topic with a configuration. Creating it again is refused."""
     new = NewTopic(topic, partitions, replication_factor=1, config={"retention.ms": "86400000"})
     admin.create_topics([new])[topic].result(ANSWER_S_MAX)
     print(f"created {topic} with {partitions} partitions, records are kept for a day")
@@ -39,7 +39,7 @@ def create(admin: AdminClient, topic: str, partitions: int) -> None:
 
 
 def describe(admin: AdminClient, topic: str) -> None:
-    """Show where a topic is."""
+    """Print the nodes of the cluster and the leaders of a topic."""
     cluster = admin.describe_cluster().result(ANSWER_S_MAX)
     found = admin.describe_topics(TopicCollection([topic]))[topic].result(ANSWER_S_MAX)
     leaders = {partition.leader.id for partition in found.partitions}
@@ -47,7 +47,7 @@ def describe(admin: AdminClient, topic: str) -> None:
 
 
 def write(bootstrap: str, topic: str) -> dict[int, int]:
-    """Orders of ten customers; the customer is the key, so the orders of each stay in their order."""
+    """Write orders of ten customers. The customer is the key, so that the orders of each stay in order."""
     settings = {"enable.idempotence": True, "acks": "all", "compression.type": "lz4", "linger.ms": 5}
     producer = Producer({"bootstrap.servers": bootstrap} | settings)
     written: dict[int, int] = {}
@@ -69,7 +69,7 @@ def write(bootstrap: str, topic: str) -> dict[int, int]:
 
 
 def change(admin: AdminClient, topic: str) -> None:
-    """Change one setting and leave the others; what makes no sense is refused."""
+    """Change one setting and keep the others. An invalid value is refused."""
     for value in ("3600000", "a while"):
         entry = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
@@ -83,7 +83,7 @@ def change(admin: AdminClient, topic: str) -> None:
 
 
 def grow(admin: AdminClient, topic: str, partitions: int) -> None:
-    """A topic grows; it never shrinks, for then records would have to go."""
+    """Add partitions. Fewer partitions are refused, because records would be lost."""
     for count in (partitions, 1):
         try:
             admin.create_partitions([NewPartitions(topic, count)])[topic].result(ANSWER_S_MAX)
@@ -93,7 +93,7 @@ def grow(admin: AdminClient, topic: str, partitions: int) -> None:
 
 
 def delete_records(admin: AdminClient, topic: str, partition: int) -> None:
-    """Give up the older half of a partition, as retention would."""
+    """Delete the older half of a partition's records."""
     where = TopicPartition(topic, partition)
     first = admin.list_offsets({where: OffsetSpec.earliest()})[where].result(ANSWER_S_MAX).offset
     end = admin.list_offsets({where: OffsetSpec.latest()})[where].result(ANSWER_S_MAX).offset
@@ -103,7 +103,7 @@ def delete_records(admin: AdminClient, topic: str, partition: int) -> None:
 
 
 def delete(admin: AdminClient, topic: str) -> None:
-    """All of it. A cluster may need a moment until every node has heard of it."""
+    """Delete the topic, and wait until no node lists it."""
     admin.delete_topics([topic])[topic].result(ANSWER_S_MAX)
     deadline = time.monotonic() + ANSWER_S_MAX
     while topic in admin.list_topics(timeout=ANSWER_S_MAX).topics and time.monotonic() < deadline:
@@ -112,7 +112,7 @@ def delete(admin: AdminClient, topic: str) -> None:
 
 
 def main(bootstrap: str) -> None:
-    """From the first step to the last."""
+    """Run all steps."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = f"orders-{uuid.uuid4().hex[:8]}"
     create(admin, topic, partitions=3)

@@ -1,9 +1,9 @@
-"""Speak to a broker by hand: the bytes of a request on the command line, the bytes of the answer on the screen.
+"""Send a request as bytes in hex, and print the bytes of the response.
 
     python chapters/03-partitions/examples/by_hand.py 00 12 00 00  00 00 00 07  00 04 68 61 6e 64
 
-The four bytes of the length are put before the request, and taken off the answer; the rest is yours. The broker is the
-one in MINIBROKER_BOOTSTRAP_SERVER, or that on 127.0.0.1:9092.
+The length is added before the request, and removed from the response. The broker's address is
+MINIBROKER_BOOTSTRAP_SERVER, or 127.0.0.1:9092.
 """
 
 import os
@@ -24,7 +24,7 @@ def ask(address: str, request: bytes) -> bytes:
 
 
 def receive(connection: socket.socket, count: int) -> bytes:
-    """Exactly so many bytes: a stream comes in pieces of any size."""
+    """Receive exactly `count` bytes. A stream arrives in pieces of any size."""
     received = b""
     while len(received) < count:
         piece = connection.recv(count - len(received))

@@ -1,9 +1,9 @@
-"""Kill a broker under load, several times, and count what became of the records.
+"""Kill a broker under load, several times, and count lost and duplicated records.
 
     python chapters/03-partitions/examples/killed.py
 
-The producer knows nothing of what happens. It sends, gets no answer, tries again, and another process has taken the
-place of the one that was killed. Afterwards every partition is read from its first record to its last.
+The producer does not know about the kills. It sends, gets no answer and retries, until another process has replaced
+the killed one. Afterwards every partition is read from its first record to its last.
 """
 
 import os
@@ -34,7 +34,7 @@ def kill_often(broker: Server, is_over: threading.Event) -> None:
     try:
         for _ in range(KILLS):
             time.sleep(PAUSE_S)
-            # No signal handler runs, no file is closed.
+            # This is SIGKILL: no signal handler runs, and no file is closed.
             broker.kill()
             broker.restart()
     finally:
@@ -42,19 +42,19 @@ def kill_often(broker: Server, is_over: threading.Event) -> None:
 
 
 def produce(producer: Producer, is_over: threading.Event) -> list[tuple[bytes, Delivery]]:
-    """Send numbered orders until it is over; then wait until the fate of each is known."""
+    """Send numbered orders until the kills are over. Then wait until each is acknowledged or has failed."""
     sent: list[tuple[bytes, Delivery]] = []
     while not is_over.is_set():
         value = b"%d" % len(sent)
         sent.append((value, producer.send(TOPIC, value, key=b"user-%d" % (len(sent) % 100))))
         if len(sent) % 100 == 0:
-            time.sleep(0.01)  # some ten thousand a second
+            time.sleep(0.01)  # about ten thousand per second
     producer.flush()
     return sent
 
 
 def read_all(client: Client) -> Counter[bytes]:
-    """How often each order is in the topic."""
+    """Count how often each order is in the topic."""
     partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
     with Consumer(client) as consumer:
         ends = consumer.end_offsets(partitions)
@@ -67,7 +67,7 @@ def read_all(client: Client) -> Counter[bytes]:
 
 
 def run(broker: Server) -> tuple[list[tuple[bytes, Delivery]], Counter[bytes]]:
-    """Produce while the broker is killed; return what was sent, and what is there afterwards."""
+    """Produce while the broker is killed. Return the orders that were sent and those that were read afterwards."""
     is_over = threading.Event()
     killer = threading.Thread(target=kill_often, args=(broker, is_over))
     with Client(broker.address) as client, Producer(client) as producer:
@@ -81,7 +81,7 @@ def run(broker: Server) -> tuple[list[tuple[bytes, Delivery]], Counter[bytes]]:
 
 
 def main() -> None:
-    """Run it, and count."""
+    """Run the test, and print the counts."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data")
         broker = Server(lambda listen: [sys.executable, "-m", "minibroker.partitions", str(data), listen], data)

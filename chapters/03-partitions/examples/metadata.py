@@ -1,9 +1,9 @@
-"""Show the metadata of a broker as what it is: a log of small records.
+"""Print the metadata log of a broker, record by record.
 
     python chapters/03-partitions/examples/metadata.py data
 
-It reads the first segment of `__cluster_metadata-0`, which a running broker does not mind. Ids, and fields that
-hold their default, are left out.
+It reads the first segment of `__cluster_metadata-0`. The broker may run meanwhile. Ids, and fields with their default
+value, are left out.
 """
 
 import sys
@@ -17,7 +17,7 @@ SEGMENT = "__cluster_metadata-0/00000000000000000000.log"
 
 
 def described(record: MetadataRecord) -> str:
-    """The record's kind, and what it says."""
+    """The kind of a record, and its fields."""
     fields = [(field, getattr(record, field.name)) for field in record.schema.fields]
     told = [f"{it.name}={value}" for it, value in fields if value not in (it.default, []) and it.kind != "uuid"]
     return f"{type(record).__name__}  {'  '.join(told)}"

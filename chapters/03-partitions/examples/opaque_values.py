@@ -1,13 +1,13 @@
-"""Values are bytes, and what they mean is between the clients: one order as JSON, as Avro and as Protobuf.
+"""Values are bytes, and only clients know their format: one order as JSON, as Avro and as Protobuf.
 
     python chapters/03-partitions/examples/opaque_values.py 127.0.0.1:9092
 
-The broker stores the three values side by side in one topic and never looks at them. What a reader needs to know
-travels in headers: `content_type` says how the value is written and with which schema, `trace_id` follows the order
-through every system that it passes. The schemas live outside, here in this file; in a company, in a registry.
+The broker stores the three values in one topic and never decodes them. Headers tell a reader the rest: `content_type`
+names the format and the schema of the value, and `trace_id` identifies the order in every system that it passes. The
+schemas are not in the topic. Here they are in this file; a company would keep them in a registry.
 
-The two binary formats are written out, so that no package is needed and every byte can be seen. They are the real
-ones, as far as this order needs them.
+The two binary formats are coded here, as far as this order needs them, so that no package is needed and every byte can
+be seen.
 """
 
 import json
@@ -24,7 +24,7 @@ ANSWER_S_MAX = 10
 
 
 class Order(NamedTuple):
-    """What the business talks about; no format is mentioned."""
+    """An order, independent of any format."""
 
     number: str
     pieces: int
@@ -35,29 +35,29 @@ class Order(NamedTuple):
 
 
 def to_json(order: Order) -> bytes:
-    """As text that everybody can read."""
+    """Encode an order as JSON text."""
     return json.dumps(order._asdict()).encode()
 
 
 def from_json(data: bytes) -> Order:
-    """The fields by their names; a field that came later would be ignored."""
+    """Decode an order by the names of its fields. Additional fields are ignored."""
     found = json.loads(data)
     return Order(found["number"], found["pieces"], found["price"])
 
 
 # Avro: {"type": "record", "name": "Order", "fields": [{"name": "number", "type": "string"},
 #        {"name": "pieces", "type": "int"}, {"name": "price", "type": "double"}]}
-# No names and no types are in the value: without the schema it cannot be read.
+# The value has neither names nor types, so it cannot be decoded without the schema.
 
 
 def to_avro(order: Order) -> bytes:
-    """The fields in the order of the schema: a length and text, a zigzag varint, eight bytes of a double."""
+    """Encode the fields in the order of the schema: a length and text, a zigzag varint, eight bytes of a double."""
     text = order.number.encode()
     return varint(zigzag(len(text))) + text + varint(zigzag(order.pieces)) + struct.pack("<d", order.price)
 
 
 def from_avro(data: bytes) -> Order:
-    """The same steps, with the same schema."""
+    """Decode the fields in the order of the schema."""
     length, position = read_varint(data, 0)
     end = position + unzigzag(length)
     pieces, price_at = read_varint(data, end)
@@ -65,13 +65,13 @@ def from_avro(data: bytes) -> Order:
 
 
 # Protobuf: message Order { string number = 1; int32 pieces = 2; double price = 3; }
-# Each field carries its number and how long it is, so a reader can pass over one that it does not know.
+# Each field has its number and its length, so that a reader can skip unknown fields.
 
 VARINT, EIGHT_BYTES, LENGTH_FIRST = 0, 1, 2
 
 
 def to_protobuf(order: Order) -> bytes:
-    """Each field behind a tag: its number and its wire type."""
+    """Encode each field after a tag: its number and its wire type."""
     text = order.number.encode()
     number = varint(1 << 3 | LENGTH_FIRST) + varint(len(text)) + text
     pieces = varint(2 << 3 | VARINT) + varint(order.pieces)
@@ -80,7 +80,7 @@ def to_protobuf(order: Order) -> bytes:
 
 
 def from_protobuf(data: bytes) -> Order:
-    """Field by field, in any order."""
+    """Decode the fields in any order."""
     fields: dict[int, bytes | int | float] = {}
     position = 0
     while position < len(data):
@@ -101,7 +101,7 @@ def from_protobuf(data: bytes) -> Order:
 
 
 def varint(number: int) -> bytes:
-    """Seven bits in each byte, the lowest first; the eighth says that more follow."""
+    """Encode seven bits in each byte, the lowest first. The eighth bit says that more bytes follow."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -110,7 +110,7 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number, and where it ends."""
+    """Decode a varint. Return the number and the position after it."""
     number = shift = 0
     while True:
         byte = data[position]
@@ -121,12 +121,12 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def zigzag(number: int) -> int:
-    """Small negative numbers become small, too: 0, -1, 1, -2 are 0, 1, 2, 3."""
+    """Map signed to unsigned numbers, small ones to small ones: 0, -1, 1, -2 become 0, 1, 2, 3."""
     return number << 1 ^ number >> 63
 
 
 def unzigzag(number: int) -> int:
-    """And back."""
+    """Undo `zigzag`."""
     return number >> 1 ^ -(number & 1)
 
 
@@ -138,7 +138,7 @@ FORMATS: dict[str, tuple[Callable[[Order], bytes], Callable[[bytes], Order]]] = 
 
 
 def write(bootstrap: str, topic: str, order: Order, trace_id: str) -> None:
-    """The same order once in each format, under the same key: all three are in one partition, in this order."""
+    """Write the order once in each format. All three have the same key, so they are in one partition, in order."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for content_type, (encode, _) in FORMATS.items():
         headers: list[tuple[str, str | bytes | None]] = [("content_type", content_type), ("trace_id", trace_id)]
@@ -148,8 +148,8 @@ def write(bootstrap: str, topic: str, order: Order, trace_id: str) -> None:
 
 
 def read(bootstrap: str, topic: str, count: int) -> list[tuple[str, str, bytes, Order]]:
-    """Content type, trace id, the bytes and the order that they mean."""
-    # The client demands a group id. It is not used: the partition is assigned by hand.
+    """Read records. Return the content type, the trace id, the bytes and the decoded order of each."""
+    # The client requires a group id. It is not used, because the partition is assigned explicitly.
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = []
@@ -175,7 +175,7 @@ def _check(error: object, _delivered: object = None) -> None:
 
 
 def main(bootstrap: str) -> None:
-    """Write, read, compare, and leave nothing behind."""
+    """Write, read and compare. The topic is deleted afterwards."""
     topic = f"orders-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])[topic].result(ANSWER_S_MAX)

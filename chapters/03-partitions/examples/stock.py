@@ -1,8 +1,8 @@
-"""Write and read with confluent-kafka, a client that was written for Apache Kafka and knows nothing of this course.
+"""Write and read with confluent-kafka, a client that was written for Apache Kafka.
 
     python chapters/03-partitions/examples/stock.py orders erin:globe
 
-The broker is the one in MINIBROKER_BOOTSTRAP_SERVER, or that on 127.0.0.1:9092.
+The broker's address is MINIBROKER_BOOTSTRAP_SERVER, or 127.0.0.1:9092.
 """
 
 import os
@@ -14,7 +14,7 @@ BROKER = os.environ.get("MINIBROKER_BOOTSTRAP_SERVER", "127.0.0.1:9092")
 
 
 def write(topic: str, key: str, value: str) -> None:
-    """Send one record, the key's partition chosen as Kafka's Java client chooses it, and wait until it is safe."""
+    """Send one record and wait until it is acknowledged. Its partition is the one that Kafka's Java client chooses."""
     producer = Producer({"bootstrap.servers": BROKER, "partitioner": "murmur2_random"})
     producer.produce(topic, key=key, value=value)
     if producer.flush(10):
@@ -22,8 +22,8 @@ def write(topic: str, key: str, value: str) -> None:
 
 
 def read(topic: str) -> list[Message]:
-    """All records that a topic has now."""
-    # The client demands a group id. It is not used: partitions are assigned by hand, and commits are chapter 06.
+    """Read all records of a topic."""
+    # The client requires a group id. It is not used: partitions are assigned explicitly. Commits come in chapter 06.
     consumer = Consumer({"bootstrap.servers": BROKER, "group.id": "none", "enable.auto.commit": False})
     partitions = [
         TopicPartition(topic, it, OFFSET_BEGINNING) for it in consumer.list_topics(topic).topics[topic].partitions

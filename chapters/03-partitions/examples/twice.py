@@ -1,8 +1,8 @@
-"""Send a batch twice, as a producer does that has lost an answer, and see at which offset it ends up.
+"""Send a batch twice, like a producer that did not get the answer, and print its offsets.
 
     python chapters/03-partitions/examples/twice.py
 
-The broker is the one in MINIBROKER_BOOTSTRAP_SERVER, or that on 127.0.0.1:9092; the topic is `twice`.
+The broker's address is MINIBROKER_BOOTSTRAP_SERVER, or 127.0.0.1:9092. The topic is `twice`.
 """
 
 import os
@@ -15,12 +15,12 @@ from minibroker.wire.tables.init_producer_id import InitProducerIdRequest
 from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 TOPIC = "twice"
-NOBODY = -1
+NO_PRODUCER_ID = -1
 
 
 def send(client: Client, producer_id: int, sequence: int) -> str:
-    """Send a batch of one record, and say what the broker answered."""
-    is_numbered = producer_id != NOBODY
+    """Send a batch of one record. Return the offset or the error in the answer."""
+    is_numbered = producer_id != NO_PRODUCER_ID
     builder = BatchBuilder(
         producer_id=producer_id, producer_epoch=0 if is_numbered else -1, base_sequence=sequence if is_numbered else -1
     )
@@ -33,11 +33,11 @@ def send(client: Client, producer_id: int, sequence: int) -> str:
 
 
 def main() -> None:
-    """Without numbers, with numbers, and with more numbers than a partition remembers."""
+    """Send without sequences, with sequences, and with more sequences than a partition remembers."""
     with Client(os.environ.get("MINIBROKER_BOOTSTRAP_SERVER", "127.0.0.1:9092")) as client:
         if TOPIC not in list_topics(client):
             create_topics(client, [NewTopic(TOPIC, 1)])
-        print(f"not numbered, sent twice:    {send(client, NOBODY, 0)}, {send(client, NOBODY, 0)}")
+        print(f"not numbered, sent twice:    {send(client, NO_PRODUCER_ID, 0)}, {send(client, NO_PRODUCER_ID, 0)}")
         producer_id = client.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)).producer_id
         print(f"sequence 0, sent twice:      {send(client, producer_id, 0)}, {send(client, producer_id, 0)}")
         print(f"sequence 2, with 1 missing:  {send(client, producer_id, 2)}")

@@ -1,8 +1,9 @@
-"""Owns the labs `hotkey` and `grow` of chapter 03.
+"""The labs `hotkey` and `grow` of chapter 03.
 
-`hotkey` gives one key nine tenths of the traffic, and asks what salting and falling through buy, and with whose order
-they pay. `grow` adds partitions to a topic, and counts the keys that move and those whose order a reader sees broken.
-Both are simulations: the partitioners are the real ones, the topic is a list, the clock is virtual.
+In `hotkey` one key has nine tenths of the traffic. It measures how much salting and falling through balance the load,
+and which keys lose their order. `grow` adds partitions to a topic. It counts the keys that move, and the keys whose
+records a reader sees out of order. Both are simulations with the real partitioners, a list as the topic and a virtual
+clock.
 """
 
 import math
@@ -19,15 +20,15 @@ from minibroker.bench.units import number_text
 from minibroker.client.partitioners import partition_of
 from minibroker.clients.partitioners import Default, FallThrough, Partitioner, Salted
 
-# What both simulations share ----------------------------------------------------------------------------------------
+# Shared by both simulations -----------------------------------------------------------------------------------------
 
 TOPIC = "orders"
 FETCH_RECORDS = 50
-"""How many records a reader takes of a partition before it turns to the next."""
+"""How many records a reader takes from a partition before it goes on to the next."""
 
 
 class Written(NamedTuple):
-    """A record as far as order is concerned: its key, and which one of that key it is."""
+    """A record, reduced to its key and its sequence number within that key."""
 
     key: bytes
     sequence: int
@@ -37,7 +38,7 @@ Partitions = list[list[Written]]
 
 
 class Writer:
-    """A producer: it numbers the records of each key, and puts each where its partitioner says."""
+    """A producer that numbers the records of each key. Its partitioner chooses the partition of each."""
 
     def __init__(self, partitioner: Partitioner) -> None:
         self.partitioner = partitioner
@@ -52,7 +53,7 @@ class Writer:
 
 
 def read_in_turn(partitions: Partitions) -> Iterator[Written]:
-    """A reader of all partitions, as a consumer reads: some records of one, then some of the next."""
+    """Read all partitions as a consumer does: some records of one, then some of the next."""
     positions = [0] * len(partitions)
     while any(position < len(records) for position, records in zip(positions, partitions, strict=True)):
         for number, records in enumerate(partitions):
@@ -61,7 +62,7 @@ def read_in_turn(partitions: Partitions) -> Iterator[Written]:
 
 
 def out_of_order(records: Iterable[Written]) -> Counter[bytes]:
-    """For each key, how many of its records a reader met after a later one."""
+    """For each key, how many of its records a reader saw after a later one."""
     newest: dict[bytes, int] = {}
     violations: Counter[bytes] = Counter()
     for key, sequence in records:
@@ -73,7 +74,7 @@ def out_of_order(records: Iterable[Written]) -> Counter[bytes]:
 
 
 def held_to_merge(records: Iterable[Written]) -> int:
-    """How many records a reader must hold back at most, to give those of each key on in their order."""
+    """The most records that a reader must hold back to pass on those of each key in order."""
     expected: dict[bytes, int] = {}
     held: dict[bytes, set[int]] = {}
     now = most = 0
@@ -104,12 +105,12 @@ PLAIN, FALL_THROUGH = "key hash", "fall-through"
 
 @dataclass(frozen=True)
 class Spread:
-    """What a partitioner made of the traffic."""
+    """The load and the order of the traffic with one partitioner."""
 
     name: str
-    max_over_mean: float  # of the records of the partitions: 1 is even
-    hot_partitions: int  # that hold the hot key
-    hot_out_of_order: float  # share of the hot key's records
+    max_over_mean: float  # records of the fullest partition ÷ mean; 1 is even
+    hot_partitions: int  # partitions that have records of the hot key
+    hot_out_of_order: float  # the share of the hot key's records
     others_out_of_order: int
     held: int
 
@@ -123,7 +124,7 @@ def run_hotkey(_context: Context) -> Findings:
 
 
 def hot_traffic(records: int) -> list[bytes]:
-    """One key nine times in ten, a thousand others the rest of the time."""
+    """Nine tenths of the records have one key, the others one of a thousand keys."""
     chance = random.Random(0)
     return [
         HOT_KEY if chance.random() < HOT_SHARE else b"tenant-%d" % chance.randrange(2, 1002) for _ in range(records)
@@ -131,7 +132,7 @@ def hot_traffic(records: int) -> list[bytes]:
 
 
 def salt_name(salts: int) -> str:
-    """How a row is called."""
+    """The name of a row."""
     return f"salt 1..{salts}" if salts > 1 else "salt 1"
 
 
@@ -157,7 +158,7 @@ def partitioner_of(name: str) -> Partitioner:
     if name == PLAIN:
         return inner
     if name == FALL_THROUGH:
-        # A key may take a quarter of the share of one partition, for its home gets some of the rest, too.
+        # A key may have a quarter of one partition's share, because its partition also gets other keys.
         fair = RECORDS_PER_SECOND * WINDOW_MS // 1000 // HOT_PARTITIONS
         return FallThrough(inner, threshold=fair // 4, window_ms=WINDOW_MS, clock=VirtualClock())
     salts = next(salts for salts in SALTS if salt_name(salts) == name)
@@ -165,7 +166,7 @@ def partitioner_of(name: str) -> Partitioner:
 
 
 class VirtualClock:
-    """A clock that is asked once for each record, and goes on by as much as a record takes."""
+    """A clock that is read once for each record, and advances by the time of one record."""
 
     def __init__(self) -> None:
         self._asked = 0
@@ -177,7 +178,7 @@ class VirtualClock:
 
 
 def hotkey_table(spreads: Sequence[Spread]) -> Table:
-    """Set out load and order of each."""
+    """A table of load and order for each partitioner."""
     columns = [
         "partitioner",
         "max/mean load",
@@ -201,7 +202,7 @@ def hotkey_table(spreads: Sequence[Spread]) -> Table:
 
 
 def hotkey_figure(spreads: Sequence[Spread]) -> BarChart:
-    """Draw the load of the fullest partition."""
+    """A chart of the load of the fullest partition."""
     return BarChart(
         f"One key has {100 * HOT_SHARE:.0f} % of the records; {HOT_PARTITIONS} partitions",
         "records of the fullest partition ÷ mean; 1 is even",
@@ -215,7 +216,7 @@ def hotkey_figure(spreads: Sequence[Spread]) -> BarChart:
 
 
 def hotkey_reading(spreads: Sequence[Spread]) -> list[str]:
-    """Say what the figures mean."""
+    """The figures in sentences."""
     by_name = {each.name: each for each in spreads}
     plain, most, through = by_name[PLAIN], by_name[salt_name(SALTS[-1])], by_name[FALL_THROUGH]
     expected = HOT_PARTITIONS * (1 - (1 - 1 / HOT_PARTITIONS) ** SALTS[-1])
@@ -246,60 +247,60 @@ WRITES_PER_KEY = 5
 
 @dataclass(frozen=True)
 class Growth:
-    """What became of the keys when a topic of four partitions grew."""
+    """How many keys moved and lost their order when a topic of four partitions grew."""
 
     partitions: int
     keys: int
     moved: int
-    broken_behind: int  # keys out of order for a reader that had read nothing yet
-    broken_caught_up: int  # keys out of order for a reader that had read everything
+    broken_behind: int  # keys out of order for a reader that had read nothing before
+    broken_caught_up: int  # keys out of order for a reader that had read everything before
 
     @property
     def moved_share(self) -> float:
-        """Of all keys."""
+        """The share of keys that moved."""
         return self.moved / self.keys
 
     @property
     def moved_expected(self) -> float:
-        """In theory: see `moved_in_theory`."""
+        """The same in theory: see `moved_in_theory`."""
         return moved_in_theory(PARTITIONS_BEFORE, self.partitions)
 
     @property
     def broken_share(self) -> float:
-        """Of all keys, for a reader that was behind."""
+        """The share of keys out of order for a reader that had read nothing before."""
         return self.broken_behind / self.keys
 
     @property
     def broken_expected(self) -> float:
-        """In theory: the keys of partitions that were empty, which a reader reaches at once."""
+        """The same in theory: the keys that moved to new partitions, whose records a reader sees first."""
         return 1 - PARTITIONS_BEFORE / self.partitions
 
 
 def moved_in_theory(before: int, after: int) -> float:
-    """The share of all hashes that give another remainder.
+    """The share of hashes whose remainder changes.
 
-    Both remainders repeat after the least common multiple, and agree exactly where the hash, counted from there, is
-    less than either number.
+    The pair of remainders repeats after the least common multiple. In each such period the remainders agree for the
+    hashes below the smaller number.
     """
     return 1 - min(before, after) / math.lcm(before, after)
 
 
 def run_grow(_context: Context) -> Findings:
-    """Grow the same topic to several sizes."""
+    """Grow a topic to several sizes."""
     keys = [b"user-%d" % number for number in range(scaled(full=10_000, quick=500))]
     growths = [grow(keys, after) for after in PARTITIONS_AFTER]
     return Findings(grow_table(growths), grow_reading(growths), grow_figure(growths), {})
 
 
 def grow(keys: Sequence[bytes], after: int) -> Growth:
-    """Write, add partitions, write again; then read as one who was behind, and as one who was not."""
+    """Write, add partitions and write again. Then read, once with all records unread, once with only the new ones."""
     chance = random.Random(0)
     writer = Writer(Default(chance.randrange))
     early: Partitions = [[] for _ in range(PARTITIONS_BEFORE)]
     writer.write(chance.choices(keys, k=WRITES_PER_KEY * len(keys)), early)
     late: Partitions = [[] for _ in range(after)]
     writer.write(chance.choices(keys, k=WRITES_PER_KEY * len(keys)), late)
-    # A partition is one log: what was written after the growth stands behind what was there.
+    # A partition is one log, so records from after the growth follow the earlier ones.
     whole = [(early[number] if number < PARTITIONS_BEFORE else []) + late[number] for number in range(after)]
     return Growth(
         after,
@@ -311,7 +312,7 @@ def grow(keys: Sequence[bytes], after: int) -> Growth:
 
 
 def grow_table(growths: Sequence[Growth]) -> Table:
-    """Set out measurement beside theory."""
+    """A table of the measurements and the theory."""
     columns = [
         "partitions",
         "% of keys moved",
@@ -335,7 +336,7 @@ def grow_table(growths: Sequence[Growth]) -> Table:
 
 
 def grow_figure(growths: Sequence[Growth]) -> BarChart:
-    """Draw the shares beside what theory says, for each new number of partitions."""
+    """A chart of the measured and the theoretical shares for each number of partitions."""
     rows = []
     for each in growths:
         group = f"{PARTITIONS_BEFORE} → {each.partitions} partitions"
@@ -354,7 +355,7 @@ def grow_figure(growths: Sequence[Growth]) -> BarChart:
 
 
 def grow_reading(growths: Sequence[Growth]) -> list[str]:
-    """Say what the figures mean."""
+    """The figures in sentences."""
     shown = next(each for each in growths if each.partitions == SHOWN_AFTER)
     double = next(each for each in growths if each.partitions == 2 * PARTITIONS_BEFORE)
     return [

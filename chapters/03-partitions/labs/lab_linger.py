@@ -1,7 +1,7 @@
-"""Owns the lab `linger` of chapter 03: what waiting for a fuller batch gives, and what it takes.
+"""The lab `linger` of chapter 03: how much throughput lingering gains, and how much latency it costs.
 
-It starts a broker in another process and sends records to it, at a steady rate for the latency, and as fast as it goes
-for the throughput. It sends with confluent-kafka where that is installed, else with our own client.
+It starts a broker in another process and sends records to it: at a steady rate to measure the latency, and at full
+speed to measure the throughput. It sends with confluent-kafka if that is installed, else with our own client.
 """
 
 import statistics
@@ -27,17 +27,17 @@ PACED_PER_SECOND = 2_000
 
 @dataclass(frozen=True)
 class Lingered:
-    """What came of it."""
+    """The figures for one setting."""
 
     setting: Setting
     mb_per_s: float
     p50_ms: float
     p99_ms: float
-    stored_bytes: float  # of a record on the broker's disk, at the steady rate
+    stored_bytes: float  # per record on the broker's disk, at the steady rate
 
 
 def run_linger(context: Context) -> Findings:
-    """Start a broker; send the same records with each setting, in turn, several times."""
+    """Start a broker, and send the same records with each setting in turn, several times."""
     effort = scaled(Effort(3, paced_records=2_000, rushed_records=100_000), Effort(1, 40, 500))
     data = context.directory / "data"
     broker = children.start(context, lambda listen: [sys.executable, "-m", "minibroker.partitions", str(data), listen])
@@ -54,7 +54,7 @@ def run_linger(context: Context) -> Findings:
 
 
 def linger(address: str, data: Path, setting: Setting, effort: Effort) -> Lingered:
-    """Send at a steady rate and look at the clock of each record; then as fast as it goes, and look at the whole."""
+    """Send at a steady rate and time each record. Then send at full speed and time all of them together."""
     values, topic = order_values(), topic_of(setting)
     with closing(sender_of(address, setting)) as sender:
         warm_up(sender, topic)
@@ -67,17 +67,17 @@ def linger(address: str, data: Path, setting: Setting, effort: Effort) -> Linger
 
 
 def topic_of(setting: Setting) -> str:
-    """The topic of a setting: each has its own."""
+    """The topic for a setting."""
     return f"linger-{setting.linger_ms}-{setting.codec}"
 
 
 def stored_bytes(data: Path, topic: str) -> int:
-    """What the broker has on its disk of a topic."""
+    """The bytes of a topic on the broker's disk."""
     return sum(path.stat().st_size for path in data.glob(f"{topic}-*/*.log"))
 
 
 def median(rounds: Sequence[Lingered]) -> Lingered:
-    """Figure by figure, over the rounds."""
+    """The median of each figure over the rounds."""
     return Lingered(
         rounds[0].setting,
         mb_per_s=statistics.median(each.mb_per_s for each in rounds),
@@ -88,7 +88,7 @@ def median(rounds: Sequence[Lingered]) -> Lingered:
 
 
 def table(found: Sequence[Lingered]) -> Table:
-    """Set out what each setting gives and takes."""
+    """A table of the figures of each setting."""
     columns = ["codec", "linger, ms", "MB/s", "p50, ms", "p99, ms", "bytes of a record on disk"]
     rows = [
         [
@@ -105,7 +105,7 @@ def table(found: Sequence[Lingered]) -> Table:
 
 
 def figure(found: Sequence[Lingered]) -> LineChart:
-    """Draw throughput over latency, a curve for each codec."""
+    """A chart of throughput over latency, with a curve for each codec."""
     return LineChart(
         "What a batch gains by waiting",
         f"p99 at {PACED_PER_SECOND:,} records/s, ms; on each curve linger {', '.join(map(str, LINGERS_MS))} ms",
@@ -120,7 +120,7 @@ def figure(found: Sequence[Lingered]) -> LineChart:
 
 
 def reading(found: Sequence[Lingered]) -> list[str]:
-    """Say what the figures mean."""
+    """The figures in sentences."""
     by = {(each.setting.codec, each.setting.linger_ms): each for each in found}
     least, middle, most = LINGERS_MS
     plain = [by["none", linger_ms] for linger_ms in LINGERS_MS]

@@ -1,7 +1,7 @@
-"""Owns producers whose every record is timed, and the two ways to drive them: at a steady rate, or at full speed.
+"""Producers that time every record, and two ways to send: at a steady rate, or at full speed.
 
-The labs `linger` and `acks` measure with this. A record is sent with confluent-kafka where that is installed, else with
-our own client.
+The labs `linger` and `acks` use this. Records are sent with confluent-kafka if that is installed, else with our own
+client.
 """
 
 import random
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from minibroker.bench.sending import is_there
+from minibroker.bench.sending import is_installed
 from minibroker.bench.units import MB
 from minibroker.client.errors import ClientError
 from minibroker.clients.batching import Delivery
@@ -27,13 +27,13 @@ class Effort:
     """How much is sent in each round."""
 
     rounds: int
-    paced_records: int  # at a steady rate, for the latency
-    rushed_records: int  # as fast as it goes, for the throughput
+    paced_records: int  # at a steady rate, to measure the latency
+    rushed_records: int  # at full speed, to measure the throughput
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a producer is told."""
+    """The settings of a producer."""
 
     linger_ms: int
     codec: str
@@ -41,35 +41,35 @@ class Setting:
 
 
 class Sender(Protocol):
-    """A producer that notes how long each record took from the call to the acknowledgement."""
+    """A producer that records the time from each send to its acknowledgement."""
 
     latencies_ms: list[float]
 
     def send(self, topic: str, value: bytes) -> None:
-        """Give it a record."""
+        """Send a record."""
 
     def serve(self, seconds: float) -> None:
-        """Let it hear acknowledgements for so long."""
+        """Process acknowledgements for this time."""
 
     def flush(self) -> None:
-        """Wait until everything is acknowledged."""
+        """Wait until all records are acknowledged."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release its resources."""
 
 
-# Driving them ---------------------------------------------------------------------------------------------------------
+# Sending --------------------------------------------------------------------------------------------------------------
 
 
 def warm_up(sender: Sender, topic: str) -> None:
-    """Send the first record, which finds the leader: it is no part of any figure."""
+    """Send a first record, which finds the leader. It is not measured."""
     sender.send(topic, order_values()[0])
     sender.flush()
     sender.latencies_ms.clear()
 
 
 def send_paced(sender: Sender, topic: str, values: Sequence[bytes], records: int, *, per_second: int) -> None:
-    """One record after the other, at a steady rate."""
+    """Send records at a steady rate."""
     started = time.perf_counter()
     for number in range(records):
         while (early_s := started + number / per_second - time.perf_counter()) > 0:
@@ -79,7 +79,7 @@ def send_paced(sender: Sender, topic: str, values: Sequence[bytes], records: int
 
 
 def rushed_mb_per_s(sender: Sender, topic: str, values: Sequence[bytes], records: int) -> float:
-    """As fast as the sender takes them; return the speed until all are acknowledged."""
+    """Send records at full speed, and return the throughput until all are acknowledged."""
     started = time.perf_counter()
     for number in range(records):
         sender.send(topic, values[number % len(values)])
@@ -90,7 +90,7 @@ def rushed_mb_per_s(sender: Sender, topic: str, values: Sequence[bytes], records
 
 
 def order_values() -> list[bytes]:
-    """A thousand orders that look alike, as orders do: about 200 bytes each."""
+    """A thousand similar orders of about 200 bytes each."""
     chance = random.Random(0)
     return [
         b'{"order_id": %d, "customer": "customer-%d", "status": "%b", "currency": "EUR", "amount": %d.%02d, "items": '
@@ -112,8 +112,8 @@ def order_values() -> list[bytes]:
 
 
 def sender_of(address: str, setting: Setting) -> Sender:
-    """The stock client where it is installed, else ours."""
-    if is_there():
+    """confluent-kafka if it is installed, else our own client."""
+    if is_installed():
         return ConfluentSender(address, setting)
     return OwnSender(address, setting)
 
@@ -122,7 +122,7 @@ class ConfluentSender:
     """confluent-kafka."""
 
     def __init__(self, address: str, setting: Setting) -> None:
-        # It is not installed everywhere, and slow to import.
+        # It may not be installed, and is slow to import.
         from confluent_kafka import Producer  # noqa: PLC0415
 
         self.latencies_ms: list[float] = []
@@ -142,7 +142,7 @@ class ConfluentSender:
         self.latencies_ms.append(message.latency() * 1000)
 
     def send(self, topic: str, value: bytes) -> None:
-        """Give it a record; wait where its queue is full."""
+        """Send a record, and wait while the queue is full."""
         while True:
             try:
                 self._producer.produce(topic, value, on_delivery=self._on_delivery)
@@ -153,21 +153,21 @@ class ConfluentSender:
         self._producer.poll(0)
 
     def serve(self, seconds: float) -> None:
-        """Let it hear acknowledgements."""
+        """Process acknowledgements."""
         self._producer.poll(seconds)
 
     def flush(self) -> None:
-        """Wait for all of them."""
+        """Wait until all records are acknowledged."""
         if self._producer.flush(DEADLINE_S):
             raise OSError(f"records were not acknowledged within {DEADLINE_S} s")
 
     def close(self) -> None:
-        """Let go of it: its threads end when nothing refers to it any more."""
+        """Drop the last reference to the producer, which ends its threads."""
         del self._producer
 
 
 class OwnSender:
-    """Our own client; its thread hears the acknowledgements."""
+    """Our own client. Its thread processes acknowledgements."""
 
     def __init__(self, address: str, setting: Setting) -> None:
         self.latencies_ms: list[float] = []
@@ -181,7 +181,7 @@ class OwnSender:
         )
 
     def send(self, topic: str, value: bytes) -> None:
-        """Give it a record."""
+        """Send a record."""
         started = time.perf_counter()
 
         def on_delivery(delivery: Delivery) -> None:
@@ -192,16 +192,16 @@ class OwnSender:
         self._producer.send(topic, value, on_delivery=on_delivery)
 
     def serve(self, seconds: float) -> None:
-        """Let the thread have the processor."""
+        """Sleep, while the thread processes acknowledgements."""
         time.sleep(seconds)
 
     def flush(self) -> None:
-        """Wait for all of them."""
+        """Wait until all records are acknowledged."""
         self._producer.flush(DEADLINE_S * 1000)
         if self._errors:
             raise self._errors[0]
 
     def close(self) -> None:
-        """End the thread."""
+        """Close the producer, which ends its thread."""
         self._producer.close()
         self._client.close()

@@ -1,4 +1,4 @@
-"""A peer on a real socket that answers as a test wants: a broker of a few lines, or something that is no broker."""
+"""A peer on a real socket that answers as a test needs: like a small broker, or like another server."""
 
 import contextlib
 import socket
@@ -20,7 +20,7 @@ from minibroker.wire.tables.metadata import (
 )
 
 Answer = Response | bytes | None
-"""A message, bytes to be sent as they are, or nothing at all; an exception closes the connection."""
+"""A message, raw bytes, or None for no answer. An exception closes the connection."""
 
 
 class Hangup(Exception):
@@ -28,7 +28,7 @@ class Hangup(Exception):
 
 
 class Peer:
-    """Listens on a free port; `answers[key](request, header)` says what is sent for each request."""
+    """Listens on a free port. `answers[key](request, header)` returns the answer to each request."""
 
     def __init__(self, answers: dict[int, Callable[[Any, RequestHeader], Answer]] | None = None) -> None:
         self.answers: dict[int, Callable[[Any, RequestHeader], Answer]] = {
@@ -60,7 +60,7 @@ class Peer:
                 end.shutdown(socket.SHUT_RDWR)
 
     def metadata(self, leader: int = 1, code: int = 0) -> MetadataResponse:
-        """One node, which is the controller, and the topic `t` with one partition."""
+        """Metadata with one node, which is the controller, and the topic `t` with one partition."""
         partition = MetadataResponsePartition(
             error_code=0,
             partition_index=0,
@@ -102,7 +102,7 @@ class Peer:
 
 
 def versions(code: int = 0) -> ApiVersionsResponse:
-    """All that the tables have."""
+    """An answer with all APIs and versions of the tables."""
     offered = [
         ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version) for api in APIS.values()
     ]

@@ -1,6 +1,7 @@
-"""What the tests of the metadata share: a voter on a disk in memory, and short ways to say a command."""
+"""Shared by the tests of the metadata: a voter on a disk in memory, and short ways to write a command."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter
@@ -23,6 +24,16 @@ METADATA = TopicPartition("__cluster_metadata", 0)
 LOG_FILE = "data/__cluster_metadata-0/00000000000000000000.log"
 
 
+@contextmanager
+def case(*values: object) -> Iterator[None]:
+    """Show the values of one round of a loop in its failure."""
+    try:
+        yield
+    except BaseException as failure:
+        failure.add_note(f"failed for {', '.join(map(repr, values))}")
+        raise
+
+
 def topic_id(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
@@ -36,7 +47,7 @@ def open_voter(files: MemoryFiles, config: LogConfig = METADATA_LOG_CONFIG) -> V
 
 
 def registered_voter(files: MemoryFiles, broker_id: int = 1) -> Voter:
-    """A voter with one live broker, as a node has it once it has started."""
+    """A voter with one live broker, as on a started node."""
     voter = open_voter(files)
     registration = voter.propose(RegisterBroker(broker_id, [Endpoint("PLAINTEXT", "127.0.0.1", 9092)], topic_id(99)))
     assert registration.result.code == ErrorCode.NONE
@@ -44,7 +55,7 @@ def registered_voter(files: MemoryFiles, broker_id: int = 1) -> Voter:
 
 
 def brokers(*live: int, fenced: Sequence[int] = ()) -> Image:
-    """An image of nothing but brokers."""
+    """An image with brokers only."""
     records = [
         RegisterBrokerRecord(
             broker_id=node_id,
@@ -61,7 +72,7 @@ def brokers(*live: int, fenced: Sequence[int] = ()) -> Image:
 def create(
     voter: Voter, name: str, number: int, *, partitions: int = 1, configs: Mapping[str, str] | None = None
 ) -> CreatedTopic:
-    """Create one topic and return what came of it."""
+    """Create one topic and return its result."""
     topic = NewTopic(name, topic_id(number), partitions, 1, configs=dict(configs or {}))
     (result,) = voter.propose(CreateTopics([topic], NODE)).result
     return result

@@ -1,4 +1,4 @@
-"""One connection: versions are agreed on, answers find their requests, and nothing but a Kafka broker is believed."""
+"""One connection: version negotiation, responses matched to requests, and invalid responses."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def ready(**ranges: tuple[int, int]) -> Connection:
     return connection
 
 
-def test_the_newest_form_is_asked_first_and_says_who_asks() -> None:
+def test_the_first_request_is_the_newest_apiversions_with_the_clients_name() -> None:
     connection = Connection(client_id="test")
     parts = connection.greeting()
     assert header_of(parts) == (ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].max_version, 0)
@@ -71,9 +71,7 @@ def test_the_newest_form_is_asked_first_and_says_who_asks() -> None:
 
 
 @pytest.mark.parametrize(("offered", "second"), [({}, 0), ({"api_versions": (0, 2)}, 2)])
-def test_a_broker_that_does_not_know_the_form_is_asked_in_one_it_knows(
-    offered: dict[str, tuple[int, int]], second: int
-) -> None:
+def test_an_older_broker_is_asked_again_in_a_version_it_knows(offered: dict[str, tuple[int, int]], second: int) -> None:
     connection = Connection(client_id="test")
     _key, _version, number = header_of(connection.greeting())
     refusal = versions(ErrorCode.UNSUPPORTED_VERSION, **offered)
@@ -85,7 +83,7 @@ def test_a_broker_that_does_not_know_the_form_is_asked_in_one_it_knows(
     assert connection.version_of(ApiKey.METADATA) == 5
 
 
-def test_a_broker_that_refuses_every_form_is_given_up() -> None:
+def test_a_broker_that_refuses_every_version_is_an_error() -> None:
     connection = Connection(client_id="test", peer="there:9092")
     for _ in range(2):
         _key, _version, number = header_of(connection.greeting())
@@ -108,19 +106,19 @@ def test_another_error_in_the_greeting_is_reported_by_name() -> None:
     low=st.integers(0, 20),
     more=st.integers(0, 20),
 )
-def test_the_highest_version_that_both_know_is_chosen(ours: tuple[int, int], low: int, more: int) -> None:
+def test_the_highest_common_version_is_chosen(ours: tuple[int, int], low: int, more: int) -> None:
     connection = ready(metadata=(low, low + more))
     common = set(range(ours[0], ours[1] + 1)) & set(range(low, low + more + 1))
     if common:
         assert connection.version_of(ApiKey.METADATA) == max(common)
     else:
-        with pytest.raises(UnsupportedByBroker, match=f"versions {low} to {low + more}, this client has"):
+        with pytest.raises(UnsupportedByBroker, match=f"versions {low} to {low + more}, but this client has"):
             connection.version_of(ApiKey.METADATA)
 
 
 def test_a_request_the_broker_does_not_have_is_refused_with_its_name() -> None:
     connection = ready(metadata=(0, 12))
-    with pytest.raises(UnsupportedByBroker, match="there:9092 does not offer Fetch"):
+    with pytest.raises(UnsupportedByBroker, match="there:9092 does not serve Fetch"):
         connection.request(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]))
 
 
@@ -135,7 +133,7 @@ def metadata(number: int) -> MetadataResponse:
 
 
 @given(order=st.permutations(range(4)), cuts=st.lists(st.integers(1, 40), min_size=1))
-def test_answers_find_their_requests_however_the_bytes_are_cut(order: list[int], cuts: list[int]) -> None:
+def test_responses_are_matched_to_requests_however_the_bytes_are_split(order: list[int], cuts: list[int]) -> None:
     connection = ready(metadata=(0, 12))
     numbers = [connection.request(MetadataRequest(topics=None)).correlation_id for _ in range(4)]
     stream = b"".join(response(metadata(i), version=12, correlation_id=numbers[i]) for i in order)
@@ -155,14 +153,14 @@ def test_a_request_without_a_response_is_not_awaited() -> None:
     assert connection.pending_count == 0
 
 
-def test_an_answer_that_nobody_asked_for_is_refused() -> None:
+def test_a_response_without_a_request_is_refused() -> None:
     connection = ready(metadata=(0, 12))
-    with pytest.raises(UnexpectedResponse, match="answered request 99, which was not asked"):
+    with pytest.raises(UnexpectedResponse, match="sent a response to request 99, which was not sent"):
         feed(connection, response(metadata(1), version=12, correlation_id=99))
 
 
 @pytest.mark.parametrize("text", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x50", bytes(8)])
-def test_what_is_no_kafka_broker_is_found_out_before_memory_is_taken(text: bytes) -> None:
+def test_another_server_is_recognised_before_memory_is_allocated(text: bytes) -> None:
     connection = Connection(client_id="test")
     connection.greeting()
     with pytest.raises(UnexpectedResponse, match="does this port speak the Kafka protocol"):
@@ -188,7 +186,7 @@ frames = st.lists(
 
 
 @given(sizes=frames, piece=st.one_of(st.integers(1, 70), st.integers(1000, 200_000)))
-def test_frames_of_any_size_come_out_whole_and_stay_as_they_are(sizes: list[int], piece: int) -> None:
+def test_frames_of_any_size_are_complete_and_do_not_change_later(sizes: list[int], piece: int) -> None:
     contents = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
     stream = b"".join(len(content).to_bytes(4, "big") + content for content in contents)
     piece = max(piece, len(stream) // 500)

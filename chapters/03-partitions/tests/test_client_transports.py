@@ -1,4 +1,4 @@
-"""The asyncio client and the blocking one on real sockets: a peer can fail in many ways, each with a clear error."""
+"""The asyncio client and the blocking client on real sockets. Each failure of a peer has a clear error."""
 
 import asyncio
 import contextlib
@@ -32,14 +32,14 @@ QUICK = RetryPolicy(backoff_ms=1, backoff_ms_max=5)
 
 
 class AnyClient(Protocol):
-    """What both transports offer, as far as these tests go."""
+    """The methods of both clients that these tests use."""
 
     def send(self, message: Request, **options: Any) -> Any: ...
     def close(self) -> None: ...
 
 
 class Awaited:
-    """An AsyncClient driven from a test that does not await."""
+    """An AsyncClient with blocking methods."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
@@ -50,7 +50,7 @@ class Awaited:
 
     def close(self) -> None:
         self._loop.run_until_complete(self._client.close())
-        # The transports say goodbye in rounds of the loop.
+        # The event loop closes the transports in its next iterations.
         self._loop.run_until_complete(asyncio.sleep(0.01))
 
     def __del__(self) -> None:
@@ -96,7 +96,7 @@ def test_a_request_is_answered_by_any_node_and_by_the_controller() -> None:
         assert peer.accepted == 1, "one connection for one node"
 
 
-def test_nobody_there_says_where_why_and_what_to_do(connect: MakeClient) -> None:
+def test_a_refused_connection_says_where_why_and_what_to_do(connect: MakeClient) -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(BrokerUnavailable) as raised:
         connect(address).send(MetadataRequest(topics=None))
@@ -110,18 +110,18 @@ def test_the_next_bootstrap_address_is_tried() -> None:
         assert client.send(MetadataRequest(topics=None)).cluster_id == "c"
 
 
-def test_a_name_that_nobody_knows_is_said_so(connect: MakeClient) -> None:
+def test_an_unknown_host_name_is_reported(connect: MakeClient) -> None:
     with pytest.raises(BrokerUnavailable, match=r"no-such-host\.invalid:9092 \(the name is not known\)"):
         connect("no-such-host.invalid:9092").send(MetadataRequest(topics=None))
 
 
-def test_a_peer_that_never_answers_is_given_up(connect: MakeClient) -> None:
+def test_connecting_to_a_silent_peer_times_out(connect: MakeClient) -> None:
     silent = Peer({ApiKey.API_VERSIONS: lambda *_: None})
     with silent as peer, pytest.raises(BrokerUnavailable, match=r"does not answer|no answer"):
         connect(peer.address, connect_timeout_ms=50).send(MetadataRequest(topics=None))
 
 
-def test_a_request_that_is_not_answered_in_time_says_which_and_the_next_one_works(connect: MakeClient) -> None:
+def test_a_timed_out_request_is_named_and_the_next_one_works(connect: MakeClient) -> None:
     silent = threading.Event()
     silent.set()
     with Peer() as peer:
@@ -138,7 +138,7 @@ def hang_up(_request: Request, _header: RequestHeader) -> Answer:
     raise Hangup
 
 
-def test_a_broker_that_hangs_up_leaves_a_number_of_requests_behind() -> None:
+def test_a_lost_connection_reports_the_number_of_unanswered_requests() -> None:
     with (
         Peer({ApiKey.METADATA: hang_up}) as peer,
         Client(peer.address) as client,
@@ -147,17 +147,17 @@ def test_a_broker_that_hangs_up_leaves_a_number_of_requests_behind() -> None:
         client.send(MetadataRequest(topics=None))
 
 
-def test_who_hangs_up_at_once_is_a_node_that_waits_for_its_cluster(connect: MakeClient) -> None:
+def test_a_node_that_closes_at_once_may_be_waiting_for_its_cluster(connect: MakeClient) -> None:
     with Peer({ApiKey.API_VERSIONS: hang_up}) as peer, pytest.raises(BrokerUnavailable) as raised:
         connect(peer.address).send(MetadataRequest(topics=None))
     assert str(raised.value).startswith(
-        f"{peer.address} closed the connection when it was asked for its versions: a node turns clients away until it "
-        "is part of its cluster, and says in its log whom it waits for"
+        f"{peer.address} closed the connection when it was asked for its versions: a node refuses clients until it "
+        "has joined its cluster, and its log names the nodes that it waits for. Start the nodes that are down"
     )
 
 
 def half(peer: Peer) -> Callable[[Any, RequestHeader], Answer]:
-    """Half of an answer, then the end."""
+    """Send half of an answer, then close the connection."""
 
     def answer(_request: Any, header: RequestHeader) -> Answer:
         peer.answers[ApiKey.METADATA] = hang_up
@@ -179,12 +179,12 @@ def test_a_torn_answer_is_lost(connect: MakeClient) -> None:
             client.send(MetadataRequest(topics=None), timeout_ms=200)
 
 
-def test_a_connection_that_was_closed_while_idle_is_made_anew(connect: MakeClient) -> None:
+def test_a_connection_that_was_closed_while_idle_is_reopened(connect: MakeClient) -> None:
     with Peer() as peer:
         client = connect(peer.address)
         client.send(MetadataRequest(topics=None))
         peer.cut()
-        # The end of the connection may take a moment to arrive; from then on nothing is lost.
+        # The close may take a moment to arrive. After that, no request is lost.
         for _ in range(100):
             with contextlib.suppress(ConnectionLost):
                 assert client.send(MetadataRequest(topics=None)).cluster_id == "c"
@@ -193,13 +193,13 @@ def test_a_connection_that_was_closed_while_idle_is_made_anew(connect: MakeClien
 
 
 @pytest.mark.parametrize("text", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x50"])
-def test_a_port_that_speaks_something_else_is_found_out(connect: MakeClient, text: bytes) -> None:
+def test_a_port_with_another_protocol_is_recognised(connect: MakeClient, text: bytes) -> None:
     stranger = Peer({ApiKey.API_VERSIONS: lambda *_: text})
     with stranger as peer, pytest.raises(UnexpectedResponse, match="does this port speak the Kafka protocol"):
         connect(peer.address).send(MetadataRequest(topics=None))
 
 
-def test_an_old_broker_is_asked_for_its_versions_once_more(connect: MakeClient) -> None:
+def test_an_old_broker_is_asked_for_its_versions_again(connect: MakeClient) -> None:
     def refuse_new(_request: Request, header: RequestHeader) -> Answer:
         if header.api_version == 0:
             return versions()
@@ -234,14 +234,14 @@ def test_a_leader_is_waited_for_while_there_is_none() -> None:
         assert client.leader("t", 0) == 1
 
 
-def test_a_topic_that_does_not_exist_is_given_up_soon() -> None:
+def test_a_missing_topic_fails_soon() -> None:
     with Peer() as peer, Client(peer.address, retry=QUICK, timeout_ms=200) as client:
         peer.answers[ApiKey.METADATA] = lambda *_: peer.metadata(code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         with pytest.raises(BrokerError, match="minibroker topics create t"):
             client.leader("t", 0)
 
 
-def test_a_partition_that_does_not_exist_says_which_do() -> None:
+def test_a_missing_partition_is_reported_with_the_existing_ones() -> None:
     with (
         Peer() as peer,
         Client(peer.address) as client,
@@ -250,7 +250,7 @@ def test_a_partition_that_does_not_exist_says_which_do() -> None:
         client.leader("t", 7)
 
 
-def test_a_closed_client_says_so(connect: MakeClient) -> None:
+def test_a_closed_client_refuses_requests(connect: MakeClient) -> None:
     with Peer() as peer:
         client = connect(peer.address)
         client.close()
@@ -269,7 +269,7 @@ def test_requests_on_asyncio_share_one_connection_and_do_not_wait_for_each_other
         assert peer.accepted == 1
 
 
-def test_closing_on_asyncio_tells_those_who_wait() -> None:
+def test_closing_on_asyncio_fails_waiting_callers() -> None:
     async def close_while_waiting(address: str) -> None:
         client = AsyncClient(address)
         waiting = asyncio.create_task(client.send(MetadataRequest(topics=None)))

@@ -1,4 +1,4 @@
-"""One voter on one log: what is decided is on the disk, and comes back after every kind of stop."""
+"""One voter on one log: committed records are on the disk, and survive every kind of stop."""
 
 from random import Random
 
@@ -8,6 +8,7 @@ from metadata_model import (
     NODE,
     NOW_MS,
     alter,
+    case,
     create,
     open_log,
     open_voter,
@@ -30,7 +31,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 def append(files: MemoryFiles, *values: bytes | None, is_control: bool = False) -> None:
-    """Write log records behind a voter's back."""
+    """Append log records without the voter."""
     log = open_log(files)
     batch = BatchBuilder(is_control=is_control)
     for value in values:
@@ -67,7 +68,7 @@ def test_a_proposal_is_done_at_once_and_seen_in_the_image() -> None:
     assert "orders" in voter.image.topics
 
 
-def test_a_proposal_has_no_result_before_it_is_done_and_one_only() -> None:
+def test_a_proposal_gets_its_result_once() -> None:
     proposal: Proposal[int] = Proposal()
     assert not proposal.is_done
     with pytest.raises(AssertionError):
@@ -78,7 +79,7 @@ def test_a_proposal_has_no_result_before_it_is_done_and_one_only() -> None:
         proposal.complete(6)
 
 
-def test_what_is_refused_or_only_tried_writes_nothing() -> None:
+def test_a_refused_or_validating_command_writes_nothing() -> None:
     voter = registered_voter(MemoryFiles())
     before = voter.image
     create(voter, "bad/name", 1)
@@ -107,7 +108,7 @@ def test_a_listener_may_not_propose() -> None:
         create(voter, "a", 1)
 
 
-# Starting again
+# Restarts
 
 
 def test_after_a_restart_the_image_is_the_same() -> None:
@@ -130,23 +131,24 @@ def test_a_log_of_many_segments_is_read_to_its_end() -> None:
     assert open_voter(files, config).image == voter.image
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_a_power_cut_loses_nothing_that_was_done(seed: int) -> None:
-    chance = Random(seed)
-    files = MemoryFiles()
-    voter = registered_voter(files)
-    number = 0
-    for _ in range(6):
-        for _ in range(chance.randrange(5)):
-            number += 1
-            assert create(voter, f"t{number}", number, partitions=chance.randint(1, 4)).code == ErrorCode.NONE
-        promised = voter.image
-        files.crash(chance)
-        voter = open_voter(files)
-        assert voter.image == promised
+def test_a_power_failure_loses_no_completed_proposal() -> None:
+    for seed in range(30):
+        with case(seed):
+            chance = Random(seed)
+            files = MemoryFiles()
+            voter = registered_voter(files)
+            number = 0
+            for _ in range(6):
+                for _ in range(chance.randrange(5)):
+                    number += 1
+                    assert create(voter, f"t{number}", number, partitions=chance.randint(1, 4)).code == ErrorCode.NONE
+                promised = voter.image
+                files.crash(chance)
+                voter = open_voter(files)
+                assert voter.image == promised
 
 
-def test_a_torn_tail_is_cut_off_and_the_log_goes_on() -> None:
+def test_a_torn_tail_is_truncated_and_the_log_continues() -> None:
     files = MemoryFiles()
     voter = registered_voter(files)
     create(voter, "a", 1)
@@ -159,7 +161,7 @@ def test_a_torn_tail_is_cut_off_and_the_log_goes_on() -> None:
     assert open_voter(files).image.topics.keys() == {"a", "b"}
 
 
-# A log that is not what it must be
+# Damaged logs
 
 
 def test_a_flipped_bit_is_found_and_the_offset_is_named() -> None:
@@ -175,27 +177,23 @@ def test_a_flipped_bit_is_found_and_the_offset_is_named() -> None:
         Voter(log, cluster_id="a-cluster", clock=lambda: NOW_MS)
 
 
-@pytest.mark.parametrize(
-    ("value", "error", "message"),
-    [
+def test_an_undecodable_record_prevents_the_start_and_its_offset_is_named() -> None:
+    for value, error, message in [
         (b"\1\x63\0\0", UnknownRecord, "at offset 2: a metadata record of kind 99 version 0"),
-        (b"\7\2\0", UnknownRecord, "at offset 2: frame version 7"),
-        (b"\1\2\0\5", CorruptMetadata, "at offset 2: 4 bytes are no metadata record"),
-        (b"", CorruptMetadata, "at offset 2: 0 bytes are no metadata record"),
-        (None, CorruptMetadata, "at offset 2: 0 bytes are no metadata record"),
-    ],
-)
-def test_a_record_that_nobody_understands_stops_the_start_and_is_named(
-    value: bytes | None, error: type[Exception], message: str
-) -> None:
-    files = MemoryFiles()
-    open_voter(files)
-    append(files, encode_record(NoOpRecord()), value)
-    with pytest.raises(error, match=message):
-        open_voter(files)
+        (b"\7\2\0", UnknownRecord, "at offset 2: the frame has version 7"),
+        (b"\1\2\0\5", CorruptMetadata, "at offset 2: 4 bytes are not a metadata record"),
+        (b"", CorruptMetadata, "at offset 2: 0 bytes are not a metadata record"),
+        (None, CorruptMetadata, "at offset 2: 0 bytes are not a metadata record"),
+    ]:
+        with case(value, error, message):
+            files = MemoryFiles()
+            open_voter(files)
+            append(files, encode_record(NoOpRecord()), value)
+            with pytest.raises(error, match=message):
+                open_voter(files)
 
 
-def test_control_batches_belong_to_the_quorum_and_are_left_out() -> None:
+def test_control_batches_are_skipped() -> None:
     files = MemoryFiles()
     open_voter(files)
     append(files, b"no metadata record", is_control=True)
@@ -203,10 +201,10 @@ def test_control_batches_belong_to_the_quorum_and_are_left_out() -> None:
     assert open_voter(files).image.features == {"metadata.version": 7, "x": 1}
 
 
-# A disk that refuses
+# Disk errors
 
 
-def test_a_full_disk_is_an_answer_and_later_there_is_room_again() -> None:
+def test_a_full_disk_is_reported_and_writing_works_again_later() -> None:
     files = MemoryFiles()
     voter = registered_voter(files)
     before = voter.image
@@ -218,7 +216,7 @@ def test_a_full_disk_is_an_answer_and_later_there_is_room_again() -> None:
     assert open_voter(files).image == voter.image
 
 
-def test_after_a_failed_flush_nothing_is_decided_until_a_restart() -> None:
+def test_after_a_failed_flush_every_command_fails_until_a_restart() -> None:
     files = MemoryFiles()
     voter = registered_voter(files)
     create(voter, "a", 1)

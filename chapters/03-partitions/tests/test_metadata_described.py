@@ -1,6 +1,7 @@
-"""What DescribeConfigs tells of a value: where it comes from, and what else would hold."""
+"""Descriptions of configurations: the value, its source and its synonyms."""
 
 import pytest
+from metadata_model import case
 
 from minibroker.metadata.config_keys import (
     BROKER_CONFIGS,
@@ -41,7 +42,7 @@ def test_a_fresh_topic_has_defaults_and_the_brokers_defaults_as_synonyms() -> No
     assert entry.synonyms == [SetValue("log.segment.bytes", "1073741824", DEFAULT)]
 
 
-def test_every_place_where_a_value_is_set_is_shown_the_strongest_first() -> None:
+def test_every_place_where_a_value_is_set_is_shown_in_order_of_precedence() -> None:
     node = NodeConfig({"log.segment.bytes": "2000000"}).with_dynamic(
         {
             (ConfigResource.BROKER, "1"): {"log.segment.bytes": "3000000"},
@@ -61,7 +62,7 @@ def test_every_place_where_a_value_is_set_is_shown_the_strongest_first() -> None
     assert topic_entry("segment.bytes", node).value == "3000000"
 
 
-def test_hours_are_no_synonym_of_milliseconds_unless_somebody_set_them() -> None:
+def test_hours_are_a_synonym_of_milliseconds_only_if_they_are_set() -> None:
     assert topic_entry("retention.ms", NodeConfig()).synonyms == []
     entry = topic_entry("retention.ms", NodeConfig({"log.retention.hours": "2"}))
     assert (entry.value, entry.source) == ("7200000", STATIC)
@@ -71,12 +72,12 @@ def test_hours_are_no_synonym_of_milliseconds_unless_somebody_set_them() -> None
     ]
 
 
-def test_values_are_shown_as_they_are_understood() -> None:
+def test_values_are_shown_in_their_parsed_form() -> None:
     assert topic_entry("segment.ms", NodeConfig(), segment_ms=" 5 ").value == "5"
     assert topic_entry("cleanup.policy", NodeConfig(), cleanup_policy="compact , delete").value == "compact,delete"
 
 
-def test_an_internal_configuration_is_shown_only_where_it_is_set() -> None:
+def test_an_internal_configuration_is_shown_only_if_it_is_set() -> None:
     assert {entry.key.name for entry in describe_topic({}, NodeConfig())} == TOPIC_CONFIGS.keys() - {
         "internal.segment.bytes"
     }
@@ -85,7 +86,7 @@ def test_an_internal_configuration_is_shown_only_where_it_is_set() -> None:
     assert shown == {name for name, key in BROKER_CONFIGS.items() if not key.is_internal}
 
 
-def test_a_broker_shows_what_it_was_started_with_and_what_can_be_changed() -> None:
+def test_a_broker_shows_the_settings_of_its_start_and_which_keys_are_read_only() -> None:
     node = NodeConfig({"num.partitions": "3"})
     entry = broker_entry("num.partitions", node)
     assert (entry.value, entry.source, entry.is_read_only) == ("3", STATIC, True)
@@ -94,7 +95,7 @@ def test_a_broker_shows_what_it_was_started_with_and_what_can_be_changed() -> No
     assert broker_entry("log.retention.ms", node).value is None
 
 
-def test_hours_of_a_broker_have_the_milliseconds_as_no_synonym_where_those_are_weaker() -> None:
+def test_a_brokers_milliseconds_have_hours_as_a_synonym_but_not_the_reverse() -> None:
     entry = broker_entry("log.retention.hours", NodeConfig({"log.retention.ms": "5"}))
     assert entry.synonyms == [SetValue("log.retention.hours", "168", DEFAULT)]
     entry = broker_entry("log.retention.ms", NodeConfig({"log.retention.ms": "5"}))
@@ -104,7 +105,7 @@ def test_hours_of_a_broker_have_the_milliseconds_as_no_synonym_where_those_are_w
     ]
 
 
-def test_what_is_set_for_all_brokers_is_shown_alone() -> None:
+def test_describing_all_brokers_shows_only_values_set_for_all() -> None:
     node = NodeConfig().with_dynamic({(ConfigResource.BROKER, ""): {"message.max.bytes": "5"}})
     (entry,) = describe_all_brokers(node)
     assert (entry.key.name, entry.value, entry.source) == ("message.max.bytes", "5", FOR_ALL)
@@ -119,9 +120,8 @@ def test_a_secret_has_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert entry.synonyms == [SetValue("ssl.key.password", None, STATIC)]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
+def test_a_value_is_shown_as_in_java() -> None:
+    texts: list[tuple[Value, str]] = [
         (True, "true"),
         (5, "5"),
         (("a", "b"), "a,b"),
@@ -135,7 +135,7 @@ def test_a_secret_has_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
         (12345678.5, "1.23456785E7"),
         (1.7976931348623157e308, "1.7976931348623157E308"),
         (-2.5e-9, "-2.5E-9"),
-    ],
-)
-def test_a_value_is_written_as_java_writes_it(value: Value, text: str) -> None:
-    assert text_of(value) == text
+    ]
+    for value, text in texts:
+        with case(value, text):
+            assert text_of(value) == text

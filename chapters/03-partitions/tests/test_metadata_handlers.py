@@ -1,13 +1,14 @@
-"""The administrative handlers, asked as a client asks: in bytes, in every version."""
+"""The administrative handlers, with requests and responses as bytes, in every version."""
 
 from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
-from metadata_model import create, registered_voter, topic_id
+from metadata_model import case, create, registered_voter, topic_id
 
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import Listener, Proposal, Voter
+from minibroker.metadata.broker_commands import RegisterBroker
 from minibroker.metadata.config_keys import (
     BROKER_CONFIGS,
     INT,
@@ -20,9 +21,9 @@ from minibroker.metadata.config_keys import (
 )
 from minibroker.metadata.config_resources import RESOURCES, ResourceKind
 from minibroker.metadata.configs import NodeConfig, Texts
-from minibroker.metadata.decision import Command
+from minibroker.metadata.decision import RECORDS_PER_COMMAND_MAX, Command
 from minibroker.metadata.described import Described
-from minibroker.metadata.image import Image
+from minibroker.metadata.image import Endpoint, Image
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.configs import Configurations
 from minibroker.partitions.registry import Deferred, Registry, Reply
@@ -56,6 +57,7 @@ from minibroker.wire.tables.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from minibroker.wire.tables.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from minibroker.wire.uuids import NO_UUID
 
 NOW_MS = 1_700_000_000_000
@@ -79,6 +81,7 @@ class Broker:
         self.registry.add(ApiKey.DESCRIBE_CONFIGS, configurations.describe)
         self.registry.add(ApiKey.ALTER_CONFIGS, configurations.alter)
         self.registry.add(ApiKey.INCREMENTAL_ALTER_CONFIGS, configurations.alter)
+        self.registry.add(ApiKey.LIST_CONFIG_RESOURCES, configurations.list_resources)
 
     def fresh_id(self) -> bytes:
         self.number += 1
@@ -89,7 +92,7 @@ class Broker:
         return self.voter.image
 
     def ask(self, request: Request, kind: type[S], version: int | None = None) -> S:
-        """Send a request through bytes and back."""
+        """Send a request as bytes, and decode its response."""
         key = request.schema.key
         assert key is not None
         version = APIS[key].max_version if version is None else version
@@ -130,70 +133,74 @@ def creatable(
 # CreateTopics
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.CREATE_TOPICS))
-def test_a_topic_is_created_in_every_version(version: int) -> None:
-    broker = Broker()
-    request = CreateTopicsRequest(topics=[creatable("orders", 3, segment_ms="5")], timeout_ms=1000, validate_only=False)
-    (topic,) = broker.ask(request, CreateTopicsResponse, version).topics
-    assert (topic.name, topic.error_code, topic.error_message) == ("orders", ErrorCode.NONE, None)
-    assert len(broker.image.topics["orders"].partitions) == 3
-    assert broker.image.topic_configs("orders") == {"segment.ms": "5"}
-    if version >= 7:
-        assert topic.topic_id == broker.image.topics["orders"].topic_id
-    if version >= 5:
-        assert (topic.num_partitions, topic.replication_factor) == (3, 1)
-        configs = {config.name: (config.value, config.config_source) for config in topic.configs or ()}
-        assert configs.keys() == TOPIC_CONFIGS.keys() - {"internal.segment.bytes"}
-        assert configs["segment.ms"] == ("5", 1)
-        assert configs["flush.ms"][1] == 5
+def test_a_topic_is_created_in_every_version() -> None:
+    for version in versions(ApiKey.CREATE_TOPICS):
+        with case(version):
+            broker = Broker()
+            request = CreateTopicsRequest(
+                topics=[creatable("orders", 3, segment_ms="5")], timeout_ms=1000, validate_only=False
+            )
+            (topic,) = broker.ask(request, CreateTopicsResponse, version).topics
+            assert (topic.name, topic.error_code, topic.error_message) == ("orders", ErrorCode.NONE, None)
+            assert len(broker.image.topics["orders"].partitions) == 3
+            assert broker.image.topic_configs("orders") == {"segment.ms": "5"}
+            if version >= 7:
+                assert topic.topic_id == broker.image.topics["orders"].topic_id
+            if version >= 5:
+                assert (topic.num_partitions, topic.replication_factor) == (3, 1)
+                configs = {config.name: (config.value, config.config_source) for config in topic.configs or ()}
+                assert configs.keys() == TOPIC_CONFIGS.keys() - {"internal.segment.bytes"}
+                assert configs["segment.ms"] == ("5", 1)
+                assert configs["flush.ms"][1] == 5
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.CREATE_TOPICS))
-def test_a_refused_topic_has_kafkas_code_a_message_and_no_null_configs(version: int) -> None:
-    topics = [
-        creatable("a/b"),
-        creatable("good"),
-        creatable("twice"),
-        creatable("twice"),
-        creatable("x", segment_ms=None),
-    ]
-    request = CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=True)
-    broker = Broker()
-    answers = {topic.name: topic for topic in broker.ask(request, CreateTopicsResponse, version).topics}
-    assert {name: topic.error_code for name, topic in answers.items()} == {
-        "a/b": ErrorCode.INVALID_TOPIC_EXCEPTION,
-        "good": ErrorCode.NONE,
-        "twice": ErrorCode.INVALID_REQUEST,
-        "x": ErrorCode.INVALID_CONFIG,
-    }
-    assert answers["a/b"].error_message
-    assert all(topic.configs is not None for topic in answers.values())
-    assert broker.image.topics == {}
+def test_a_refused_topic_has_kafkas_code_a_message_and_no_null_configs() -> None:
+    for version in versions(ApiKey.CREATE_TOPICS):
+        with case(version):
+            topics = [
+                creatable("a/b"),
+                creatable("good"),
+                creatable("twice"),
+                creatable("twice"),
+                creatable("x", segment_ms=None),
+            ]
+            request = CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=True)
+            broker = Broker()
+            answers = {topic.name: topic for topic in broker.ask(request, CreateTopicsResponse, version).topics}
+            assert {name: topic.error_code for name, topic in answers.items()} == {
+                "a/b": ErrorCode.INVALID_TOPIC_EXCEPTION,
+                "good": ErrorCode.NONE,
+                "twice": ErrorCode.INVALID_REQUEST,
+                "x": ErrorCode.INVALID_CONFIG,
+            }
+            assert answers["a/b"].error_message
+            assert all(topic.configs is not None for topic in answers.values())
+            assert broker.image.topics == {}
 
 
-def test_defaults_and_assignments_of_the_client_are_understood() -> None:
+def test_default_counts_and_assignments_are_accepted() -> None:
     broker = Broker({"num.partitions": "4"})
     assigned = creatable("b", -1, -1, [CreatableReplicaAssignment(partition_index=0, broker_ids=[1])])
     request = CreateTopicsRequest(topics=[creatable("a", -1, -1), assigned], timeout_ms=1000)
     assert [topic.num_partitions for topic in broker.ask(request, CreateTopicsResponse).topics] == [4, 1]
 
 
-def test_the_new_topics_configuration_shows_what_the_broker_was_started_with() -> None:
+def test_a_new_topics_configuration_includes_the_brokers_settings() -> None:
     broker = Broker({"log.retention.hours": "1"})
     (topic,) = broker.ask(CreateTopicsRequest(topics=[creatable("a")]), CreateTopicsResponse).topics
     configs = {config.name: (config.value, config.config_source) for config in topic.configs or ()}
     assert configs["retention.ms"] == ("3600000", 4)
 
 
-def test_a_hundred_thousand_topics_in_one_request_are_refused() -> None:
+def test_more_topics_in_one_request_than_records_in_a_command_are_refused() -> None:
     broker = Broker()
-    request = CreateTopicsRequest(topics=[creatable(f"t{number}") for number in range(100_000)])
+    request = CreateTopicsRequest(topics=[creatable(f"t{number}") for number in range(RECORDS_PER_COMMAND_MAX + 1)])
     answer = broker.ask(request, CreateTopicsResponse)
     assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
     assert broker.image.topics == {}
 
 
-def test_a_topic_is_created_when_somebody_asks_for_it_or_is_refused_with_the_reason() -> None:
+def test_a_topic_is_created_on_demand_or_refused_with_a_reason() -> None:
     broker = Broker({"num.partitions": "2"})
     assert broker.administration.create_on_demand(["orders.eu", "other"]) == {}
     assert len(broker.image.topics["orders.eu"].partitions) == 2
@@ -205,34 +212,35 @@ def test_a_topic_is_created_when_somebody_asks_for_it_or_is_refused_with_the_rea
 # DeleteTopics
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.DELETE_TOPICS))
-def test_topics_are_deleted_in_every_version(version: int) -> None:
-    broker = Broker()
-    create(broker.voter, "a", 1)
-    create(broker.voter, "b", 2)
-    if version >= 6:
-        states = [
-            DeleteTopicState(name="a", topic_id=NO_UUID),
-            DeleteTopicState(name=None, topic_id=topic_id(2)),
-            DeleteTopicState(name=None, topic_id=topic_id(3)),
-            DeleteTopicState(name="nope", topic_id=NO_UUID),
-        ]
-        request = DeleteTopicsRequest(topics=states, timeout_ms=1000)
-        expected = [
-            ("a", 0),
-            ("b", 0),
-            (None, ErrorCode.UNKNOWN_TOPIC_ID),
-            ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        ]
-    else:
-        request = DeleteTopicsRequest(topic_names=["a", "b", "nope"], timeout_ms=1000)
-        expected = [("a", 0), ("b", 0), ("nope", 3)]
-    answer = broker.ask(request, DeleteTopicsResponse, version)
-    assert [(topic.name, topic.error_code) for topic in answer.responses] == expected
-    assert broker.image.topics == {}
+def test_topics_are_deleted_in_every_version() -> None:
+    for version in versions(ApiKey.DELETE_TOPICS):
+        with case(version):
+            broker = Broker()
+            create(broker.voter, "a", 1)
+            create(broker.voter, "b", 2)
+            if version >= 6:
+                states = [
+                    DeleteTopicState(name="a", topic_id=NO_UUID),
+                    DeleteTopicState(name=None, topic_id=topic_id(2)),
+                    DeleteTopicState(name=None, topic_id=topic_id(3)),
+                    DeleteTopicState(name="nope", topic_id=NO_UUID),
+                ]
+                request = DeleteTopicsRequest(topics=states, timeout_ms=1000)
+                expected = [
+                    ("a", 0),
+                    ("b", 0),
+                    (None, ErrorCode.UNKNOWN_TOPIC_ID),
+                    ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                ]
+            else:
+                request = DeleteTopicsRequest(topic_names=["a", "b", "nope"], timeout_ms=1000)
+                expected = [("a", 0), ("b", 0), ("nope", 3)]
+            answer = broker.ask(request, DeleteTopicsResponse, version)
+            assert [(topic.name, topic.error_code) for topic in answer.responses] == expected
+            assert broker.image.topics == {}
 
 
-def test_a_broker_that_deletes_no_topics_says_so() -> None:
+def test_deletion_can_be_disabled() -> None:
     broker = Broker({"delete.topic.enable": "false"})
     create(broker.voter, "a", 1)
     request = DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000)
@@ -244,29 +252,30 @@ def test_a_broker_that_deletes_no_topics_says_so() -> None:
 # CreatePartitions
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.CREATE_PARTITIONS))
-def test_topics_grow_in_every_version_and_each_is_answered(version: int) -> None:
-    broker = Broker()
-    for number, name in enumerate("abc", start=1):
-        create(broker.voter, name, number)
-    request = CreatePartitionsRequest(
-        topics=[
-            CreatePartitionsTopic(name="a", count=3, assignments=None),
-            CreatePartitionsTopic(name="b", count=1, assignments=None),
-            CreatePartitionsTopic(name="c", count=2, assignments=[CreatePartitionsAssignment(broker_ids=[1])]),
-            CreatePartitionsTopic(name="nope", count=2, assignments=None),
-        ],
-        timeout_ms=1000,
-        validate_only=False,
-    )
-    answer = broker.ask(request, CreatePartitionsResponse, version)
-    assert [(topic.name, topic.error_code) for topic in answer.results] == [
-        ("a", ErrorCode.NONE),
-        ("b", ErrorCode.INVALID_PARTITIONS),
-        ("c", ErrorCode.NONE),
-        ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    ]
-    assert [len(broker.image.topics[name].partitions) for name in "abc"] == [3, 1, 2]
+def test_topics_grow_in_every_version_and_each_is_answered() -> None:
+    for version in versions(ApiKey.CREATE_PARTITIONS):
+        with case(version):
+            broker = Broker()
+            for number, name in enumerate("abc", start=1):
+                create(broker.voter, name, number)
+            request = CreatePartitionsRequest(
+                topics=[
+                    CreatePartitionsTopic(name="a", count=3, assignments=None),
+                    CreatePartitionsTopic(name="b", count=1, assignments=None),
+                    CreatePartitionsTopic(name="c", count=2, assignments=[CreatePartitionsAssignment(broker_ids=[1])]),
+                    CreatePartitionsTopic(name="nope", count=2, assignments=None),
+                ],
+                timeout_ms=1000,
+                validate_only=False,
+            )
+            answer = broker.ask(request, CreatePartitionsResponse, version)
+            assert [(topic.name, topic.error_code) for topic in answer.results] == [
+                ("a", ErrorCode.NONE),
+                ("b", ErrorCode.INVALID_PARTITIONS),
+                ("c", ErrorCode.NONE),
+                ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ]
+            assert [len(broker.image.topics[name].partitions) for name in "abc"] == [3, 1, 2]
 
 
 # DescribeConfigs
@@ -281,23 +290,24 @@ def describe(
     return broker.ask(request, DescribeConfigsResponse, version).results[0]
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CONFIGS))
-def test_a_topic_is_described_in_every_version(version: int) -> None:
-    broker = Broker()
-    create(broker.voter, "orders", 1, configs={"segment.ms": "5"})
-    result = describe(broker, ConfigResource.TOPIC, "orders", version=version)
-    assert (result.error_code, result.resource_type, result.resource_name) == (0, 2, "orders")
-    configs = {config.name: config for config in result.configs}
-    assert configs.keys() == TOPIC_CONFIGS.keys() - {"internal.segment.bytes"}
-    entry = configs["segment.ms"]
-    assert (entry.value, entry.config_source, entry.read_only, entry.is_sensitive) == ("5", 1, False, False)
-    assert [(it.name, it.value, it.source) for it in entry.synonyms] == [("segment.ms", "5", 1)]
-    if version >= 3:
-        assert entry.config_type == 5
-        assert entry.documentation == TOPIC_CONFIGS["segment.ms"].about
+def test_a_topic_is_described_in_every_version() -> None:
+    for version in versions(ApiKey.DESCRIBE_CONFIGS):
+        with case(version):
+            broker = Broker()
+            create(broker.voter, "orders", 1, configs={"segment.ms": "5"})
+            result = describe(broker, ConfigResource.TOPIC, "orders", version=version)
+            assert (result.error_code, result.resource_type, result.resource_name) == (0, 2, "orders")
+            configs = {config.name: config for config in result.configs}
+            assert configs.keys() == TOPIC_CONFIGS.keys() - {"internal.segment.bytes"}
+            entry = configs["segment.ms"]
+            assert (entry.value, entry.config_source, entry.read_only, entry.is_sensitive) == ("5", 1, False, False)
+            assert [(it.name, it.value, it.source) for it in entry.synonyms] == [("segment.ms", "5", 1)]
+            if version >= 3:
+                assert entry.config_type == 5
+                assert entry.documentation == TOPIC_CONFIGS["segment.ms"].about
 
 
-def test_only_what_is_asked_for_is_shown_and_an_empty_list_asks_for_all() -> None:
+def test_only_requested_keys_are_described_and_an_empty_list_means_all() -> None:
     broker = Broker()
     create(broker.voter, "orders", 1)
     asked = describe(broker, ConfigResource.TOPIC, "orders", keys=["segment.ms", "no.such", "flush.ms"])
@@ -305,7 +315,7 @@ def test_only_what_is_asked_for_is_shown_and_an_empty_list_asks_for_all() -> Non
     assert len(describe(broker, ConfigResource.TOPIC, "orders", keys=[]).configs) == len(TOPIC_CONFIGS) - 1
 
 
-def test_synonyms_and_documentation_are_sent_only_if_wanted() -> None:
+def test_synonyms_and_documentation_are_sent_only_if_requested() -> None:
     broker = Broker()
     create(broker.voter, "orders", 1)
     resource = DescribeConfigsResource(resource_type=2, resource_name="orders", configuration_keys=None)
@@ -314,7 +324,7 @@ def test_synonyms_and_documentation_are_sent_only_if_wanted() -> None:
     assert {config.documentation for config in result.configs} == {None}
 
 
-def test_a_broker_is_described_by_its_number_and_all_brokers_by_no_name() -> None:
+def test_a_broker_is_described_by_its_id_and_all_brokers_by_an_empty_name() -> None:
     broker = Broker({"num.partitions": "3"})
     result = describe(broker, ConfigResource.BROKER, "1")
     configs = {config.name: config for config in result.configs}
@@ -325,9 +335,8 @@ def test_a_broker_is_described_by_its_number_and_all_brokers_by_no_name() -> Non
     assert describe(broker, ConfigResource.BROKER, "").configs == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "code"),
-    [
+def test_an_unknown_resource_is_refused_with_kafkas_code() -> None:
+    for kind, name, code in [
         (2, "nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (2, "../x", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (2, "", ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -336,13 +345,12 @@ def test_a_broker_is_described_by_its_number_and_all_brokers_by_no_name() -> Non
         (8, "1", ErrorCode.INVALID_REQUEST),
         (0, "x", ErrorCode.INVALID_REQUEST),
         (99, "x", ErrorCode.INVALID_REQUEST),
-    ],
-)
-def test_what_cannot_be_described_is_refused_with_kafkas_code(kind: int, name: str, code: ErrorCode) -> None:
-    result = describe(Broker(), kind, name)
-    assert (result.error_code, result.configs) == (code, [])
-    assert (result.resource_type, result.resource_name) == (kind, name)
-    assert result.error_message
+    ]:
+        with case(kind, name, code):
+            result = describe(Broker(), kind, name)
+            assert (result.error_code, result.configs) == (code, [])
+            assert (result.resource_type, result.resource_name) == (kind, name)
+            assert result.error_message
 
 
 # AlterConfigs and IncrementalAlterConfigs
@@ -363,35 +371,37 @@ def changing(kind: int, name: str, *changes: tuple[str, int, str | None]) -> Inc
     return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.ALTER_CONFIGS))
-def test_a_configuration_is_replaced_in_every_version(version: int) -> None:
-    broker = Broker()
-    create(broker.voter, "orders", 1, configs={"segment.ms": "5"})
-    (answer,) = broker.ask(replacing("orders", flush_ms="6"), AlterConfigsResponse, version).responses
-    assert (answer.error_code, answer.resource_type, answer.resource_name) == (0, 2, "orders")
-    assert broker.image.topic_configs("orders") == {"flush.ms": "6"}
-    (answer,) = broker.ask(replacing("orders", flush_ms="-6"), AlterConfigsResponse, version).responses
-    assert answer.error_code == ErrorCode.INVALID_CONFIG
-    assert answer.error_message
-    (answer,) = broker.ask(replacing("orders", flush_ms=None), AlterConfigsResponse, version).responses
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
+def test_a_configuration_is_replaced_in_every_version() -> None:
+    for version in versions(ApiKey.ALTER_CONFIGS):
+        with case(version):
+            broker = Broker()
+            create(broker.voter, "orders", 1, configs={"segment.ms": "5"})
+            (answer,) = broker.ask(replacing("orders", flush_ms="6"), AlterConfigsResponse, version).responses
+            assert (answer.error_code, answer.resource_type, answer.resource_name) == (0, 2, "orders")
+            assert broker.image.topic_configs("orders") == {"flush.ms": "6"}
+            (answer,) = broker.ask(replacing("orders", flush_ms="-6"), AlterConfigsResponse, version).responses
+            assert answer.error_code == ErrorCode.INVALID_CONFIG
+            assert answer.error_message
+            (answer,) = broker.ask(replacing("orders", flush_ms=None), AlterConfigsResponse, version).responses
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.INCREMENTAL_ALTER_CONFIGS))
-def test_a_configuration_is_changed_in_every_version(version: int) -> None:
-    broker = Broker()
-    create(broker.voter, "orders", 1, configs={"segment.ms": "5", "flush.ms": "6"})
-    changes = [("cleanup.policy", 2, "compact"), ("segment.ms", 1, None), ("retention.ms", 0, "7")]
-    (answer,) = broker.ask(changing(2, "orders", *changes), IncrementalAlterConfigsResponse, version).responses
-    assert answer.error_code == ErrorCode.NONE
-    assert broker.image.topic_configs("orders") == {
-        "cleanup.policy": "delete,compact",
-        "flush.ms": "6",
-        "retention.ms": "7",
-    }
-    bad = changing(2, "orders", ("flush.ms", 0, "8"), ("flush.ms", 9, "8"))
-    (answer,) = broker.ask(bad, IncrementalAlterConfigsResponse, version).responses
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
+def test_a_configuration_is_changed_in_every_version() -> None:
+    for version in versions(ApiKey.INCREMENTAL_ALTER_CONFIGS):
+        with case(version):
+            broker = Broker()
+            create(broker.voter, "orders", 1, configs={"segment.ms": "5", "flush.ms": "6"})
+            changes = [("cleanup.policy", 2, "compact"), ("segment.ms", 1, None), ("retention.ms", 0, "7")]
+            (answer,) = broker.ask(changing(2, "orders", *changes), IncrementalAlterConfigsResponse, version).responses
+            assert answer.error_code == ErrorCode.NONE
+            assert broker.image.topic_configs("orders") == {
+                "cleanup.policy": "delete,compact",
+                "flush.ms": "6",
+                "retention.ms": "7",
+            }
+            bad = changing(2, "orders", ("flush.ms", 0, "8"), ("flush.ms", 9, "8"))
+            (answer,) = broker.ask(bad, IncrementalAlterConfigsResponse, version).responses
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_another_kind_of_resource_brings_its_own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,11 +422,82 @@ def test_another_kind_of_resource_brings_its_own_keys(monkeypatch: pytest.Monkey
     assert answer.error_message == (
         "configurations of a resource of type 32 cannot be changed: 2 is a topic, 4 a broker"
     )
-    monkeypatch.setitem(RESOURCES, ConfigResource.GROUP, ResourceKind(table, describe_group, check_group))
+
+    def group_names(image: Image) -> list[str]:
+        return [name for kind, name in image.configs if kind is ConfigResource.GROUP]
+
+    monkeypatch.setitem(RESOURCES, ConfigResource.GROUP, ResourceKind(table, group_names, describe_group, check_group))
     (answer,) = broker.ask(request, IncrementalAlterConfigsResponse).responses
     assert answer.error_code == ErrorCode.NONE
     (config,) = describe(broker, ConfigResource.GROUP, "readers").configs
     assert (config.name, config.value, config.config_source) == (key.name, "6000", 8)
+    assert listed(broker, 32) == [(32, "readers")]
+
+
+# ListConfigResources
+
+
+def listed(broker: Broker, *types: int) -> list[tuple[int, str]]:
+    answer = broker.ask(ListConfigResourcesRequest(resource_types=list(types)), ListConfigResourcesResponse)
+    assert answer.error_code == ErrorCode.NONE
+    return [(it.resource_type, it.resource_name) for it in answer.config_resources]
+
+
+def test_resources_are_listed_by_type_and_no_type_means_all() -> None:
+    broker = Broker()
+    create(broker.voter, "orders", 1)
+    create(broker.voter, "invoices", 2)
+    topics, brokers = [(2, "invoices"), (2, "orders")], [(4, "1")]
+    assert listed(broker) == brokers + topics
+    assert listed(broker, 2) == topics
+    assert listed(broker, 4) == brokers
+    assert listed(broker, 2, 4, 2) == brokers + topics
+    # These have no configurations here.
+    assert listed(broker, 8, 16, 32) == []
+
+
+def test_only_client_metrics_are_listed_in_version_0() -> None:
+    broker = Broker()
+    create(broker.voter, "orders", 1)
+    answer = broker.ask(ListConfigResourcesRequest(), ListConfigResourcesResponse, 0)
+    assert (answer.error_code, answer.config_resources) == (ErrorCode.NONE, [])
+
+
+def test_a_resource_type_that_kafka_does_not_list_is_an_unsupported_version() -> None:
+    broker = Broker()
+    create(broker.voter, "orders", 1)
+    for kind in (0, 1, 3, 64, -1):
+        request = ListConfigResourcesRequest(resource_types=[2, kind])
+        answer = broker.ask(request, ListConfigResourcesResponse)
+        assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, []), kind
+
+
+# Live changes
+
+
+def test_a_running_broker_at_most_halves_or_doubles_a_pool_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ConfigKey("our.threads", INT, "1", at_least(0), "How many threads.", is_dynamic=True, is_thread_count=True)
+    monkeypatch.setitem(BROKER_CONFIGS, key.name, key)
+    monkeypatch.setitem(BROKER_CONFIGS.defaults, key.name, 1)
+    broker = Broker({"our.threads": "8"})
+
+    def change(count: int, name: str = "1") -> str | None:
+        (answer,) = broker.ask(changing(4, name, (key.name, 0, str(count))), IncrementalAlterConfigsResponse).responses
+        assert answer.error_code == (ErrorCode.INVALID_REQUEST if answer.error_message else ErrorCode.NONE)
+        return answer.error_message
+
+    failed = "Dynamic thread count update validation failed for our.threads="
+    for name in ("1", ""):
+        assert change(0, name) == f"{failed}0, value should be at least 1"
+        assert change(3, name) == f"{failed}3, value should be at least half the current value 8"
+        assert change(900, name) == f"{failed}900, value should not be greater than double the current value 8"
+    assert change(16) is None
+    # The current value counts, not the one that the broker was started with.
+    assert change(17) is None
+    assert change(35) == f"{failed}35, value should not be greater than double the current value 17"
+    # The threads of another broker are checked by that broker.
+    broker.voter.propose(RegisterBroker(2, [Endpoint("PLAINTEXT", "127.0.0.1", 9093)], topic_id(98)))
+    assert change(900, "2") is None
 
 
 def test_a_brokers_change_is_seen_by_its_topics_at_once() -> None:
@@ -435,7 +516,7 @@ def test_a_brokers_change_is_seen_by_its_topics_at_once() -> None:
     assert (config.name, config.value, config.config_source) == ("log.retention.ms", "2000", 3)
 
 
-# An authority that takes its time
+# A slow authority
 
 
 class Slow:
@@ -458,7 +539,7 @@ class Slow:
         self.voter.subscribe(listener)
 
 
-def test_an_answer_waits_for_an_authority_that_takes_its_time() -> None:
+def test_an_answer_waits_for_a_slow_authority() -> None:
     slow = Slow(registered_voter(MemoryFiles()))
     administration = Administration(slow, NodeConfig(), new_topic_id=lambda: topic_id(5))
     registry = Registry()

@@ -1,11 +1,11 @@
-"""Folding records into an image: what each does, what is shared, and what it costs."""
+"""Folding records into an image: the effect of each, the shared parts, and the cost."""
 
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metadata_model import brokers, topic_id
+from metadata_model import brokers, case, topic_id
 
 from minibroker.controller.records import NoOpRecord
 from minibroker.metadata import records as kinds
@@ -63,13 +63,13 @@ def test_a_partition_is_found_by_its_name() -> None:
     assert image.partition(TopicPartition("others", 0)) is None
 
 
-def test_a_change_of_the_isr_keeps_the_leader_epoch_and_a_leader_begins_one() -> None:
+def test_a_change_of_the_isr_keeps_the_leader_epoch_and_a_new_leader_increments_it() -> None:
     image = folded(topic("orders", 1), partition(1, 0), partition(1, 1), change(1, 0, isr=[1, 2]))
     assert image.topics["orders"].partitions[0] == PartitionImage((1, 2), (1, 2), 1, 3, 5)
     assert image.topics["orders"].partitions[1] == PartitionImage((1, 2), (1,), 1, 3, 4)
     led = folded(change(1, 0, leader=2, isr=[2]), image=image)
     assert led.topics["orders"].partitions[0] == PartitionImage((1, 2), (2,), 2, 4, 6)
-    # Kafka names the leader that is there already to begin an epoch: it fences what followers of the old one ask.
+    # As in Kafka, naming the same leader again begins an epoch. It fences fetches with the old epoch.
     again = folded(change(1, 0, leader=2), change(1, 0, leader=-1, leader_recovery_state=1), image=led)
     assert again.topics["orders"].partitions[0] == PartitionImage((1, 2), (2,), -1, 6, 8, leader_recovery_state=1)
 
@@ -97,7 +97,7 @@ CHANGES = st.fixed_dictionaries(
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), CHANGES), max_size=8))
-def test_changes_fold_like_a_dictionary_that_cannot_go_wrong(changes: list[tuple[int, dict[str, Any]]]) -> None:
+def test_partition_changes_fold_as_in_a_dictionary(changes: list[tuple[int, dict[str, Any]]]) -> None:
     image = folded(topic("orders", 1), partition(1, 0), partition(1, 1))
     names = PartitionImage.__dataclass_fields__
     model = [{name: getattr(image.topics["orders"].partitions[index], name) for name in names} for index in range(2)]
@@ -118,7 +118,7 @@ def test_changes_fold_like_a_dictionary_that_cannot_go_wrong(changes: list[tuple
     assert new.topics["orders"].partitions == {index: PartitionImage(**model[index]) for index in range(2)}
 
 
-def test_a_topic_that_goes_takes_its_partitions_its_configuration_and_its_name_along() -> None:
+def test_removing_a_topic_removes_its_partitions_configuration_and_name() -> None:
     records = [topic("a.b", 1), partition(1, 0), config("segment.ms", "5", "a.b"), topic("a_b", 2)]
     image = folded(*records, kinds.RemoveTopicRecord(topic_id=topic_id(1)))
     assert image.topics.keys() == {"a_b"}
@@ -128,7 +128,7 @@ def test_a_topic_that_goes_takes_its_partitions_its_configuration_and_its_name_a
     assert (gone.topics, gone.topic_names, gone.collisions) == ({}, {}, {})
 
 
-def test_a_topic_can_come_back_under_another_id_in_the_same_batch() -> None:
+def test_a_topic_can_be_created_again_with_another_id_in_the_same_batch() -> None:
     image = folded(
         topic("orders", 1), partition(1, 0), kinds.RemoveTopicRecord(topic_id=topic_id(1)), topic("orders", 2)
     )
@@ -136,7 +136,7 @@ def test_a_topic_can_come_back_under_another_id_in_the_same_batch() -> None:
     assert image.topics["orders"].partitions == {}
 
 
-def test_a_configuration_is_set_replaced_and_taken_back() -> None:
+def test_a_configuration_is_set_replaced_and_removed() -> None:
     image = folded(config("segment.ms", "5"), config("segment.ms", "6"), config("flush.ms", "7"))
     assert image.topic_configs("orders") == {"segment.ms": "6", "flush.ms": "7"}
     image = folded(config("segment.ms", None), config("segment.ms", None), image=image)
@@ -144,14 +144,14 @@ def test_a_configuration_is_set_replaced_and_taken_back() -> None:
     assert folded(config("flush.ms", None), image=image).configs == {}
 
 
-def test_a_broker_that_registers_again_replaces_itself() -> None:
+def test_a_new_registration_replaces_the_brokers_last_one() -> None:
     image = brokers(1, 2, fenced=[3])
     assert image.live_brokers() == [1, 2]
     assert (image.brokers[1].host, image.brokers[1].port, image.brokers[1].epoch) == ("host-1", 9092, 0)
     assert image.brokers[3].is_fenced
 
 
-def test_features_producer_ids_and_nothing_at_all() -> None:
+def test_features_producer_ids_and_no_op_records_are_folded() -> None:
     image = folded(
         kinds.FeatureLevelRecord(name="a", feature_level=1),
         kinds.FeatureLevelRecord(name="b", feature_level=2),
@@ -164,7 +164,7 @@ def test_features_producer_ids_and_nothing_at_all() -> None:
     assert image.offset == 4
 
 
-def test_the_old_image_stays_as_it_was() -> None:
+def test_folding_does_not_change_the_old_image() -> None:
     old = folded(topic("orders", 1), partition(1, 0), config("segment.ms", "5"))
     before = (dict(old.topics), dict(old.topics["orders"].partitions), dict(old.topic_configs("orders")))
     new = folded(partition(1, 1), config("segment.ms", "6"), topic("others", 2), image=old)
@@ -172,7 +172,7 @@ def test_the_old_image_stays_as_it_was() -> None:
     assert len(new.topics["orders"].partitions) == 2
 
 
-def test_images_share_what_a_record_does_not_touch() -> None:
+def test_images_share_unchanged_parts() -> None:
     old = folded(topic("orders", 1), partition(1, 0), topic("others", 2), partition(2, 0), config("segment.ms", "5"))
     new = folded(partition(1, 1), image=old)
     assert new.topics["others"] is old.topics["others"]
@@ -222,16 +222,15 @@ def test_a_topic_of_ten_thousand_partitions_is_copied_once_not_ten_thousand_time
     assert copies <= 2
 
 
-@pytest.mark.parametrize(
-    ("records", "message"),
-    [
+def test_records_that_contradict_each_other_are_refused_with_the_offset() -> None:
+    contradictions: list[tuple[list[kinds.MetadataRecord], str]] = [
         ([partition(9, 0)], "no topic has the id"),
         ([kinds.RemoveTopicRecord(topic_id=topic_id(9))], "no topic has the id"),
         ([change(9, 0, isr=[1])], "no topic has the id"),
         ([topic("a", 1), partition(1, 0), change(1, 7, isr=[1])], "a has no partition 7, it has 1"),
-        ([topic("a", 1), topic("a", 2)], "is there already"),
-        ([topic("a", 1), topic("b", 1)], "is there already"),
-        ([kinds.ConfigRecord(resource_type=77, resource_name="", name="a", value="b")], "resource of type 77"),
+        ([topic("a", 1), topic("a", 2)], "exists already"),
+        ([topic("a", 1), topic("b", 1)], "exists already"),
+        ([kinds.ConfigRecord(resource_type=77, resource_name="", name="a", value="b")], "unknown resource type 77"),
         (
             [
                 kinds.ProducerIdsRecord(broker_id=1, next_producer_id=9),
@@ -243,10 +242,8 @@ def test_a_topic_of_ten_thousand_partitions_is_copied_once_not_ten_thousand_time
             [kinds.RegisterBrokerRecord(broker_id=1, incarnation_id=topic_id(1), broker_epoch=0, end_points=[])],
             "broker 1 has no listener",
         ),
-    ],
-)
-def test_records_that_contradict_each_other_are_refused_with_the_offset(
-    records: list[kinds.MetadataRecord], message: str
-) -> None:
-    with pytest.raises(CorruptMetadata, match=f"^metadata record at offset {len(records) - 1}: .*{message}"):
-        folded(*records)
+    ]
+    for records, message in contradictions:
+        refusal = f"^metadata record at offset {len(records) - 1}: .*{message}"
+        with case(records, message), pytest.raises(CorruptMetadata, match=refusal):
+            folded(*records)

@@ -1,8 +1,9 @@
-"""Which names a topic may have, and which two may not stand beside each other."""
+"""Valid and invalid names of topics, and names that collide."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from metadata_model import case
 
 from minibroker.metadata.errors import InvalidTopicName
 from minibroker.metadata.names import can_collide, check_topic_name, collision_key, is_internal
@@ -15,19 +16,19 @@ def test_any_legal_characters_make_a_name(name: str) -> None:
     check_topic_name(name)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0b", "a b", "a\n", "ä", "１", "a:b", "x" * 250])
-def test_a_name_that_is_no_directory_name_of_kafkas_is_refused(name: str) -> None:
-    with pytest.raises(InvalidTopicName):
-        check_topic_name(name)
+def test_an_invalid_topic_name_is_refused() -> None:
+    for name in ["", ".", "..", "a/b", "../x", "a\0b", "a b", "a\n", "ä", "１", "a:b", "x" * 250]:
+        with case(name), pytest.raises(InvalidTopicName):
+            check_topic_name(name)
 
 
-def test_249_characters_are_the_most() -> None:
+def test_a_name_has_at_most_249_characters() -> None:
     check_topic_name("x" * 249)
-    with pytest.raises(InvalidTopicName, match="250 characters, 249 are allowed"):
+    with pytest.raises(InvalidTopicName, match="250 characters, but only 249 are allowed"):
         check_topic_name("x" * 250)
 
 
-def test_dots_alone_are_a_name_from_three_on() -> None:
+def test_three_dots_are_a_valid_name() -> None:
     check_topic_name("...")
 
 
@@ -48,7 +49,7 @@ def test_names_that_differ_only_in_dot_and_underscore_collide() -> None:
     assert not can_collide("a-b")
 
 
-def test_the_brokers_own_topics_are_internal() -> None:
+def test_topics_with_the_brokers_state_are_internal() -> None:
     assert is_internal("__consumer_offsets")
     assert is_internal("__transaction_state")
     assert not is_internal("__cluster_metadata")

@@ -1,4 +1,4 @@
-"""Metadata records as bytes: by hand, there and back, and what is none."""
+"""Metadata records as bytes: worked examples, round trips, and invalid bytes."""
 
 import contextlib
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from metadata_model import case
 
 from minibroker.controller.records import BrokerRegistrationChangeRecord, NoOpRecord, UnregisterBrokerRecord
 from minibroker.metadata import records
 from minibroker.metadata.errors import CorruptMetadata, UnknownRecord
 from minibroker.replication.records import PartitionChangeRecord
-from minibroker.wire.schema import Struct
 
 ID = bytes(range(16))
 ON_ONE: dict[str, Any] = {"topic_id": ID, "partition_id": 0, "replicas": [1], "isr": [1], "leader": 1}
@@ -39,7 +39,7 @@ BY_HAND: list[tuple[records.MetadataRecord, str]] = [
         records.PartitionRecord(**ON_ONE, leader_recovery_state=1),
         "01 03 00" + "00000000" + ID.hex() + "02 00000001 02 00000001 01 01 00000001 00000000 00000000" + "01 00 01 01",
     ),
-    # Every field but the first two is tagged: tag, size, value. What did not change takes no byte.
+    # Every field except the first two is tagged: tag, size, value. An unchanged field takes no byte.
     (PartitionChangeRecord(partition_id=2, topic_id=ID), "01 05 00" + "00000002" + ID.hex() + "00"),
     (
         PartitionChangeRecord(partition_id=2, topic_id=ID, isr=[1, 3], leader=-1),
@@ -97,20 +97,21 @@ BY_HAND: list[tuple[records.MetadataRecord, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("record", "text"), BY_HAND)
-def test_a_record_has_the_bytes_that_kafkas_definitions_say(record: records.MetadataRecord, text: str) -> None:
-    assert records.encode_record(record) == bytes.fromhex(text)
-    assert records.decode_record(bytes.fromhex(text)) == record
+def test_records_have_the_bytes_of_kafkas_definitions() -> None:
+    for record, text in BY_HAND:
+        with case(record, text):
+            assert records.encode_record(record) == bytes.fromhex(text)
+            assert records.decode_record(bytes.fromhex(text)) == record
 
 
 def test_every_kind_of_record_has_an_example() -> None:
     assert {type(record) for record, _text in BY_HAND} == set(records.RECORDS.values())
 
 
-def test_newer_versions_of_a_record_can_be_read() -> None:
+def test_newer_versions_of_a_record_can_be_decoded() -> None:
     partition = records.PartitionRecord(**ON_ONE, directories=[ID], eligible_leader_replicas=[2])
     assert records.decode_record(bytes([1, 3, 2]) + partition.encode(2)) == partition
-    # Tags stand in order, so the directories, tag 8, come behind the eligible leaders, tags 6 and 7.
+    # Tags are in order, so the directories, tag 8, come after the eligible leaders, tags 6 and 7.
     change = PartitionChangeRecord(
         partition_id=0, topic_id=ID, leader=1, eligible_leader_replicas=[2], last_known_elr=[], directories=[ID]
     )
@@ -124,7 +125,7 @@ def test_newer_versions_of_a_record_can_be_read() -> None:
     st.lists(st.integers(0, 2**31 - 1), max_size=5),
     st.integers(-2, 2**31 - 1),
 )
-def test_any_record_comes_back_as_it_went(name: str, topic_id: bytes, replicas: list[int], leader: int) -> None:
+def test_any_record_is_decoded_as_it_was_encoded(name: str, topic_id: bytes, replicas: list[int], leader: int) -> None:
     for record in (
         PartitionChangeRecord(topic_id=topic_id, isr=replicas or None, leader=leader, adding_replicas=replicas),
         records.TopicRecord(name=name, topic_id=topic_id),
@@ -134,24 +135,25 @@ def test_any_record_comes_back_as_it_went(name: str, topic_id: bytes, replicas: 
         assert records.decode_record(records.encode_record(record)) == record
 
 
-@pytest.mark.parametrize("frame", ["02 02 00", "01 63 00 00", "01 02 01 00", "01 03 03 00", "01 05 03 00"])
-def test_a_frame_a_kind_or_a_version_from_the_future_is_named(frame: str) -> None:
-    with pytest.raises(UnknownRecord, match=r"frame version 2|newer program"):
-        records.decode_record(bytes.fromhex(frame))
+def test_an_unknown_frame_version_kind_or_record_version_is_named() -> None:
+    for frame in ["02 02 00", "01 63 00 00", "01 02 01 00", "01 03 03 00", "01 05 03 00"]:
+        with case(frame), pytest.raises(UnknownRecord, match=r"the frame has version 2|newer program"):
+            records.decode_record(bytes.fromhex(frame))
 
 
-@pytest.mark.parametrize("record", [record for record, _text in BY_HAND], ids=lambda record: type(record).__name__)
-def test_a_record_that_is_cut_off_or_too_long_is_corrupt(record: Struct) -> None:
-    assert isinstance(record, records.MetadataRecord)
-    data = records.encode_record(record)
-    for end in range(len(data)):
-        with pytest.raises(CorruptMetadata, match="no metadata record"):
-            records.decode_record(data[:end])
-    with pytest.raises(CorruptMetadata):
-        records.decode_record(data + b"\0")
+def test_a_record_that_is_cut_off_or_too_long_is_corrupt() -> None:
+    for record in [record for record, _text in BY_HAND]:
+        with case(record):
+            assert isinstance(record, records.MetadataRecord)
+            data = records.encode_record(record)
+            for end in range(len(data)):
+                with pytest.raises(CorruptMetadata, match="not a metadata record"):
+                    records.decode_record(data[:end])
+            with pytest.raises(CorruptMetadata):
+                records.decode_record(data + b"\0")
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_record_or_an_error_of_ours(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused_as_a_record(data: bytes) -> None:
     with contextlib.suppress(CorruptMetadata, UnknownRecord):
         records.decode_record(b"\1" + data)

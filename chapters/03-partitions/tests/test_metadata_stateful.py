@@ -1,4 +1,4 @@
-"""Any commands in any order, with restarts and power cuts between them, beside a dictionary that cannot go wrong."""
+"""Random commands, restarts and power failures, compared with a dictionary."""
 
 from random import Random
 
@@ -40,7 +40,7 @@ def is_good(configs: dict[str, str]) -> bool:
 
 
 class MetadataBesideADictionary(RuleBasedStateMachine):
-    """`topics` has of each topic its id, its number of partitions, and its configuration."""
+    """`topics` has the id, the number of partitions and the configuration of each topic."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class MetadataBesideADictionary(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "voter"):
             return
-        # Folding one by one, from any image on, leads to the image that the voter has.
+        # Folding one by one from any earlier image gives the voter's image.
         log = self.voter._log
         image = Image(cluster_id="a-cluster")
         for offset, record in read_records(log, 0):

@@ -1,8 +1,6 @@
-"""The filter of the access table: who is heard, from when on, and where a call is answered."""
+"""The filter of the access table: which callers are answered, from when on, and in which place."""
 
 from typing import Any
-
-import pytest
 
 from minibroker.partitions.access import ROWS, Access, Caller, Gate, Place, Ready
 from minibroker.partitions.errors import Disconnect
@@ -23,29 +21,25 @@ def gate(**state: bool) -> Gate:
     return Gate(lambda call: call.header.client_id == "node", {}, **state)
 
 
-def is_heard(guarded: Gate, row: Access, client_id: str) -> bool:
+def is_answered(guarded: Gate, row: Access, client_id: str) -> bool:
     try:
         return guarded.guard(row, lambda _call: ANSWER)(call_of(client_id)) is ANSWER
     except Disconnect:
         return False
 
 
-@pytest.mark.parametrize(
-    ("row", "heard_early", "heard_joined"),
-    [
-        (Access(), [], ["node"]),
-        (Access(ready=Ready.NODES_ALWAYS), ["node"], ["node"]),
-        (Access(ready=Ready.ALWAYS), ["client", "node"], ["client", "node"]),
-        (Access(caller=Caller.NODE, ready=Ready.ALWAYS), ["node"], ["node"]),
-    ],
-    ids=["when ready", "nodes always", "always", "nodes only"],
-)
-def test_a_row_says_who_is_heard_and_from_when_on(row: Access, heard_early: list[str], heard_joined: list[str]) -> None:
+def test_a_row_says_which_callers_are_answered_and_from_when_on() -> None:
     callers = ["client", "node"]
-    assert [it for it in callers if is_heard(gate(), row, it)] == heard_early
-    assert [it for it in callers if is_heard(gate(is_joined=True), row, it)] == heard_joined
-    opened = gate(is_joined=True, is_open=True)
-    assert [it for it in callers if is_heard(opened, row, it)] == (["node"] if row.caller is Caller.NODE else callers)
+    # The callers that are answered: before the node has joined its cluster, after that, and when it is open to clients.
+    rows = {
+        "when ready": (Access(), [], ["node"], callers),
+        "nodes always": (Access(ready=Ready.NODES_ALWAYS), ["node"], ["node"], callers),
+        "always": (Access(ready=Ready.ALWAYS), callers, callers, callers),
+        "nodes only": (Access(caller=Caller.NODE, ready=Ready.ALWAYS), ["node"], ["node"], ["node"]),
+    }
+    for name, (row, *expected) in rows.items():
+        gates = (gate(), gate(is_joined=True), gate(is_joined=True, is_open=True))
+        assert [[it for it in callers if is_answered(each, row, it)] for each in gates] == expected, name
 
 
 def test_two_places_see_a_call_in_the_order_of_the_row() -> None:

@@ -1,4 +1,4 @@
-"""Idempotent producers: which batch is taken, which is known, which is refused; and what a restart remembers."""
+"""Idempotent producers: which batches are accepted, known or refused, and what a restart restores."""
 
 import struct
 from random import Random
@@ -68,7 +68,7 @@ class Partition:
         self.log = SegmentedLog.open(self.files, DIRECTORY, config, companions=[self.producers], **opening)  # type: ignore[arg-type]
 
     def send(self, one: bytearray) -> int | Duplicate | ErrorCode:
-        """The offset that a batch got, or why it got none."""
+        """The offset of a batch, or why it was not appended."""
         try:
             duplicate = self.producers.check(read_header(one))
         except Refused as refused:
@@ -82,7 +82,7 @@ class Partition:
         return [segment.base_offset for segment in self.log.segments]
 
     def known(self) -> dict[int, tuple[int, int, int, int]]:
-        """What a snapshot would tell, of each producer."""
+        """What a snapshot would hold of each producer."""
         states = self.producers.producers
         return {it: (s.epoch, s.last_sequence, s.last_offset, s.timestamp) for it, s in states.items()}
 
@@ -117,7 +117,7 @@ def test_a_batch_of_the_same_sequence_but_another_size_is_no_duplicate() -> None
     partition = Partition()
     partition.send(batch(0, 3))
     assert partition.send(batch(0, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    # The same last sequence, of fewer records: somebody cut them into other batches.
+    # The same last sequence with fewer records: the producer has built other batches from them.
     assert partition.send(batch(1, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.send(batch(2, 1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -129,10 +129,35 @@ def test_a_gap_is_refused() -> None:
     assert partition.send(batch(3)) == 3
 
 
-def test_an_unknown_producer_may_begin_with_any_sequence() -> None:
+def test_an_unknown_producer_may_begin_with_any_sequence_in_a_log_that_has_had_records() -> None:
+    """Its own batches may have been deleted, or it may have expired (KIP-360)."""
     partition = Partition()
-    assert partition.send(batch(77, epoch=5)) == 0
+    partition.send(batch(0, producer=2))
+    assert partition.send(batch(77, epoch=5)) == 1
     assert partition.send(batch(79, epoch=5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    # Records that have been deleted count as well, also after a restart.
+    partition.log.truncate_fully_and_start_at(2)
+    assert partition.send(batch(5, producer=3)) == 2
+    partition.log.delete_before(3)
+    again = Partition(partition.files, log_start_offset=3)
+    assert again.log.log_start_offset == again.log.log_end_offset == 3
+    assert again.send(batch(8, producer=4)) == 3
+
+
+def test_a_producers_later_batch_is_refused_in_a_log_that_never_had_a_record() -> None:
+    """KAFKA-15591: the first batch was refused retriably, and the next one has overtaken it."""
+    partition = Partition()
+    assert partition.send(batch(3, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.send(batch(5, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    # An empty log that was closed and opened again has not had records either.
+    partition.log.close()
+    partition = Partition(partition.files, is_clean=True)
+    assert partition.send(batch(3, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [partition.send(batch(0, 3)), partition.send(batch(3, 2))] == [0, 3]
+    # A log that was truncated to its beginning has no record of the batches that its producer sent before.
+    partition.log.truncate(0)
+    assert partition.send(batch(5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.log.log_end_offset == 0
 
 
 def test_a_new_epoch_begins_with_zero_and_ends_the_old_one() -> None:
@@ -145,15 +170,15 @@ def test_a_new_epoch_begins_with_zero_and_ends_the_old_one() -> None:
     assert partition.send(batch(0, epoch=1)) == Duplicate(1, 1, 1000)
 
 
-def test_behind_the_largest_sequence_comes_zero() -> None:
+def test_after_the_largest_sequence_comes_zero() -> None:
     partition = Partition()
-    assert partition.send(batch(SEQUENCE_MAX - 1, 4)) == 0
+    partition.log.append(batch(SEQUENCE_MAX - 1, 4))
     assert partition.producers.producers[PRODUCER].last_sequence == 1
     assert partition.producers.producers[PRODUCER].batches[0].base_sequence == SEQUENCE_MAX - 1
     assert partition.send(batch(SEQUENCE_MAX - 1, 4)) == Duplicate(0, 3, 1000)
     assert partition.send(batch(2)) == 4
     partition = Partition()
-    assert partition.send(batch(SEQUENCE_MAX)) == 0
+    partition.log.append(batch(SEQUENCE_MAX))
     assert partition.send(batch(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.send(batch(0)) == 1
 
@@ -168,7 +193,8 @@ def test_what_was_checked_but_not_written_leaves_no_trace() -> None:
     partition = Partition()
     partition.producers.check(header_of(batch(0)))
     assert partition.known() == {}
-    assert partition.send(batch(5)) == 0
+    assert partition.send(batch(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.send(batch(0)) == 0
 
 
 def test_a_marker_ends_the_transaction_and_brings_its_epoch() -> None:
@@ -223,7 +249,7 @@ def test_a_snapshot_is_kafkas_byte_for_byte() -> None:
     assert encode_snapshot({PRODUCER: state}).hex() == (struct.pack(">hI", 1, crc32c(body)) + body).hex()
 
 
-def test_a_snapshot_of_nobody_is_ten_bytes() -> None:
+def test_a_snapshot_without_producers_is_ten_bytes() -> None:
     assert encode_snapshot({}) == struct.pack(">hIi", 1, crc32c(bytes(4)), 0)
     assert decode_snapshot(encode_snapshot({})) == {}
 
@@ -340,7 +366,7 @@ def test_truncating_takes_the_snapshots_and_the_sequences_along() -> None:
     assert Partition(partition.files).snapshots() == partition.snapshots()
 
 
-def test_a_log_that_is_begun_anew_knows_nobody() -> None:
+def test_a_log_that_is_begun_anew_knows_no_producer() -> None:
     partition = filled()
     partition.log.truncate_fully_and_start_at(partition.bases()[2])
     assert partition.known() == {}

@@ -1,4 +1,4 @@
-"""The server on a real socket, inside the test's own loop: order, waiting, limits, and how it ends."""
+"""The server on a real socket, inside the test's own loop: order, waiting, limits, and stopping."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from partitions_house import House, batch, fetch_request, produce_request
+from partitions_broker import MemoryBroker, batch, fetch_request, produce_request
 
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.listeners import Listener
@@ -47,18 +47,21 @@ class Client:
         return await asyncio.wait_for(self.reader.readexactly(count), SOON_S)
 
     async def is_closed(self) -> bool:
-        """Whether the server ends the connection, after whatever it still sends."""
+        """Whether the server ends the connection in time, after what it still sends."""
         try:
-            return await asyncio.wait_for(self.reader.read(), SOON_S) is not None
+            await asyncio.wait_for(self.reader.read(), SOON_S)
+        except TimeoutError:
+            return False
         except ConnectionError:
-            return True
+            pass
+        return True
 
 
-class Room:
-    """A house with a server before it."""
+class ServedBroker:
+    """A broker in memory, with a server."""
 
-    def __init__(self, house: House, server: Server, port: int) -> None:
-        self.house = house
+    def __init__(self, broker: MemoryBroker, server: Server, port: int) -> None:
+        self.broker = broker
         self.server = server
         self.port = port
         self.clients: list[Client] = []
@@ -71,24 +74,24 @@ class Room:
 
 @asynccontextmanager
 async def opened(limits: Limits = LIMITS) -> Any:
-    house = House()
-    house.create("orders", 2)
-    server = Server(house.registry, house.waiting, limits)
+    broker = MemoryBroker()
+    broker.create("orders", 2)
+    server = Server(broker.registry, broker.waiting, limits)
     listener = bind(Listener("PLAINTEXT", "127.0.0.1", 0))
     await server.start(listener)
-    room = Room(house, server, listener.getsockname()[1])
+    served = ServedBroker(broker, server, listener.getsockname()[1])
     try:
-        yield room
+        yield served
     finally:
-        for client in room.clients:
+        for client in served.clients:
             client.writer.close()
         await server.stop()
 
 
-def run(test: Callable[[Room], Awaitable[None]], limits: Limits = LIMITS) -> None:
+def run(test: Callable[[ServedBroker], Awaitable[None]], limits: Limits = LIMITS) -> None:
     async def main() -> None:
-        async with opened(limits) as room:
-            await test(room)
+        async with opened(limits) as served:
+            await test(served)
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
@@ -101,8 +104,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_answers_come_in_the_order_of_the_requests() -> None:
-    async def test(room: Room) -> None:
-        client = await room.connect()
+    async def test(served: ServedBroker) -> None:
+        client = await served.connect()
         for number in range(50):
             client.send(produce_request("orders", batch(b"%d" % number)), correlation_id=number)
         answers = [await client.receive(produce_request("orders", None)) for _ in range(50)]
@@ -113,13 +116,13 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
     run(test)
 
 
-def test_a_parked_request_holds_its_own_connection_and_no_other() -> None:
-    async def test(room: Room) -> None:
-        reader, writer = await room.connect(), await room.connect()
+def test_a_waiting_request_blocks_its_own_connection_and_no_other() -> None:
+    async def test(served: ServedBroker) -> None:
+        reader, writer = await served.connect(), await served.connect()
         fetch = fetch_request("orders", min_bytes=1, max_wait_ms=60_000)
         reader.send(fetch, correlation_id=1)
         reader.send(MetadataRequest(topics=[]), correlation_id=2)
-        await until(lambda: len(room.house.waiting) == 1)
+        await until(lambda: len(served.broker.waiting) == 1)
         writer.send(produce_request("orders", batch(b"now")))
         await writer.receive(produce_request("orders", None))
         correlation_id, response = await reader.receive(fetch)
@@ -131,8 +134,8 @@ def test_a_parked_request_holds_its_own_connection_and_no_other() -> None:
 
 
 def test_a_wait_ends_at_its_time() -> None:
-    async def test(room: Room) -> None:
-        client = await room.connect()
+    async def test(served: ServedBroker) -> None:
+        client = await served.connect()
         fetch = fetch_request("orders", min_bytes=1, max_wait_ms=20)
         for _ in range(3):
             client.send(fetch)
@@ -142,51 +145,52 @@ def test_a_wait_ends_at_its_time() -> None:
     run(test)
 
 
-def test_a_client_that_goes_away_takes_its_parked_request_with_it() -> None:
-    async def test(room: Room) -> None:
+def test_the_waiting_request_of_a_client_that_disconnects_is_dropped() -> None:
+    async def test(served: ServedBroker) -> None:
         for _ in range(3):
-            client = await room.connect()
+            client = await served.connect()
             client.send(fetch_request("orders", min_bytes=1, max_wait_ms=2**31 - 1))
-            await until(lambda: len(room.house.waiting) == 1)
+            await until(lambda: len(served.broker.waiting) == 1)
             client.writer.close()
-            await until(lambda: len(room.house.waiting) == 0)
+            await until(lambda: len(served.broker.waiting) == 0)
 
     run(test)
 
 
-@pytest.mark.parametrize("length", [-1, 0, 1024**2 + 1, 2**31 - 1])
-def test_an_impossible_length_closes_the_connection_and_no_other(length: int) -> None:
-    async def test(room: Room) -> None:
-        good, bad = await room.connect(), await room.connect()
-        bad.writer.write(struct.pack(">i", length) + b"whatever")
-        assert await bad.is_closed()
-        good.send(MetadataRequest(topics=[]))
-        assert (await good.receive(MetadataRequest(topics=[])))[1].brokers
+def test_an_impossible_length_closes_the_connection_and_no_other() -> None:
+    async def test(served: ServedBroker) -> None:
+        good = await served.connect()
+        for length in (-1, 0, 1024**2 + 1, 2**31 - 1):
+            bad = await served.connect()
+            bad.writer.write(struct.pack(">i", length) + b"whatever")
+            assert await bad.is_closed(), f"length {length}"
+            good.send(MetadataRequest(topics=[]))
+            assert (await good.receive(MetadataRequest(topics=[])))[1].brokers, f"length {length}"
 
     run(test)
 
 
 def test_nonsense_closes_the_connection() -> None:
-    async def test(room: Room) -> None:
+    async def test(served: ServedBroker) -> None:
         for frame in (b"\0", b"\0\0\0\0", bytes(100), b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n"):
-            client = await room.connect()
+            client = await served.connect()
             client.writer.write(struct.pack(">i", len(frame)) + frame)
             assert await client.is_closed()
 
     run(test)
 
 
-def test_more_connections_than_allowed_are_refused_and_a_place_that_is_free_again_is_given() -> None:
-    async def test(room: Room) -> None:
-        clients = [await room.connect() for _ in range(2)]
+def test_connections_above_the_limit_are_refused_until_another_one_is_closed() -> None:
+    async def test(served: ServedBroker) -> None:
+        clients = [await served.connect() for _ in range(2)]
         for client in clients:
             client.send(MetadataRequest(topics=[]))
             await client.receive(MetadataRequest(topics=[]))
-        refused = await room.connect()
+        refused = await served.connect()
         assert await refused.is_closed()
         clients[0].writer.close()
-        await until(lambda: len(room.server._connections) == 1)
-        again = await room.connect()
+        await until(lambda: len(served.server._connections) == 1)
+        again = await served.connect()
         again.send(MetadataRequest(topics=[]))
         await again.receive(MetadataRequest(topics=[]))
 
@@ -194,18 +198,18 @@ def test_more_connections_than_allowed_are_refused_and_a_place_that_is_free_agai
 
 
 def test_one_address_has_a_limit_of_its_own() -> None:
-    async def test(room: Room) -> None:
-        first = await room.connect()
+    async def test(served: ServedBroker) -> None:
+        first = await served.connect()
         first.send(MetadataRequest(topics=[]))
         await first.receive(MetadataRequest(topics=[]))
-        assert await (await room.connect()).is_closed()
+        assert await (await served.connect()).is_closed()
 
     run(test, replace(LIMITS, connections_per_ip_max=1))
 
 
 def test_a_connection_that_sends_no_whole_request_in_time_is_closed() -> None:
-    async def test(room: Room) -> None:
-        silent, slow = await room.connect(), await room.connect()
+    async def test(served: ServedBroker) -> None:
+        silent, slow = await served.connect(), await served.connect()
         slow.writer.write(struct.pack(">i", 100) + b"x")
         assert await silent.is_closed()
         assert await slow.is_closed()
@@ -213,9 +217,9 @@ def test_a_connection_that_sends_no_whole_request_in_time_is_closed() -> None:
     run(test, replace(LIMITS, idle_ms_max=100))
 
 
-def test_who_waits_for_us_is_not_idle() -> None:
-    async def test(room: Room) -> None:
-        client = await room.connect()
+def test_a_connection_whose_request_waits_is_not_idle() -> None:
+    async def test(served: ServedBroker) -> None:
+        client = await served.connect()
         fetch = fetch_request("orders", min_bytes=1, max_wait_ms=500)
         client.send(fetch)
         await client.receive(fetch)
@@ -224,100 +228,100 @@ def test_who_waits_for_us_is_not_idle() -> None:
 
 
 def test_large_requests_share_a_budget_and_all_are_served() -> None:
-    async def test(room: Room) -> None:
-        clients = [await room.connect() for _ in range(8)]
+    async def test(served: ServedBroker) -> None:
+        clients = [await served.connect() for _ in range(8)]
         for client in clients:
             client.send(produce_request("orders", batch(b"x" * 500_000)))
         for client in clients:
             _, response = await client.receive(produce_request("orders", None))
             assert response.responses[0].partition_responses[0].error_code == 0
-        assert room.server.budget.bytes == 0
+        assert served.server.budget.bytes == 0
 
     run(test, replace(LIMITS, queued_bytes_max=600_000))
 
 
-def test_a_client_that_goes_away_in_the_middle_of_a_large_request_gives_its_budget_back() -> None:
-    async def test(room: Room) -> None:
-        bad = await room.connect()
+def test_a_client_that_disconnects_within_a_large_request_returns_its_budget() -> None:
+    async def test(served: ServedBroker) -> None:
+        bad = await served.connect()
         bad.writer.write(struct.pack(">i", 500_000) + bytes(1000))
-        await until(lambda: room.server.budget.bytes > 0)
-        good = await room.connect()
+        await until(lambda: served.server.budget.bytes > 0)
+        good = await served.connect()
         good.send(produce_request("orders", batch(b"x" * 400_000)))
         bad.writer.close()
         await good.receive(produce_request("orders", None))
-        assert room.server.budget.bytes == 0
+        assert served.server.budget.bytes == 0
 
     run(test, replace(LIMITS, queued_bytes_max=600_000))
 
 
-def test_what_a_client_only_announces_costs_the_others_nothing() -> None:
-    async def test(room: Room) -> None:
+def test_a_length_that_is_only_announced_takes_nothing_from_the_budget() -> None:
+    async def test(served: ServedBroker) -> None:
         for _ in range(5):
-            liar = await room.connect()
+            liar = await served.connect()
             liar.writer.write(struct.pack(">i", 1024**2))
-        await until(lambda: len(room.server._connections) == 5)
-        good = await room.connect()
+        await until(lambda: len(served.server._connections) == 5)
+        good = await served.connect()
         good.send(produce_request("orders", batch(b"x" * 400_000)))
         await good.receive(produce_request("orders", None))
 
     run(test, replace(LIMITS, queued_bytes_max=2 * 1024**2))
 
 
-def test_a_stop_does_not_wait_for_a_client_that_takes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_does_not_wait_for_a_client_that_reads_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     from minibroker.partitions import server
 
     monkeypatch.setattr(server, "_GRACE_S", 0.1)
 
-    async def test(room: Room) -> None:
-        writer, reader = await room.connect(), await room.connect()
+    async def test(served: ServedBroker) -> None:
+        writer, reader = await served.connect(), await served.connect()
         for _ in range(40):
             writer.send(produce_request("orders", batch(b"x" * 900_000)))
             await writer.receive(produce_request("orders", None))
         reader.writer.transport.pause_reading()  # type: ignore[attr-defined]
         reader.send(fetch_request("orders", partition_max_bytes=2**30))
-        await until(lambda: any(not it.is_idle for it in room.server._connections))
-        await asyncio.wait_for(room.server.stop(), SOON_S)
+        await until(lambda: any(not it.is_idle for it in served.server._connections))
+        await asyncio.wait_for(served.server.stop(), SOON_S)
 
     run(test)
 
 
-def test_a_client_that_pipelines_does_not_keep_others_from_their_turn() -> None:
-    async def test(room: Room) -> None:
-        greedy, other = await room.connect(), await room.connect()
+def test_a_client_that_pipelines_does_not_starve_the_others() -> None:
+    async def test(served: ServedBroker) -> None:
+        greedy, other = await served.connect(), await served.connect()
         for number in range(2000):
             greedy.send(MetadataRequest(topics=[]), correlation_id=number)
         other.send(MetadataRequest(topics=[]))
         await other.receive(MetadataRequest(topics=[]))
-        assert max(connection._served for connection in room.server._connections) < 2000
+        assert max(connection._served for connection in served.server._connections) < 2000
 
     run(test)
 
 
-def test_answers_are_not_held_back() -> None:
-    async def test(room: Room) -> None:
-        client = await room.connect()
+def test_answers_are_sent_without_nagles_delay() -> None:
+    async def test(served: ServedBroker) -> None:
+        client = await served.connect()
         client.send(MetadataRequest(topics=[]))
         await client.receive(MetadataRequest(topics=[]))
-        (connection,) = room.server._connections
+        (connection,) = served.server._connections
         accepted = connection._writer.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     run(test)
 
 
-def test_a_stop_answers_who_waits_and_closes_who_is_idle() -> None:
-    async def test(room: Room) -> None:
-        waiting, idle = await room.connect(), await room.connect()
+def test_a_stop_answers_waiting_requests_and_closes_idle_connections() -> None:
+    async def test(served: ServedBroker) -> None:
+        waiting, idle = await served.connect(), await served.connect()
         fetch = fetch_request("orders", min_bytes=1, max_wait_ms=60_000)
         waiting.send(fetch)
-        await until(lambda: len(room.house.waiting) == 1)
-        await room.server.stop()
+        await until(lambda: len(served.broker.waiting) == 1)
+        await served.server.stop()
         _, response = await waiting.receive(fetch)
         assert response.responses[0].partitions[0].error_code == 0
         assert await waiting.is_closed()
         assert await idle.is_closed()
         with pytest.raises(ConnectionError):
-            await room.connect()
+            await served.connect()
 
     run(test)
 
@@ -325,14 +329,14 @@ def test_a_stop_answers_who_waits_and_closes_who_is_idle() -> None:
 def test_a_bug_in_a_handler_closes_one_connection_and_is_logged_with_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def test(room: Room) -> None:
+    async def test(served: ServedBroker) -> None:
         from minibroker.wire.apis import ApiKey
 
         def broken(call: Any) -> Any:
             raise ZeroDivisionError("a bug")
 
-        room.house.registry.guard(lambda key, handler: broken if key == ApiKey.METADATA else handler)
-        client, other = await room.connect(), await room.connect()
+        served.broker.registry.guard(lambda key, handler: broken if key == ApiKey.METADATA else handler)
+        client, other = await served.connect(), await served.connect()
         client.send(MetadataRequest(topics=[]))
         assert await client.is_closed()
         other.send(produce_request("orders", batch(b"x")))

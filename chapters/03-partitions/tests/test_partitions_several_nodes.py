@@ -1,12 +1,13 @@
-"""What a cluster will need of this chapter's rooms: partitions of another kind, that come, change and go; other nodes
-that read; a leader who is elsewhere, or nowhere."""
+"""What a cluster needs of this chapter: partitions of another kind, that are added, changed and moved away; fetches by
+other nodes; partitions whose leader is another node, or that have none."""
 
 from typing import Any
 
 import pytest
-from partitions_house import NOW_MS, TICKS_MS, House, batch, fetch_request
+from partitions_broker import NOW_MS, TICKS_MS, MemoryBroker, batch, fetch_request
 
 from minibroker.log.batch import batches
+from minibroker.log.interfaces import FileSlice
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import Listeners
 from minibroker.metadata.configs import TopicConfig
@@ -35,7 +36,7 @@ ORDERS_1 = TopicPartition("orders", 1)
 
 
 class Replicated(SoleReplica):
-    """A replica of another kind: it remembers which nodes read, and its records are of epochs below 100."""
+    """A replica of another kind: it records which nodes read, and record `n` has the epoch `100 - n`."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, copied_by=ANY_NODE, **named)
@@ -46,8 +47,8 @@ class Replicated(SoleReplica):
     def high_watermark(self) -> int:
         return super().high_watermark if self.watermark is None else self.watermark
 
-    def on_follower_read(self, reader: Reader, offset: int) -> None:
-        # As a leader does: what its only follower asks for, it has.
+    def on_follower_read(self, reader: Reader, offset: int, records: FileSlice) -> None:
+        # As a leader with one follower does, which has the records before the offset that it fetches.
         self.readers.append(reader)
         self.watermark = offset
 
@@ -55,8 +56,8 @@ class Replicated(SoleReplica):
         return 100 - offset
 
 
-class Cluster(House):
-    """A house on the first of three nodes, with partitions of another kind."""
+class Cluster(MemoryBroker):
+    """A broker on the first of three nodes, with partitions of another kind."""
 
     def __init__(self, files: MemoryFiles | None = None) -> None:
         self.told: list[tuple[TopicPartition, PartitionImage | None, PartitionImage | None]] = []
@@ -97,7 +98,7 @@ def cluster() -> Cluster:
     return cluster
 
 
-# Partitions that come, change and go ----------------------------------------------------------------------------------
+# Partitions that are added, changed and moved away --------------------------------------------------------------------
 
 
 def test_a_store_opens_partitions_of_the_kind_that_it_is_given(cluster: Cluster) -> None:
@@ -107,7 +108,7 @@ def test_a_store_opens_partitions_of_the_kind_that_it_is_given(cluster: Cluster)
     assert cluster.told == [(name, None, cluster.partition_image(name)) for name in (ORDERS_0, ORDERS_1)]
 
 
-def test_a_partition_that_stays_is_told_what_changes_and_the_others_are_not(cluster: Cluster) -> None:
+def test_a_change_is_reported_for_the_partition_that_changed_and_for_no_other(cluster: Cluster) -> None:
     before, partition = cluster.partition_image(ORDERS_1), cluster.store.partition("orders", 1)
     cluster.told.clear()
     cluster.change("orders", 1, isr=[1])
@@ -126,7 +127,7 @@ def test_a_partition_that_is_moved_away_is_closed_and_deleted_and_can_come_back_
     assert cluster.told == [(ORDERS_1, before, None)]
     assert partition.is_deleted
     assert not any(name.startswith("orders-1") for name in cluster.files.list("data"))
-    # Who asks here is told who leads it now.
+    # A client that asks this node is told the new leader.
     answer = cluster.produce("orders", batch(b"b"), partition=1)
     assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
     cluster.change("orders", 1, replicas=[1, 2], isr=[2])
@@ -135,7 +136,7 @@ def test_a_partition_that_is_moved_away_is_closed_and_deleted_and_can_come_back_
     assert cluster.end("orders", 0) == 0
 
 
-def test_a_deleted_topic_takes_its_partitions_along_and_one_that_is_elsewhere_is_not_spoken_of(
+def test_the_partitions_of_a_deleted_topic_are_reported_if_they_are_on_this_node(
     cluster: Cluster,
 ) -> None:
     cluster.create("others", replicas=[2, 3])
@@ -148,7 +149,7 @@ def test_a_deleted_topic_takes_its_partitions_along_and_one_that_is_elsewhere_is
     assert cluster.told == [(ORDERS_0, before[0], None), (ORDERS_1, before[1], None)]
 
 
-def test_what_a_crash_kept_of_a_partition_that_was_moved_away_is_set_aside(
+def test_after_a_crash_the_directory_of_a_partition_that_was_moved_away_is_set_aside(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.produce("orders", batch(b"a"), partition=1)
@@ -156,15 +157,15 @@ def test_what_a_crash_kept_of_a_partition_that_was_moved_away_is_set_aside(
     cluster.change("orders", 1, replicas=[2, 3], isr=[2], leader=2)
     again = Cluster(cluster.files)
     assert [name for name, _topic_id in again.opened] == [ORDERS_0]
-    assert "orders-1: the metadata has it on other nodes" in caplog.text
+    assert "orders-1: the metadata have it on other nodes" in caplog.text
     assert any(name.startswith("orders-1.") and name.endswith("-stray") for name in again.files.list("data"))
 
 
-# Other nodes that read ------------------------------------------------------------------------------------------------
+# Fetches by other nodes -----------------------------------------------------------------------------------------------
 
 
 def by_replica(version: int, **wanted: Any) -> FetchRequest:
-    """A fetch of node 2, whose log starts with offset 3."""
+    """A fetch by node 2, whose log starts with offset 3."""
     who: dict[str, Any] = {"replica_id": 2}
     if version >= 15:
         who = {"replica_state": ReplicaState(replica_id=2, replica_epoch=9)}
@@ -173,32 +174,34 @@ def by_replica(version: int, **wanted: Any) -> FetchRequest:
     return request
 
 
-@pytest.mark.parametrize("version", [5, 12, 16])
-def test_a_replica_says_who_it_is_where_its_log_starts_and_when(cluster: Cluster, version: int) -> None:
-    request = by_replica(version)
-    if version >= 13:
-        request.topics[0].topic = ""
-        request.topics[0].topic_id = cluster.authority.image.topics["orders"].topic_id
-    cluster.ask(request, version)
-    replica_epoch = 9 if version >= 15 else -1
-    assert cluster.replica(ORDERS_0).readers == [Reader(2, replica_epoch, log_start_offset=3, now_ms=TICKS_MS)]
+def test_a_fetch_by_a_replica_names_the_node_its_epoch_and_the_start_of_its_log(cluster: Cluster) -> None:
+    for version in (5, 12, 16):
+        request = by_replica(version)
+        if version >= 13:
+            request.topics[0].topic = ""
+            request.topics[0].topic_id = cluster.authority.image.topics["orders"].topic_id
+        cluster.ask(request, version)
+        epoch = 9 if version >= 15 else -1
+        readers = cluster.replica(ORDERS_0).readers
+        assert readers == [Reader(2, epoch, log_start_offset=3, now_ms=TICKS_MS)], version
+        readers.clear()
 
 
-def test_a_replica_that_waits_says_so_when_it_is_tried_again(cluster: Cluster) -> None:
-    """What it said of itself when it asked may be over: it may have asked anew, on another connection."""
+def test_the_retry_of_a_replicas_waiting_fetch_is_marked(cluster: Cluster) -> None:
+    """What the fetch says of the replica may be out of date: a newer one may have come on another connection."""
     answers = cluster.wait_for(by_replica(12, min_bytes=1, max_wait_ms=500), 12)
     cluster.produce("orders", batch(b"a"))
     cluster.waiting.settle()
-    assert [reader.is_again for reader in cluster.replica(ORDERS_0).readers] == [False, True]
+    assert [reader.is_retry for reader in cluster.replica(ORDERS_0).readers] == [False, True]
     assert len(answers) == 1
 
 
-def test_a_consumer_is_no_follower(cluster: Cluster) -> None:
+def test_a_consumers_fetch_is_not_reported_as_a_followers(cluster: Cluster) -> None:
     cluster.fetch("orders", isolation_level=1)
     assert cluster.replica(ORDERS_0).readers == []
 
 
-def test_a_fetch_tells_the_watermark_that_it_has_moved_itself(cluster: Cluster) -> None:
+def test_the_answer_to_a_fetch_has_the_high_watermark_that_the_fetch_moved(cluster: Cluster) -> None:
     for value in (b"a", b"b"):
         cluster.produce("orders", batch(value))
     (answer,) = cluster.ask(by_replica(12, offset=1), 12).responses[0].partitions
@@ -231,9 +234,9 @@ def metadata_fetch(version: int, *, is_replica: bool) -> FetchRequest:
     return request
 
 
-def test_the_metadata_log_is_for_nodes_alone_and_its_owner_answers_them(with_metadata: Cluster) -> None:
-    """A node asks by its id, in a version in which it says its state: KIP-903."""
-    with_metadata.delete("orders")  # whose id, in this house, is that of the metadata log
+def test_only_nodes_may_fetch_the_metadata_log_and_its_owner_answers_them(with_metadata: Cluster) -> None:
+    """A node fetches by topic id, and has a replica state, which exists since version 15 (KIP-903)."""
+    with_metadata.delete("orders")  # its topic id in these tests is that of the metadata log
     for version, is_replica in [(4, False), (12, False), (13, False), (16, False), (4, True), (12, True), (13, True)]:
         (topic,) = with_metadata.ask(metadata_fetch(version, is_replica=is_replica), version).responses
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -246,7 +249,7 @@ def test_the_metadata_log_is_for_nodes_alone_and_its_owner_answers_them(with_met
         assert len(found) == with_metadata.authority.image.offset + 1, version
 
 
-def test_nobody_lists_the_metadata_log_or_writes_to_it_and_other_partitions_are_found_as_before(
+def test_clients_cannot_list_or_write_the_metadata_log_and_other_partitions_are_found_as_before(
     with_metadata: Cluster,
 ) -> None:
     assert with_metadata.produce(METADATA.topic, batch(b"a")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -256,7 +259,7 @@ def test_nobody_lists_the_metadata_log_or_writes_to_it_and_other_partitions_are_
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_node_that_asks_the_wrong_node_is_told_the_right_one(with_metadata: Cluster) -> None:
+def test_a_node_that_fetches_from_the_wrong_node_is_told_the_leader(with_metadata: Cluster) -> None:
     with_metadata.create("elsewhere", replicas=[3, 2])
     answer = with_metadata.ask(by_replica(12, topic="elsewhere"), 12).responses[0].partitions[0]
     assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 3)
@@ -269,7 +272,9 @@ def test_a_node_that_asks_the_wrong_node_is_told_the_right_one(with_metadata: Cl
 # Epochs ---------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_appended_knows_the_epoch_in_which_the_leader_wrote_or_found_it(cluster: Cluster) -> None:
+def test_an_appended_batch_has_the_epoch_in_which_the_leader_wrote_or_found_it(
+    cluster: Cluster,
+) -> None:
     partition = cluster.store.partition("orders", 0)
     sent = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
     assert partition.append(memoryview(bytearray(sent)), acks=-1, now_ms=NOW_MS).leader_epoch == 0
@@ -278,22 +283,20 @@ def test_what_is_appended_knows_the_epoch_in_which_the_leader_wrote_or_found_it(
     assert (again.base_offset, again.leader_epoch) == (0, 5)
 
 
-@pytest.mark.parametrize(("timestamp", "offset", "epoch"), [(-2, 0, 100), (NOW_MS + 1, 1, 99), (-3, 2, 98), (-1, 3, 0)])
-def test_an_offset_comes_with_the_epoch_of_its_record(
-    cluster: Cluster, timestamp: int, offset: int, epoch: int
-) -> None:
+def test_an_offset_comes_with_the_epoch_of_its_record(cluster: Cluster) -> None:
     cluster.produce("orders", batch(b"a", b"b", b"c"))
-    wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=[wanted])])
-    found = cluster.ask(request, 8).topics[0].partitions[0]
-    assert (found.offset, found.leader_epoch) == (offset, epoch)
+    for timestamp, offset, epoch in ((-2, 0, 100), (NOW_MS + 1, 1, 99), (-3, 2, 98), (-1, 3, 0)):
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=[wanted])])
+        found = cluster.ask(request, 8).topics[0].partitions[0]
+        assert (found.offset, found.leader_epoch) == (offset, epoch), f"timestamp {timestamp}"
 
 
 # What clients learn ---------------------------------------------------------------------------------------------------
 
 
 def described(cluster: Cluster) -> list[tuple[ErrorCode, int, int, list[int], list[int], list[int]]]:
-    """What Metadata says of the partitions."""
+    """The partitions of the only topic, as Metadata describes them."""
     (topic,) = cluster.ask(MetadataRequest(topics=None)).topics
     return [
         (it.error_code, it.leader_id, it.leader_epoch, it.replica_nodes, it.isr_nodes, it.offline_replicas)
@@ -301,9 +304,9 @@ def described(cluster: Cluster) -> list[tuple[ErrorCode, int, int, list[int], li
     ]
 
 
-def test_clients_learn_who_leads_who_is_in_sync_and_who_is_offline(cluster: Cluster) -> None:
+def test_metadata_has_the_leader_the_in_sync_replicas_and_the_offline_ones(cluster: Cluster) -> None:
     assert described(cluster) == [(ErrorCode.NONE, 1, 0, [1, 2], [1, 2], [])] * 2
-    # One partition has no leader; then the leader of the other cannot be reached.
+    # One partition has no leader. Then the leader of the other one is fenced.
     cluster.change("orders", 0, leader=-1, isr=[2])
     cluster.change("orders", 1, leader=2, isr=[2])
     assert described(cluster) == [
@@ -316,11 +319,11 @@ def test_clients_learn_who_leads_who_is_in_sync_and_who_is_offline(cluster: Clus
     assert [
         it.broker_id for it in cluster.ask(DescribeClusterRequest(include_cluster_authorized_operations=False)).brokers
     ] == [1, 3]
-    # Only who asks for those that are fenced is told of them (KIP-1073).
+    # Fenced brokers are listed only on request (KIP-1073).
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=True)
     assert [(it.broker_id, it.is_fenced) for it in cluster.ask(request).brokers] == [(1, False), (2, True), (3, False)]
 
 
-def test_a_leader_that_is_not_registered_is_none(cluster: Cluster) -> None:
+def test_a_leader_that_is_not_registered_is_not_named(cluster: Cluster) -> None:
     cluster.change("orders", 0, replicas=[1, 9], leader=9, isr=[9])
     assert described(cluster)[0] == (ErrorCode.LEADER_NOT_AVAILABLE, -1, 1, [1, 9], [9], [9])

@@ -1,4 +1,4 @@
-"""What is done when nobody asks, each kind by itself, on a real loop and a real thread."""
+"""The upkeep of logs: each kind by itself, on a real loop and a real thread."""
 
 import asyncio
 import concurrent.futures
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from partitions_house import NOW_MS, House, batch
+from partitions_broker import NOW_MS, MemoryBroker, batch
 
 from minibroker.log.batch import batches
 from minibroker.partitions import upkeep
@@ -25,10 +25,10 @@ SCHEDULE = Schedule(
 )
 
 
-def run(house: House, work: Callable[[Upkeep], Awaitable[object]], schedule: Schedule = SCHEDULE) -> None:
+def run(broker: MemoryBroker, work: Callable[[Upkeep], Awaitable[object]], schedule: Schedule = SCHEDULE) -> None:
     async def main() -> None:
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
-            keeper = Upkeep(house.store, house.data, house.files, schedule, thread)
+            keeper = Upkeep(broker.store, broker.data, broker.files, schedule, thread)
             try:
                 await asyncio.wait_for(work(keeper), 30)
             finally:
@@ -44,139 +44,137 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return now_ms
 
 
-def fill(house: House, topic: str, count: int, *, keys: int = 3) -> None:
+def fill(broker: MemoryBroker, topic: str, count: int, *, keys: int = 3) -> None:
     for number in range(count):
-        house.produce(topic, batch(b"%d" % number * 50, key=b"%d" % (number % keys)))
+        broker.produce(topic, batch(b"%d" % number * 50, key=b"%d" % (number % keys)))
 
 
-def values(house: House, topic: str) -> dict[bytes | None, bytes | None]:
-    partition = house.store.partition(topic, 0)
+def values(broker: MemoryBroker, topic: str) -> dict[bytes | None, bytes | None]:
+    partition = broker.store.partition(topic, 0)
     found = {}
     offset = partition.log_start_offset
     while offset < partition.log_end_offset:
-        for it in batches(house.fetch(topic, offset).records):
+        for it in batches(broker.fetch(topic, offset).records):
             found.update({record.key: record.value for record in it.records()})
             offset = it.header.next_offset
     return found
 
 
-def test_retention_deletes_what_is_too_much(clock: list[int]) -> None:
-    house = House()
-    house.create("orders", internal_segment_bytes="1000", retention_bytes="2000")
-    fill(house, "orders", 100)
-    run(house, lambda keeper: keeper.retain())
-    log = house.store.partition("orders", 0).log
+def test_retention_deletes_segments_above_the_size_limit(clock: list[int]) -> None:
+    broker = MemoryBroker()
+    broker.create("orders", internal_segment_bytes="1000", retention_bytes="2000")
+    fill(broker, "orders", 100)
+    run(broker, lambda keeper: keeper.retain())
+    log = broker.store.partition("orders", 0).log
     assert 0 < log.log_start_offset < 100
     assert log.size < 4000
 
 
-def test_retention_deletes_what_is_too_old(clock: list[int]) -> None:
-    house = House()
-    house.create("orders", internal_segment_bytes="1000", retention_ms="60000")
-    fill(house, "orders", 100)
-    run(house, lambda keeper: keeper.retain())
-    assert house.store.partition("orders", 0).log_start_offset == 0
+def test_retention_deletes_segments_above_the_age_limit(clock: list[int]) -> None:
+    broker = MemoryBroker()
+    broker.create("orders", internal_segment_bytes="1000", retention_ms="60000")
+    fill(broker, "orders", 100)
+    run(broker, lambda keeper: keeper.retain())
+    assert broker.store.partition("orders", 0).log_start_offset == 0
     clock[0] += 60_001
-    run(house, lambda keeper: keeper.retain())
-    assert house.store.partition("orders", 0).log_start_offset > 90
+    run(broker, lambda keeper: keeper.retain())
+    assert broker.store.partition("orders", 0).log_start_offset > 90
 
 
-def test_compaction_keeps_the_newest_of_each_key_and_remembers_how_far_it_came() -> None:
-    house = House()
-    house.create("table", internal_segment_bytes="1000", cleanup_policy="compact")
-    fill(house, "table", 100)
-    before, size = values(house, "table"), house.store.partition("table", 0).log.size
-    run(house, lambda keeper: keeper.compact())
-    partition = house.store.partition("table", 0)
-    assert values(house, "table") == before
+def test_compaction_keeps_the_newest_record_of_each_key_and_stores_its_first_dirty_offset() -> None:
+    broker = MemoryBroker()
+    broker.create("table", internal_segment_bytes="1000", cleanup_policy="compact")
+    fill(broker, "table", 100)
+    before, size = values(broker, "table"), broker.store.partition("table", 0).log.size
+    run(broker, lambda keeper: keeper.compact())
+    partition = broker.store.partition("table", 0)
+    assert values(broker, "table") == before
     assert partition.log.size < size / 2
-    assert house.data.first_dirty_offset(partition.name) > 50
-    assert CLEANER_OFFSETS in house.files.list("data")
+    assert broker.data.first_dirty_offset(partition.name) > 50
+    assert CLEANER_OFFSETS in broker.files.list("data")
 
 
-def test_a_topic_that_is_not_compacted_is_left_alone() -> None:
-    house = House()
-    house.create("orders", internal_segment_bytes="1000")
-    fill(house, "orders", 50)
-    size = house.store.partition("orders", 0).log.size
-    run(house, lambda keeper: keeper.compact())
-    assert house.store.partition("orders", 0).log.size == size
+def test_a_topic_without_compaction_is_not_changed() -> None:
+    broker = MemoryBroker()
+    broker.create("orders", internal_segment_bytes="1000")
+    fill(broker, "orders", 50)
+    size = broker.store.partition("orders", 0).log.size
+    run(broker, lambda keeper: keeper.compact())
+    assert broker.store.partition("orders", 0).log.size == size
 
 
 def test_a_topic_that_is_deleted_while_it_is_compacted_leaves_nothing_behind() -> None:
-    house = House()
-    house.create("table", internal_segment_bytes="1000", cleanup_policy="compact")
-    fill(house, "table", 100)
+    broker = MemoryBroker()
+    broker.create("table", internal_segment_bytes="1000", cleanup_policy="compact")
+    fill(broker, "table", 100)
 
     async def delete_in_between(keeper: Upkeep) -> None:
         compaction = asyncio.create_task(keeper.compact())
-        # The thread asks the loop for the segments first: by then the topic is gone.
+        # The thread first asks the loop for the segments. By then the topic is deleted.
         await asyncio.sleep(0)
-        house.delete("table")
+        broker.delete("table")
         await compaction
 
-    run(house, delete_in_between)
-    assert not any(name.startswith("table") for name in house.files.list("data"))
+    run(broker, delete_in_between)
+    assert not any(name.startswith("table") for name in broker.files.list("data"))
 
 
-def test_a_log_that_cannot_be_compacted_is_not_tried_for_ever(caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
-    house.create("table", internal_segment_bytes="1000", cleanup_policy="compact")
-    fill(house, "table", 100)
-    house.files.open("data/table-0/00000000000000000000.log").pwrite(b"damaged", 100)
+def test_a_log_that_cannot_be_compacted_is_tried_once(caplog: pytest.LogCaptureFixture) -> None:
+    broker = MemoryBroker()
+    broker.create("table", internal_segment_bytes="1000", cleanup_policy="compact")
+    fill(broker, "table", 100)
+    broker.files.open("data/table-0/00000000000000000000.log").pwrite(b"damaged", 100)
 
     async def twice(keeper: Upkeep) -> None:
         await keeper.compact()
         await keeper.compact()
 
-    run(house, twice)
-    assert caplog.text.count("table-0 is not compacted any more") == 1
+    run(broker, twice)
+    assert caplog.text.count("table-0 is not compacted until the next start") == 1
     assert "crc" in caplog.text
 
 
-def test_flush_ms_flushes_what_was_written_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House()
-    house.create("orders", flush_ms="1000")
+def test_flush_ms_flushes_the_records_that_are_as_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = MemoryBroker()
+    broker.create("orders", flush_ms="1000")
     now_ms = [5000]
     monkeypatch.setattr(upkeep, "monotonic_ms", lambda: now_ms[0])
 
     async def work(keeper: Upkeep) -> None:
         await keeper.tick()
-        house.produce("orders", batch(b"a"))
+        broker.produce("orders", batch(b"a"))
         await keeper.tick()
-        assert house.store.partition("orders", 0).log.flushed_offset == 0
+        assert broker.store.partition("orders", 0).log.flushed_offset == 0
         now_ms[0] += 1000
         await keeper.tick()
-        assert house.store.partition("orders", 0).log.flushed_offset == 1
+        assert broker.store.partition("orders", 0).log.flushed_offset == 1
 
-    run(house, work)
+    run(broker, work)
 
 
-def test_producers_that_are_silent_for_long_are_forgotten(clock: list[int]) -> None:
-    house = House()
-    house.create("orders")
-    house.produce("orders", batch(b"a", producer_id=5, producer_epoch=0, base_sequence=0))
-    run(house, lambda keeper: keeper.forget_producers())
-    assert 5 in house.store.partition("orders", 0).producers.producers
+def test_producers_that_have_not_written_for_long_are_forgotten(clock: list[int]) -> None:
+    broker = MemoryBroker()
+    broker.create("orders")
+    broker.produce("orders", batch(b"a", producer_id=5, producer_epoch=0, base_sequence=0))
+    run(broker, lambda keeper: keeper.forget_producers())
+    assert 5 in broker.store.partition("orders", 0).producers.producers
     clock[0] += 24 * 60 * 60 * 1000 + 1
-    run(house, lambda keeper: keeper.forget_producers())
-    assert house.store.partition("orders", 0).producers.producers == {}
+    run(broker, lambda keeper: keeper.forget_producers())
+    assert broker.store.partition("orders", 0).producers.producers == {}
 
 
-def test_a_scrub_speaks_of_damaged_records_and_mends_an_index(caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
-    house.create("orders", internal_segment_bytes="1000", index_interval_bytes="100")
-    fill(house, "orders", 50)
-    house.files.open("data/orders-0/00000000000000000000.log").pwrite(b"damaged", 100)
-    run(house, lambda keeper: keeper.scrub())
+def test_a_scrub_reports_damaged_records(caplog: pytest.LogCaptureFixture) -> None:
+    broker = MemoryBroker()
+    broker.create("orders", internal_segment_bytes="1000", index_interval_bytes="100")
+    fill(broker, "orders", 50)
+    broker.files.open("data/orders-0/00000000000000000000.log").pwrite(b"damaged", 100)
+    run(broker, lambda keeper: keeper.scrub())
     assert "orders-0/00000000000000000000.log" in caplog.text
     assert "restore it from a replica" in caplog.text
 
 
-def test_the_loops_go_on_when_one_of_them_fails(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    house = House()
+def test_a_loop_continues_after_a_failure(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    broker = MemoryBroker()
     failed = asyncio.Event()
     tries = []
 
@@ -192,5 +190,5 @@ def test_the_loops_go_on_when_one_of_them_fails(
         keeper.start()
         await failed.wait()
 
-    run(house, work, replace(SCHEDULE, retention_ms=1, is_compacting=False))
+    run(broker, work, replace(SCHEDULE, retention_ms=1, is_compacting=False))
     assert caplog.text.count("upkeep failed") >= 2

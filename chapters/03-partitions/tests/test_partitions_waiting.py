@@ -1,4 +1,4 @@
-"""The table of parked answers: who is woken, who is answered, and that nobody is answered twice."""
+"""The table of waiting requests: which ones are woken and answered, and that none is answered twice."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -7,7 +7,7 @@ from minibroker.partitions.waiting import Parked, Wait, Waiting
 
 
 class Shelf:
-    """Something to wait for: a number of things under each key."""
+    """Something to wait for: under each key there is a number of things."""
 
     def __init__(self) -> None:
         self.waiting: Waiting[str] = Waiting()
@@ -27,17 +27,17 @@ class Shelf:
         self.waiting.wake(key)
 
 
-def test_who_waits_for_a_key_is_answered_when_it_is_woken_and_settled() -> None:
+def test_a_wait_is_answered_when_its_key_is_woken_and_the_table_settled() -> None:
     shelf = Shelf()
     shelf.ask("a", "x")
     shelf.put("x")
-    assert shelf.answers == []  # not inside wake: the one who wakes is in the middle of something
+    assert shelf.answers == []  # not inside `wake`: its caller is in the middle of a change
     shelf.waiting.settle()
     assert shelf.answers == ["a: 1"]
     assert len(shelf.waiting) == 0
 
 
-def test_an_attempt_that_has_not_enough_waits_on() -> None:
+def test_an_attempt_without_an_answer_waits_longer() -> None:
     shelf = Shelf()
     shelf.ask("a", "x", "y", least=2)
     shelf.put("x")
@@ -64,7 +64,7 @@ def test_a_wait_with_many_woken_keys_is_tried_once() -> None:
     assert len(tries) == 1
 
 
-def test_other_keys_wake_nobody() -> None:
+def test_another_key_wakes_nothing() -> None:
     shelf = Shelf()
     shelf.ask("a", "x")
     shelf.put("y", 5)
@@ -72,7 +72,7 @@ def test_other_keys_wake_nobody() -> None:
     assert shelf.answers == []
 
 
-def test_at_the_deadline_everybody_is_answered_in_the_order_of_deadlines() -> None:
+def test_expired_waits_are_answered_in_the_order_of_their_deadlines() -> None:
     shelf = Shelf()
     shelf.ask("late", "x", timeout_ms=300)
     shelf.ask("early", "x", timeout_ms=100)
@@ -85,7 +85,7 @@ def test_at_the_deadline_everybody_is_answered_in_the_order_of_deadlines() -> No
     assert shelf.waiting.next_deadline_ms == 300
 
 
-def test_who_has_gone_gets_no_answer() -> None:
+def test_a_forgotten_wait_gets_no_answer() -> None:
     shelf = Shelf()
     parked = shelf.ask("a", "x")
     shelf.waiting.forget(parked)
@@ -126,7 +126,7 @@ def test_an_answer_may_forget_another_that_was_woken_with_it() -> None:
     assert shelf.answers == ["a"]
 
 
-def test_a_wait_whose_time_is_over_cannot_be_woken_any_more() -> None:
+def test_an_expired_wait_cannot_be_woken() -> None:
     shelf = Shelf()
 
     def complete(answer: str) -> None:
@@ -139,7 +139,7 @@ def test_a_wait_whose_time_is_over_cannot_be_woken_any_more() -> None:
     assert shelf.answers == ["too late"]
 
 
-def test_a_mistake_in_one_attempt_is_its_own_and_nobody_elses() -> None:
+def test_an_exception_in_one_attempt_does_not_reach_other_waits() -> None:
     shelf = Shelf()
     failures: list[Exception] = []
 
@@ -155,25 +155,25 @@ def test_a_mistake_in_one_attempt_is_its_own_and_nobody_elses() -> None:
     assert len(shelf.waiting) == 0
 
 
-def test_everybody_is_answered_when_the_broker_goes_down() -> None:
+def test_every_wait_is_answered_when_the_broker_stops() -> None:
     shelf = Shelf()
     shelf.ask("a", "x", timeout_ms=2**31)
     shelf.waiting.end()
     assert shelf.answers == ["a: too late"]
 
 
-def test_waits_that_end_early_do_not_pile_up() -> None:
+def test_waits_that_end_early_do_not_accumulate() -> None:
     shelf = Shelf()
     for number in range(10_000):
         shelf.ask(str(number), "x", timeout_ms=2**31)
         shelf.put("x")
         shelf.waiting.settle()
     assert len(shelf.answers) == 10_000
-    assert len(shelf.waiting._deadlines) < 200, "waits that are over stay in the heap: build it anew now and then"
+    assert len(shelf.waiting._deadlines) < 200, "waits that are over stay in the heap: rebuild it now and then"
 
 
 class WaitingMachine(RuleBasedStateMachine):
-    """Against a model: every wait ends exactly once, by its condition or at its deadline."""
+    """Compared with a model: every wait ends exactly once, by its condition or at its deadline."""
 
     def __init__(self) -> None:
         super().__init__()

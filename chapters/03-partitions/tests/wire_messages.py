@@ -1,8 +1,10 @@
-"""Messages of every API and version, generated from the tables. What the tests of the wire share."""
+"""Messages of every API and version, generated from the tables, for all tests of the wire format."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
+from hypothesis import Phase
 from hypothesis import strategies as st
 
 from minibroker.broker.apis import declare_every_api
@@ -12,6 +14,9 @@ from minibroker.wire.fields import Field
 from minibroker.wire.schema import Message, Request, Response, Struct
 
 declare_every_api()
+
+FAIL_AT_ONCE = (Phase.explicit, Phase.reuse, Phase.generate)
+"""Report the first failing example without shrinking it, because shrinking a large message takes minutes."""
 
 NUMBERS = {
     "int8": st.integers(-(2**7), 2**7 - 1),
@@ -26,12 +31,12 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "bool": st.booleans(),
     "float64": st.floats(allow_nan=False),
     "uuid": st.binary(min_size=16, max_size=16),
-    # Now and then one whose length takes two bytes as a varint.
+    # Some strings have a length that takes two bytes as a varint.
     "string": st.text(st.characters(codec="utf-8"), max_size=12) | st.integers(120, 300).map("x".__mul__),
     "bytes": st.binary(max_size=20),
     "records": st.binary(max_size=20) | st.integers(120, 300).map(bytes),
 }
-# Peers make a datetime or a member of an enum of some fields: they know no others.
+# kio decodes these fields as a datetime or as a member of an enum, so only valid values are drawn.
 CAREFUL: dict[str, st.SearchStrategy[object]] = {
     "error_code": st.sampled_from([int(code) for code in ErrorCode]),
     "topic_config_error_code": st.sampled_from([int(code) for code in ErrorCode]),
@@ -79,26 +84,29 @@ def every_message() -> Iterator[tuple[type[Message], int]]:
 EVERY_MESSAGE = list(every_message())
 
 
-def inside(cls: type[Struct]) -> Iterator[type[Struct]]:
+def nested_structs(cls: type[Struct]) -> Iterator[type[Struct]]:
     """A struct and all structs inside it."""
     yield cls
     for field in cls.schema.fields:
         if field.struct is not None:
-            yield from inside(field.struct)
+            yield from nested_structs(field.struct)
 
 
 def every_struct() -> Iterator[tuple[type[Struct], int]]:
     """Each message, and each struct inside one, in each version."""
     for message, version in EVERY_MESSAGE:
-        for cls in dict.fromkeys(inside(message)):
+        for cls in dict.fromkeys(nested_structs(message)):
             yield cls, version
 
 
-def message_id(value: object) -> str | None:
-    """How a parametrized test names a message and a version."""
-    if isinstance(value, type):
-        return value.__name__
-    return f"v{value}" if isinstance(value, int) else None
+@contextmanager
+def case(cls: type[Struct], version: int) -> Iterator[None]:
+    """Name the message and the version in a failure, for tests that loop over all of them."""
+    try:
+        yield
+    except BaseException as failure:
+        failure.add_note(f"failed for {cls.__name__} v{version}")
+        raise
 
 
 def api_of(cls: type[Struct]) -> Api:
@@ -108,7 +116,7 @@ def api_of(cls: type[Struct]) -> Api:
 
 
 def plain(value: object, version: int) -> object:
-    """A message as lists of the values that a version carries, to be compared with those of another codec."""
+    """A message as nested lists of the values of a version, to compare it with another codec's."""
     if isinstance(value, Struct):
         fields = [field for field in value.schema.fields if version in field.versions]
         return [plain(getattr(value, field.name), version) for field in fields]
@@ -120,7 +128,7 @@ def plain(value: object, version: int) -> object:
 
 
 def sample(cls: type[Struct], version: int) -> Struct:
-    """One message with something in every field."""
+    """A message with a value in every field."""
     values: dict[str, object] = {}
     for field in cls.schema.fields:
         if version not in field.versions:

@@ -64,7 +64,7 @@ TIMEOUT_S = 60
 
 
 class Cluster:
-    """Three nodes, of which the first decides; and clients, which end before they do."""
+    """Three nodes, the first of which is the controller, and clients, which end first."""
 
     def __init__(self, context: Context, name: str = "node", *, settings: Sequence[str] = ()) -> None:
         self._context = context
@@ -76,7 +76,7 @@ class Cluster:
         with ThreadPoolExecutor(len(FOLLOWERS)) as threads:
             list(threads.map(self.start, FOLLOWERS))
         self.bootstrap: Settings = QUIET | {"bootstrap.servers": self.nodes[LEADER].address}
-        # A client of librdkafka ends when nobody holds it any more.
+        # A client of librdkafka ends when no reference to it is left.
         self._admins = [AdminClient(self.bootstrap)]
         self._readers = [Consumer(self.bootstrap | {"group.id": "unused"})]
         self._producers: dict[str, Producer] = {}
@@ -88,8 +88,8 @@ class Cluster:
     def start(self, node_id: int) -> None:
         """Start a node on its data directory, and any free port."""
         program = [sys.executable, "-m", "minibroker.replicas", "serve", str(node_id), str(self.data(node_id))]
-        decider = [] if node_id == LEADER else [f"{LEADER}@{self.nodes[LEADER].address}"]
-        options = [*decider, *self._settings]
+        controller = [] if node_id == LEADER else [f"{LEADER}@{self.nodes[LEADER].address}"]
+        options = [*controller, *self._settings]
         self.nodes[node_id] = children.start(self._context, lambda listen: [*program, listen, *options])
 
     def data(self, node_id: int) -> Path:
@@ -97,7 +97,7 @@ class Cluster:
         return self._context.directory / f"{self._name}-{node_id}"
 
     def bytes_of(self, node_id: int, topic: str) -> int:
-        """How many bytes of the topic's log a node has: a question that costs the node nothing."""
+        """The size of the topic's log on a node, read from the files at no cost for the node."""
         return sum(path.stat().st_size for path in self.files(node_id, topic))
 
     def files(self, node_id: int, topic: str) -> list[Path]:
@@ -124,7 +124,7 @@ class Cluster:
         self._admins[0].delete_topics([topic])[topic].result(TIMEOUT_S)
 
     def wait_for(self, topic: str, records: int) -> None:
-        """Return once all replicas that count have so many records."""
+        """Return once all in-sync replicas have so many records."""
         wait_until(lambda: self._high_watermark(topic) >= records, f"{records} records in {topic}")
         assert self._high_watermark(topic) == records, f"{topic} has more than {records} records"
 
@@ -220,7 +220,7 @@ class Throughput:
         )
 
     def facts(self, names: Sequence[str], bare: str) -> list[Fact]:
-        """What a follower takes, and what it would take at least."""
+        """The CPU time of a follower, and the least that is possible."""
 
         def s_per_gb(name: str) -> float:
             return self._spent_s[name].median_s() / len(FOLLOWERS) * GB / (self.records * RECORD_BYTES)
@@ -260,7 +260,7 @@ class Spent:
 
 
 class Renewed:
-    """A topic for each repeat. The last one goes only when the next comes: that gets its memory while it is warm."""
+    """A topic for each repeat. The last one is deleted when the next exists, which then reuses its warm memory."""
 
     def __init__(self, cluster: Cluster, nodes: Sequence[int]) -> None:
         self._cluster = cluster
@@ -268,7 +268,7 @@ class Renewed:
         self.name = ""
 
     def renew(self) -> str:
-        """A new topic, with one record that all replicas have: from then on all of them fetch."""
+        """A new topic with one replicated record, so that all followers fetch from the start."""
         if self.name:
             self._cluster.delete(self.name)
         self.name = self._cluster.new_topic(self._nodes)
@@ -283,7 +283,7 @@ ONE, STEADY = "one at a time", "steady rate"
 PERCENTILES = (50, 99, 99.9)
 PROMISES = {"1 replica, acks=1": (ALONE, 1), "3 replicas, acks=1": (ALL, 1), "3 replicas, acks=all": (ALL, -1)}
 RATE_PER_S = 250
-PRODUCE_VERSION = 9  # the last that names topics, and not their ids
+PRODUCE_VERSION = 9  # the last version that names topics by name
 
 
 def benchmark_latency(context: Context) -> Benchmark:
@@ -424,7 +424,7 @@ class Sample(NamedTuple):
 
 
 class Return(NamedTuple):
-    """How a follower came back: the bytes that it had as time went by, and when it was in sync."""
+    """The return of a follower: its bytes over time, and when it was in sync."""
 
     samples: list[Sample]
     in_sync_s: float
@@ -440,7 +440,7 @@ class Return(NamedTuple):
         return next(it for it in self.samples if it.bytes_count == self.samples[-1].bytes_count)
 
     def first_ms(self) -> float:
-        """How long until it had something."""
+        """How long until it had the first bytes."""
         return self.first.time_s * 1000
 
     def mb_per_s(self) -> float:
@@ -448,12 +448,12 @@ class Return(NamedTuple):
         return self.last.bytes_count / MB / (self.last.time_s - self.first.time_s)
 
     def in_sync_ms(self) -> float:
-        """How long from when it had everything until it counted again."""
+        """How long from the last byte until it was in sync again."""
         return (self.in_sync_s - self.last.time_s) * 1000
 
 
 class Sampler:
-    """Looks at a number of bytes again and again, on a thread of its own."""
+    """Samples a number of bytes on a thread of its own."""
 
     def __init__(self, find: Callable[[], int]) -> None:
         self._find = find
@@ -488,7 +488,7 @@ class CatchUp:
     """Node 3 is killed, misses a topic, and comes back; each repeat with a new topic."""
 
     def __init__(self, context: Context) -> None:
-        # A follower that is away leaves the in-sync set sooner than by default: nobody wants to wait half a minute.
+        # A follower that is away leaves the in-sync set sooner than by default, which would be half a minute.
         self._cluster = Cluster(context, settings=[f"replica.lag.time.max.ms={scaled(full=1000, quick=200)}"])
         self._topics = Renewed(self._cluster, [LEADER, AWAY])
         self._copy = context.directory / "copy"
@@ -541,19 +541,19 @@ class CatchUp:
                         target.write(buffer[:count])
         self._copies_s.append(time.perf_counter() - begin_s)
 
-    # What came of it --------------------------------------------------------------------------------------------------
+    # Results ----------------------------------------------------------------------------------------------------------
 
     def median(self, figure: Callable[[Return], float]) -> float:
         """The median of a figure over the repeats; the first one was the warm-up."""
         return statistics.median(figure(it) for it in self._returns[1:])
 
     def ratio(self) -> float:
-        """How fast the follower was beside the copy of the same repeat."""
+        """The speed of the follower compared with the copy of the same repeat."""
         pairs = zip(self._returns[1:], self._copies_s[1:], strict=True)
         return statistics.median(copy_s / (it.last.time_s - it.first.time_s) for it, copy_s in pairs)
 
     def figure(self) -> LineChart:
-        """How far behind the follower was, in the repeat that took the median time; and the copy beside it."""
+        """The lag of the follower over time in the median repeat, and that of the copy."""
         chosen = sorted(self._returns[1:], key=lambda it: it.last.time_s)[len(self._returns[1:]) // 2]
         size, first_s = chosen.last.bytes_count, chosen.first.time_s
         step = max(len(chosen.samples) // POINTS_MAX, 1)
@@ -571,7 +571,7 @@ class CatchUp:
         )
 
 
-# Doing nothing --------------------------------------------------------------------------------------------------------
+# Idle -----------------------------------------------------------------------------------------------------------------
 
 PARTITIONS = 100
 
@@ -584,7 +584,7 @@ def benchmark_idle(context: Context) -> Benchmark:
 
     def without_partitions() -> float:
         empty = Cluster(context, "empty")
-        # What a start leaves to be done is not what is measured.
+        # Work that is left over from the start is not measured.
         time.sleep(wait_ms / 1000)
         begin_s = empty.cpu_s(*ALL)
         time.sleep(wait_ms / 1000)

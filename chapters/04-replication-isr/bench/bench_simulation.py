@@ -1,4 +1,4 @@
-"""How fast a cluster runs when its clock, its network and its disks are made up: the price of a seed.
+"""How fast a simulated cluster runs: the cost of a seed.
 
 Every round runs the same seeds in one process, so the work is the same to the event. Beside it the bare minimum of such
 a run: a heap from which as many events are taken, in order, and nothing done with them.
@@ -49,7 +49,7 @@ def benchmark(context: Context) -> Benchmark:
 
 
 def per_s(summaries: list[Summary], amount: float) -> float:
-    """So much of something in a round, by the second; the median of the rounds that counted."""
+    """A rate per second, as the median of the measured rounds."""
     times_s = sorted(summary.seconds for summary in summaries[2:])
     return amount / times_s[len(times_s) // 2]
 

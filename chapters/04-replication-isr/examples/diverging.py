@@ -1,4 +1,4 @@
-"""Ask a leader as one whose log goes another way, and show its answer byte by byte.
+"""Fetch from a leader as a follower whose log diverges, and show the answer byte by byte.
 
     python chapters/04-replication-isr/examples/diverging.py orders 1002 0
 

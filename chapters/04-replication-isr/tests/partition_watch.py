@@ -58,7 +58,7 @@ CODES = {
 
 
 class Held(NamedTuple):
-    """A batch in a log, as far as two logs can differ in it."""
+    """A batch in a log, with the fields in which two logs may differ."""
 
     base_offset: int
     next_offset: int
@@ -74,7 +74,7 @@ class Mirror(Companion):
         self._bases: list[int] = []
         self.rolls = 0
         self.cut: list[Held] = []
-        """What was truncated since the watch last looked."""
+        """The batches that were truncated since the last check."""
         self._is_complete = False
 
     def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
@@ -133,20 +133,20 @@ class WatchedDirectory(DataDirectory):
 
 
 class Committed:
-    """Every batch that was ever below a leader's high watermark: it is the same in every log, and for good."""
+    """Every batch that was ever below a leader's high watermark. It must stay the same in every log."""
 
     def __init__(self) -> None:
         self._batches: dict[int, Held] = {}
 
     def extend(self, name: str, found: list[Held]) -> None:
-        """A leader's watermark has passed these."""
+        """A leader's watermark has passed these batches."""
         for batch in found:
             known = self._batches.setdefault(batch.base_offset, batch)
             if known != batch:
                 raise Violation(11, f"{name} commits {batch}, committed was {known}")
 
     def check(self, name: str, found: list[Held]) -> None:
-        """A follower believes that these are committed."""
+        """A follower's watermark has passed these batches."""
         for batch in found:
             if not self.holds(batch):
                 known = self._batches.get(batch.base_offset)
@@ -158,7 +158,7 @@ class Committed:
     def missing(
         self, mirror: Mirror, log_start_offset: int, is_due: Callable[[Held], bool] = lambda _batch: True
     ) -> Held | None:
-        """The first committed batch that a log should have and has not."""
+        """The first committed batch that a log lacks."""
         for _base_offset, batch in sorted(self._batches.items()):
             if batch.next_offset > log_start_offset and is_due(batch) and not mirror.has(batch):
                 return batch
@@ -187,7 +187,7 @@ class PartitionWatch(ClusterWorld):
         self.incarnations = itertools.count(1)
         self.producer_ids = itertools.count(1)
         self.written: dict[str, int] = {}
-        """The batches that a leader has ever written, each with its last place."""
+        """All batches that leaders have written, each with its last offset."""
         self._values: dict[tuple[int, int], list[tuple[int, Value]]] = {}
 
     # What is decided --------------------------------------------------------------------------------------------------
@@ -195,11 +195,11 @@ class PartitionWatch(ClusterWorld):
     @property
     @abstractmethod
     def partition(self) -> PartitionImage:
-        """What is decided about the partition."""
+        """The controller's decision about the partition."""
 
     @abstractmethod
     def live(self) -> list[int]:
-        """The nodes that may be elected: those that are up and registered in this life."""
+        """The nodes that may be elected: those that are up and registered in their current life."""
 
     @abstractmethod
     def elect(self, live: list[int], kind: Election = Election.PREFERRED) -> None:
@@ -215,7 +215,7 @@ class PartitionWatch(ClusterWorld):
         self.elect([max(node_ids, key=lambda node_id: self.nodes[node_id].mirror.end)], Election.UNCLEAN)
 
     def check_partition(self) -> None:
-        """Something was decided: a leader has an epoch of its own, and all that is committed."""
+        """The controller has decided: each epoch has one leader, and a leader has all committed batches."""
         it = self.partition
         if it.leader >= 0:
             known = self.leaders.setdefault(it.leader_epoch, it.leader)
@@ -244,7 +244,7 @@ class PartitionWatch(ClusterWorld):
         self.trace.happened("authority", MARK, f"leader {partition.leader}, epoch {partition.leader_epoch}")
 
     def check_joined(self, leader: "Node", node: "Node") -> None:
-        """A replica that joins has all that is committed, and all that was there when the leader's epoch began."""
+        """A replica that joins has all committed batches, and all from before the leader's epoch."""
         if node.is_diminished or node.replica is None or leader.replica is None or leader.replica.leading is None:
             return
         start = leader.replica.leading.epoch_start_offset
@@ -258,7 +258,7 @@ class PartitionWatch(ClusterWorld):
     # What clients and nodes ask ---------------------------------------------------------------------------------------
 
     def guess_leader(self, chance: Random) -> "Node | None":
-        """Whom a client takes for the leader: mostly it is right."""
+        """The node that a client takes for the leader, which is mostly right."""
         leader = self.partition.leader
         if chance.random() < 0.05:
             leader = chance.choice(list(self.nodes))
@@ -266,23 +266,23 @@ class PartitionWatch(ClusterWorld):
         return node if node is not None and node.process.is_alive and node.replica is not None else None
 
     def values_of(self, batch: Batch) -> list[tuple[int, Value]]:
-        """The records of a batch. Many read the same one: it is decoded once."""
+        """The records of a batch, which is decoded once for all readers."""
         key = (batch.header.base_offset, batch.header.crc)
         if key not in self._values:
             self._values[key] = values_of(batch)
         return self._values[key]
 
     def reach_code(self, code: ErrorCode) -> None:
-        """A client is told an error."""
+        """A client gets an error."""
         if code in CODES:
             self.states.reach(CODES[code])
 
     def log_start_offset(self) -> int:
-        """Where the log of the node that went furthest starts: what is before was deleted on purpose."""
+        """The largest log start offset of all nodes: records before it were deleted on purpose."""
         return max(node.started_at for node in self.nodes.values())
 
     def on_start_moved(self, log_start_offset: int, *, is_leader: bool) -> None:
-        """A log starts later now. What a producer waits for may be among what was deleted, and no node knows it."""
+        """A log starts later now. A batch that a producer retries may be among the deleted ones."""
         self.states.reach("log start moved" if is_leader else "log start moved on a follower")
         for producer in self.producers:
             if producer.is_idempotent and any(
@@ -293,12 +293,12 @@ class PartitionWatch(ClusterWorld):
     # Faults -----------------------------------------------------------------------------------------------------------
 
     def may_cut_power(self, host: Host) -> bool:
-        """What is promised must survive this: fewer nodes than min.insync.replicas are weak at a time."""
+        """Acknowledged records must survive: fewer nodes than min.insync.replicas may lose power at a time."""
         weak = [it for it in self.nodes.values() if it.is_weak and it.node_id != host.node_id]
         return len(weak) + 1 < MIN_INSYNC_REPLICAS.of(self.config)
 
     def on_reincarnation(self, fault: Fault) -> Action | None:
-        """A node is gone and back at once, and what it said before is heard after what it says now (KIP-903)."""
+        """A node restarts at once, and its earlier fetch arrives after a later one (KIP-903)."""
         host, leader = self.host_hit(fault), self.nodes.get(self.partition.leader)
         if leader is None or leader.node_id == host.node_id or not self.may_cut_power(host):
             return None
@@ -312,7 +312,7 @@ class PartitionWatch(ClusterWorld):
             host.start()
 
     def on_elect(self, fault: Fault) -> None:
-        """A leader is elected though nothing is wrong with the old one."""
+        """Another leader is elected although the old one works."""
         live = [it for it in self.live() if it in self.partition.isr]
         if live:
             self.elect([live[int(fault.arguments[0]) % len(live)]])
@@ -324,8 +324,8 @@ class PartitionWatch(ClusterWorld):
 
     # The end ----------------------------------------------------------------------------------------------------------
 
-    def come_right(self) -> None:
-        """Go on until all is as it should be, and enough was done."""
+    def wait_for_recovery(self) -> None:
+        """Run until the cluster has recovered, and enough records were acked."""
         healed_ms = self.scheduler.now_ms
         limit_ms = healed_ms + CALM_MS_MAX
 
@@ -338,7 +338,7 @@ class PartitionWatch(ClusterWorld):
         self.run_until(self.missing, limit_ms=limit_ms)
 
     def missing(self) -> str:
-        """What is not as it should be."""
+        """What has not recovered yet."""
         it = self.partition
         leader = self.nodes.get(it.leader)
         if leader is None or leader.replica is None or leader.replica.leading is None:

@@ -39,7 +39,7 @@ def written(value: Value, offset: int) -> Spoken:
 
 
 class Server:
-    """A log that survives; what it is about to write does not."""
+    """A log that survives a crash; values that are about to be written do not."""
 
     def __init__(self, world: "World") -> None:
         self.process = Process(world.scheduler, world.trace, "server")
@@ -77,7 +77,7 @@ class Stuttering(Server):
 
 
 class Client:
-    """Sends one value after the other; it repeats each until it is told where it is."""
+    """Sends one value after the other, and retries each until it has an ack."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.world = world

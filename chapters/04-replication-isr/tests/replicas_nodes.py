@@ -1,11 +1,11 @@
-"""Chapter 04's node with a view into its parts. What the tests of the driver share."""
+"""Chapter 04's node with access to its parts, for the tests of the driver."""
 
 from typing import cast
 
 from minibroker.metadata.configs import NodeConfig
 from minibroker.partitions.cluster import Deciding
 from minibroker.partitions.waiting import Waiting
-from minibroker.replicas.fetching import Fetchers, Self
+from minibroker.replicas.fetching import Fetchers, Incarnation
 from minibroker.replicas.hosting import Hosted
 from minibroker.replicas.one_controller import OneController, replicated
 from minibroker.replication.replica import Replica
@@ -32,7 +32,7 @@ class ReplicatedNode:
         return self.cluster.authority
 
     @property
-    def me(self) -> Self:
+    def me(self) -> Incarnation:
         return self.cluster.me
 
     @property

@@ -97,7 +97,7 @@ def _any_epoch(self: LocalPartition, current_leader_epoch: int = -1) -> None:
     self.replica.check_leading()
 
 
-# The in-sync set, and who may speak -----------------------------------------------------------------------------------
+# The in-sync set, and stale requests ----------------------------------------------------------------------------------
 
 
 def _may_join_at_watermark(self: Leadership, replica_id: int, *, high_watermark: int) -> bool:
@@ -175,7 +175,7 @@ BUGS = (
     _bug("no min.insync.replicas", (Leadership, "min_isr", _one_is_enough), seed=2, invariant=1),
     _bug("a new leader's watermark is its end", (Replica, "_lead", _lead_with_all), seed=1, invariant=12),
     _bug(
-        "who is not heard of counts as complete",
+        "a silent follower counts as complete",
         (Leadership, "watermark", _unknown_is_everything),
         seed=1,
         invariant=12,
@@ -195,7 +195,7 @@ BUGS = (
     _bug(
         "a follower cuts at its watermark (KIP-101)", (Replica, "_follow", _follow_from_watermark), seed=2, invariant=1
     ),
-    _bug("nobody looks whether logs diverge", (Replica, "diverging_epoch", _never_diverges), seed=3, invariant=None),
+    _bug("diverging logs are not noticed", (Replica, "diverging_epoch", _never_diverges), seed=3, invariant=None),
     _bug(
         "two failovers, one comparison (KIP-279)", (replica, "common_end", _end_of_leaders_epoch), seed=99, invariant=0
     ),
@@ -208,7 +208,7 @@ BUGS = (
         invariant=1,
     ),
     _bug(
-        "an earlier life is heard (KIP-903)",
+        "fetches of an earlier incarnation count (KIP-903)",
         (Leadership, "is_stale", _never),
         (Leadership, "_is_eligible", _always),
         (authority, "_check_members", _check_members_of_any_life),

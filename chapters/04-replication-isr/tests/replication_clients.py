@@ -1,4 +1,4 @@
-"""The clients of the simulated cluster: producers that repeat until they are told, consumers that follow the leader."""
+"""The clients of the simulated cluster: producers that retry until they have an answer, and consumers."""
 
 from collections import deque
 from functools import partial
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_MS = 1800
 IN_FLIGHT_MAX = 5
-PATIENCE = 4  # how often a producer is told that a batch is missing before it believes it
+RETRIES_MAX = 4  # after so many refusals of its first batch a producer gives up
 
 
 class Outgoing:
@@ -39,7 +39,7 @@ class Outgoing:
 
 
 class Producer:
-    """Sends batches, several at a time, and each again and again until it knows what became of it."""
+    """Sends several batches at a time, and retries each until it has an answer."""
 
     def __init__(self, world: "PartitionWatch", name: str, *, acks: int, is_idempotent: bool) -> None:
         self.world = world
@@ -58,7 +58,7 @@ class Producer:
         self._schedule()
 
     def _begin(self) -> None:
-        """Be a new producer, of which no node knows anything."""
+        """Become a new producer that no node knows."""
         self.lives += 1
         self.name = self.base_name if self.lives == 1 else f"{self.base_name}.{self.lives}"
         self.producer_id = next(self.world.producer_ids) if self.is_idempotent else -1
@@ -145,10 +145,10 @@ class Producer:
             self.world.history.record(Acked(self.world.scheduler.now_ms, value, answer.base_offset + index))
 
     def _on_refused(self, outgoing: Outgoing, code: ErrorCode) -> None:
-        # The first batch in line does not follow what the leader knows: after some doubt, this producer is at its end.
+        # The sequence of the first batch does not follow what the leader knows. After some retries the producer ends.
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and outgoing is self.window[0]:
             outgoing.refusals += 1
-            if outgoing.refusals >= PATIENCE:
+            if outgoing.refusals >= RETRIES_MAX:
                 self._give_up()
                 return
         self._start_over()
@@ -158,20 +158,20 @@ class Producer:
             self._doubt()
 
     def _start_over(self) -> None:
-        """Send everything that is not acked again, on another connection."""
+        """Send all batches without an ack again, on another connection."""
         if self.link is not None:
             self.link.break_off()
         self._doubt()
 
     def _doubt(self) -> None:
         if self.acks != ACKS_ALL:
-            # This one does not care.
+            # This producer ignores the answer.
             self._give_up()
         if self.window:
             self._reconnect()
 
     def forsake(self) -> None:
-        """A batch was written, not acked, and deleted: if it is sent again, it is new to everybody, as in Kafka."""
+        """A batch was written, not acked, and deleted. A retry writes it again, as in Kafka."""
         self.world.promises[self.name] = Promise(is_durable=True, is_idempotent=False)
         self._give_up()
 
@@ -188,7 +188,7 @@ class Producer:
 
 
 class Consumer:
-    """Reads from the beginning, follows the leader, and asks a new one whether it still has what was read (KIP-320)."""
+    """Reads from the beginning, and asks each new leader whether it still has what was read (KIP-320)."""
 
     def __init__(self, world: "PartitionWatch", name: str) -> None:
         self.world = world
@@ -236,7 +236,7 @@ class Consumer:
         if asked != self.asked:
             return
         if answer.code is ErrorCode.OFFSET_OUT_OF_RANGE and answer.log_start_offset > self.position:
-            # What it has read before is gone, so there is nothing that a new leader could be asked about.
+            # The records that it has read were deleted, so there is nothing to ask a new leader about.
             self.position, self.last_epoch = answer.log_start_offset, -1
             self.world.states.reach("consumer reset to the log's start")
         now_ms = self.world.scheduler.now_ms

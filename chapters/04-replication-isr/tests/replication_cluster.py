@@ -62,14 +62,14 @@ REGISTER_RETRY_MS = 300
 NEWS_EVERY_MS = 500
 TICK_MS = 250
 CHECKPOINT_MS = 4000
-SETTLED_AFTER = 1000  # turns of trying what waits: one that wakes another ends after a few
+SETTLED_AFTER = 1000  # rounds over the waiting requests; requests that wake each other settle after a few
 
 
 # The authority --------------------------------------------------------------------------------------------------------
 
 
 class Authority(AuthorityNode):
-    """The authority in a process of its own. It may be down, but it forgets nothing."""
+    """The controller in a process of its own. It may be down, but it forgets nothing."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -77,7 +77,7 @@ class Authority(AuthorityNode):
         self.process = Process(world.scheduler, world.trace, "authority")
         self.process.after_run = self.tell_if_news
         self.lives: dict[int, int] = {}
-        """The life of each node that is registered."""
+        """The registered life of each node."""
         self._told = -1
         self.start()
 
@@ -154,7 +154,7 @@ class Authority(AuthorityNode):
     # Elections --------------------------------------------------------------------------------------------------------
 
     def live(self) -> list[int]:
-        """The nodes that are up, and registered in this life."""
+        """The nodes that are up and registered in their current life."""
         return [
             node_id
             for node_id, node in self.world.nodes.items()
@@ -180,11 +180,11 @@ class Node(Host):
         self.local: LocalPartition | None = None
         self.mirror = Mirror()
         self.is_diminished = False
-        """Whether its power was cut, and the authority does not know yet."""
+        """Whether its power was cut, and the controller does not know that yet."""
         self.is_weak = False
         """Whether its power was cut since it was last in sync."""
         self.kept_broker_epoch = -1
-        """On its disk, with the boot id of the machine: a power cut makes it worthless."""
+        """The file with the broker epoch and the boot id: after a power cut it proves nothing."""
         self.incarnation = 0
         self.forget()
 
@@ -197,12 +197,12 @@ class Node(Host):
         self._is_fetching = False
         self._fetch_number = 0
         self._start_seen = 0
-        self._seen = (-1, -1, 0)  # as a leader: epoch and watermark; as anybody: the watermark that was checked
+        self._seen = (-1, -1, 0)  # as a leader: epoch and watermark; in any role: the last checked watermark
 
     # Life -------------------------------------------------------------------------------------------------------------
 
     def open_replica(self) -> None:
-        """Read what the disk holds of the partition."""
+        """Open the partition from the disk."""
         mirror = Mirror()
         data = WatchedDirectory(self.disk, mirror)
         names = self.disk.list(data.directory_of(NAME))
@@ -243,17 +243,17 @@ class Node(Host):
 
     @abstractmethod
     def send_outbox(self) -> None:
-        """Take what the replica wants to be decided, and ask for it."""
+        """Send the proposals of the replica to the controller."""
 
     def on_altered(self, proposal: IsrProposal, answer: Answered) -> None:
-        """A proposal was decided."""
+        """A proposal was answered."""
         if self.replica is not None:
             self.replica.on_altered(proposal, answer.altered)
 
     # Following --------------------------------------------------------------------------------------------------------
 
     def fetch(self) -> None:
-        """Ask the leader for what comes next, unless an answer is still to come."""
+        """Fetch from the leader, unless a fetch is under way."""
         position = self.replica.position() if self.replica is not None else None
         if position is None or self._is_fetching:
             return
@@ -277,7 +277,7 @@ class Node(Host):
             self.fetch()
 
     def _on_answer(self, number: int, position: Position, answer: FetchAnswer | Start) -> None:
-        # An answer that comes after its time is out is an answer all the same.
+        # An answer that comes after its timeout still counts.
         is_last = number == self._fetch_number
         if is_last:
             self._is_fetching = False
@@ -307,7 +307,7 @@ class Node(Host):
                 reply(Start(replica.log.log_start_offset))
             return
 
-        def attempt(*, is_last: bool = False, is_again: bool = True) -> bool:
+        def attempt(*, is_last: bool = False, is_retry: bool = True) -> bool:
             fetched = answer_fetch(
                 local,
                 request.position,
@@ -315,7 +315,7 @@ class Node(Host):
                 replica_epoch=request.broker_epoch,
                 now_ms=now_ms,
                 bytes_max=request.bytes_max,
-                is_again=is_again,
+                is_retry=is_retry,
             )
             if fetched.code is ErrorCode.STALE_BROKER_EPOCH:
                 self.world.states.reach("stale incarnation refused")
@@ -324,7 +324,7 @@ class Node(Host):
                 return True
             return False
 
-        if not attempt(is_again=False):
+        if not attempt(is_retry=False):
             self.wait(attempt, FETCH_WAIT_MS, lambda: attempt(is_last=True))
 
     def serve(self, request: Produce | Consume | AskEpoch, reply: Reply) -> None:
@@ -392,7 +392,7 @@ class Node(Host):
         self._is_woken = True
 
     def _settle(self) -> None:
-        """Try what waits, as long as that wakes something."""
+        """Try the waiting requests until none of them wakes another."""
         for turn in itertools.count():
             if not self._is_woken:
                 return
@@ -414,7 +414,7 @@ class Node(Host):
         self.later(TICK_MS, self._tick)
 
     def _checkpoint(self) -> None:
-        """What a broker does now and then: retention, a flush, and writing down the high watermark."""
+        """What a broker does from time to time: retention, a flush, and the checkpoint of the high watermark."""
         replica = self.replica
         if replica is not None and replica.log.failure is None:
             try:
@@ -439,7 +439,7 @@ class Node(Host):
                 self._tell(self.replica)
 
     def _check(self, replica: Replica) -> None:
-        """Hold the replica against everything that must be true of it."""
+        """Check everything that must be true of the replica."""
         leading, watermark = replica.leading, replica.high_watermark
         epoch_seen, led_to, checked_to = self._seen
         mirror, world = self.mirror, self.world
@@ -465,7 +465,7 @@ class Node(Host):
         self._seen = (replica.leader_epoch, watermark, watermark) if leading is not None else (-1, -1, watermark)
 
     def _check_cut(self) -> None:
-        """A replica that is in sync never cuts off what is committed."""
+        """A replica in sync never truncates committed records."""
         cut, self.mirror.cut = self.mirror.cut, []
         self.world.states.reach("truncation")
         self.world.trace.happened(self.name, NOTE, f"cuts off {cut[0].base_offset} to {cut[-1].next_offset - 1}")
@@ -475,7 +475,7 @@ class Node(Host):
                     raise Violation(11, f"{self.name} is in sync and cuts off {batch}, which is committed")
 
     def _check_advance(self, replica: Replica, batches: list[Held]) -> None:
-        """A leader's watermark has moved: everybody who counts has what is before it."""
+        """A leader's watermark has moved: every replica that counts must have the records before it."""
         leading, world = replica.leading, self.world
         assert leading is not None
         if leading.pending is not None:
@@ -488,7 +488,7 @@ class Node(Host):
                 facts = f"{node_id} counts and has told {'nothing' if progress is None else progress.log_end_offset}"
                 raise Violation(12, f"{self.name} moves its watermark to {watermark}, {facts}")
         world.committed.extend(self.name, batches)
-        # Every node that may be elected next has it, unless its power was cut since, whatever the leader believes.
+        # Every node that may be elected next must have it, unless its power was cut since.
         decided = world.partition
         if decided.leader_epoch == replica.leader_epoch:
             for node in (world.nodes[node_id] for node_id in decided.isr):
@@ -501,7 +501,7 @@ class Node(Host):
         return self.replica.log.log_start_offset if self.replica is not None else 0
 
     def _tell(self, replica: Replica) -> None:
-        """Let the trace know of another role, and of another watermark."""
+        """Add a changed role or watermark to the trace."""
         epoch, watermark = replica.leader_epoch if replica.leading is not None else -1, replica.high_watermark
         if epoch != self._epoch_told:
             self.world.trace.happened(self.name, BAND, f"leads in epoch {epoch}" if epoch >= 0 else "")
@@ -513,7 +513,7 @@ class Node(Host):
 
 
 class Member(Node):
-    """A node for which one authority decides."""
+    """A node with one fixed controller."""
 
     world: "World"
 
@@ -546,12 +546,12 @@ class Member(Node):
         self.on_news(answer.news)
 
     def on_news(self, news: News) -> None:
-        # Decisions are read from the authority's log, so a node never goes back to older ones.
+        # Decisions are numbered by the metadata log, so a node never goes back to older ones.
         if not self.is_registered or self.replica is None or news.offset < self._news_offset:
             return
         self._news_offset = news.offset
         if news.broker_epochs[self.node_id] != self.broker_epoch:
-            # A registration of an earlier life has arrived after ours: the authority would refuse what we say.
+            # A registration of an earlier life has arrived after ours: the controller would refuse our requests.
             self.is_registered = False
             self._register()
             return

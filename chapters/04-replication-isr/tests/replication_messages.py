@@ -1,4 +1,4 @@
-"""What nodes, their authority and their clients say to each other in a simulated cluster, as a trace shows it."""
+"""The messages of nodes, controller and clients in a simulated cluster, as a trace shows them."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class Register(NamedTuple):
 
 
 class News(NamedTuple):
-    """What the authority has decided, as of one offset of its log."""
+    """The controller's decisions up to one offset of its log."""
 
     offset: int
     partition: PartitionImage

@@ -30,14 +30,14 @@ ENDPOINTS = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
 
 
 class News(NamedTuple):
-    """What the authority tells the nodes: the partition, and who is registered with which epoch."""
+    """What the controller tells the nodes: the partition, and the broker epoch of each registered node."""
 
     partition: PartitionImage
     broker_epochs: dict[int, int]
 
 
 class AuthorityNode:
-    """The authority on its own disk. It is never lost: chapter 05 sees to that."""
+    """The controller on its own disk, which is never lost."""
 
     def __init__(self, files: MemoryFiles | None = None) -> None:
         self.files = files or MemoryFiles()
@@ -104,7 +104,7 @@ class ReplicaNode:
         self.open()
 
     def open(self) -> None:
-        """Start the process: read what the disk holds."""
+        """Start the process, and read its disk."""
         self.outbox = []
         self.data = DataDirectory(self.files, "data", more_checkpoints=[HIGH_WATERMARKS])
         self.local, self.replica = open_replica(
@@ -119,8 +119,16 @@ class ReplicaNode:
             listeners=self.listeners,
         )
 
-    def fetch(self, leader: "ReplicaNode", position: Position, now_ms: int, *, bytes_max: int = 1 << 20) -> Fetched:
-        """What the leader answers to a position, as chapter 03's handler of Fetch puts it together."""
+    def fetch(
+        self,
+        leader: "ReplicaNode",
+        position: Position,
+        now_ms: int,
+        *,
+        bytes_max: int = 1 << 20,
+        is_retry: bool = False,
+    ) -> Fetched:
+        """What the leader answers to a position, as chapter 03's handler of Fetch does."""
         return answer_fetch(
             leader.local,
             position,
@@ -128,6 +136,7 @@ class ReplicaNode:
             replica_epoch=self.broker_epoch,
             now_ms=now_ms,
             bytes_max=bytes_max,
+            is_retry=is_retry,
         )
 
 
@@ -139,11 +148,11 @@ def answer_fetch(
     replica_epoch: int,
     now_ms: int,
     bytes_max: int = 1 << 20,
-    is_again: bool = False,
+    is_retry: bool = False,
 ) -> Fetched:
-    """Check, find where the logs part, read: in the order of chapter 03's handler."""
+    """Check, find where the logs diverge, and read, in the order of chapter 03's handler."""
     start = position.log_start_offset
-    reader = Reader(replica_id, replica_epoch, log_start_offset=start, now_ms=now_ms, is_again=is_again)
+    reader = Reader(replica_id, replica_epoch, log_start_offset=start, now_ms=now_ms, is_retry=is_retry)
     try:
         leader.check_leader(position.leader_epoch)
         if position.last_fetched_epoch != NO_LEADER_EPOCH:

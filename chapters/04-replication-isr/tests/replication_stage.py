@@ -2,7 +2,7 @@
 
     > nodes 1 2 3 min.insync.replicas=2     three nodes; the first one leads
     > produce a b                           one batch, acks=all, to whom the authority names as leader
-    > produce a at 1 acks=1                 to node 1, whoever leads
+    > produce a at 1 acks=1                 to node 1, even if it does not lead
     > produce a as 7:0                      with producer id 7, sequence 0
     > fetch 2                               node 2 fetches once from the leader it believes in
     > fetch 2 held                          the answer stays under way, until:
@@ -56,7 +56,7 @@ class _Produced:
     appended: Appended
     acks: int
     said: str = ""
-    """What the producer was told, once it was told something: that is final."""
+    """The producer's answer, once it has one."""
 
 
 class Stage(simulation_scenario.Stage):
@@ -118,7 +118,7 @@ class Stage(simulation_scenario.Stage):
         return [f"{what} {appended.base_offset}: {self._verdict(self.produced[-1])}"]
 
     def after_step(self) -> None:
-        """Answer every producer that can be answered now, as a broker does after each event."""
+        """Answer all waiting producers that can be answered now, as a broker does after each event."""
         for it in self.produced:
             is_there = it.node_id in self.up and self.nodes[it.node_id].replica is it.replica
             verdict = it.replica.verdict(it.appended, acks=it.acks) if is_there and not it.said else None
@@ -138,7 +138,7 @@ class Stage(simulation_scenario.Stage):
         node = self.nodes[int(word)]
         position = node.replica.position()
         if position is None:
-            return ["has nobody to fetch from"]
+            return ["has no leader to fetch from"]
         asks = f"asks {position.leader} for {position.fetch_offset}, its last epoch is {position.last_fetched_epoch}"
         if position.leader not in self.up:
             return [asks, "no answer"]
@@ -237,7 +237,7 @@ class Stage(simulation_scenario.Stage):
         if node.node_id not in self.up:
             return f"{node.node_id} down"
         it = node.replica
-        role = "follows nobody"
+        role = "follows no leader"
         if it.leading is not None:
             pending = it.leading.pending
             proposed = f" or {list(pending.members)}" if pending is not None else ""

@@ -1,4 +1,4 @@
-"""The world of one replicated partition: everything that this chapter claims, under everything that can go wrong.
+"""The world of one replicated partition: all claims of this chapter, under all kinds of faults.
 
     python -m minibroker.simulation replication_world --path chapters/04-replication-isr/tests --seeds 1000
 
@@ -29,7 +29,7 @@ from minibroker.simulation.trace import NOTE
 
 
 class World(PartitionWatch):
-    """Three nodes mostly, sometimes two or five; an authority; producers and consumers."""
+    """Mostly three nodes, sometimes two or five; a controller; producers and consumers."""
 
     STORM_MS = 25_000
     STATES: ClassVar[tuple[str, ...]] = (
@@ -131,13 +131,13 @@ class World(PartitionWatch):
         self.authority.process.run(partial(self.authority.elect, live, kind))
 
     def leader(self) -> Node | None:
-        """The node that leads by what is decided."""
+        """The leader that the controller has elected."""
         return self.nodes.get(self.partition.leader)
 
     # Faults -----------------------------------------------------------------------------------------------------------
 
     def on_deaf_leader(self, fault: Fault) -> None:
-        """A follower leaves the in-sync set; when it returns, the leader does not hear that it may (KIP-497)."""
+        """A follower leaves the in-sync set; when it returns, the answer to the leader's proposal is lost (KIP-497)."""
         host, leader = self.host_hit(fault), self.leader()
         if leader is None or leader is host:
             return
@@ -150,7 +150,7 @@ class World(PartitionWatch):
         self.scheduler.after(self.lag_ms_max + 800, deafen)
 
     def on_last_replica_standing(self, fault: Fault) -> None:
-        """All but the leader die, it is soon alone in sync, and then its power is cut (KIP-966)."""
+        """All nodes but the leader die, the leader is soon the only one in sync, and loses power (KIP-966)."""
         leader = self.leader()
         if leader is None:
             return
@@ -177,7 +177,7 @@ class World(PartitionWatch):
         return end
 
     def on_stop_the_authority(self, fault: Fault) -> Action | None:
-        """The authority is down for a while."""
+        """The controller is down for a while."""
         if not self.authority.process.is_alive:
             return None
         self.authority.stop(is_power_cut=bool(fault.arguments[0]))

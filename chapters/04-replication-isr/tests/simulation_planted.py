@@ -22,7 +22,7 @@ from minibroker.simulation.world import Outcome, World
 
 SEEDS_MAX = 500
 Patch = tuple[Any, str, Any]
-"""The owner of a name, the name, and what it is to stand for."""
+"""The owner of an attribute, its name, and its new value."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Bug:
     seed: int = 0
     """The first seed that finds it."""
     invariant: int | None = None
-    """Which invariant that seed sees broken; None if the code trips over its own assertions."""
+    """The invariant that this seed breaks; None if an assertion of the code fails."""
     scenario: Path | None = None
     stage: type[Stage] | None = None
 
@@ -51,10 +51,10 @@ class Bug:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """The code with the bug in it."""
+        """Run the block with the bug in the code."""
         with ExitStack() as stack:
             for owner, name, value in self.patches:
-                # What is only inherited is taken away again, not written down in the subclass.
+                # An inherited attribute is deleted again, so that the subclass inherits it as before.
                 if name in vars(owner):
                     stack.callback(setattr, owner, name, vars(owner)[name])
                 else:
@@ -63,7 +63,7 @@ class Bug:
             yield
 
     def run(self, seed: int) -> Outcome:
-        """A seed, with the bug."""
+        """Run a seed with the bug."""
         assert self.world is not None, f"{self.name} is found by a scenario"
         with self.planted():
             return self.world(seed).run()
@@ -88,7 +88,7 @@ class Bug:
 
 
 def look_for(bug: Bug, seeds: Sequence[int] = range(1, SEEDS_MAX + 1)) -> str:
-    """What finds a bug, looked for anew: the first seed of all, or its scenario; and how it shows."""
+    """Search for a bug again: the first seed that finds it, or its scenario, and how it shows."""
     if bug.scenario is not None:
         recorded, played = bug.play()
         return f"{bug.found_by}: it comes out otherwise" if recorded != played else "not found by its transcript"
@@ -100,7 +100,7 @@ def look_for(bug: Bug, seeds: Sequence[int] = range(1, SEEDS_MAX + 1)) -> str:
 
 
 def print_table(bugs: Sequence[Bug], names: Sequence[str]) -> None:
-    """Look for every bug whose name has one of these in it, or for all."""
+    """Search for every bug whose name contains one of the words, or for all."""
     for bug in bugs:
         if not names or any(name in bug.name for name in names):
             print(f"{bug.name:<58} {look_for(bug)[:160]}", flush=True)

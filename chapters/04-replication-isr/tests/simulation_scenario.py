@@ -12,7 +12,7 @@ class Stage:
     """Plays scenarios; a chapter's stage has a method for each of its steps."""
 
     def play(self, text: str) -> str:
-        """Return the same text with what was seen now below each step."""
+        """Return the same text with the results of this run below each step."""
         lines: list[str] = []
         for line in text.splitlines():
             if line.startswith("> "):

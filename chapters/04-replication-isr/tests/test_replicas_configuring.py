@@ -1,4 +1,4 @@
-"""The configuration of one broker, through another: each tells of its own, and judges what is to hold for it."""
+"""Requests about one broker's configuration at another node: each broker describes and validates its own."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ SECONDS_MAX = 20
 def node(path: Path, number: int, *others: ReplicatedNode) -> ReplicatedNode:
     settings = {"node.id": str(number), "log.dirs": str(path / str(number)), "listeners": "PLAINTEXT://127.0.0.1:0"}
     if others:
-        # The second one was started with something that the first one does not know.
+        # The second node was started with a setting that the first one does not know.
         settings |= {"controller.quorum.voters": f"1@{others[0].address}", MOST: "5"}
     return ReplicatedNode(NodeConfig(settings))
 
@@ -74,7 +74,7 @@ async def until_described(at: ReplicatedNode, name: str, key: str, value: tuple[
 async def check_both(one: ReplicatedNode, two: ReplicatedNode) -> None:
     for at in (one, two):
         found = await describe(at, "1", "2", "", "3")
-        # 4: it was started with it; 5: the default.
+        # Source 4 is the configuration file, 5 is the default.
         assert found["2"] == {SIZE: ("1048588", 5), MOST: ("5", 4)}
         assert found["1"][MOST] == (str(2**63 - 1), 5)
         assert found[""] == {}
@@ -85,7 +85,7 @@ async def check_both(one: ReplicatedNode, two: ReplicatedNode) -> None:
         assert await alter(at, {**sizes, "3": (SIZE, "9")}) == {"1": 0, "2": 0, "3": ErrorCode.INVALID_REQUEST}
         for it in (1, 2):
             await until_described(at, str(it), SIZE, (f"{number + 1}00{it}", 2))
-        # Only the second one knows that this is more than it was started with.
+        # Only the second node knows that this is larger than its own setting.
         assert await alter(at, {"2": (LEAST, "10")}) == {"2": ErrorCode.INVALID_REQUEST}
         assert await alter(at, {"2": (LEAST, "10")}, only_try=True) == {"2": ErrorCode.INVALID_REQUEST}
         assert await alter(at, {"2": (LEAST, "10"), "1": (LEAST, "10")}) == {"2": ErrorCode.INVALID_REQUEST, "1": 0}
@@ -93,7 +93,9 @@ async def check_both(one: ReplicatedNode, two: ReplicatedNode) -> None:
         assert await replace(at, "1", SIZE, "9") == 0
 
 
-def test_any_node_shows_and_changes_what_holds_for_any_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_any_node_shows_and_changes_the_configuration_of_any_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def play() -> None:
         one = node(tmp_path, 1)
         await one.start()
@@ -104,14 +106,14 @@ def test_any_node_shows_and_changes_what_holds_for_any_broker(tmp_path: Path, ca
                 await check_both(one, two)
             finally:
                 await two.stop()
-            # Who is away neither tells nor judges; what it cannot take it leaves, and says so.
+            # A broker that is away cannot validate: at its next start it leaves out what it cannot take.
             assert await describe(one, "2") == {"2": ErrorCode.BROKER_NOT_AVAILABLE}
             assert await alter(one, {"2": (LEAST, "10")}) == {"2": 0}
             with caplog.at_level(logging.ERROR):
                 two = node(tmp_path, 2, one)
                 await two.start()
             try:
-                assert "not taken here: min.compaction.lag.ms=10 is larger" in caplog.text
+                assert "is invalid on this broker and is ignored: min.compaction.lag.ms=10 is larger" in caplog.text
                 await until_described(one, "2", MOST, ("5", 4))
             finally:
                 await two.stop()

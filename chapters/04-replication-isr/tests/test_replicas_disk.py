@@ -1,4 +1,4 @@
-"""Claims about a disk that has failed: one error is enough, and it is told once."""
+"""Claims about a disk that has failed: the first error counts, and it is reported once."""
 
 import errno
 import sys
@@ -17,7 +17,7 @@ class Told(list[tuple[str, int | None]]):
         self.append((what, error.errno))
 
 
-def test_what_is_wrong_with_a_name_is_no_failure_of_the_disk(tmp_path: Path) -> None:
+def test_an_error_of_a_file_name_is_no_failure_of_the_disk(tmp_path: Path) -> None:
     told = Told()
     files = WatchedFiles(told)
     (tmp_path / "directory" / "inside").mkdir(parents=True)
@@ -34,7 +34,7 @@ def test_what_is_wrong_with_a_name_is_no_failure_of_the_disk(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
-def test_after_its_first_error_a_disk_is_read_from_and_nothing_else(tmp_path: Path) -> None:
+def test_after_its_first_error_a_disk_can_only_be_read(tmp_path: Path) -> None:
     told = Told()
     files = WatchedFiles(told)
     sound = files.open(f"{tmp_path}/sound")

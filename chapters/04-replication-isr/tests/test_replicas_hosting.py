@@ -17,7 +17,7 @@ def broker(node_id: int, *, is_fenced: bool = False, in_controlled_shutdown: boo
     )
 
 
-def test_a_leader_hears_only_of_brokers_that_may_be_in_sync() -> None:
-    """A fenced broker may fetch, and catch up. A proposal with it would be refused, at every fetch again."""
+def test_a_leader_knows_only_brokers_that_may_be_in_sync() -> None:
+    """A fenced broker may fetch and catch up, but each proposal to add it would be refused."""
     brokers = (broker(1), broker(2, is_fenced=True), broker(3, in_controlled_shutdown=True), broker(4))
     assert broker_epochs(Image(brokers={it.node_id: it for it in brokers})) == {1: 10, 4: 40}

@@ -1,4 +1,4 @@
-"""Nodes on one event loop: what happens when something in them goes wrong, or changes while something is under way."""
+"""Nodes on one event loop: errors inside a node, and changes while a request is under way."""
 
 import asyncio
 import logging
@@ -12,12 +12,13 @@ from replicas_nodes import ReplicatedNode
 from replication_nodes import TOPIC_ID, ReplicaNode
 
 from minibroker.client.aio import AsyncClient
+from minibroker.client.errors import ConnectionLost
 from minibroker.log.batch import BatchBuilder, batches
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import PartitionImage
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.replicas import fetching
-from minibroker.replicas.fetching import Fetchers, Self, pause_ms_after
+from minibroker.replicas.fetching import Fetchers, Incarnation, pause_ms_after
 from minibroker.replicas.peers import client_id_of, node_of
 from minibroker.replicas.proposing import Outbox
 from minibroker.replication.leader import IsrProposal
@@ -27,7 +28,7 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from minibroker.wire.tables.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from minibroker.wire.tables.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from minibroker.wire.tables.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 SECONDS_MAX = 20
@@ -35,7 +36,7 @@ SECONDS_MAX = 20
 
 @asynccontextmanager
 async def nodes(path: Path, count: int = 2) -> AsyncIterator[list[ReplicatedNode]]:
-    """Nodes that are stopped in any case."""
+    """Started nodes; all are stopped at the end."""
     started: list[ReplicatedNode] = []
     try:
         for number in range(1, count + 1):
@@ -52,7 +53,7 @@ async def nodes(path: Path, count: int = 2) -> AsyncIterator[list[ReplicatedNode
             await node.stop()
 
 
-def test_nodes_know_each_other_by_a_name_that_no_client_has_by_chance() -> None:
+def test_nodes_are_recognized_by_a_client_id_that_no_client_has_by_chance() -> None:
     assert [node_of(client_id_of(number)) for number in (0, 1, 2**31 - 1)] == [0, 1, 2**31 - 1]
     name = client_id_of(1)
     others = (None, "", "1", "node-1", "node-red", name[:-1], f"{name} ", f"x{name}", name + "9" * 5000)
@@ -67,7 +68,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
 
 
 async def create(nodes: list[ReplicatedNode], *names: str, leader: int = 1) -> None:
-    """Creates topics with a replica on both nodes, through the second one."""
+    """Create topics with a replica on nodes 1 and 2, through the last node."""
     replicas = [leader, 3 - leader]
     topics = [
         CreatableTopic(
@@ -82,7 +83,7 @@ async def create(nodes: list[ReplicatedNode], *names: str, leader: int = 1) -> N
     async with AsyncClient(nodes[-1].address) as client:
         response = await client.send(CreateTopicsRequest(topics=topics, timeout_ms=10_000))
     assert [it.error_code for it in response.topics] == [ErrorCode.NONE] * len(names)
-    # What a node has by this name may yet be the one before.
+    # A node may still have a deleted topic of the same name, so the ids are compared.
     for created in response.topics:
         await until(partial(_all_know, nodes, created.name, created.topic_id), f"all have {created.name}")
 
@@ -124,7 +125,7 @@ def fails(*_arguments: object) -> None:
     raise ZeroDivisionError("a planted bug")
 
 
-def test_a_task_that_dies_takes_the_node_with_it_and_what_it_led(
+def test_a_bug_in_a_task_ends_the_node_and_its_leadership(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
@@ -156,8 +157,8 @@ def test_a_bug_about_one_partition_leaves_the_others_followed(
     assert "a planted bug" in caplog.text
 
 
-def test_a_topic_that_takes_the_name_of_a_deleted_one_is_another_topic(tmp_path: Path) -> None:
-    """Fetches of the old one are under way when the new one appears."""
+def test_a_topic_with_the_name_of_a_deleted_one_is_another_topic(tmp_path: Path) -> None:
+    """Fetches of the old topic are under way when the new one appears."""
 
     async def once(both: list[ReplicatedNode], number: int) -> None:
         leader, follower = both if number % 2 == 0 else both[::-1]
@@ -179,7 +180,7 @@ def test_a_topic_that_takes_the_name_of_a_deleted_one_is_another_topic(tmp_path:
     asyncio.run(run())
 
 
-def test_a_follower_whose_disk_refuses_asks_again_later_and_not_at_once(
+def test_a_follower_whose_disk_refuses_fetches_again_after_a_pause(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
@@ -202,14 +203,14 @@ def test_a_follower_whose_disk_refuses_asks_again_later_and_not_at_once(
     assert len([it for it in caplog.records if it.levelno == logging.ERROR]) == len(calls)
 
 
-def test_after_an_error_a_follower_asks_again_soon_and_then_less_and_less_often() -> None:
-    """Mostly the leader has not heard yet that it leads: a second of waiting would be a second without writes."""
+def test_the_pauses_of_a_follower_double_after_each_error() -> None:
+    """Often the leader does not know yet that it leads: a pause of a second would be a second without writes."""
     pauses_ms = [pause_ms_after(it, backoff_ms=1000) for it in (1, 2, 3, 4, 5, 6, 100)]
     assert pauses_ms == [50, 100, 200, 400, 800, 1000, 1000]
     assert pause_ms_after(1, backoff_ms=20) == 20
 
 
-def test_the_last_order_of_a_partition_counts_and_those_of_one_that_is_gone_do_not() -> None:
+def test_the_outbox_keeps_the_last_order_of_each_partition_that_is_still_there() -> None:
     outbox = Outbox()
     orders = [AlterIsr(name, IsrProposal(0, epoch, ())) for epoch in (0, 1) for name in (A, B)]
     for order in orders:
@@ -222,7 +223,7 @@ def test_the_last_order_of_a_partition_counts_and_those_of_one_that_is_gone_do_n
 
 
 def late_registration(node: ReplicatedNode, *, port: int) -> BrokerRegistrationRequest:
-    """What another life of a node has sent, and who decides hears only now."""
+    """A registration that another incarnation of node 2 sent, and that arrives late."""
     return BrokerRegistrationRequest(
         broker_id=2,
         cluster_id=node.authority.image.cluster_id,
@@ -231,8 +232,8 @@ def late_registration(node: ReplicatedNode, *, port: int) -> BrokerRegistrationR
     )
 
 
-def test_a_node_registers_again_when_an_earlier_life_of_it_was_heard_after_it(tmp_path: Path) -> None:
-    """Its own word does not count any more, and it would stay stale for ever."""
+def test_a_node_registers_again_after_a_late_registration_of_its_earlier_incarnation(tmp_path: Path) -> None:
+    """Otherwise its broker epoch would stay stale for ever."""
 
     def epochs(both: list[ReplicatedNode]) -> set[int]:
         return {both[1].me.broker_epoch, *(it.authority.image.brokers[2].epoch for it in both)}
@@ -250,25 +251,25 @@ def test_a_node_registers_again_when_an_earlier_life_of_it_was_heard_after_it(tm
             assert late.broker_epoch > before
             await until(lambda: len(epochs(both)) == 1, "all know the node by one epoch")
             assert both[1].me.broker_epoch > late.broker_epoch
-            # What it led, another one leads: the late word vouched for nothing. It follows, and is in sync again.
+            # The late registration said that records may be lost, so the other node leads. This one follows it again.
             await until(lambda: replica(both[0], A).leading is not None, "the other one leads")
             append(both[0], A, b"value")
             await until(lambda: values(both[1], A) == [b"value"], "it follows")
             await until(lambda: isr(both[0]) == {1, 2}, "it is in sync again")
-            # Somebody elsewhere is another process.
+            # A registration with another address is of another process.
             async with AsyncClient(both[0].address, client_id=client_id_of(2)) as client:
                 await client.send(late_registration(both[1], port=1))
-            with pytest.raises(BrokerFailure, match="another process was registered as node 2"):
+            with pytest.raises(BrokerFailure, match="has registered as node 2"):
                 await asyncio.wait_for(both[1].watch(), SECONDS_MAX)
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize(("turn_ms", "is_given"), [(-1, True), (10_000, False)])
-def test_others_get_a_turn_while_a_large_answer_is_taken(
+def test_other_tasks_run_while_a_large_answer_is_appended(
     turn_ms: int, is_given: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand partitions on a slow disk take longer than a session: a node that says nothing meanwhile is fenced."""
+    """A thousand partitions on a slow disk take longer than a session, and a node without heartbeats is fenced."""
     node = ReplicaNode(2, TopicConfig({}))
     node.replica.on_partition(PartitionImage((1, 2), (1, 2), 1, 0, 0), {}, 0)
     turns, taken = 0, []
@@ -289,7 +290,7 @@ def test_others_get_a_turn_while_a_large_answer_is_taken(
         loop = asyncio.get_running_loop()
         loop.call_soon(turn)
         fetchers = Fetchers(
-            Self(2, 2),
+            Incarnation(2, 2),
             Leader(),  # type: ignore[arg-type]
             NodeConfig({}),
             topic_id_of=lambda _name: TOPIC_ID,
@@ -300,7 +301,111 @@ def test_others_get_a_turn_while_a_large_answer_is_taken(
         monkeypatch.setattr(fetchers, "_take", lambda *_: taken.append(turns))
         await fetchers._round(1)
 
-    monkeypatch.setattr(fetching, "_TURN_MS", turn_ms)
+    monkeypatch.setattr(fetching, "_TURN_MS_MAX", turn_ms)
     asyncio.run(run())
     assert len(taken) == 3
     assert len(set(taken)) == (3 if is_given else 1)
+
+
+class SilentLeader:
+    """A leader that answers when the test says so, and the connection to it."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[int]] = []
+        self.hang_ups = 0
+        self._answer: asyncio.Future[FetchResponse] | None = None
+
+    async def send(self, _node_id: int, request: FetchRequest, **_named: object) -> FetchResponse:
+        self.requests.append(sorted(it.partition for topic in request.topics for it in topic.partitions))
+        self._answer = asyncio.get_running_loop().create_future()
+        return await self._answer
+
+    def answer(self) -> None:
+        assert self._answer is not None
+        self._answer.set_result(FetchResponse(responses=[]))
+
+    def hang_up(self, _node_id: int, *_lines: str) -> None:
+        self.hang_ups += 1
+        assert self._answer is not None
+        self._answer.set_exception(ConnectionLost("the connection was given up"))
+
+
+def _follower_of_node_1(partition: int) -> Replica:
+    replica = ReplicaNode(2, TopicConfig({})).replica
+    replica.name = TopicPartition("orders", partition)
+    replica.on_partition(PartitionImage((1, 2), (1, 2), 1, 0, 0), {}, 0)
+    return replica
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_fetch_is_given_up_only_while_it_does_not_name_a_new_partition(
+    is_answered: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch that began after the partition was followed names it. To give that one up would pause replication."""
+    leader = SilentLeader()
+
+    async def run() -> None:
+        fetchers = Fetchers(
+            Incarnation(2, 2),
+            leader,  # type: ignore[arg-type]
+            NodeConfig({}),
+            topic_id_of=lambda _name: TOPIC_ID,
+            settle=lambda: None,
+            on_ended=lambda _task: None,
+        )
+        fetchers.follow(_follower_of_node_1(0))
+        await until(lambda: leader.requests == [[0]], "the first fetch")
+        fetchers.follow(_follower_of_node_1(1))
+        await until(lambda: leader.requests[1:] == [[0, 1]], "a fetch that names the second partition at once")
+        # The second fetch is too young to be given up at once.
+        fetchers.follow(_follower_of_node_1(2))
+        assert leader.hang_ups == 1
+        if is_answered:
+            leader.answer()
+        await until(lambda: leader.requests[2:] == [[0, 1, 2]], "a fetch that names the third partition")
+        await until(lambda: len(looked) == 2, "the timer that looks whether the fetch under way is outdated")
+        assert leader.requests[3:] == []
+        assert leader.hang_ups == (1 if is_answered else 2)
+        await fetchers.stop()
+
+    looked: list[int] = []
+    give_up_if_outdated = Fetchers._give_up_if_outdated
+
+    def look(fetchers: Fetchers, node_id: int) -> None:
+        give_up_if_outdated(fetchers, node_id)
+        looked.append(node_id)
+
+    monkeypatch.setattr(Fetchers, "_give_up_if_outdated", look)
+    monkeypatch.setattr(fetching, "_GIVE_UP_INTERVAL_MS", 50)
+    asyncio.run(run())
+    assert "cannot fetch from" not in caplog.text
+
+
+def test_topics_created_during_writes_do_not_disturb_replication(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every new partition changes what a follower asks its leaders for."""
+
+    async def run() -> None:
+        async with nodes(tmp_path, count=3) as all_three:
+            await create(all_three, "a")
+            is_over = False
+
+            async def write() -> int:
+                count = 0
+                while not is_over:
+                    append(all_three[0], A, b"value")
+                    count += 1
+                    await asyncio.sleep(0.002)
+                return count
+
+            writer = asyncio.create_task(write())
+            for number in range(10):
+                await create(all_three, f"new-{number}", leader=1 + number % 2)
+                await asyncio.sleep(0.03)
+            is_over = True
+            count = await writer
+            await until(lambda: replica(all_three[1], A).high_watermark == count, "all is replicated")
+            assert [it.getMessage() for it in caplog.records if "cannot fetch from" in it.getMessage()] == []
+
+    asyncio.run(run())

@@ -1,4 +1,4 @@
-"""A node that follows what another one decides: it has a prefix of that, and nothing else."""
+"""A node that follows the controller's metadata log: its own log is always a prefix of it."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.authority import METADATA_LOG_CONFIG, Voter, replay
 from minibroker.metadata.broker_commands import RegisterBroker
 from minibroker.metadata.image import Endpoint, Image
-from minibroker.replicas.fetching import Self
+from minibroker.replicas.fetching import Incarnation
 from minibroker.replicas.observer import Observer
 from minibroker.replicas.peers import Peers
 from minibroker.segments.segmented import SegmentedLog
@@ -21,7 +21,7 @@ def a_log(files: MemoryFiles | None = None) -> SegmentedLog:
 
 
 def decided(count: int) -> SegmentedLog:
-    """The log of an authority at which so many brokers have registered."""
+    """The metadata log of a controller with so many registered brokers."""
     log = a_log()
     voter = Voter(log, cluster_id="cluster", clock=lambda: 0)
     for number in range(1, count + 1):
@@ -36,10 +36,12 @@ def content(log: SegmentedLog) -> bytearray:
 
 def an_observer(log: SegmentedLog) -> Observer:
     peers = Peers(lambda _node_id: None, client_id="test")
-    return Observer(log, peers, me=Self(2, -1), controller_id=1, cluster_id="cluster", on_done=lambda _done: None)
+    return Observer(
+        log, peers, me=Incarnation(2, -1), controller_id=1, cluster_id="cluster", on_done=lambda _done: None
+    )
 
 
-def test_what_arrives_whole_counts_though_what_is_behind_it_is_damaged() -> None:
+def test_whole_batches_count_even_if_a_later_one_is_damaged() -> None:
     """Otherwise the log would have records that the image never learns of."""
     theirs, ours = decided(3), a_log()
     observer = an_observer(ours)
@@ -51,13 +53,13 @@ def test_what_arrives_whole_counts_though_what_is_behind_it_is_damaged() -> None
         observer._take(memoryview(damaged))
     assert heard == [2]
     assert observer.image == replay(ours, Image(cluster_id="cluster"))
-    # What is asked for next brings the rest.
+    # The next fetch brings the rest.
     observer._take(memoryview(theirs.read(ours.log_end_offset, bytes_max=1 << 20).read()))
     assert heard == [2, 3]
     assert content(ours) == content(theirs)
 
 
-def test_wherever_the_answers_are_cut_off_the_image_is_the_same() -> None:
+def test_the_image_does_not_depend_on_where_answers_are_cut_off() -> None:
     theirs, ours = decided(20), a_log()
     observer, chance = an_observer(ours), random.Random(4)
     while ours.log_end_offset < theirs.log_end_offset:
@@ -66,7 +68,7 @@ def test_wherever_the_answers_are_cut_off_the_image_is_the_same() -> None:
     assert observer.image == replay(theirs, Image(cluster_id="cluster"))
 
 
-def test_who_waits_for_metadata_hears_that_they_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_metadata_ends_with_the_error_of_the_observer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         observer = an_observer(a_log())
 

@@ -1,10 +1,10 @@
-"""The handlers of replication, asked as nodes and operators ask them: with frames, in every version that is served."""
+"""The handlers of replication, called with request frames in every version."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-import pytest
-from partitions_house import answered, joined
+from cases import case
+from partitions_broker import answered, joined
 from replication_nodes import ENDPOINTS, TOPIC_ID, AuthorityNode
 from replication_stage import Stage
 
@@ -85,11 +85,11 @@ class Broker:
         self.registry.add(ApiKey.DELETE_RECORDS, DeleteRecords(routes))
 
     def ask(self, request: Request, version: int | None = None) -> Any:
-        """The response, if it is given at once."""
+        """The response of a request that does not wait."""
         return ask(self.registry, request, version)
 
     def wait_for(self, request: Request) -> list[Any]:
-        """The list gets the response."""
+        """Send a request that waits; the returned list gets the response."""
         outcome = dispatch(self.registry, request)
         assert isinstance(outcome, Deferred), "the answer does not wait"
         responses: list[Any] = []
@@ -100,7 +100,7 @@ class Broker:
 
 
 class Authority(AuthorityNode):
-    """The handlers of the node that decides, with three nodes registered."""
+    """The handlers of the controller, with three registered nodes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ def play(*steps: str) -> Stage:
     return stage
 
 
-# Questions to a leader ------------------------------------------------------------------------------------------------
+# Questions to a replica -----------------------------------------------------------------------------------------------
 
 
 def epoch_end(broker: Broker, epoch: int, *, current: int = -1, version: int | None = None, index: int = 0) -> Any:
@@ -156,17 +156,18 @@ def epoch_end(broker: Broker, epoch: int, *, current: int = -1, version: int | N
     return answer.error_code, answer.leader_epoch, answer.end_offset
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FOR_LEADER_EPOCH))
-def test_a_leader_tells_where_an_epoch_ends(version: int) -> None:
+def test_a_leader_tells_where_an_epoch_ends() -> None:
     """KIP-320."""
-    stage = play("nodes 1 2", "produce a b", "fetch 2", "elect 2", "tell", "produce c")
-    broker = Broker(stage, 2)
-    assert epoch_end(broker, 0, version=version) == (ErrorCode.NONE, 0, 2)
-    assert epoch_end(broker, 1, version=version) == (ErrorCode.NONE, 1, 3)
-    assert epoch_end(broker, 5, version=version) == (ErrorCode.NONE, -1, -1)
+    for version in versions(ApiKey.OFFSET_FOR_LEADER_EPOCH):
+        with case(version):
+            stage = play("nodes 1 2", "produce a b", "fetch 2", "elect 2", "tell", "produce c")
+            broker = Broker(stage, 2)
+            assert epoch_end(broker, 0, version=version) == (ErrorCode.NONE, 0, 2)
+            assert epoch_end(broker, 1, version=version) == (ErrorCode.NONE, 1, 3)
+            assert epoch_end(broker, 5, version=version) == (ErrorCode.NONE, -1, -1)
 
 
-def test_who_believes_in_another_epoch_or_asks_the_wrong_node_is_told_nothing() -> None:
+def test_a_client_with_another_epoch_or_at_the_wrong_node_is_refused() -> None:
     stage = play("nodes 1 2", "produce a", "elect 2", "tell")
     assert epoch_end(Broker(stage, 2), 0, current=0) == (ErrorCode.FENCED_LEADER_EPOCH, -1, -1)
     assert epoch_end(Broker(stage, 2), 0, current=2) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
@@ -174,9 +175,9 @@ def test_who_believes_in_another_epoch_or_asks_the_wrong_node_is_told_nothing() 
     assert epoch_end(Broker(stage, 1), 0, index=4) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
 
 
-def test_a_leader_tells_what_it_remembers_of_producers() -> None:
-    """KIP-664."""
-    stage = play("nodes 1 2", "produce a b as 7:0", "produce c as 7:2")
+def test_every_replica_tells_what_it_remembers_of_producers() -> None:
+    """KIP-664: a hanging transaction is looked for on each replica. Only a replica whose disk has failed refuses."""
+    stage = play("nodes 1 2", "produce a b as 7:0", "fetch 2", "produce c as 7:2")
     request = DescribeProducersRequest(topics=[ProducersOf(name="orders", partition_indexes=[0, 4])])
     (topic,) = Broker(stage).ask(request).topics
     known, unknown = topic.partitions
@@ -186,22 +187,29 @@ def test_a_leader_tells_what_it_remembers_of_producers() -> None:
     assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 0, 2)
     assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
     (other,) = Broker(stage, 2).ask(request).topics
-    assert other.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    # The follower has not fetched the second batch yet.
+    (producer,) = other.partitions[0].active_producers
+    assert (other.partitions[0].error_code, producer.producer_id, producer.last_sequence) == (ErrorCode.NONE, 7, 1)
+    stage.nodes[2].local.log._tail.failure = "the disk is gone"
+    (other,) = Broker(stage, 2).ask(request).topics
+    assert other.partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert other.partitions[0].error_message == "orders-0 is offline: the disk is gone"
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.LIST_OFFSETS))
-def test_a_leader_that_cannot_tell_the_end_yet_says_so_as_the_version_allows(version: int) -> None:
+def test_a_leader_that_does_not_know_the_watermark_says_so_as_the_version_allows() -> None:
     """KIP-207: an older client knows only that there may be no leader."""
-    stage = play("nodes 1 2", "produce a", "fetch 2", "elect 2", "tell")
-    wanted = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
-    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=[wanted])])
-    broker = Broker(stage, 2)
-    refused = broker.ask(request, version).topics[0].partitions[0]
-    expected = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
-    assert refused.error_code == expected
-    stage.play("> fetch 1")
-    answer = broker.ask(request, version).topics[0].partitions[0]
-    assert (answer.error_code, answer.offset) == (ErrorCode.NONE, 1)
+    for version in versions(ApiKey.LIST_OFFSETS):
+        with case(version):
+            stage = play("nodes 1 2", "produce a", "fetch 2", "elect 2", "tell")
+            wanted = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+            request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=[wanted])])
+            broker = Broker(stage, 2)
+            refused = broker.ask(request, version).topics[0].partitions[0]
+            expected = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+            assert refused.error_code == expected
+            stage.play("> fetch 1")
+            answer = broker.ask(request, version).topics[0].partitions[0]
+            assert (answer.error_code, answer.offset) == (ErrorCode.NONE, 1)
 
 
 # DeleteRecords --------------------------------------------------------------------------------------------------------
@@ -221,7 +229,7 @@ REPLICATED = ("nodes 1 2", "produce a b", "fetch 2", "fetch 2")
 
 
 class Deletion:
-    """A leader was asked to delete its first record, and waits for its follower."""
+    """A leader that deletes its first record and waits for its follower to do the same."""
 
     def __init__(self, **options: Any) -> None:
         self.stage = play(*REPLICATED)
@@ -229,17 +237,17 @@ class Deletion:
         self.responses = self.broker.wait_for(delete(1, **options))
 
     def results(self, *steps: str) -> list[Any]:
-        """What is answered after some more steps."""
+        """The answer after some more steps."""
         self.stage.play("\n".join(f"> {step}" for step in steps))
         self.broker.waiting.settle()
         return [results(it) for it in self.responses]
 
 
 def test_records_are_deleted_once_no_replica_in_sync_has_them() -> None:
-    """KIP-107: or the next leader would bring them back."""
+    """KIP-107: otherwise the next leader would bring them back."""
     deletion = Deletion()
     assert deletion.results("fetch 2") == []
-    # With that answer it has deleted them; with its next fetch the leader knows.
+    # The follower deletes them with this answer, and the leader learns it from the next fetch.
     assert deletion.results("fetch 2") == [[(0, ErrorCode.NONE, 1)]]
 
 
@@ -248,22 +256,22 @@ def test_a_follower_that_is_not_in_sync_is_not_waited_for() -> None:
     assert results(Broker(stage).ask(delete(-1))) == [(0, ErrorCode.NONE, 3)]
 
 
-def test_who_waits_for_a_follower_that_leaves_the_in_sync_set_waits_no_longer() -> None:
+def test_the_wait_for_a_follower_ends_when_it_leaves_the_in_sync_set() -> None:
     assert Deletion().results("produce c", "tick 31000", "alter 1") == [[(0, ErrorCode.NONE, 1)]]
 
 
-def test_who_waits_at_a_leader_that_is_deposed_is_told_so() -> None:
+def test_a_client_that_waits_at_a_deposed_leader_is_told_so() -> None:
     codes = [(0, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1), (4, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
     assert Deletion(indexes=[0, 4]).results("elect 2", "tell") == [codes]
 
 
-def test_a_follower_that_does_not_delete_in_time_is_told_of() -> None:
+def test_the_client_is_told_that_a_follower_did_not_delete_in_time() -> None:
     deletion = Deletion()
     deletion.broker.waiting.expire(1000)
     assert deletion.results() == [[(0, ErrorCode.REQUEST_TIMED_OUT, 0)]]
 
 
-def test_what_is_refused_does_not_wait() -> None:
+def test_a_refused_deletion_does_not_wait() -> None:
     stage = play(*REPLICATED)
     assert results(Broker(stage).ask(delete(9))) == [(0, ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
     assert results(Broker(stage, 2).ask(delete(1))) == [(0, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
@@ -286,19 +294,20 @@ def alter(*topics: TopicAlteration, broker_epoch: int = -1) -> AlterPartitionReq
     return AlterPartitionRequest(broker_id=1, broker_epoch=broker_epoch, topics=list(topics))
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.ALTER_PARTITION))
-def test_a_leader_is_answered_with_what_the_partition_is_now(version: int) -> None:
-    authority = Authority()
-    members = {1: authority.epochs[1], 3: authority.epochs[3]}
-    response = authority.ask(alter(alteration(members, version), broker_epoch=authority.epochs[1]), version)
-    (topic,) = response.topics
-    (it,) = topic.partitions
-    assert (response.error_code, topic.topic_id, it.partition_index) == (ErrorCode.NONE, TOPIC_ID, 0)
-    assert (it.error_code, it.leader_id, it.leader_epoch, it.isr, it.partition_epoch) == (0, 1, 0, [1, 3], 1)
-    assert authority.partition.isr == (1, 3)
+def test_a_leader_is_answered_with_the_partitions_new_state() -> None:
+    for version in versions(ApiKey.ALTER_PARTITION):
+        with case(version):
+            authority = Authority()
+            members = {1: authority.epochs[1], 3: authority.epochs[3]}
+            response = authority.ask(alter(alteration(members, version), broker_epoch=authority.epochs[1]), version)
+            (topic,) = response.topics
+            (it,) = topic.partitions
+            assert (response.error_code, topic.topic_id, it.partition_index) == (ErrorCode.NONE, TOPIC_ID, 0)
+            assert (it.error_code, it.leader_id, it.leader_epoch, it.isr, it.partition_epoch) == (0, 1, 0, [1, 3], 1)
+            assert authority.partition.isr == (1, 3)
 
 
-def test_before_version_3_a_leader_does_not_say_which_life_of_a_member_it_means() -> None:
+def test_before_version_3_a_leader_names_no_broker_epochs() -> None:
     """KIP-903."""
     authority = Authority()
     authority.ask(alter(alteration({1: -1}, 2)), 2)
@@ -317,7 +326,7 @@ def test_each_partition_is_answered_under_its_topic() -> None:
     assert codes == [(0, ErrorCode.NONE), (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
 
 
-def test_a_broker_of_an_earlier_life_is_refused_as_a_whole() -> None:
+def test_a_request_with_a_stale_broker_epoch_is_refused_as_a_whole() -> None:
     authority = Authority()
     response = authority.ask(alter(alteration({1: -1}, 3), broker_epoch=authority.epochs[1] - 1))
     assert (response.error_code, response.topics) == (ErrorCode.STALE_BROKER_EPOCH, [])
@@ -332,19 +341,20 @@ def registration(node_id: int = 2, **values: Any) -> BrokerRegistrationRequest:
     return BrokerRegistrationRequest(broker_id=node_id, **named)
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.BROKER_REGISTRATION))
-def test_a_broker_registers_and_says_whether_its_logs_are_whole(version: int) -> None:
-    """KIP-966. Before version 3 a broker cannot say, so nothing is taken for granted."""
-    authority = Authority()
-    request = registration(rack="a", previous_broker_epoch=authority.epochs[2] if version >= 3 else -1)
-    response = authority.ask(request, version)
-    broker = authority.image.brokers[2]
-    assert (response.error_code, response.broker_epoch) == (ErrorCode.NONE, broker.epoch)
-    assert (broker.rack, broker.incarnation_id, broker.endpoints) == ("a", b"new".rjust(16), ENDPOINTS)
-    assert authority.partition.isr == ((1, 2, 3) if version >= 3 else (1, 3))
+def test_a_broker_registers_and_says_whether_its_logs_are_complete() -> None:
+    """KIP-966. Before version 3 a broker cannot say it, so it leaves the in-sync set."""
+    for version in versions(ApiKey.BROKER_REGISTRATION):
+        with case(version):
+            authority = Authority()
+            request = registration(rack="a", previous_broker_epoch=authority.epochs[2] if version >= 3 else -1)
+            response = authority.ask(request, version)
+            broker = authority.image.brokers[2]
+            assert (response.error_code, response.broker_epoch) == (ErrorCode.NONE, broker.epoch)
+            assert (broker.rack, broker.incarnation_id, broker.endpoints) == ("a", b"new".rjust(16), ENDPOINTS)
+            assert authority.partition.isr == ((1, 2, 3) if version >= 3 else (1, 3))
 
 
-def test_a_broker_of_another_cluster_is_sent_away() -> None:
+def test_a_broker_of_another_cluster_is_refused() -> None:
     authority = Authority()
     known = authority.image.brokers[2]
     response = authority.ask(registration(cluster_id="another"))
@@ -372,23 +382,24 @@ def election(*partitions: int, **values: Any) -> ElectLeadersRequest:
     return ElectLeadersRequest(topic_partitions=topics, timeout_ms=1000, **values)
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.ELECT_LEADERS))
-def test_an_operator_has_leaders_elected_among_the_nodes_that_answer(version: int) -> None:
+def test_an_operator_has_leaders_elected_among_the_nodes_that_answer() -> None:
     """KIP-460."""
-    authority = Authority()
-    authority.live = (2, 3)
-    response = authority.ask(election(0, 5), version)
-    (topic,) = response.replica_election_results
-    codes = [(it.partition_id, it.error_code) for it in topic.partition_result]
-    assert (topic.topic, codes) == ("orders", [(0, ErrorCode.NONE), (5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)])
-    assert (topic.partition_result[0].error_message, topic.partition_result[1].error_message) == (
-        None,
-        "there is no orders-5",
-    )
-    assert authority.partition.leader == 2
+    for version in versions(ApiKey.ELECT_LEADERS):
+        with case(version):
+            authority = Authority()
+            authority.live = (2, 3)
+            response = authority.ask(election(0, 5), version)
+            (topic,) = response.replica_election_results
+            codes = [(it.partition_id, it.error_code) for it in topic.partition_result]
+            assert (topic.topic, codes) == ("orders", [(0, ErrorCode.NONE), (5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)])
+            assert (topic.partition_result[0].error_message, topic.partition_result[1].error_message) == (
+                None,
+                "there is no orders-5",
+            )
+            assert authority.partition.leader == 2
 
 
-def test_an_unclean_election_is_one_that_is_asked_for() -> None:
+def test_only_a_request_for_an_unclean_election_gets_one() -> None:
     authority = Authority()
     authority.ask(alter(alteration({1: -1}, 3)))
     authority.live = (3,)
@@ -399,7 +410,7 @@ def test_an_unclean_election_is_one_that_is_asked_for() -> None:
     assert authority.partition.leader == 3
 
 
-def test_who_asks_for_all_partitions_hears_of_those_where_something_was_to_be_done() -> None:
+def test_a_request_for_all_partitions_lists_those_that_needed_an_election() -> None:
     authority = Authority()
     assert authority.ask(election()).replica_election_results == []
     asked = authority.ask(election(0)).replica_election_results[0].partition_result[0]
@@ -415,11 +426,11 @@ def test_an_election_of_another_kind_is_refused() -> None:
     assert (response.error_code, response.replica_election_results) == (ErrorCode.INVALID_REQUEST, [])
 
 
-# An authority that takes its time -------------------------------------------------------------------------------------
+# A slow controller ----------------------------------------------------------------------------------------------------
 
 
 class Slow:
-    """As a quorum will be: what is proposed is decided later, or never."""
+    """A controller that decides later or never, as chapter 05's quorum may."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
@@ -434,29 +445,28 @@ class Slow:
         pass
 
 
-@pytest.mark.parametrize(
-    "request_of",
-    [
-        pytest.param(lambda: alter(alteration({1: -1}, 3)), id="alter"),
-        pytest.param(registration, id="register"),
-        pytest.param(lambda: AllocateProducerIdsRequest(broker_id=1), id="allocate"),
-        pytest.param(lambda: election(0), id="elect"),
-    ],
-)
-def test_what_is_not_decided_in_time_is_answered_as_such(request_of: Any) -> None:
-    authority = Authority()
-    slow = Slow(authority.image)
-    request = request_of()
-    registry = registry_of(Decisions(slow, NodeConfig(), live=lambda: (1, 2, 3)))
-    outcome = dispatch(registry, request)
-    assert isinstance(outcome, Deferred)
-    assert outcome.wait.attempt() is None
-    response = answered(request, outcome.reply(outcome.wait.expire()), None)
-    # An election has a code for each partition.
-    by_partition = isinstance(request, ElectLeadersRequest)
-    it = response.replica_election_results[0].partition_result[0] if by_partition else response
-    assert it.error_code == ErrorCode.REQUEST_TIMED_OUT
-    # And what is decided later is answered with what was decided.
-    ((command, proposal),) = slow.proposals
-    proposal.complete(authority.voter.propose(command).result)
-    assert outcome.wait.attempt() is not None
+def test_a_request_that_is_not_decided_in_time_is_answered_with_a_timeout() -> None:
+    cases: dict[str, Callable[[], Request]] = {
+        "alter": lambda: alter(alteration({1: -1}, 3)),
+        "register": registration,
+        "allocate": lambda: AllocateProducerIdsRequest(broker_id=1),
+        "elect": lambda: election(0),
+    }
+    for name, request_of in cases.items():
+        with case(name):
+            authority = Authority()
+            slow = Slow(authority.image)
+            request = request_of()
+            registry = registry_of(Decisions(slow, NodeConfig(), live=lambda: (1, 2, 3)))
+            outcome = dispatch(registry, request)
+            assert isinstance(outcome, Deferred)
+            assert outcome.wait.attempt() is None
+            response = answered(request, outcome.reply(outcome.wait.expire()), None)
+            # An election has a code for each partition.
+            by_partition = isinstance(request, ElectLeadersRequest)
+            it = response.replica_election_results[0].partition_result[0] if by_partition else response
+            assert it.error_code == ErrorCode.REQUEST_TIMED_OUT
+            # A command that is decided later is answered with its result.
+            ((command, proposal),) = slow.proposals
+            proposal.complete(authority.voter.propose(command).result)
+            assert outcome.wait.attempt() is not None

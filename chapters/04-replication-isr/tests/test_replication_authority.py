@@ -1,9 +1,10 @@
-"""How leaders and in-sync sets change: what the authority decides, and what it refuses with which of Kafka's codes."""
+"""The commands that change leaders and in-sync sets: what is accepted, and which error codes refuse the rest."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from cases import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from replication_nodes import ENDPOINTS, TOPIC_ID, AuthorityNode
@@ -60,7 +61,7 @@ class Authority(AuthorityNode):
 
     @property
     def state(self) -> tuple[int, int, tuple[int, ...], int]:
-        """Leader, its epoch, who is in sync, the partition epoch."""
+        """The leader, the leader epoch, the in-sync set and the partition epoch."""
         it = self.partition
         return it.leader, it.leader_epoch, it.isr, it.partition_epoch
 
@@ -87,10 +88,10 @@ def test_a_set_that_is_the_same_is_accepted_and_changes_nothing(authority: Autho
     assert authority.image.offset == offset
 
 
-# The partition below is in leader epoch 1 and partition epoch 2, and node 2 leads.
-@pytest.mark.parametrize(
-    ("leader_epoch", "partition_epoch", "code"),
-    [
+def test_an_outdated_proposal_is_refused() -> None:
+    """KIP-497: a compare-and-set. A leader with a later epoch knows a decision that this controller does not know."""
+    # The partition is in leader epoch 1 and partition epoch 2, and node 2 leads.
+    cases = [
         (1, 2, ErrorCode.NONE),
         (0, 2, ErrorCode.FENCED_LEADER_EPOCH),
         (0, 1, ErrorCode.FENCED_LEADER_EPOCH),
@@ -99,56 +100,54 @@ def test_a_set_that_is_the_same_is_accepted_and_changes_nothing(authority: Autho
         (2, 2, ErrorCode.NOT_CONTROLLER),
         (2, 1, ErrorCode.NOT_CONTROLLER),
         (0, 3, ErrorCode.NOT_CONTROLLER),
-    ],
-)
-def test_what_is_based_on_something_that_is_over_is_refused(
-    authority: Authority, leader_epoch: int, partition_epoch: int, code: ErrorCode
-) -> None:
-    """KIP-497: a compare-and-set. Who is ahead of us has heard of a decision that we do not know of."""
-    authority.shrink(1, 2)
-    authority.elect(2)
-    before = authority.state
-    assert before == (2, 1, (1, 2), 2)
-    altered = authority.ask([(2, -1)], broker_id=2, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
-    assert altered.code == code
-    assert (authority.state == before) == (code != ErrorCode.NONE)
+    ]
+    for leader_epoch, partition_epoch, code in cases:
+        with case(leader_epoch, partition_epoch, code):
+            authority = Authority()
+            authority.shrink(1, 2)
+            authority.elect(2)
+            before = authority.state
+            assert before == (2, 1, (1, 2), 2)
+            altered = authority.ask([(2, -1)], broker_id=2, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
+            assert altered.code == code
+            assert (authority.state == before) == (code != ErrorCode.NONE)
 
 
-@pytest.mark.parametrize(
-    ("isr", "code"),
-    [
-        pytest.param([2, 3], ErrorCode.INVALID_REQUEST, id="without-the-leader"),
-        pytest.param([], ErrorCode.INVALID_REQUEST, id="nobody"),
-        pytest.param([1, 2, 2], ErrorCode.INVALID_REQUEST, id="twice"),
-        pytest.param([1, 4], ErrorCode.INVALID_REQUEST, id="no-replica"),
-    ],
-)
-def test_what_cannot_be_an_in_sync_set_is_refused(authority: Authority, isr: list[int], code: ErrorCode) -> None:
-    authority.register(4)
-    assert authority.ask([(it, -1) for it in isr]).code == code
-    assert authority.state == (1, 0, (1, 2, 3), 0)
+def test_an_impossible_in_sync_set_is_refused() -> None:
+    cases = {
+        "without the leader": ([2, 3], ErrorCode.INVALID_REQUEST),
+        "empty": ([], ErrorCode.INVALID_REQUEST),
+        "twice": ([1, 2, 2], ErrorCode.INVALID_REQUEST),
+        "no replica": ([1, 4], ErrorCode.INVALID_REQUEST),
+    }
+    for name, (isr, code) in cases.items():
+        with case(name):
+            authority = Authority()
+            authority.register(4)
+            assert authority.ask([(it, -1) for it in isr]).code == code
+            assert authority.state == (1, 0, (1, 2, 3), 0)
 
 
-def test_only_the_leader_is_heard(authority: Authority) -> None:
+def test_only_the_leader_may_propose(authority: Authority) -> None:
     altered = authority.ask([(1, -1), (2, -1)], broker_id=2)
     assert altered.code == ErrorCode.INVALID_REQUEST
-    assert "broker 2 asks, 1 leads" in (altered.message or "")
+    assert "broker 2 does not lead the partition, broker 1 does" in (altered.message or "")
 
 
-def test_a_broker_of_an_earlier_life_is_not_heard_at_all(authority: Authority) -> None:
+def test_a_proposal_with_a_stale_broker_epoch_is_refused(authority: Authority) -> None:
     assert authority.ask([(1, -1)], broker_epoch=authority.epochs[1] + 1).code == ErrorCode.STALE_BROKER_EPOCH
     assert authority.ask([(9, -1)], broker_id=9).code == ErrorCode.STALE_BROKER_EPOCH
     assert authority.state == (1, 0, (1, 2, 3), 0)
 
 
-def test_a_member_of_an_earlier_life_cannot_be_in_sync(authority: Authority) -> None:
-    """KIP-903: what it fetched then, it may have lost since."""
+def test_a_member_with_a_stale_broker_epoch_cannot_be_in_sync(authority: Authority) -> None:
+    """KIP-903: it may have lost the records that it fetched then."""
     authority.shrink(1, 2)
     known = authority.epochs[3]
     authority.register(3)
     altered = authority.ask([(1, -1), (2, -1), (3, known)], partition_epoch=1)
     assert altered.code == ErrorCode.INELIGIBLE_REPLICA
-    assert f"broker 3 with epoch {known} cannot be in sync" in (altered.message or "")
+    assert f"broker 3 with broker epoch {known} cannot be in sync" in (altered.message or "")
     assert authority.ask([(1, -1), (3, authority.image.brokers[3].epoch)], partition_epoch=1).code == ErrorCode.NONE
 
 
@@ -158,8 +157,8 @@ def test_a_fenced_broker_cannot_be_in_sync(authority: Authority) -> None:
     assert authority.ask([(1, -1), (3, -1)]).code == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_broker_that_is_about_to_go_cannot_be_in_sync(authority: Authority) -> None:
-    """KIP-841: it was taken out of the set so that it may go, and still fetches."""
+def test_a_broker_that_shuts_down_cannot_be_in_sync(authority: Authority) -> None:
+    """KIP-841: it was removed from the set for its shutdown, and still fetches."""
     leaving = replace(authority.image.brokers[3], in_controlled_shutdown=True)
     image = replace(authority.image, brokers={**authority.image.brokers, 3: leaving})
     (altered,) = hold(
@@ -201,21 +200,21 @@ def test_the_first_replica_that_is_in_sync_and_alive_leads_in_a_new_epoch(author
     assert authority.state == (3, 1, (1, 3), 2)
 
 
-def test_without_anybody_in_sync_alive_the_partition_waits(authority: Authority) -> None:
+def test_a_partition_without_a_live_in_sync_replica_waits(authority: Authority) -> None:
     authority.shrink(1)
     elected = authority.elect(2, 3)
     assert (elected.code, elected.leader) == (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, 1)
-    assert "none of the replicas in sync [1] is alive" in (elected.message or "")
+    assert "none of the in-sync replicas [1] is alive" in (elected.message or "")
     assert authority.state == (1, 0, (1,), 1)
 
 
-def test_an_unclean_election_takes_whoever_is_alive_and_only_that_one_is_in_sync(authority: Authority) -> None:
+def test_after_an_unclean_election_only_the_leader_is_in_sync(authority: Authority) -> None:
     authority.shrink(1)
     assert authority.elect(2, 3, kind=commands.Election.UNCLEAN).leader == 2
     assert authority.state == (2, 1, (2,), 2)
 
 
-def test_an_unclean_election_is_clean_if_it_can_be(authority: Authority) -> None:
+def test_an_unclean_election_prefers_a_replica_in_sync(authority: Authority) -> None:
     authority.shrink(1, 3)
     assert authority.elect(2, 3, kind=commands.Election.UNCLEAN).leader == 3
     assert authority.state == (3, 1, (1, 3), 2)
@@ -233,10 +232,10 @@ def test_a_node_may_allow_unclean_elections_for_all_topics(authority: Authority)
     assert authority.elect(3, node=NodeConfig({"unclean.leader.election.enable": "true"})).leader == 3
 
 
-def test_an_unclean_election_with_nobody_alive_elects_nobody(authority: Authority) -> None:
+def test_an_unclean_election_without_a_live_replica_is_refused(authority: Authority) -> None:
     elected = authority.elect(kind=commands.Election.UNCLEAN)
     assert elected.code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    # Somebody who is alive but not registered is nobody.
+    # A node that is alive but not registered does not count.
     assert authority.elect(7, kind=commands.Election.UNCLEAN).code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
@@ -246,7 +245,7 @@ def test_a_preferred_election_moves_a_partition_back_to_its_first_replica(author
     assert authority.state == (1, 2, (1, 2, 3), 2)
 
 
-def test_a_preferred_election_moves_a_partition_nowhere_else(authority: Authority) -> None:
+def test_a_preferred_election_elects_only_the_first_replica(authority: Authority) -> None:
     authority.elect(3)
     elected = authority.elect(2, 3)
     assert (elected.code, elected.leader) == (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, 3)
@@ -255,7 +254,7 @@ def test_a_preferred_election_moves_a_partition_nowhere_else(authority: Authorit
     assert authority.state == (3, 1, (2, 3), 2)
 
 
-def test_where_it_leads_already_no_election_is_needed(authority: Authority) -> None:
+def test_no_election_is_needed_if_the_preferred_replica_leads(authority: Authority) -> None:
     assert authority.elect(1, 2, 3).code == ErrorCode.ELECTION_NOT_NEEDED
     assert authority.elect(1, 2, 3, kind=commands.Election.UNCLEAN).code == ErrorCode.ELECTION_NOT_NEEDED
     authority.elect(2)
@@ -263,47 +262,51 @@ def test_where_it_leads_already_no_election_is_needed(authority: Authority) -> N
     assert authority.state == (2, 1, (1, 2, 3), 1)
 
 
-@pytest.mark.parametrize("name", [TopicPartition("nobody", 0), TopicPartition("orders", 1)])
-def test_a_partition_that_is_not_there_has_no_leader(authority: Authority, name: TopicPartition) -> None:
-    (elected,) = authority.voter.propose(commands.ElectLeaders([name, name], [1], NodeConfig())).result
-    assert (elected.code, elected.leader) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_LEADER)
+def test_an_election_of_an_unknown_partition_is_refused() -> None:
+    for name in [TopicPartition("unknown", 0), TopicPartition("orders", 1)]:
+        with case(name):
+            authority = Authority()
+            (elected,) = authority.voter.propose(commands.ElectLeaders([name, name], [1], NodeConfig())).result
+            assert (elected.code, elected.leader) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_LEADER)
 
 
-# Coming back ----------------------------------------------------------------------------------------------------------
+# Registering again ----------------------------------------------------------------------------------------------------
 
 
-def test_who_still_has_everything_leads_on_in_a_new_epoch(authority: Authority) -> None:
+def test_a_leader_with_complete_logs_leads_on_in_a_new_epoch(authority: Authority) -> None:
     epoch = authority.register(1, previous_broker_epoch=authority.epochs[1])
     assert epoch > authority.epochs[1]
     assert authority.state == (1, 1, (1, 2, 3), 1)
 
 
-def test_who_still_has_everything_stays_in_sync_where_another_leads(authority: Authority) -> None:
+def test_a_follower_with_complete_logs_stays_in_sync(authority: Authority) -> None:
     authority.register(2, previous_broker_epoch=authority.epochs[2])
     assert authority.state == (1, 0, (1, 2, 3), 0)
 
 
-@pytest.mark.parametrize("previous", ["none", "an older one"])
-def test_who_may_have_less_leaves_the_in_sync_set_before_it_is_heard(authority: Authority, previous: str) -> None:
-    """KIP-966: a power cut takes what was only in the page cache, though it was counted."""
-    authority.register(2, previous_broker_epoch=-1 if previous == "none" else authority.epochs[1])
-    assert authority.state == (1, 0, (1, 3), 1)
+def test_a_broker_that_may_have_lost_records_leaves_the_in_sync_set() -> None:
+    """KIP-966: a power cut loses what was only in the page cache, although it was counted as replicated."""
+    for previous in ["none", "an older one"]:
+        with case(previous):
+            authority = Authority()
+            authority.register(2, previous_broker_epoch=-1 if previous == "none" else authority.epochs[1])
+            assert authority.state == (1, 0, (1, 3), 1)
 
 
-def test_a_leader_that_may_have_less_is_followed_by_another_in_sync(authority: Authority) -> None:
+def test_a_leader_that_may_have_lost_records_is_replaced_by_one_in_sync(authority: Authority) -> None:
     authority.shrink(1, 3)
     authority.register(1)
     assert authority.state == (3, 1, (3,), 2)
 
 
-def test_a_fenced_broker_does_not_follow_a_leader_that_may_have_less(authority: Authority) -> None:
+def test_a_fenced_broker_does_not_replace_a_leader_that_may_have_lost_records(authority: Authority) -> None:
     authority.voter.propose(RegisterBroker(2, ENDPOINTS, b"fenced".rjust(16), is_fenced=True))
     authority.register(1)
     assert authority.state == (3, 1, (2, 3), 1)
 
 
-def test_the_last_in_sync_that_may_have_less_leaves_nobody(authority: Authority) -> None:
-    """KIP-966, "last replica standing": nobody can lead cleanly any more."""
+def test_a_partition_whose_last_in_sync_replica_may_have_lost_records_has_no_leader(authority: Authority) -> None:
+    """KIP-966, "last replica standing": only an unclean election can elect a leader."""
     authority.shrink(1)
     authority.register(1)
     assert authority.partition.isr == ()
@@ -313,8 +316,8 @@ def test_the_last_in_sync_that_may_have_less_leaves_nobody(authority: Authority)
     assert authority.state == (2, 2, (2,), 3)
 
 
-def test_a_replica_that_is_the_only_one_has_all_there_is() -> None:
-    """Whatever a power cut has taken, nobody else has it: to wait for somebody who does would be to wait for ever."""
+def test_a_sole_replica_always_counts_as_complete() -> None:
+    """No other replica has the records that a power cut took, so waiting for one would last for ever."""
     alone = AuthorityNode()
     alone.register(1)
     alone.create([1])
@@ -322,14 +325,14 @@ def test_a_replica_that_is_the_only_one_has_all_there_is() -> None:
     assert (alone.partition.leader, alone.partition.leader_epoch, alone.partition.isr) == (1, 1, (1,))
 
 
-def test_who_was_not_in_sync_has_nothing_to_leave(authority: Authority) -> None:
+def test_a_broker_that_was_not_in_sync_changes_nothing(authority: Authority) -> None:
     authority.shrink(1, 3)
     authority.register(2)
     assert authority.state == (1, 0, (1, 3), 1)
 
 
 def test_a_process_that_registers_twice_changes_nothing(authority: Authority) -> None:
-    """The answer was lost, so it asks again."""
+    """The first answer was lost, so it registers again."""
     command = commands.RegisterReplicas(1, ENDPOINTS, b"again".rjust(16), previous_broker_epoch=authority.epochs[1])
     first = authority.voter.propose(command).result
     state = authority.state
@@ -337,8 +340,8 @@ def test_a_process_that_registers_twice_changes_nothing(authority: Authority) ->
     assert authority.state == state == (1, 1, (1, 2, 3), 1)
 
 
-def test_a_registration_and_what_it_means_for_partitions_are_one_batch(authority: Authority) -> None:
-    """Nobody may see the new life of a node together with what its old one was counted for."""
+def test_a_registration_and_its_partition_changes_are_one_batch(authority: Authority) -> None:
+    """Otherwise a reader could see the new incarnation of a node as a member of the old in-sync set."""
     seen: list[tuple[int, tuple[int, ...]]] = []
     authority.voter.subscribe(
         lambda _old, new: seen.append((new.brokers[2].epoch, new.topics["orders"].partitions[0].isr))
@@ -385,7 +388,7 @@ def decide(authority: Authority, name: str, *arguments: object) -> None:
 def check_step(old: PartitionImage, new: PartitionImage) -> None:
     assert new.partition_epoch - old.partition_epoch == (new != old)
     assert new.leader_epoch - old.leader_epoch in (0, 1)
-    # Within an epoch the leader stays; it is in sync; and whoever is in sync has a replica.
+    # Within an epoch the leader stays; it is in sync; and every in-sync replica is a replica.
     assert new.leader == old.leader or new.leader_epoch > old.leader_epoch
     assert new.leader == NO_LEADER or new.leader in new.isr
     assert set(new.isr) <= set(new.replicas) == {1, 2, 3}
@@ -393,11 +396,11 @@ def check_step(old: PartitionImage, new: PartitionImage) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(DECISIONS, max_size=15))
-def test_whatever_is_decided_epochs_rise_and_a_leader_is_in_sync(decisions: list[tuple[str, object]]) -> None:
+def test_after_any_decisions_epochs_rise_and_the_leader_is_in_sync(decisions: list[tuple[str, object]]) -> None:
     authority = Authority()
     for decision in decisions:
         old = authority.partition
         decide(authority, *decision)
         check_step(old, authority.partition)
-    # It is on the disk: who reads the log anew knows the same.
+    # All of it is in the metadata log: replaying the log gives the same image.
     assert AuthorityNode(authority.files).image == authority.image

@@ -1,10 +1,11 @@
-"""The history of a log: what the cache of epochs answers is what the log itself says, whatever happens to both."""
+"""The cache of epochs answers what the log itself would answer, whatever happens to the log."""
 
 import errno
 from random import Random
 from unittest.mock import patch
 
 import pytest
+from cases import case
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -61,17 +62,12 @@ def filled(files: MemoryFiles, *epochs: int) -> SegmentedLog:
 HISTORY = [(3, 0), (5, 40), (6, 90)]
 
 
-@pytest.mark.parametrize(
-    ("epoch", "expected"),
-    [
-        (3, EpochEnd(3, 40)),
-        (5, EpochEnd(5, 90)),
-        (6, EpochEnd(6, 120)),
-    ],
-)
-def test_an_epoch_ends_where_the_next_one_begins_and_the_latest_with_the_log(epoch: int, expected: EpochEnd) -> None:
+def test_an_epoch_ends_where_the_next_one_begins_and_the_latest_with_the_log() -> None:
     """KIP-101."""
-    assert cache_of(*HISTORY).end_of(epoch, log_end_offset=120) == expected
+    cases = [(3, EpochEnd(3, 40)), (5, EpochEnd(5, 90)), (6, EpochEnd(6, 120))]
+    for epoch, expected in cases:
+        with case(epoch, expected):
+            assert cache_of(*HISTORY).end_of(epoch, log_end_offset=120) == expected
 
 
 def test_an_epoch_without_a_record_is_answered_with_the_largest_below_it() -> None:
@@ -79,13 +75,14 @@ def test_an_epoch_without_a_record_is_answered_with_the_largest_below_it() -> No
     assert cache_of(*HISTORY).end_of(4, log_end_offset=120) == EpochEnd(3, 40)
 
 
-@pytest.mark.parametrize("epoch", [-1, 7, 100])
-def test_of_no_epoch_and_of_a_later_one_nothing_is_known(epoch: int) -> None:
-    assert cache_of(*HISTORY).end_of(epoch, log_end_offset=120) == UNKNOWN == EpochEnd(-1, -1)
+def test_nothing_is_known_of_no_epoch_and_of_a_later_one() -> None:
+    for epoch in [-1, 7, 100]:
+        with case(epoch):
+            assert cache_of(*HISTORY).end_of(epoch, log_end_offset=120) == UNKNOWN == EpochEnd(-1, -1)
 
 
 def test_an_epoch_before_all_others_ends_where_the_first_one_begins() -> None:
-    """As in Kafka: the log has started later since, and what it had of that epoch is gone."""
+    """As in Kafka: the log starts later now, and its records of that epoch were deleted."""
     assert cache_of((3, 50), (5, 90)).end_of(2, log_end_offset=120) == EpochEnd(2, 50)
 
 
@@ -103,16 +100,17 @@ def test_the_epoch_of_an_offset_is_that_of_the_last_entry_not_above() -> None:
 # Changes --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_leader_that_wrote_nothing_is_no_part_of_history() -> None:
+def test_a_leader_that_wrote_nothing_leaves_no_entry() -> None:
     cache = cache_of((3, 0), (4, 40), (5, 40))
     assert cache.entries == [(3, 0), (5, 40)]
 
 
-@pytest.mark.parametrize("epoch", [5, 4])
-def test_an_epoch_begins_once(epoch: int) -> None:
-    cache = cache_of((3, 0), (5, 40))
-    cache.assign(epoch, 60)
-    assert cache.entries == [(3, 0), (5, 40)]
+def test_an_epoch_begins_once() -> None:
+    for epoch in [5, 4]:
+        with case(epoch):
+            cache = cache_of((3, 0), (5, 40))
+            cache.assign(epoch, 60)
+            assert cache.entries == [(3, 0), (5, 40)]
 
 
 def test_a_log_that_starts_later_keeps_the_epoch_it_starts_in() -> None:
@@ -154,9 +152,8 @@ def test_the_file_of_a_log_can_be_dumped() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_a_malformed_file_is_refused_and_the_log_is_read_instead() -> None:
+    cases = [
         b"",
         b"0\n",
         b"x\n1\n0 0\n",
@@ -169,16 +166,16 @@ def test_the_file_of_a_log_can_be_dumped() -> None:
         b"0\n1\n\xff 0\n",
         b"0\n2\n1 0\n1 5\n",
         b"0\n2\n1 5\n2 5\n",
-    ],
-)
-def test_anything_else_is_refused_and_the_log_is_read_instead(data: bytes) -> None:
-    with pytest.raises(LogError, match=LEADER_EPOCH_CHECKPOINT):
-        decode(data)
-    files = MemoryFiles()
-    filled(files, 1, 1, 3)
-    files.open(PATH).truncate(0)
-    files.open(PATH).pwrite(data, 0)
-    assert open_log(files)[1].entries == [(1, 0), (3, 2)]
+    ]
+    for data in cases:
+        with case(data):
+            with pytest.raises(LogError, match=LEADER_EPOCH_CHECKPOINT):
+                decode(data)
+            files = MemoryFiles()
+            filled(files, 1, 1, 3)
+            files.open(PATH).truncate(0)
+            files.open(PATH).pwrite(data, 0)
+            assert open_log(files)[1].entries == [(1, 0), (3, 2)]
 
 
 def test_what_is_written_comes_back() -> None:
@@ -187,8 +184,8 @@ def test_what_is_written_comes_back() -> None:
     assert decode(encode([])) == []
 
 
-def test_an_epoch_is_written_down_with_its_first_record_and_not_before() -> None:
-    """To begin to lead costs no write: a node that leads a thousand partitions anew would write a thousand files."""
+def test_an_epoch_is_written_with_its_first_record_and_not_before() -> None:
+    """Otherwise a node that becomes leader of a thousand partitions would write a thousand files."""
     files = MemoryFiles()
     log, cache = open_log(files)
     append(log, 1)
@@ -199,15 +196,15 @@ def test_an_epoch_is_written_down_with_its_first_record_and_not_before() -> None
 
 
 def test_an_epoch_is_on_the_disk_before_the_recovery_point_passes_its_first_record() -> None:
-    """Nor does a first record cost a flush: a thousand partitions get theirs at once."""
+    """The first record of an epoch does not cause a flush: a thousand partitions may get theirs at once."""
     files = MemoryFiles()
     filled(files, 1, 4).flush()
     files.crash()
     assert content(files) == b"0\n2\n1 0\n4 1\n"
 
 
-def test_of_what_lies_behind_the_recovery_point_the_log_tells_and_not_the_file() -> None:
-    """Epoch 5 was cut off, 3 went on in its place and 4 followed; then the power was cut, and the old file is back."""
+def test_after_the_recovery_point_the_log_is_trusted_and_not_the_file() -> None:
+    """Epoch 5 was truncated, and epochs 3, 4 and 6 took its place. Then a power cut brought the old file back."""
     files = MemoryFiles()
     log, _cache = open_log(files)
     append(log, 3, 2)
@@ -224,20 +221,21 @@ def test_of_what_lies_behind_the_recovery_point_the_log_tells_and_not_the_file()
     assert cache.entries == [(3, 0), (4, 3), (6, 5)]
 
 
-@pytest.mark.parametrize("size", range(14))
-def test_a_file_that_a_power_cut_has_torn_is_not_believed(size: int) -> None:
-    files = MemoryFiles()
-    log, cache = open_log(files)
-    append(log, 1, 30)
-    append(log, 4)
-    whole = content(files)
-    assert len(whole) == 13
-    files.open(PATH).truncate(size)
-    _log, again = open_log(files)
-    assert again.entries == cache.entries == [(1, 0), (4, 30)]
+def test_a_file_that_a_power_cut_has_torn_is_not_trusted() -> None:
+    for size in range(14):
+        with case(size):
+            files = MemoryFiles()
+            log, cache = open_log(files)
+            append(log, 1, 30)
+            append(log, 4)
+            whole = content(files)
+            assert len(whole) == 13
+            files.open(PATH).truncate(size)
+            _log, again = open_log(files)
+            assert again.entries == cache.entries == [(1, 0), (4, 30)]
 
 
-def test_a_full_disk_takes_no_log_offline_for_its_epochs() -> None:
+def test_a_full_disk_does_not_take_a_log_offline_because_of_its_epochs() -> None:
     files = MemoryFiles()
     log, cache = open_log(files)
     append(log, 1)
@@ -248,7 +246,7 @@ def test_a_full_disk_takes_no_log_offline_for_its_epochs() -> None:
     assert content(files) == b"0\n2\n1 0\n4 1\n"
 
 
-def test_a_process_that_dies_before_it_has_written_down_an_epoch_finds_it_in_the_last_batch() -> None:
+def test_an_epoch_that_was_not_written_to_the_file_is_found_in_the_last_batch() -> None:
     files = MemoryFiles()
     log, _cache = open_log(files)
     append(log, 1, 3)
@@ -260,7 +258,7 @@ def test_a_process_that_dies_before_it_has_written_down_an_epoch_finds_it_in_the
     assert cache.entries == [(1, 0), (4, 3)]
 
 
-# Beside a model -------------------------------------------------------------------------------------------------------
+# Compared with a model ------------------------------------------------------------------------------------------------
 
 
 class CacheBesideTheLog(RuleBasedStateMachine):

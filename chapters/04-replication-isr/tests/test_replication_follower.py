@@ -1,8 +1,8 @@
-"""How a follower's log is brought into line: it goes back to where both logs are the same, and no further."""
+"""A follower truncates its log to where both logs are the same, and no further."""
 
 from collections.abc import Sequence
 
-import pytest
+from cases import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from replication_nodes import ReplicaNode, batch_of, contents
@@ -39,24 +39,23 @@ def test_a_follower_names_its_end_and_the_epoch_of_its_last_record() -> None:
 OURS = [(3, 10), (5, 40), (8, 70)]
 
 
-@pytest.mark.parametrize(
-    ("leaders", "expected"),
-    [
-        pytest.param(EpochEnd(8, 80), 80, id="the-leader-has-less-of-our-last-epoch"),
-        pytest.param(EpochEnd(5, 60), 60, id="the-leader-has-less-of-an-epoch"),
-        pytest.param(EpochEnd(5, 100), 70, id="the-leader-has-more-of-an-epoch"),
-        pytest.param(EpochEnd(7, 75), 70, id="an-epoch-that-we-do-not-have-between-ours"),
-        pytest.param(EpochEnd(4, 100), 40, id="however-far-the-leader-has-it"),
-        pytest.param(EpochEnd(2, 50), 10, id="all-our-epochs-are-later"),
-        pytest.param(EpochEnd(2, 5), 5, id="all-our-epochs-are-later-and-our-log-starts-later"),
-    ],
-)
-def test_a_log_is_cut_where_it_leaves_the_leaders(leaders: EpochEnd, expected: int) -> None:
+def test_a_log_is_truncated_where_it_diverges_from_the_leaders() -> None:
     """KIP-101, and KIP-279 for an epoch that only one of the two has."""
-    assert common_end(leaders, epochs_of(*OURS), log_end_offset=90) == expected
+    cases = {
+        "the leader has less of our last epoch": (EpochEnd(8, 80), 80),
+        "the leader has less of an epoch": (EpochEnd(5, 60), 60),
+        "the leader has more of an epoch": (EpochEnd(5, 100), 70),
+        "an epoch that we do not have between ours": (EpochEnd(7, 75), 70),
+        "however far the leader has it": (EpochEnd(4, 100), 40),
+        "all our epochs are later": (EpochEnd(2, 50), 10),
+        "all our epochs are later and our log starts later": (EpochEnd(2, 5), 5),
+    }
+    for name, (leaders, expected) in cases.items():
+        with case(name):
+            assert common_end(leaders, epochs_of(*OURS), log_end_offset=90) == expected
 
 
-def test_a_log_without_epochs_is_cut_to_the_leaders_end() -> None:
+def test_a_log_without_epochs_is_truncated_to_the_leaders_end() -> None:
     assert common_end(EpochEnd(3, 5), epochs_of(), log_end_offset=20) == 5
     assert common_end(EpochEnd(3, 25), epochs_of(), log_end_offset=20) == 20
 
@@ -65,7 +64,7 @@ def test_a_log_without_epochs_is_cut_to_the_leaders_end() -> None:
 
 
 class History:
-    """Three nodes with leaders that come and go, and that not everybody hears of in time: logs go their own ways."""
+    """Three nodes whose leader changes often, and some nodes learn of it late, so that their logs diverge."""
 
     def __init__(self) -> None:
         self.nodes = {node_id: ReplicaNode(node_id, TopicConfig({})) for node_id in NODES}
@@ -73,14 +72,14 @@ class History:
         self.count = 0
 
     def lead(self, node_id: int, told: Sequence[int] = NODES) -> None:
-        """A node leads in a new epoch, in sync or not; it and some others know."""
+        """A node leads in a new epoch, in sync or not; it and some other nodes know that."""
         self.epoch += 1
         image = PartitionImage(NODES, (node_id,), node_id, self.epoch, self.epoch)
         for it in {node_id, *told}:
             self.nodes[it].replica.on_partition(image, {}, 0)
 
     def produce(self, node_id: int, count: int) -> None:
-        """Whoever believes to lead appends a batch of records that nobody else has written."""
+        """A node that believes to lead appends batches with unique records."""
         replica = self.nodes[node_id].replica
         if replica.leading is not None:
             values = [f"{node_id}-{self.count + number}".encode() for number in range(count)]
@@ -88,7 +87,7 @@ class History:
             self.count += count
 
     def fetch(self, node_id: int, batches: int = 1) -> bool:
-        """A follower asks once; return whether it was told that its log goes another way."""
+        """A follower fetches once; return whether its log diverges."""
         follower = self.nodes[node_id]
         position = follower.replica.position()
         if position is None:
@@ -119,7 +118,7 @@ def common(ours: list[tuple[int, int, bytes]], theirs: list[tuple[int, int, byte
     pair=st.permutations(NODES),
     adds=st.booleans(),
 )
-def test_whatever_two_logs_have_gone_through_they_are_cut_to_what_they_have_in_common(
+def test_any_two_logs_are_truncated_to_their_common_prefix(
     steps: list[tuple[str, int, int]], pair: Sequence[int], adds: bool
 ) -> None:
     leader, follower = pair[:2]
@@ -140,7 +139,7 @@ def test_whatever_two_logs_have_gone_through_they_are_cut_to_what_they_have_in_c
         assert rounds > 0, "it does not end"
         assert ours.log.log_end_offset >= expected, "it has gone back too far"
     assert [it for it in contents(ours) if it in before] == before[:expected]
-    # Then nothing but copying is left.
+    # After that the follower only copies.
     while ours.log.log_end_offset < theirs.log.log_end_offset:
         assert not history.fetch(follower)
     assert contents(ours) == contents(theirs)

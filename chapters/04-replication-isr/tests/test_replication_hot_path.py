@@ -1,6 +1,6 @@
 """The path of a record is short: how many Python functions one Produce and one Fetch call below `dispatch`.
 
-The count does not depend on the machine, so it has a bar. Whoever adds a call to the path sees it here first.
+The count does not depend on the machine, so it has a limit. A call that is added to the path shows here.
 """
 
 import sys
@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, cast
 
 import pytest
-from partitions_house import NODE_ID, NOW_MS, House, batch, fetch_request, joined, produce_request
+from partitions_broker import NODE_ID, NOW_MS, MemoryBroker, batch, fetch_request, joined, produce_request
 
 from minibroker.log.memory import MemoryFiles
 from minibroker.metadata.configs import TopicConfig
@@ -30,8 +30,8 @@ PRODUCE_CALLS_MAX = 75
 FETCH_CALLS_MAX = 80
 
 
-class LeadersHouse(House):
-    """Chapter 03's house on a real disk, where this node leads every partition and is the only replica."""
+class LeadersHouse(MemoryBroker):
+    """Chapter 03's broker on a real disk, where this node leads every partition and is the only replica."""
 
     more_checkpoints = (HIGH_WATERMARKS,)
 
@@ -63,21 +63,21 @@ class LeadersHouse(House):
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LeadersHouse:
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LeadersHouse:
     monkeypatch.chdir(tmp_path)
-    house = LeadersHouse()
-    house.create("orders", replicas=[NODE_ID])
+    broker = LeadersHouse()
+    broker.create("orders", replicas=[NODE_ID])
     for sequence in range(20):
-        produce(house, sequence)
-    return house
+        produce(broker, sequence)
+    return broker
 
 
-def produce(house: LeadersHouse, sequence: int) -> "Counter[str]":
+def produce(broker: LeadersHouse, sequence: int) -> "Counter[str]":
     sent = batch(b"x" * 100, producer_id=7, producer_epoch=0, base_sequence=sequence)
-    return calls(house, produce_request("orders", sent))
+    return calls(broker, produce_request("orders", sent))
 
 
-def calls(house: LeadersHouse, request: Request, version: int = 12) -> "Counter[str]":
+def calls(broker: LeadersHouse, request: Request, version: int = 12) -> "Counter[str]":
     """Count the Python functions that are called below `dispatch` for one request."""
     frame = memoryview(bytearray(joined(frame_request(request, version=version, correlation_id=7, client_id="it"))))
     counted: Counter[str] = Counter()
@@ -88,7 +88,7 @@ def calls(house: LeadersHouse, request: Request, version: int = 12) -> "Counter[
 
     sys.setprofile(count)
     try:
-        outcome = house.registry.dispatch(frame[4:], now_ms=NOW_MS, peer="it")
+        outcome = broker.registry.dispatch(frame[4:], now_ms=NOW_MS, peer="it")
     finally:
         sys.setprofile(None)
     assert isinstance(outcome, Reply)
@@ -100,17 +100,17 @@ def told(counted: "Counter[str]") -> str:
     return "\n".join([f"{counted.total()} calls:", *(f"{count:4} {name}" for name, count in counted.most_common())])
 
 
-def test_a_produce_goes_down_to_the_log_once_and_comes_up_once(house: LeadersHouse) -> None:
-    counted = produce(house, 20)
+def test_a_produce_reaches_the_log_with_few_calls(broker: LeadersHouse) -> None:
+    counted = produce(broker, 20)
     assert counted.total() <= PRODUCE_CALLS_MAX, told(counted)
 
 
-def test_a_fetch_finds_its_slice_without_a_detour(house: LeadersHouse) -> None:
+def test_a_fetch_finds_its_slice_with_few_calls(broker: LeadersHouse) -> None:
     for version in (12, 17):
         request = fetch_request("orders", 10, min_bytes=1, max_wait_ms=500)
         if version >= 13:
             topic = request.topics[0]
-            topic.topic, topic.topic_id = "", house.authority.image.topics["orders"].topic_id
-        calls(house, request, version)
-        counted = calls(house, request, version)
+            topic.topic, topic.topic_id = "", broker.authority.image.topics["orders"].topic_id
+        calls(broker, request, version)
+        counted = calls(broker, request, version)
         assert counted.total() <= FETCH_CALLS_MAX, f"version {version}: {told(counted)}"

@@ -1,9 +1,10 @@
-"""What a leader decides: how far everybody is, who is in sync, and what it believes while nobody has told it."""
+"""What a leader decides: the high watermark, the in-sync set, and what counts while a proposal is under way."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
+from cases import case
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -52,7 +53,7 @@ def fetch(
 # The high watermark ---------------------------------------------------------------------------------------------------
 
 
-def test_the_watermark_is_the_least_end_of_all_logs_that_count() -> None:
+def test_the_watermark_is_the_smallest_end_of_all_replicas_that_count() -> None:
     it = leading([1, 2])
     fetch(it, 2, 40)
     fetch(it, 3, 20)
@@ -61,21 +62,22 @@ def test_the_watermark_is_the_least_end_of_all_logs_that_count() -> None:
     assert it.watermark(70, min_insync_replicas=1) == 70
 
 
-def test_nothing_is_promised_in_the_name_of_a_follower_that_was_not_heard_of() -> None:
+def test_the_watermark_waits_for_a_member_that_has_not_fetched_yet() -> None:
     it = leading()
     fetch(it, 2, 100)
     assert it.watermark(100, min_insync_replicas=1) == -1
 
 
-@pytest.mark.parametrize("members", [{1}, {1, 2, 3}], ids=["to-leave", "to-join"])
-def test_while_a_proposal_is_under_way_both_sets_count(members: set[int]) -> None:
-    """KIP-497: who is to join, in case it has joined; who is to leave, in case it has not left."""
-    it = leading([1, 2])
-    fetch(it, 2, 50)
-    fetch(it, 3, 30)
-    it.propose(members, 0)
-    assert it.maximal_isr == {1, 2} | members
-    assert it.watermark(100, min_insync_replicas=1) == (30 if 3 in members else 50)
+def test_while_a_proposal_is_under_way_both_sets_count() -> None:
+    """KIP-497: a follower that is to join may have joined, and one that is to leave may still be a member."""
+    for members in [{1}, {1, 2, 3}]:
+        with case(members):
+            it = leading([1, 2])
+            fetch(it, 2, 50)
+            fetch(it, 3, 30)
+            it.propose(members, 0)
+            assert it.maximal_isr == {1, 2} | members
+            assert it.watermark(100, min_insync_replicas=1) == (30 if 3 in members else 50)
 
 
 def test_with_too_few_in_sync_nothing_new_becomes_visible() -> None:
@@ -88,7 +90,7 @@ def test_with_too_few_in_sync_nothing_new_becomes_visible() -> None:
     assert it.watermark(100, min_insync_replicas=2) is None
 
 
-def test_a_partition_makes_do_with_the_replicas_it_has() -> None:
+def test_a_partition_with_few_replicas_needs_only_those_in_sync() -> None:
     it = leading([1], replicas=(1,))
     assert it.min_isr(3) == 1
     assert it.watermark(100, min_insync_replicas=3) == 100
@@ -96,7 +98,7 @@ def test_a_partition_makes_do_with_the_replicas_it_has() -> None:
     assert leading().min_isr(2) == 2
 
 
-def test_the_low_watermark_is_the_least_start_of_those_in_sync() -> None:
+def test_the_low_watermark_is_the_smallest_start_of_the_replicas_in_sync() -> None:
     it = leading([1, 2])
     assert it.low_watermark(10) == -1
     fetch(it, 2, 50, start=5)
@@ -113,7 +115,7 @@ def lagging(it: Leadership, now_ms: int, *, end: int = 100) -> list[int]:
     return it.lagging(leader_end_offset=end, now_ms=now_ms, lag_ms_max=LAG_MS_MAX)
 
 
-def test_members_have_the_benefit_of_the_doubt_for_as_long_as_a_lag_may_last() -> None:
+def test_a_member_has_the_whole_lag_time_for_its_first_fetch() -> None:
     it = leading()
     assert lagging(it, LAG_MS_MAX) == []
     assert lagging(it, LAG_MS_MAX + 1) == [2, 3]
@@ -124,8 +126,8 @@ def test_only_members_lag() -> None:
     assert lagging(it, LAG_MS_MAX + 1) == [2]
 
 
-def test_who_has_everything_does_not_lag_however_long_it_has_been_silent() -> None:
-    """Nothing was written meanwhile: there was nothing to fetch."""
+def test_a_follower_with_the_whole_log_does_not_lag_even_if_it_is_silent() -> None:
+    """Nothing was written, so there was nothing to fetch."""
     it = leading([1, 2])
     fetch(it, 2, 100, end=100, now_ms=10)
     assert lagging(it, 10 * LAG_MS_MAX) == []
@@ -140,32 +142,32 @@ def test_a_follower_has_caught_up_when_it_asks_for_the_end() -> None:
 
 
 def test_a_follower_had_caught_up_at_its_last_fetch_if_it_has_by_now_what_the_leader_had_then() -> None:
-    """Under load the leader's log is always a little longer, and nobody would ever be caught up."""
+    """Under load the leader's log is always a little longer, and no follower would ever catch up."""
     it = leading([1, 2])
     for now_ms in range(0, 120_000, 10_000):
         end = 100 + now_ms // 100
         fetch(it, 2, end - 100, end=end, now_ms=now_ms)
         assert lagging(it, now_ms, end=end) == []
-    # At its last fetch the leader had 1300, and it does not have that.
+    # At its last fetch the leader's log ended at 1300, and the follower does not have that much.
     fetch(it, 2, 1299, end=1400, now_ms=130_000)
     fetch(it, 2, 1301, end=1500, now_ms=150_000)
     assert lagging(it, 150_000, end=1500) == [2]
 
 
-def test_a_late_fetch_does_not_take_back_what_was_seen() -> None:
+def test_a_late_fetch_does_not_make_a_follower_lag() -> None:
     progress = Progress(caught_up_ms=500)
     progress.on_fetch(10, leader_end_offset=10, now_ms=400)
     assert progress.caught_up_ms == 500
 
 
-def test_who_is_let_in_without_ever_having_caught_up_has_no_benefit_of_the_doubt() -> None:
+def test_a_new_member_that_has_never_caught_up_lags_at_once() -> None:
     it = leading([1, 2])
     fetch(it, 3, 50, end=100, now_ms=1)
     it.adopt((1, 2, 3), 10)
     assert lagging(it, 2) == [3]
 
 
-def test_new_replicas_begin_with_nothing_and_old_ones_keep_what_they_have() -> None:
+def test_nothing_is_known_of_new_replicas_and_old_ones_keep_their_progress() -> None:
     it = leading([1, 2])
     fetch(it, 2, 40)
     it.on_replicas((1, 2, 4))
@@ -176,10 +178,10 @@ def test_new_replicas_begin_with_nothing_and_old_ones_keep_what_they_have() -> N
     assert lagging(it, 1) == [4]
 
 
-# Who may join ---------------------------------------------------------------------------------------------------------
+# Joining the in-sync set ----------------------------------------------------------------------------------------------
 
 
-def test_who_has_all_that_is_promised_may_join() -> None:
+def test_a_follower_with_all_acknowledged_records_may_join() -> None:
     it = leading([1, 2])
     fetch(it, 3, 49, epoch=13)
     assert not it.may_join(3, high_watermark=50)
@@ -187,8 +189,8 @@ def test_who_has_all_that_is_promised_may_join() -> None:
     assert it.may_join(3, high_watermark=50)
 
 
-def test_nobody_may_join_without_all_that_was_there_when_the_epoch_began() -> None:
-    """KAFKA-7128: a new leader may not know yet how much was promised before it."""
+def test_a_follower_without_the_records_from_before_the_epoch_may_not_join() -> None:
+    """KAFKA-7128: a new leader may not know yet which records were acknowledged before."""
     it = leading([1, 2], epoch_start_offset=80)
     fetch(it, 3, 79, epoch=13)
     assert not it.may_join(3, high_watermark=50)
@@ -196,7 +198,7 @@ def test_nobody_may_join_without_all_that_was_there_when_the_epoch_began() -> No
     assert it.may_join(3, high_watermark=50)
 
 
-def test_a_member_does_not_join_and_nobody_joins_while_a_proposal_is_under_way() -> None:
+def test_no_follower_joins_while_a_proposal_is_under_way_and_no_member_joins_again() -> None:
     it = leading([1, 2])
     fetch(it, 2, 100, epoch=12)
     fetch(it, 3, 100, epoch=13)
@@ -205,28 +207,25 @@ def test_a_member_does_not_join_and_nobody_joins_while_a_proposal_is_under_way()
     assert not it.may_join(3, high_watermark=0)
 
 
-@pytest.mark.parametrize(
-    ("fetched_with", "registered", "expected"),
-    [
-        pytest.param(13, 13, True, id="the-same-life"),
-        pytest.param(13, 14, False, id="it-was-registered-anew-since"),
-        pytest.param(14, 13, False, id="we-have-not-heard-of-its-registration"),
-        pytest.param(-1, 13, True, id="it-does-not-say"),
-        pytest.param(13, None, False, id="it-is-not-registered"),
-    ],
-)
-def test_what_a_follower_has_counts_only_for_the_life_in_which_it_is_registered(
-    fetched_with: int, registered: int | None, expected: bool
-) -> None:
+def test_a_fetch_counts_only_for_the_registered_incarnation() -> None:
     """KIP-903."""
-    epochs = {1: 11, 2: 12} | ({3: registered} if registered is not None else {})
-    it = leading([1, 2], broker_epochs=epochs)
-    fetch(it, 3, 100, epoch=fetched_with)
-    assert it.may_join(3, high_watermark=0) == expected
+    cases = {
+        "the same incarnation": (13, 13, True),
+        "it has registered again since": (13, 14, False),
+        "we have not heard of its registration": (14, 13, False),
+        "it does not say": (-1, 13, True),
+        "it is not registered": (13, None, False),
+    }
+    for name, (fetched_with, registered, expected) in cases.items():
+        with case(name):
+            epochs = {1: 11, 2: 12} | ({3: registered} if registered is not None else {})
+            it = leading([1, 2], broker_epochs=epochs)
+            fetch(it, 3, 100, epoch=fetched_with)
+            assert it.may_join(3, high_watermark=0) == expected
 
 
-def test_a_fetch_of_an_earlier_life_is_stale_whoever_tells_of_the_new_one() -> None:
-    """KIP-903: the authority's news, or a fetch of the new life, whatever comes first."""
+def test_a_fetch_of_an_earlier_incarnation_is_stale_once_a_later_one_is_known() -> None:
+    """KIP-903: it is known from the metadata or from a fetch, whichever comes first."""
     it = leading()
     assert not it.is_stale(3, 13)
     assert not it.is_stale(3, -1)
@@ -241,7 +240,7 @@ def test_a_fetch_of_an_earlier_life_is_stale_whoever_tells_of_the_new_one() -> N
 # Proposals ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_proposal_names_what_it_is_based_on_and_in_which_life_each_member_is() -> None:
+def test_a_proposal_names_its_partition_epoch_and_each_members_broker_epoch() -> None:
     it = leading([1])
     fetch(it, 2, 100, epoch=22)
     fetch(it, 3, 100)
@@ -251,7 +250,7 @@ def test_a_proposal_names_what_it_is_based_on_and_in_which_life_each_member_is()
     assert it.pending == proposal
 
 
-def test_there_is_one_proposal_at_a_time_and_the_leader_is_in_it() -> None:
+def test_there_is_one_proposal_at_a_time_and_it_contains_the_leader() -> None:
     it = leading()
     with pytest.raises(AssertionError, match="in sync with itself"):
         it.propose({2, 3}, 0)
@@ -260,7 +259,7 @@ def test_there_is_one_proposal_at_a_time_and_the_leader_is_in_it() -> None:
         it.propose({1, 3}, 0)
 
 
-def test_an_accepted_set_counts_and_it_alone() -> None:
+def test_only_the_accepted_set_counts() -> None:
     it = leading([1, 2])
     proposal = it.propose({1}, 0)
     assert it.on_altered(proposal, Altered(ErrorCode.NONE, (1,), 10))
@@ -268,18 +267,19 @@ def test_an_accepted_set_counts_and_it_alone() -> None:
     assert it.maximal_isr == {1}
 
 
-@pytest.mark.parametrize("code", sorted(REFUSED_FOR_GOOD))
-def test_after_a_refusal_for_good_the_old_set_counts(code: ErrorCode) -> None:
-    it = leading([1, 2])
-    proposal = it.propose({1, 2, 3}, 0)
-    assert it.on_altered(proposal, Altered(code))
-    assert (it.isr, it.partition_epoch, it.pending) == ((1, 2), 9, None)
-    assert it.maximal_isr == {1, 2}
+def test_after_a_final_refusal_only_the_old_set_counts() -> None:
+    for code in sorted(REFUSED_FOR_GOOD):
+        with case(code):
+            it = leading([1, 2])
+            proposal = it.propose({1, 2, 3}, 0)
+            assert it.on_altered(proposal, Altered(code))
+            assert (it.isr, it.partition_epoch, it.pending) == ((1, 2), 9, None)
+            assert it.maximal_isr == {1, 2}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_after_any_other_answer_both_sets_still_count() -> None:
+    """Perhaps the first copy of the proposal was accepted, and this is the answer to the second one."""
+    cases = [
         ErrorCode.INVALID_UPDATE_VERSION,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.NOT_CONTROLLER,
@@ -287,33 +287,33 @@ def test_after_a_refusal_for_good_the_old_set_counts(code: ErrorCode) -> None:
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.UNKNOWN_SERVER_ERROR,
-    ],
-)
-def test_with_any_other_answer_both_sets_count_on(code: ErrorCode) -> None:
-    """Perhaps the first copy of the proposal was accepted, and this is the answer to the second one."""
-    it = leading([1, 2])
-    proposal = it.propose({1, 2, 3}, 0)
-    assert not it.on_altered(proposal, Altered(code))
-    assert it.maximal_isr == {1, 2, 3}
-    assert it.pending == proposal
+    ]
+    for code in cases:
+        with case(code):
+            it = leading([1, 2])
+            proposal = it.propose({1, 2, 3}, 0)
+            assert not it.on_altered(proposal, Altered(code))
+            assert it.maximal_isr == {1, 2, 3}
+            assert it.pending == proposal
 
 
-def test_news_end_a_proposal_whatever_became_of_it() -> None:
+def test_a_later_partition_epoch_ends_a_proposal() -> None:
     it = leading([1, 2, 3])
     it.propose({1, 2}, 0)
     assert it.adopt((1, 3), 10)
     assert (it.isr, it.pending, it.partition_epoch) == ((1, 3), None, 10)
 
 
-@pytest.mark.parametrize("partition_epoch", [8, 9])
-def test_old_news_are_none(partition_epoch: int) -> None:
-    it = leading([1, 2])
-    proposal = it.propose({1}, 0)
-    assert not it.adopt((1, 3), partition_epoch)
-    assert (it.isr, it.pending, it.partition_epoch) == ((1, 2), proposal, 9)
+def test_an_old_partition_epoch_is_ignored() -> None:
+    for partition_epoch in [8, 9]:
+        with case(partition_epoch):
+            it = leading([1, 2])
+            proposal = it.propose({1}, 0)
+            assert not it.adopt((1, 3), partition_epoch)
+            assert (it.isr, it.pending, it.partition_epoch) == ((1, 2), proposal, 9)
 
 
-def test_a_refusal_of_an_earlier_proposal_says_nothing_of_this_one() -> None:
+def test_a_refusal_of_an_earlier_proposal_is_ignored() -> None:
     it = leading([1, 2])
     first = it.propose({1}, 0)
     it.adopt((1, 2), 10)
@@ -322,8 +322,8 @@ def test_a_refusal_of_an_earlier_proposal_says_nothing_of_this_one() -> None:
     assert it.pending == second
 
 
-def test_that_a_proposal_was_accepted_is_true_even_if_it_was_given_up() -> None:
-    """Two copies of it were under way. The late one was refused, and heard of first."""
+def test_an_accepted_proposal_counts_even_after_it_was_given_up() -> None:
+    """Two copies of it were under way. The later one was refused, and its answer came first."""
     it = leading([1, 2])
     proposal = it.propose({1, 2, 3}, 0)
     it.on_altered(proposal, Altered(ErrorCode.INELIGIBLE_REPLICA))
@@ -331,14 +331,14 @@ def test_that_a_proposal_was_accepted_is_true_even_if_it_was_given_up() -> None:
     assert it.isr == (1, 2, 3)
 
 
-def test_an_answer_to_an_earlier_time_in_office_is_none() -> None:
+def test_an_answer_of_an_earlier_leader_epoch_is_ignored() -> None:
     it = leading([1, 2])
     earlier = IsrProposal(leader_epoch=4, partition_epoch=9, isr=((1, 11),))
     assert not it.on_altered(earlier, Altered(ErrorCode.NONE, (1,), 10))
     assert it.isr == (1, 2)
 
 
-def test_a_proposal_without_an_answer_is_made_again_after_a_while() -> None:
+def test_a_proposal_without_an_answer_is_sent_again_after_a_while() -> None:
     it = leading([1, 2])
     assert it.overdue(10 * PROPOSAL_RETRY_MS) is None
     proposal = it.propose({1}, 0)
@@ -348,14 +348,14 @@ def test_a_proposal_without_an_answer_is_made_again_after_a_while() -> None:
     assert it.overdue(2 * PROPOSAL_RETRY_MS) == proposal
 
 
-# Beside the authority -------------------------------------------------------------------------------------------------
+# Together with the controller -----------------------------------------------------------------------------------------
 
 
 class LeaderBesideTheAuthority(RuleBasedStateMachine):
-    """Proposals and answers are lost, doubled and late; nodes come back with less; the leader hears of it, or not yet.
+    """Proposals and answers are lost, duplicated and late; nodes lose records; the leader learns of it, or not yet.
 
-    Whatever happens: who is in sync for the authority counts for the leader. So whoever leads next has everything that
-    this leader has promised.
+    In every case a replica that is in sync for the controller counts for the leader. So the next leader has every
+    record that this leader has acknowledged.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,9 @@
-"""How a replica comes to be out of its directory, after a stop, a kill, or a power cut."""
+"""Opening a replica from its directory after a stop, a kill, or a power cut."""
 
 from random import Random
 
 import pytest
+from cases import case
 from replication_nodes import NAME, ReplicaNode, batch_of, contents
 
 from minibroker.log.batch import BatchHeader
@@ -51,14 +52,15 @@ def test_a_replica_comes_back_with_its_log_its_epochs_and_its_producers() -> Non
     assert node.local.producers.producers[7].last_sequence == 1
 
 
-@pytest.mark.parametrize(("remembered", "expected"), [(None, 0), (0, 0), (2, 2), (3, 3), (9, 3)])
-def test_the_watermark_is_what_was_remembered_as_far_as_the_log_goes(remembered: int | None, expected: int) -> None:
-    """The checkpoint is written now and then; and a power cut may have shortened the log since."""
-    node = leader(b"a", b"b", b"c")
-    if remembered is not None:
-        node.data.remember(HIGH_WATERMARKS, NAME, remembered, is_urgent=True)
-    kill(node)
-    assert node.replica.high_watermark == expected
+def test_the_watermark_is_the_remembered_one_up_to_the_end_of_the_log() -> None:
+    """The checkpoint is written from time to time, and a power cut may have shortened the log since."""
+    for remembered, expected in [(None, 0), (0, 0), (2, 2), (3, 3), (9, 3)]:
+        with case(remembered, expected):
+            node = leader(b"a", b"b", b"c")
+            if remembered is not None:
+                node.data.remember(HIGH_WATERMARKS, NAME, remembered, is_urgent=True)
+            kill(node)
+            assert node.replica.high_watermark == expected
 
 
 def test_the_watermark_is_not_before_the_start_of_the_log() -> None:
@@ -69,7 +71,7 @@ def test_the_watermark_is_not_before_the_start_of_the_log() -> None:
     assert (node.replica.log.log_start_offset, node.replica.high_watermark) == (2, 2)
 
 
-def test_until_it_is_told_a_replica_has_no_role() -> None:
+def test_a_replica_that_was_just_opened_has_no_role() -> None:
     node = leader(b"a")
     kill(node)
     assert node.replica.leading is None
@@ -77,23 +79,31 @@ def test_until_it_is_told_a_replica_has_no_role() -> None:
     assert node.replica.position() is None
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_after_a_power_cut_epochs_and_watermark_fit_what_is_left_of_the_log(seed: int) -> None:
-    node = leader(*(b"value-%d" % number for number in range(10)))
-    node.data.remember(HIGH_WATERMARKS, NAME, 10, is_urgent=True)
-    node.files.crash(Random(seed))
-    node.open()
-    replica = node.replica
-    assert replica.log.log_start_offset <= replica.high_watermark <= replica.log.log_end_offset
-    assert [epoch for _offset, epoch, _value in contents(replica)] == [4] * replica.log.log_end_offset
-    assert replica.epochs.entries == ([(4, 0)] if replica.log.log_end_offset else [])
+def test_after_a_power_cut_epochs_and_watermark_fit_the_shortened_log() -> None:
+    ends = set()
+    for seed in range(10):
+        with case(seed):
+            # The log was flushed once, so that some of it survives.
+            node = leader(*(b"value-%d" % number for number in range(4)))
+            node.replica.log.flush()
+            for number in range(4, 10):
+                node.local.append(memoryview(batch_of(b"value-%d" % number)), acks=ACKS_ALL, now_ms=0)
+            node.data.remember(HIGH_WATERMARKS, NAME, 10, is_urgent=True)
+            node.files.crash(Random(seed))
+            node.open()
+            replica = node.replica
+            assert replica.log.log_start_offset <= replica.high_watermark <= replica.log.log_end_offset
+            assert [epoch for _offset, epoch, _value in contents(replica)] == [4] * replica.log.log_end_offset
+            assert replica.epochs.entries == [(4, 0)]
+            ends.add(replica.log.log_end_offset)
+    assert len(ends) > 2
 
 
-def test_a_partition_may_have_rules_of_its_own_and_what_knows_its_transactions() -> None:
-    """It hears of every batch as a companion of the log, and the partition asks it how far committed records go."""
+def test_a_partition_may_have_its_own_rules_and_transaction_index() -> None:
+    """The index is a companion of the log, and the partition asks it for the last stable offset."""
 
     class Undecided(Companion):
-        """Takes every batch for the beginning of a transaction that is not decided."""
+        """Takes every batch for the beginning of an open transaction."""
 
         first_offset = -1
 

@@ -1,12 +1,13 @@
-"""A replica as the handlers and the driver see it: what it promises, whom it shows what, and how it changes its role.
+"""A replica as the handlers and the driver use it: acknowledgements, what readers see, and changes of role.
 
-The stage of the scenarios is used for what happens between nodes; what is asked is asked of the replicas themselves.
+The stage of the scenarios plays what happens between nodes; the tests then ask the replicas themselves.
 """
 
 from collections.abc import Hashable
 from dataclasses import replace
 
 import pytest
+from cases import case
 from replication_nodes import NAME, ReplicaNode, batch_of, contents
 from replication_stage import Stage
 
@@ -63,7 +64,7 @@ def values_read(partition: LocalPartition, offset: int, reader: Reader = CONSUME
     return [record.value for batch in batches(found) for record in batch.records()]
 
 
-# What a producer is promised ------------------------------------------------------------------------------------------
+# Acknowledgements -----------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_acknowledged_when_every_replica_in_sync_has_it() -> None:
@@ -76,10 +77,11 @@ def test_a_batch_is_acknowledged_when_every_replica_in_sync_has_it() -> None:
     assert verdict(play[1], appended) is ErrorCode.NONE
 
 
-@pytest.mark.parametrize("acks", [0, 1])
-def test_who_asks_for_less_need_not_wait(acks: int) -> None:
-    play = Play("nodes 1 2")
-    assert verdict(play[1], append(play.local(1), acks=acks), acks) is ErrorCode.NONE
+def test_without_acks_all_a_producer_does_not_wait() -> None:
+    for acks in [0, 1]:
+        with case(acks):
+            play = Play("nodes 1 2")
+            assert verdict(play[1], append(play.local(1), acks=acks), acks) is ErrorCode.NONE
 
 
 def test_a_leader_that_is_the_only_one_in_sync_acknowledges_at_once() -> None:
@@ -94,8 +96,8 @@ def test_a_leader_that_was_deposed_acknowledges_nothing() -> None:
     assert verdict(play[1], appended) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_leader_that_was_deposed_and_leads_again_acknowledges_nothing_of_before() -> None:
-    """The log may have been cut meanwhile: at that offset another record is replicated now."""
+def test_a_leader_that_was_deposed_in_between_does_not_acknowledge_earlier_batches() -> None:
+    """The log may have been truncated in between: another record may be at that offset."""
     play = Play("nodes 1 2")
     lost = append(play.local(1), b"lost")
     play("elect 2", "tell", "produce other", "fetch 1", "fetch 1", "elect 1", "tell", "fetch 2")
@@ -104,7 +106,7 @@ def test_a_leader_that_was_deposed_and_leads_again_acknowledges_nothing_of_befor
     assert verdict(play[1], lost) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_leader_that_leads_on_in_a_new_epoch_acknowledges_what_it_has_kept() -> None:
+def test_a_leader_that_leads_on_in_a_new_epoch_acknowledges_earlier_batches() -> None:
     play = Play("nodes 1 2")
     appended = append(play.local(1))
     play("elect 2", "elect 1", "tell 1")
@@ -115,7 +117,7 @@ def test_a_leader_that_leads_on_in_a_new_epoch_acknowledges_what_it_has_kept() -
 
 
 def test_a_duplicate_waits_for_the_watermark_like_the_first_time() -> None:
-    """Or a producer that asks twice would be told that a batch is safe which is not."""
+    """Otherwise a retry would be acknowledged although the batch is not replicated."""
     play = Play("nodes 1 2")
     first = append(play.local(1), producer_id=7, sequence=0)
     again = append(play.local(1), producer_id=7, sequence=0)
@@ -126,7 +128,7 @@ def test_a_duplicate_waits_for_the_watermark_like_the_first_time() -> None:
     assert verdict(play[1], again) is ErrorCode.NONE
 
 
-def test_a_duplicate_found_by_the_next_leader_is_its_own_to_promise() -> None:
+def test_the_next_leader_acknowledges_a_duplicate_when_it_is_replicated() -> None:
     play = Play("nodes 1 2", "produce a as 7:0", "fetch 2", "elect 2", "tell")
     again = append(play.local(2), b"a", producer_id=7, sequence=0)
     assert (again.base_offset, again.leader_epoch) == (0, 1)
@@ -145,7 +147,7 @@ def test_with_too_few_in_sync_a_batch_is_refused_before_it_is_written() -> None:
     assert play[1].log.log_end_offset == 1
 
 
-def test_a_producer_that_does_not_ask_for_all_may_write_nevertheless_and_nobody_sees_it() -> None:
+def test_without_acks_all_a_batch_is_written_but_not_visible() -> None:
     """KIP-966: the watermark waits."""
     play = Play("nodes 1 2 min.insync.replicas=2", "produce a", "tick 31000", "alter 1")
     append(play.local(1), b"b", acks=1)
@@ -153,7 +155,7 @@ def test_a_producer_that_does_not_ask_for_all_may_write_nevertheless_and_nobody_
     assert values_read(play.local(1), 0) == []
 
 
-def test_if_they_become_too_few_after_it_was_written_the_producer_is_told_that() -> None:
+def test_a_producer_is_told_if_too_few_replicas_are_left_after_the_append() -> None:
     play = Play("nodes 1 2 min.insync.replicas=2")
     appended = append(play.local(1))
     play("fetch 2", "fetch 2")
@@ -163,7 +165,7 @@ def test_if_they_become_too_few_after_it_was_written_the_producer_is_told_that()
     assert verdict(play[1], appended) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-def test_a_partition_with_fewer_replicas_than_must_be_in_sync_makes_do() -> None:
+def test_a_partition_with_fewer_replicas_than_the_minimum_needs_all_of_them() -> None:
     play = Play("nodes 1 2 min.insync.replicas=3")
     appended = append(play.local(1))
     play("fetch 2", "fetch 2")
@@ -181,7 +183,7 @@ def test_a_consumer_reads_to_the_watermark_and_a_follower_to_the_end() -> None:
     assert (play[1].high_watermark, play.local(1).last_stable_offset, play[1].log.log_end_offset) == (1, 1, 2)
 
 
-def test_a_time_leads_to_no_record_that_is_not_replicated() -> None:
+def test_a_search_by_time_finds_only_replicated_records() -> None:
     play = Play("nodes 1 2", "produce a", "fetch 2", "fetch 2")
     builder = BatchBuilder()
     builder.append(timestamp=500, key=None, value=b"b")
@@ -194,7 +196,7 @@ def test_a_time_leads_to_no_record_that_is_not_replicated() -> None:
 
 
 def test_an_offset_is_found_with_the_epoch_of_its_record() -> None:
-    """KIP-320: a consumer checks with it later whether the log was cut."""
+    """KIP-320: a consumer uses it later to notice a truncation."""
     play = Play("nodes 1 2", "produce a", "fetch 2", "fetch 2", "elect 2", "tell", "fetch 1", "produce b", "fetch 1")
     play("fetch 1")
     assert play.local(2).find_earliest() == Found(0, -1, 0)
@@ -202,13 +204,13 @@ def test_an_offset_is_found_with_the_epoch_of_its_record() -> None:
 
 
 def new_leader() -> Play:
-    """Node 2 has a, which was shown to consumers, but its watermark does not say so yet."""
+    """Node 2 has record a, which consumers have read, but its watermark is still below it."""
     play = Play("nodes 1 2", "produce a", "fetch 2", "fetch 2 held", "elect 2", "tell")
     assert (play[1].high_watermark, play[2].high_watermark, play[2].log.log_end_offset) == (1, 0, 1)
     return play
 
 
-def test_a_new_leader_does_not_tell_an_end_that_would_go_back() -> None:
+def test_a_new_leader_refuses_an_end_offset_that_might_go_back() -> None:
     """KIP-207."""
     play = new_leader()
     assert refused(play.local(2).find_latest, reader=CONSUMER) is ErrorCode.OFFSET_NOT_AVAILABLE
@@ -219,8 +221,8 @@ def test_a_new_leader_does_not_tell_an_end_that_would_go_back() -> None:
     assert play.local(2).find_time(0, reader=CONSUMER).offset == 0
 
 
-def test_a_new_leader_tells_what_cannot_go_back() -> None:
-    """KIP-207: where the log starts, a time that no record has, and to a replica everything."""
+def test_a_new_leader_answers_what_cannot_go_back() -> None:
+    """KIP-207: the log start, a time after all records, and everything to a replica."""
     play = new_leader()
     assert play.local(2).find_earliest().offset == 0
     assert play.local(2).find_time(1000, reader=CONSUMER) == Found()
@@ -230,15 +232,15 @@ def test_a_new_leader_tells_what_cannot_go_back() -> None:
 # Followers ------------------------------------------------------------------------------------------------------------
 
 
-def test_only_a_follower_of_this_partition_reads_as_one() -> None:
+def test_only_a_follower_of_this_partition_may_read_as_a_replica() -> None:
     play = Play("nodes 1 2", "produce a")
     for reader, node_id in [(Reader(9), 1), (Reader(1), 1), (Reader(1), 2)]:
         code = refused(play.local(node_id).read, 0, bytes_max=100, reader=reader)
         assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_fetch_of_an_earlier_life_does_not_count() -> None:
-    """KIP-903: it speaks of records that may be gone since."""
+def test_a_fetch_of_an_earlier_incarnation_is_refused() -> None:
+    """KIP-903: the node may have lost those records."""
     play = Play("nodes 1 2", "produce a", "fetch 2")
     earlier = play.node(2).broker_epoch
     play("cut-power 2", "start 2", "tell 1")
@@ -253,7 +255,7 @@ def test_a_fetch_beyond_the_log_does_not_count() -> None:
     assert play[1].high_watermark == 0
 
 
-def test_a_reader_of_an_epoch_that_is_not_known_is_out_of_range() -> None:
+def test_a_reader_with_an_unknown_epoch_is_out_of_range() -> None:
     play = Play("nodes 1 2", "produce a")
     assert refused(play[1].diverging_epoch, 1, last_fetched_epoch=3) is ErrorCode.OFFSET_OUT_OF_RANGE
     assert play[1].diverging_epoch(1, last_fetched_epoch=0) is None
@@ -271,7 +273,7 @@ def test_a_follower_that_has_caught_up_is_proposed_once() -> None:
     assert [epoch for _node, epoch in order.proposal.isr] == [play.node(it).broker_epoch for it in (1, 2, 3)]
 
 
-def test_a_follower_that_is_behind_for_too_long_is_proposed_to_leave_and_again_until_answered() -> None:
+def test_the_removal_of_a_lagging_follower_is_proposed_until_it_is_answered() -> None:
     play = Play("nodes 1 2", "produce a", "tick 30000")
     assert play.node(1).outbox == []
     play("tick 1")
@@ -291,7 +293,7 @@ def test_a_follower_does_nothing_when_time_passes() -> None:
     assert play.node(2).outbox == []
 
 
-def test_an_answer_to_a_proposal_finds_a_leader_that_was_deposed() -> None:
+def test_a_deposed_leader_ignores_the_answer_to_its_proposal() -> None:
     play = Play("nodes 1 2", "produce a", "tick 31000")
     (order,) = play.node(1).outbox
     play("elect 2", "tell")
@@ -300,7 +302,7 @@ def test_an_answer_to_a_proposal_finds_a_leader_that_was_deposed() -> None:
     assert play[1].partition_epoch == 1
 
 
-# What a follower does with an answer ----------------------------------------------------------------------------------
+# Answers to a follower ------------------------------------------------------------------------------------------------
 
 
 def test_a_followers_watermark_is_never_beyond_its_own_log() -> None:
@@ -315,8 +317,8 @@ def test_a_followers_watermark_is_never_beyond_its_own_log() -> None:
     assert (play[3].log.log_end_offset, play[3].high_watermark) == (1, 1)
 
 
-def test_a_followers_watermark_does_not_go_back_with_a_leader_that_knows_less() -> None:
-    """A new leader's watermark may be behind; what was promised stays promised."""
+def test_a_followers_watermark_does_not_go_back_to_its_leaders() -> None:
+    """A new leader's watermark may be smaller; acknowledged records stay visible."""
     play = Play("nodes 1 2 3", "produce a", "fetch 2", "fetch 3", "fetch 2", "fetch 3", "fetch 3", "elect 2", "tell")
     assert (play[2].high_watermark, play[3].high_watermark) == (0, 1)
     play("fetch 3")
@@ -324,25 +326,25 @@ def test_a_followers_watermark_does_not_go_back_with_a_leader_that_knows_less() 
 
 
 def test_a_watermark_goes_back_only_with_the_log() -> None:
-    """After an unclean election what was promised is given up."""
+    """An unclean election gives up acknowledged records."""
     play = Play("nodes 1 2 min.insync.replicas=1", "produce a", "tick 31000", "alter 1", "tell")
     assert play[1].high_watermark == 1
     play("elect 2 unclean", "tell", "produce b", "fetch 1")
     assert (play[1].log.log_end_offset, play[1].high_watermark) == (0, 0)
 
 
-def test_an_answer_that_is_late_is_nothing() -> None:
+def test_a_late_answer_is_ignored() -> None:
     play = Play("nodes 1 2", "produce a", "fetch 2 held", "fetch 2", "produce b")
     late = play.stage.held[2]
     assert not play[2].on_fetched(late)
     assert contents(play[2]) == [(0, 0, b"a")]
-    # And nothing to one who leads by now, or has another leader.
+    # It is ignored as well by a replica that leads now or has another leader.
     play("elect 2", "tell", "elect 1", "tell")
     assert not play[2].on_fetched(late)
     assert contents(play[2]) == [(0, 0, b"a")]
 
 
-def test_an_error_needs_news_or_patience() -> None:
+def test_after_an_error_a_follower_waits() -> None:
     play = Play("nodes 1 2", "produce a")
     position = play[2].position()
     assert position is not None
@@ -350,24 +352,24 @@ def test_an_error_needs_news_or_patience() -> None:
     assert play[2].position() == position
 
 
-def test_who_is_told_that_nothing_is_there_asks_where_the_log_starts() -> None:
+def test_a_follower_that_is_out_of_range_asks_where_the_log_starts() -> None:
     play = Play("nodes 1 2", "produce a")
     position = play[2].position()
     assert position is not None
     assert play[2].on_fetched(Fetched(position, ErrorCode.OFFSET_OUT_OF_RANGE))
     assert play[2].position() == position._replace(is_lost=True)
-    # An answer to what it asked before it was lost is late.
+    # An answer to its earlier fetch is late.
     play[2].on_start(position, 7)
     assert play[2].log.log_start_offset == 0
     play[2].on_start(position._replace(is_lost=True), 7)
     assert (play[2].log.log_start_offset, play[2].high_watermark, play[2].log.log_end_offset) == (7, 7, 7)
     assert play[2].position() == position._replace(fetch_offset=7, log_start_offset=7)
-    # Nobody asks without being lost.
+    # Without that error the answer is ignored.
     play[2].on_start(position._replace(fetch_offset=7, log_start_offset=7), 9)
     assert play[2].log.log_start_offset == 7
 
 
-def test_who_has_nothing_begins_where_the_leader_begins_even_if_that_is_before() -> None:
+def test_an_empty_log_begins_where_the_leaders_begins_even_if_that_is_earlier() -> None:
     """After an unclean election the leader's log may end before ours starts."""
     play = Play("nodes 1 2", "produce a")
     for start in (7, 3):
@@ -378,7 +380,7 @@ def test_who_has_nothing_begins_where_the_leader_begins_even_if_that_is_before()
         assert (play[2].log.log_start_offset, play[2].log.log_end_offset) == (start, start)
 
 
-def test_who_has_what_the_leader_starts_with_keeps_its_log() -> None:
+def test_a_follower_that_has_the_leaders_start_keeps_its_log() -> None:
     play = Play("nodes 1 2", "produce a", "fetch 2")
     position = play[2].position()
     assert position is not None
@@ -388,8 +390,8 @@ def test_who_has_what_the_leader_starts_with_keeps_its_log() -> None:
     assert play[2].position() == position
 
 
-def test_a_log_whose_epochs_are_all_later_begins_anew() -> None:
-    """Nothing of it is in the leader's log, which parts from it before it starts."""
+def test_a_log_whose_epochs_are_all_later_is_emptied() -> None:
+    """The logs diverge before the start of the follower's log, so no record of it is in the leader's."""
     play = Play("nodes 1 2 min.insync.replicas=1", "produce a b", "fetch 2", "fetch 2", "produce c", "fetch 2")
     play("fetch 2", "fetch 2", "delete 1 2", "fetch 2")
     assert (play[2].log.log_start_offset, play[2].log.log_end_offset) == (2, 3)
@@ -399,7 +401,7 @@ def test_a_log_whose_epochs_are_all_later_begins_anew() -> None:
     assert (play[2].log.log_start_offset, play[2].high_watermark, play[2].log.log_end_offset) == (1, 1, 1)
 
 
-def test_records_that_are_deleted_at_the_leader_go_at_the_follower_as_far_as_they_are_replicated() -> None:
+def test_a_follower_deletes_the_records_that_its_leader_has_deleted_up_to_the_watermark() -> None:
     play = Play("nodes 1 2", "produce a", "produce b", "fetch 2", "fetch 2 held", "delete 1 2")
     position = play[2].position()
     assert position is not None
@@ -420,7 +422,7 @@ def test_a_follower_of_a_log_that_starts_within_a_batch_begins_with_that_batch()
     assert (play[3].log.log_start_offset, play[3].high_watermark, play[3].log.log_end_offset) == (2, 3, 3)
 
 
-def test_who_has_no_leader_or_no_disk_has_nobody_to_fetch_from() -> None:
+def test_a_follower_without_a_leader_or_a_disk_fetches_nothing() -> None:
     node = ReplicaNode(2, TopicConfig({}))
     assert node.replica.position() is None
     node.replica.on_partition(PartitionImage((1, 2), (1,), NO_LEADER, 1, 1), {}, 0)
@@ -437,13 +439,13 @@ def test_who_has_no_leader_or_no_disk_has_nobody_to_fetch_from() -> None:
 # Roles ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_replica_that_was_told_nothing_is_neither_leader_nor_follower() -> None:
+def test_a_new_replica_neither_leads_nor_follows() -> None:
     node = ReplicaNode(1, TopicConfig({}))
     assert refused(node.local.check_leader) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert refused(append, node.local) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_client_that_believes_in_another_epoch_is_told_which_of_the_two_is_behind() -> None:
+def test_a_client_with_another_epoch_is_told_whether_it_is_older_or_newer() -> None:
     """KIP-320."""
     play = Play("nodes 1 2", "elect 2", "tell")
     play.local(2).check_leader(1)
@@ -454,7 +456,7 @@ def test_a_client_that_believes_in_another_epoch_is_told_which_of_the_two_is_beh
     assert refused(append, play.local(1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_news_that_come_late_or_twice_are_none() -> None:
+def test_a_decision_that_comes_late_or_twice_is_ignored() -> None:
     play = Play("nodes 1 2")
     old, epochs = play.stage.authority.news
     play("elect 2", "tell", "produce a")
@@ -467,7 +469,7 @@ def test_news_that_come_late_or_twice_are_none() -> None:
     assert play[1].following is following
 
 
-def test_a_change_of_the_in_sync_set_alone_ends_nobodys_time_in_office() -> None:
+def test_a_change_of_the_in_sync_set_does_not_change_the_leader() -> None:
     play = Play("nodes 1 2 3", "produce a", "fetch 2", "tick 31000", "alter 1 unanswered")
     leading, following = play[1].leading, play[2].following
     assert leading is not None
@@ -478,8 +480,8 @@ def test_a_change_of_the_in_sync_set_alone_ends_nobodys_time_in_office() -> None
     assert play[1].partition_epoch == play[2].partition_epoch == 1
 
 
-def test_a_leader_hears_of_other_replicas_even_if_it_knows_the_in_sync_set_of_that_partition_epoch() -> None:
-    """The answer to its proposal was faster than the news, and does not tell of replicas."""
+def test_a_leader_learns_of_new_replicas_even_if_it_knows_that_partition_epoch() -> None:
+    """The answer to its proposal came before the metadata, and does not name the replicas."""
     play = Play("nodes 1 2", "produce a", "tick 31000", "alter 1")
     image, epochs = play.stage.authority.news
     assert play[1].partition_epoch == image.partition_epoch
@@ -489,14 +491,14 @@ def test_a_leader_hears_of_other_replicas_even_if_it_knows_the_in_sync_set_of_th
     assert set(leading.followers) == {2, 3}
 
 
-def test_a_leader_hears_of_a_node_that_was_registered_anew_even_if_nothing_else_has_changed() -> None:
+def test_a_leader_learns_of_a_new_incarnation_even_if_the_partition_is_unchanged() -> None:
     play = Play("nodes 1 2", "produce a")
     earlier = play.node(2).broker_epoch
     play("kill 2", "start 2", "tell 1")
     assert refused(play.local(1).read, 0, bytes_max=100, reader=Reader(2, earlier)) is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_an_epoch_in_which_a_leader_wrote_nothing_is_no_part_of_its_log() -> None:
+def test_an_epoch_in_which_a_leader_wrote_nothing_is_forgotten() -> None:
     play = Play("nodes 1 2", "produce a", "fetch 2", "elect 2", "tell 2", "elect 1", "tell")
     position = play[2].position()
     assert position is not None
@@ -504,7 +506,7 @@ def test_an_epoch_in_which_a_leader_wrote_nothing_is_no_part_of_its_log() -> Non
     assert [it.epoch for it in play[2].epochs.entries] == [0]
 
 
-def test_a_new_leader_keeps_its_log_and_begins_its_epoch_behind_it() -> None:
+def test_a_new_leader_keeps_its_log_and_begins_its_epoch_after_it() -> None:
     play = Play("nodes 1 2", "produce a", "fetch 2", "elect 2", "tell 2")
     assert play[2].epochs.entries == [(0, 0), (1, 1)]
     leading = play[2].leading
@@ -514,7 +516,7 @@ def test_a_new_leader_keeps_its_log_and_begins_its_epoch_behind_it() -> None:
     assert contents(play[2]) == [(0, 0, b"a"), (1, 1, b"b")]
 
 
-def test_a_replica_that_is_retired_serves_nobody() -> None:
+def test_a_retired_replica_answers_no_requests() -> None:
     play = Play("nodes 1 2")
     appended = append(play.local(1))
     play[1].retire()
@@ -526,11 +528,11 @@ def test_a_replica_that_is_retired_serves_nobody() -> None:
     assert play.node(1).outbox == []
 
 
-# Parts of a node that live where a partition is led -------------------------------------------------------------------
+# Listeners ------------------------------------------------------------------------------------------------------------
 
 
 class Heard:
-    """A part of a node that is told where it is to live."""
+    """A part of a node that works where a partition is led."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
@@ -546,7 +548,7 @@ class Heard:
         return told
 
 
-def test_a_part_of_a_node_hears_when_its_node_begins_to_lead_and_when_it_stops() -> None:
+def test_a_listener_is_told_when_its_node_begins_and_stops_to_lead() -> None:
     heard = Heard()
     replica = ReplicaNode(1, TopicConfig({}), listeners=[heard]).replica
     images = [
@@ -565,11 +567,11 @@ def test_a_part_of_a_node_hears_when_its_node_begins_to_lead_and_when_it_stops()
     assert heard.take() == [("resigned", NAME)]
 
 
-# Who waits ------------------------------------------------------------------------------------------------------------
+# Waiting requests -----------------------------------------------------------------------------------------------------
 
 
 class Woken:
-    """A leader with one follower, and how often those who wait for it were woken."""
+    """A leader with one follower, and how often its waiting requests were woken."""
 
     def __init__(self) -> None:
         self.keys: list[Hashable] = []
@@ -579,18 +581,18 @@ class Woken:
         self.keys.clear()
 
     def take(self) -> bool:
-        """Whether anybody was woken since the last time."""
+        """Whether a request was woken since the last call."""
         assert set(self.keys) <= {NAME}
         woken = bool(self.keys)
         self.keys.clear()
         return woken
 
-    def fetch(self, offset: int, start: int = 0, *, is_again: bool = False) -> None:
-        reader = Reader(2, 2, log_start_offset=start, now_ms=0, is_again=is_again)
+    def fetch(self, offset: int, start: int = 0, *, is_retry: bool = False) -> None:
+        reader = Reader(2, 2, log_start_offset=start, now_ms=0, is_retry=is_retry)
         self.node.local.read(offset, bytes_max=100, reader=reader)
 
 
-def test_those_who_wait_are_woken_when_the_watermark_moves() -> None:
+def test_waiting_requests_are_woken_when_the_watermark_moves() -> None:
     woken = Woken()
     append(woken.node.local)
     assert woken.take()
@@ -602,23 +604,23 @@ def test_those_who_wait_are_woken_when_the_watermark_moves() -> None:
     assert not woken.take()
 
 
-def test_a_fetch_that_waits_says_nothing_new_of_its_follower() -> None:
-    """Two of them, the first left on a dead connection, would wake each other for ever: the logs start elsewhere."""
+def test_a_waiting_fetch_does_not_repeat_its_followers_position() -> None:
+    """Two fetches of one follower, the first on a dead connection, would wake each other for ever."""
     woken = Woken()
     append(woken.node.local)
     woken.fetch(1, start=0)
     woken.fetch(1, start=1)
     woken.take()
-    woken.fetch(1, start=0, is_again=True)
-    woken.fetch(1, start=1, is_again=True)
+    woken.fetch(1, start=0, is_retry=True)
+    woken.fetch(1, start=1, is_retry=True)
     assert not woken.take()
-    # Nor is the follower taken to be where it was when it asked.
-    woken.fetch(0, start=0, is_again=True)
+    # The leader does not move the follower back to where it was when it asked.
+    woken.fetch(0, start=0, is_retry=True)
     assert woken.node.replica.leading is not None
     assert woken.node.replica.leading.followers[2].log_end_offset == 1
 
 
-def test_those_who_wait_are_woken_when_the_last_follower_has_deleted_records() -> None:
+def test_waiting_requests_are_woken_when_the_last_follower_has_deleted_records() -> None:
     woken = Woken()
     append(woken.node.local)
     woken.fetch(1)
@@ -630,23 +632,22 @@ def test_those_who_wait_are_woken_when_the_last_follower_has_deleted_records() -
     assert woken.node.replica.low_watermark == 1
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(PartitionImage((1, 2), (1,), 1, 0, 1), id="another-in-sync-set"),
-        pytest.param(PartitionImage((1, 2), (1, 2), 2, 1, 1), id="another-leader"),
-        pytest.param(PartitionImage((1, 2), (1, 2), 1, 1, 1), id="a-new-epoch"),
-    ],
-)
-def test_those_who_wait_are_woken_when_the_partition_changes(change: PartitionImage) -> None:
-    woken = Woken()
-    woken.node.replica.on_partition(change, {1: 1, 2: 2}, 0)
-    assert woken.take()
-    woken.node.replica.on_partition(change, {1: 1, 2: 2}, 0)
-    assert not woken.take()
+def test_waiting_requests_are_woken_when_the_partition_changes() -> None:
+    cases = {
+        "another in sync set": PartitionImage((1, 2), (1,), 1, 0, 1),
+        "another leader": PartitionImage((1, 2), (1, 2), 2, 1, 1),
+        "a new epoch": PartitionImage((1, 2), (1, 2), 1, 1, 1),
+    }
+    for name, change in cases.items():
+        with case(name):
+            woken = Woken()
+            woken.node.replica.on_partition(change, {1: 1, 2: 2}, 0)
+            assert woken.take()
+            woken.node.replica.on_partition(change, {1: 1, 2: 2}, 0)
+            assert not woken.take()
 
 
-def test_those_who_wait_are_woken_when_the_replica_is_retired() -> None:
+def test_waiting_requests_are_woken_when_the_replica_is_retired() -> None:
     woken = Woken()
     woken.node.replica.retire()
     assert woken.take()

@@ -1,4 +1,4 @@
-"""Replication under everything that can go wrong: seeds of `replication_world`, each at least 30 virtual seconds.
+"""Replication under faults: seeds of `replication_world`, each at least 30 virtual seconds.
 
 `make simulate SEEDS=10000` runs more of them; `replication_bugs` looks for each planted bug anew.
 """
@@ -17,13 +17,13 @@ from minibroker.simulation.checker import INVARIANTS
 
 HERE = Path(__file__).parent
 SEEDS, PARTS = 200, 4
-# A quarter of the seeds need not meet what only one seed in twenty meets.
+# A quarter of the seeds need not reach states that only one seed in twenty reaches.
 RARE = {"offline, the most complete one elected", "producer gave up", "consumer reset to the log's start"}
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_invariant_holds_in_every_seed(part: int) -> None:
-    """Invariants 1 to 6 and 10 to 13, after every event; and once all is healed, everything comes right again."""
+    """Invariants 1 to 6 and 10 to 13 hold after every event, and the cluster recovers after healing."""
     summary = check_seeds(World, range(1 + part, 1 + SEEDS, PARTS), rare=RARE)
     assert summary.acks_min is not None
     assert summary.acks_min >= ACKS_MIN
@@ -31,12 +31,12 @@ def test_every_invariant_holds_in_every_seed(part: int) -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Bug) -> None:
-    """In the code as it is, no seed finds anything, and every scenario plays as recorded."""
+    """Without the bug no seed fails, and every scenario plays as recorded."""
     check_found(bug)
 
 
-def test_a_planted_bug_is_gone_afterwards() -> None:
-    """What is patched, and what is only inherited, is as it was."""
+def test_a_planted_bug_is_removed_afterwards() -> None:
+    """All patched attributes are restored, also those that were only inherited."""
     before = {(owner, name): vars(owner).get(name) for bug in BUGS for owner, name, _value in bug.patches}
     for bug in BUGS:
         with bug.planted():

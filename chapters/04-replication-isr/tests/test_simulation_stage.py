@@ -1,9 +1,10 @@
-"""The stage: clock, processes, network, links, disk, faults. Each piece by itself."""
+"""The parts of the simulation, each by itself: clock, processes, network, links, disk, faults."""
 
 from collections.abc import Callable
 from random import Random
 
 import pytest
+from cases import case
 
 from minibroker.log.interfaces import Files
 from minibroker.simulation.chance import stream
@@ -63,7 +64,7 @@ def test_events_come_in_the_order_of_time_and_then_of_scheduling() -> None:
     assert (seen, scheduler.now_ms, scheduler.events) == (["first", "second", "late"], 5, 3)
 
 
-def test_what_an_event_brings_about_happens_in_the_same_run() -> None:
+def test_an_action_that_an_event_schedules_happens_in_the_same_run() -> None:
     scheduler, times = Scheduler(), []
 
     def tick() -> None:
@@ -112,7 +113,7 @@ def test_a_paused_process_does_everything_later_and_in_order() -> None:
     assert stage.seen == ["one", "two"]
 
 
-def test_a_process_may_die_in_the_middle_of_what_it_does() -> None:
+def test_a_process_may_die_in_the_middle_of_an_action() -> None:
     stage = Stage()
 
     def dies() -> None:
@@ -142,7 +143,7 @@ def test_without_bad_weather_every_message_arrives_once() -> None:
     assert stage.seen != list(range(100)), "each takes its own time, so some overtake others"
 
 
-def test_bad_weather_drops_doubles_and_delays() -> None:
+def test_bad_weather_drops_duplicates_and_delays_messages() -> None:
     stage = Stage(Weather(drop=0.2, duplicate=0.2, late=0.2))
     for number in range(200):
         stage.send(number)
@@ -154,7 +155,7 @@ def test_bad_weather_drops_doubles_and_delays() -> None:
     assert on_time < len(stage.seen)
 
 
-def test_a_cut_is_one_way_swallows_what_is_under_way_and_heals() -> None:
+def test_a_cut_is_one_way_loses_messages_under_way_and_heals() -> None:
     stage = Stage()
     stage.send("under way")
     heal, heal_again = stage.network.cut("a", "b"), stage.network.cut("a", "b")
@@ -169,7 +170,7 @@ def test_a_cut_is_one_way_swallows_what_is_under_way_and_heals() -> None:
     assert stage.seen == ["back", "after"]
 
 
-def test_a_slow_link_is_slow_until_it_is_not() -> None:
+def test_a_slow_link_delays_messages_until_it_is_healed() -> None:
     stage = Stage()
     end = stage.network.slow("a", "b", 500)
     stage.send("slow")
@@ -200,18 +201,19 @@ def test_a_request_is_answered_once_and_only_to_the_life_that_asked() -> None:
 # Links
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_a_link_keeps_the_order_of_requests_and_answers(seed: int) -> None:
-    stage = Stage(Weather(late=0.5), seed)
-    link = stage.link()
-    for number in range(20):
-        link.send(number)
-    stage.scheduler.run(2000)
-    assert [it for it in stage.seen if isinstance(it, int)] == list(range(20))
-    assert [it for it in stage.seen if isinstance(it, str)] == [f"re {number}" for number in range(20)]
+def test_a_link_keeps_the_order_of_requests_and_answers() -> None:
+    for seed in range(10):
+        with case(seed):
+            stage = Stage(Weather(late=0.5), seed)
+            link = stage.link()
+            for number in range(20):
+                link.send(number)
+            stage.scheduler.run(2000)
+            assert [it for it in stage.seen if isinstance(it, int)] == list(range(20))
+            assert [it for it in stage.seen if isinstance(it, str)] == [f"re {number}" for number in range(20)]
 
 
-def test_of_a_broken_link_some_first_requests_arrive_and_no_answer() -> None:
+def test_of_a_broken_link_only_the_first_requests_may_arrive() -> None:
     arrived = []
     for seed in range(50):
         stage = Stage(seed=seed)
@@ -227,7 +229,7 @@ def test_of_a_broken_link_some_first_requests_arrive_and_no_answer() -> None:
     assert set(arrived) == {0, 1, 2, 3, 4, 5}
 
 
-def test_behind_what_a_cut_has_swallowed_nothing_arrives_on_that_link() -> None:
+def test_after_a_lost_message_nothing_arrives_on_that_link() -> None:
     stage = Stage()
     link = stage.link()
     heal = stage.network.cut("a", "b")
@@ -259,7 +261,7 @@ def test_a_kill_leaves_the_page_cache_and_no_open_file() -> None:
     assert written(disk) == b"cached"
 
 
-def test_a_power_cut_takes_what_was_not_flushed() -> None:
+def test_a_power_cut_loses_what_was_not_flushed() -> None:
     left = set()
     for seed in range(30):
         disk = Disk(Random(seed))
@@ -287,7 +289,7 @@ def test_a_process_dies_between_two_changes_of_its_disk() -> None:
     assert written(disk) == b"one"
 
 
-def test_a_disk_is_full_or_cannot_flush_for_a_while() -> None:
+def test_a_disk_can_be_full_or_unable_to_flush_for_a_while() -> None:
     disk = Disk(Random(1))
     file = disk.open("d/a")
     disk.limit(3)
@@ -302,7 +304,7 @@ def test_a_disk_is_full_or_cannot_flush_for_a_while() -> None:
     file.fsync()
 
 
-def test_the_disk_is_one_of_chapter_01() -> None:
+def test_the_disk_implements_chapter_01s_files() -> None:
     files: Files = Disk(Random(1))
     files.mkdir("d")
     files.open("d/a").close()

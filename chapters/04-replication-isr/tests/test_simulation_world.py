@@ -1,4 +1,4 @@
-"""Finding, replaying, shrinking and drawing, on a toy world whose bugs are known."""
+"""Finding, replaying, shrinking and drawing failures of a toy world whose bugs are known."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 SEEDS = range(1, 21)
 
 
-def test_a_right_world_passes_and_reaches_its_states() -> None:
+def test_a_correct_world_passes_and_reaches_its_states() -> None:
     summary = run_seeds(World, SEEDS)
     assert summary.failures == []
     assert summary.missing == []
@@ -34,7 +34,7 @@ def test_a_planted_bug_is_found_replayed_and_shrunk(world: type[World], invarian
     # The same seed fails in the same way.
     again = replay(world, failure.seed)
     assert (again.violation, again.faults, again.events) == (failure.violation, failure.faults, failure.events)
-    # Most faults do not matter: what is left still fails, and without any one of them it does not.
+    # Most faults do not matter: the rest still fails, and without any one of them it does not.
     fewer = shrunk(world, failure)
     assert len(fewer) < len(failure.faults)
     assert replay(world, failure.seed, fewer).invariant == failure.invariant
@@ -49,7 +49,7 @@ class BrokenWorld(World):
         raise ValueError("a bug")
 
 
-def test_an_error_in_the_code_is_a_failure_that_says_where() -> None:
+def test_an_error_in_the_code_is_a_failure_with_its_place() -> None:
     outcome = BrokenWorld(1).run()
     assert outcome.invariant is None
     assert outcome.violation is not None
@@ -62,7 +62,7 @@ def test_a_seed_has_one_trace_under_any_hash_seed(seed: int) -> None:
     check_one_trace(World, seed)
 
 
-def test_no_trace_is_kept_unless_it_is_wanted() -> None:
+def test_no_trace_is_kept_unless_requested() -> None:
     assert World(1).run().entries == []
 
 
@@ -79,7 +79,7 @@ def test_a_run_is_drawn_with_all_that_happens_in_the_window() -> None:
     assert "prefers-color-scheme:dark" in drawing
 
 
-def test_a_drawing_leaves_out_what_is_not_wanted() -> None:
+def test_a_drawing_shows_only_the_selected_entries() -> None:
     outcome = World(3, is_traced=True).run()
     whole = draw(outcome.entries, title="x")
     quiet = draw(outcome.entries, title="x", nodes=["a", "server"], shows=lambda it: getattr(it, "what", "") != MARK)
@@ -110,7 +110,7 @@ def test_the_program_reports_a_failure_with_the_command_that_repeats_it(
     found = re.search(r"^again: python -m minibroker.simulation (.*)$", printed, re.MULTILINE)
     assert found is not None
     assert "invariant" in printed
-    # The command that was printed, and a picture.
+    # Run the printed command, and draw a picture.
     figure = tmp_path / "run.svg"
     assert main([*found[1].split(), "--draw", str(figure)]) == 1
     again = capsys.readouterr().out

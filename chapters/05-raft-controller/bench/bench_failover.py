@@ -1,8 +1,8 @@
-"""How long writes pause when a leader is killed, paused or stopped: three real nodes, with the settings people get.
+"""How long writes pause when a leader is killed, paused or stopped: three real nodes with default settings.
 
-The pause is the longest time without an acknowledgement of a partition that the node led. An impatient prober shows
-what the cluster needs; an idempotent producer of librdkafka has pauses of its own. Beside it stands one record of the
-same prober while nothing happens; one that is late then, because the machine is busy, counts with the time it took.
+The pause is the longest time without an acknowledgement of a partition that the node led. A prober with
+short timeouts shows the pause of the cluster; an idempotent producer of librdkafka adds its own timeouts. They are
+compared with the latency of one record of the same prober without a fault.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from minibroker.clients.blocking import Client
 IS_LONG = True
 
 Find = Callable[[], list[list[Outages]]]
-"""Measures when it is called for the first time."""
+"""Measures at the first call."""
 
 CALM = "one record, acks=all, nothing happens"
 CALM_TOPIC = "calm"
@@ -35,7 +35,7 @@ CALM_PARTITION = 0
 
 
 def sender() -> MakeSender | None:
-    """The stock client; it has pauses of its own, for which a quick run has no time."""
+    """The stock client; its own timeouts are too long for a quick run."""
     return scaled(full=sender_at_hand(), quick=None)
 
 
@@ -54,7 +54,7 @@ def calm_case(context: Context, cluster: LocalCluster) -> Case:
 
 
 def facts_of(fault: Fault, number: int, found: Find) -> list[Fact]:
-    """What the prober saw, of which the longest is bounded; and what the stock client saw."""
+    """The pauses that the prober saw, of which the longest is bounded, and those of the stock client."""
     facts = [
         Fact(f"{fault.name}: pause, median", "ms", lambda: float(found()[number][0].at(50))),
         Fact(f"{fault.name}: pause, 99 of 100", "ms", lambda: float(found()[number][0].at(99))),
@@ -85,7 +85,7 @@ def benchmark(context: Context) -> Benchmark:
     def figure(_results: Results) -> LineChart:
         return distribution(
             [each for outages in found() for each in outages],
-            title="The leader of a partition goes",
+            title="The leader of a partition fails or stops",
             x_label="milliseconds without an acknowledgement",
             y_label="share of the rounds",
         )
@@ -97,5 +97,5 @@ def benchmark(context: Context) -> Benchmark:
         columns=["ms_per_op"],
         figure=figure,
         facts=[fact for number, fault in enumerate(LEADER_FAULTS) for fact in facts_of(fault, number, found)],
-        note=f"Pauses of {rounds} rounds of each fault: kill -9, SIGSTOP, SIGTERM of a leader that does not decide.",
+        note=f"Pauses of {rounds} rounds of each fault: kill -9, SIGSTOP, SIGTERM of a leader, not the controller.",
     )

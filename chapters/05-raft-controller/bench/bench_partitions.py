@@ -1,7 +1,7 @@
-"""What many partitions cost three real nodes: to create, to lead elsewhere, to start, and while nobody writes.
+"""The cost of many partitions on three real nodes: creation, failover, start, and an idle cluster.
 
-Every partition has three replicas and a record. A step is over when every node that is alive says so of every
-partition. Beside the steps stands what a client pays for so many: one answer that names them all.
+Every partition has three replicas and a record. A step is over when every live node reports it for every partition. The
+cost for a client is one Metadata response that names them all.
 """
 
 import time
@@ -30,24 +30,24 @@ ASK_MS_MAX = 10_000
 
 CREATED = "created, all in sync"
 WRITTEN = "a record in each is acknowledged"
-KILLED = "a node is killed: others lead what it led"
+KILLED = "a node is killed: others lead its partitions"
 RETURNED = "it is back, all in sync"
-STOPPED = "a node is stopped in order: others lead"
+STOPPED = "a node is stopped cleanly: others lead"
 STARTED = "all were killed and start, all in sync"
 STEPS = (CREATED, WRITTEN, KILLED, RETURNED, STOPPED, STARTED)
 TARGETS_S = {KILLED: 3.0, STARTED: 10.0}
-"""What is promised of the largest number: the partitions of a node do not wait for each other."""
+"""The bounds for the largest number of partitions."""
 
 
 class Idle(NamedTuple):
-    """What a node uses while nobody writes, on average of the three."""
+    """The resources of an idle node, on average of the three."""
 
     core_percent: float
     resident_mb: float
 
 
 class Steps:
-    """One cluster with one topic of so many partitions, taken through the steps, each timed."""
+    """One cluster with one topic of `partitions` partitions, and the time of each step."""
 
     def __init__(self, context: Context, partitions: int) -> None:
         self.partitions = partitions
@@ -83,12 +83,12 @@ class Steps:
 
     @property
     def text(self) -> str:
-        """So many, for people."""
+        """The number of partitions in words."""
         return f"{self.partitions:,} partitions"
 
     @cached_property
     def idle(self) -> Idle:
-        """What the nodes use while nobody writes."""
+        """The resources of the idle nodes."""
         wait_s = scaled(full=10.0, quick=0.5)
         nodes = self.cluster.nodes.values()
         begun_s = sum(node.cpu_s() for node in nodes)
@@ -98,7 +98,7 @@ class Steps:
 
     @cached_property
     def all_s(self) -> dict[str, float]:
-        """How long every step took; it is gone through once."""
+        """The time of every step; the steps run once."""
         assert self.idle  # before anything happens to the nodes
         victim = self.cluster[self.cluster.others(self.cluster.controller())[0]]
         is_led_elsewhere: Rule = lambda it: it.leader_id not in (victim.number, -1)  # noqa: E731
@@ -116,7 +116,7 @@ def is_in_sync(partition: Partition) -> bool:
 
 
 def metadata_case(context: Context, steps: Steps) -> Case:
-    """What a client asks when it begins, and after every failover."""
+    """The request of a client when it starts, and after every failover."""
     count = scaled(full=50, quick=2)
     client = Client(steps.cluster.bootstrap)
     context.on_close(client.close)
@@ -129,7 +129,7 @@ def metadata_case(context: Context, steps: Steps) -> Case:
 
 
 def facts_of(steps: Steps, *, is_largest: bool) -> list[Fact]:
-    """How long each step took, of which two are bounded; and what doing nothing costs."""
+    """The time of each step, of which two are bounded, and the cost of an idle cluster."""
     times = [
         Fact(
             f"{steps.text}: {step}",
@@ -147,7 +147,7 @@ def facts_of(steps: Steps, *, is_largest: bool) -> list[Fact]:
 
 
 def alone(context: Context, partitions: int) -> Steps:
-    """All steps of one number, and no process is left to take something from the next."""
+    """Run all steps for one number of partitions, and stop the cluster before the next one."""
     steps = Steps(context, partitions)
     assert steps.all_s
     steps.cluster.close()

@@ -1,8 +1,8 @@
-"""What a decision costs, and how long nobody decides.
+"""The cost of a decision, and the time without a controller after a failure.
 
-A decision is a command that is held against the image, a batch that is written and flushed, and an image folded anew.
-Beside it the same bytes, written and flushed by nobody in particular. An election is played in memory, by the state
-machines themselves; how long a cluster is without a leader is counted in their time, not in ours.
+A decision checks a command against the image, writes and flushes a batch, and folds it into the image. It is compared
+with a bare write and flush of the same bytes. Elections run in memory, between state machines; the time without a
+leader is their simulated time.
 """
 
 import sys
@@ -29,7 +29,7 @@ from minibroker.replication.epochs import EpochCache
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.wire.codes import ErrorCode
 
-# Nodes on disks in memory, which only this chapter's tests have.
+# The tests of this chapter have nodes on disks in memory.
 NODES_FOLDER = Path(__file__).parents[1] / "tests"
 DIRECTORY = "__cluster_metadata-0"
 
@@ -42,16 +42,16 @@ BARE = "bare write and flush"
 
 @dataclass(frozen=True)
 class Raise(Command[int]):
-    """Raise a feature by a level: a small decision, like most."""
+    """Raise a feature by a level: a small decision, like most decisions."""
 
     def run(self, image: Image, records: Records) -> int:
-        """One record."""
+        """Write one record."""
         level = (image.features.get("bench", 0) + 1) % 1000
         records.add([FeatureLevelRecord(name="bench", feature_level=level)])
         return level
 
     def refuse(self, code: ErrorCode, message: str) -> int:
-        """Nobody else leads here."""
+        """Fail: an only voter never refuses."""
         raise AssertionError(f"{code.name}: {message}")
 
 
@@ -86,13 +86,13 @@ def benchmark_decisions(context: Context) -> Benchmark:
     batch_bytes = on_disk.raft.log.size - size
     descriptor = limits.scratch_file(context, "bare")
     return Benchmark(
-        "Decisions of a controller that votes alone",
+        "Decisions of an only voter",
         [
             limits.write_flush(descriptor, count * batch_bytes, batch_bytes, BARE),
             Case(ON_DISK, deciding(on_disk, count), count * batch_bytes, count, limit=BARE),
             Case(IN_MEMORY, deciding(in_memory, count), count * batch_bytes, count),
         ],
-        # What is not the disk is Python: encoding, checking and folding a record.
+        # The rest of the time is Python: encoding, checking and folding a record.
         bars=[Bar(ON_DISK, "ratio", at_least=0.25)],
         metric="ops_per_s",
         columns=["us_per_op"],
@@ -111,7 +111,7 @@ GIVE_UP_MS = 60_000
 
 
 class Quorum:
-    """Three voters whose time goes by a millisecond at a time; a message takes one."""
+    """Three voters in simulated time, in steps of a millisecond; a message takes one step."""
 
     def __init__(self, seed: int) -> None:
         from raft_nodes import QuorumNode, voters  # noqa: PLC0415
@@ -126,12 +126,12 @@ class Quorum:
 
     @property
     def leader(self) -> Raft | None:
-        """Who leads, and has decided something."""
+        """The leader, once its epoch has a committed record."""
         led = [it.raft for it in self.nodes.values() if it.raft.is_leader]
         return next((it for it in led if it.high_watermark > it.epoch_start_offset), None)
 
     def pass_ms(self) -> None:
-        """A millisecond passes."""
+        """Let a millisecond pass."""
         self.now_ms += HOP_MS
         mail, self._mail = self._mail, []
         for source, _due_ms, send in mail:
@@ -144,7 +144,7 @@ class Quorum:
         self._mail += [(source, self.now_ms, it) for it in sends]
 
     def _deliver(self, source: int, send: Send) -> None:
-        """A message arrives, and so does its answer."""
+        """Deliver a message and its response."""
         if source not in self.nodes or send.node_id not in self.nodes:
             return
         raft, other = self.nodes[source].raft, self.nodes[send.node_id].raft
@@ -155,7 +155,7 @@ class Quorum:
             raft.on_heard(other.on_begin(message, self.now_ms), self.now_ms)
 
     def _fetch(self, node_id: int, raft: Raft) -> None:
-        """Keep one fetch under way. It is answered when there is news, or after a while."""
+        """Keep one fetch under way. It is answered when there is news, or after a timeout."""
         asked = self._fetches.get(node_id)
         if asked is None:
             position, target = raft.position(), raft.target()
@@ -176,16 +176,16 @@ class Quorum:
                 raft.on_fetched(position, fetched, self.now_ms)
 
     def until_led(self) -> int:
-        """Let time pass until somebody leads and has decided something; return how much."""
+        """Let time pass until a leader has committed a record; return how much."""
         begin_ms = self.now_ms
         while self.leader is None:
-            assert self.now_ms < begin_ms + GIVE_UP_MS, "nobody is elected"
+            assert self.now_ms < begin_ms + GIVE_UP_MS, "no leader is elected"
             self.pass_ms()
         return self.now_ms - begin_ms
 
 
 def outage_ms(seed: int) -> int:
-    """How long nobody decides after the leader was killed."""
+    """The time without a controller after the leader was killed."""
     quorum = Quorum(seed)
     death_ms = DEATH_MS + Random(f"death {seed}").randrange(LONG_POLL_MS)
     while quorum.now_ms < death_ms or quorum.leader is None:
@@ -208,7 +208,7 @@ def benchmark_elections(context: Context) -> Benchmark:
         return distribution(
             [outages()],
             title="The leader of three voters is killed",
-            x_label="milliseconds until another one has decided something",
+            x_label="milliseconds until another leader has committed a record",
             y_label="share of the elections",
         )
 
@@ -219,10 +219,10 @@ def benchmark_elections(context: Context) -> Benchmark:
         columns=["ms_per_op"],
         figure=figure,
         facts=[
-            Fact("nobody decides, median", "ms", lambda: float(outages().at(50))),
-            Fact("nobody decides, 99 of 100", "ms", lambda: float(outages().at(99))),
-            # A fetch timeout, patience that is used up, and as much again where two stand at the same time.
-            Fact("nobody decides, longest", "ms", lambda: float(outages().at(100)), at_most=2000),
+            Fact("no controller, median", "ms", lambda: float(outages().at(50))),
+            Fact("no controller, 99 of 100", "ms", lambda: float(outages().at(99))),
+            # A fetch timeout and an election timeout, and another election timeout after a split vote.
+            Fact("no controller, longest", "ms", lambda: float(outages().at(100)), at_most=2000),
         ],
         note=f"Outages are in the nodes' own time, of {seeds} runs; a message takes {HOP_MS} ms.",
     )

@@ -1,4 +1,4 @@
-"""Draw the table of roles: one column for each, one arrow for each way from one to another, and why.
+"""Draw the table of roles: a column for each role, and an arrow with its cause for each transition.
 
 python chapters/05-raft-controller/examples/roles.py > roles.svg
 """
@@ -15,12 +15,12 @@ LOOP = 34
 
 
 def x_of(role: Role) -> int:
-    """Where a role's line is."""
+    """The x position of a role's line."""
     return LEFT + COLUMN * list(Role).index(role)
 
 
 def column(role: Role, bottom: float) -> list[str]:
-    """A role's name, and its line."""
+    """The name and the line of a role."""
     x = x_of(role)
     return [
         text(role.value, x=x, y=TOP - 22, class_="group", text_anchor="middle"),
@@ -29,7 +29,7 @@ def column(role: Role, bottom: float) -> list[str]:
 
 
 def arrow(role: Role, cause: Cause, y: float) -> list[str]:
-    """One way from a role to another, or back to itself."""
+    """A transition from a role to another, or to itself."""
     x1, x2, colour = x_of(role), x_of(NEXT[role, cause]), list(Role).index(role)
     if x1 == x2:
         path = f"M{x1} {y - 8} h{LOOP} v8 h-{LOOP - HEAD}"
@@ -57,13 +57,13 @@ def head(x: float, y: float, way: int, colour: int) -> str:
 def drawing() -> str:
     """The whole table."""
     bottom = TOP + ROW * len(NEXT) + 20
-    body = [text("What a node of the quorum is, and why it becomes something else", x=16, y=24, class_="title")]
+    body = [text("The roles of a node of the quorum, and why they change", x=16, y=24, class_="title")]
     for role in Role:
         body += column(role, bottom)
     for row, (role, cause) in enumerate(NEXT):
         body += arrow(role, cause, TOP + ROW * (row + 1) - 8)
     width = 2 * LEFT + COLUMN * (len(Role) - 1)
-    description = f"{len(Role)} roles, and the {len(NEXT)} ways from one to another."
+    description = f"{len(Role)} roles, and the {len(NEXT)} transitions between them."
     return document("Roles of a node of the quorum", description, width, bottom + 16, body)
 
 

@@ -1,9 +1,9 @@
-"""Owns the lab `acks` of chapter 05: what a producer's `acks` costs, and what each is worth when the leader dies.
+"""The lab `acks` of chapter 05: the cost of each `acks` of a producer, and its losses when the leader is killed.
 
-Three nodes, and a topic for each promise. First the cost: records at a steady rate for the latency, and as fast as it
-goes for the throughput. Then the worth: a producer for each promise writes, the followers are paused, and a moment
-later the leader of all four topics is killed with kill -9. So what is lost is not left to chance: it is what the leader
-alone had. The followers go on, one of them leads, and what it has is what there is.
+There are three nodes, and a topic for each promise. The cost is measured first: latency with records at a steady rate,
+and throughput at full speed. Then the worth: a producer for each promise writes, the followers are paused, and a moment
+later the leader of all four topics is killed with kill -9. So the losses do not depend on chance: the records that only
+the leader had are lost. The followers are resumed, and one of them leads.
 """
 
 import statistics
@@ -35,27 +35,27 @@ from minibroker.bench.units import number_text
 PACED_PER_SECOND = 200
 STREAM_PER_SECOND = 250
 BLIND_S = 0.4
-"""How long the leader is alone, at least. Less than a session: no follower is taken for dead before the leader."""
+"""How long the followers are paused, at least. Less than a session: no follower is fenced before the leader."""
 CAUGHT_UP = -1
-"""The number of a record that all followers have, and with it all before it; no stream sends it."""
+"""The value of a record that shows that all followers have caught up; no stream sends it."""
 _SETTLED_ACKS = 10
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What a producer asks for, and how many the topic wants in sync."""
+    """The acks of a producer, and the topic's min.insync.replicas."""
 
     acks: str
     min_isr: int
 
     @property
     def name(self) -> str:
-        """As the table has it."""
+        """The name in the table."""
         return f"acks={self.acks}" + (f", min.insync.replicas={self.min_isr}" if self.acks == "all" else "")
 
     @property
     def topic(self) -> str:
-        """Each has its own."""
+        """The topic of this promise."""
         return f"acks-{self.acks}-{self.min_isr}"
 
 
@@ -64,7 +64,7 @@ PROMISES = (Promise("0", 1), Promise("1", 1), Promise("all", 1), Promise("all", 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a promise costs while all goes well."""
+    """The cost of a promise without faults."""
 
     mb_per_s: float
     p50_ms: float
@@ -73,15 +73,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Worth:
-    """What became of the records when the leader was killed."""
+    """The records after the leader was killed."""
 
     acked: int
-    acked_hung: int  # while the followers hung; with acks=all, what they had already and had not been told yet
+    acked_hung: int  # while the followers hung; with acks=all, records that the followers had already
     lost: int
 
 
 class Kept(NamedTuple):
-    """A promise with both."""
+    """A promise with its cost and its worth."""
 
     promise: Promise
     cost: Cost
@@ -89,15 +89,15 @@ class Kept(NamedTuple):
 
 
 def run_acks(context: Context) -> Findings:
-    """Start three nodes, and hold each promise against them."""
+    """Start three nodes, and measure each promise."""
     with LocalCluster.within(context, *quick_settings()) as cluster:
         return acks(context, cluster)
 
 
 def acks(context: Context, cluster: LocalCluster) -> Findings:
-    """The experiment itself, on a cluster that runs."""
+    """Run the experiment on a running cluster."""
     effort = scaled(Effort(3, paced_records=500, rushed_records=50_000), Effort(1, 20, 200))
-    # The controller leads nothing here: only the partitions' leader is to be missed.
+    # The controller leads no partition here, so that the kill does not hit it.
     leader = cluster.controller() % 3 + 1
     for promise in PROMISES:
         replicas = [leader, *cluster.others(leader)]
@@ -110,11 +110,11 @@ def acks(context: Context, cluster: LocalCluster) -> Findings:
     return Findings(table(found), reading(found), figure(found), {})
 
 
-# What it costs --------------------------------------------------------------------------------------------------------
+# Cost ---------------------------------------------------------------------------------------------------------------
 
 
 def measure_costs(context: Context, bootstrap: str, effort: Effort) -> dict[Promise, Cost]:
-    """All promises in turn, several times; the medians."""
+    """Measure all promises in turn, several times, and return the medians."""
     rounds: dict[Promise, list[Cost]] = {promise: [] for promise in PROMISES}
     for number in range(effort.rounds):
         for promise in PROMISES:
@@ -124,7 +124,7 @@ def measure_costs(context: Context, bootstrap: str, effort: Effort) -> dict[Prom
 
 
 def cost_of(bootstrap: str, promise: Promise, effort: Effort) -> Cost:
-    """One round: where latency counts, no record waits for a fuller batch."""
+    """Measure one round: latency without linger, throughput with it."""
     values, topic = order_values(), promise.topic
     with closing(sender_of(bootstrap, Setting(0, "none", promise.acks))) as sender:
         warm_up(sender, topic)
@@ -133,13 +133,13 @@ def cost_of(bootstrap: str, promise: Promise, effort: Effort) -> Cost:
     with closing(sender_of(bootstrap, Setting(5, "none", promise.acks))) as sender:
         warm_up(sender, topic)
         mb_per_s = rushed_mb_per_s(sender, topic, values, effort.rushed_records)
-    # Followers may be behind: they are to catch up now, and not on the next one's time.
+    # Let the followers catch up now, so that the next measurement does not pay for it.
     write(bootstrap, topic, CAUGHT_UP, 1)
     return Cost(mb_per_s, percentile(latencies, 50), percentile(latencies, 99))
 
 
 def median(rounds: Sequence[Cost]) -> Cost:
-    """Figure by figure, over the rounds."""
+    """The median of each figure over the rounds."""
     return Cost(
         mb_per_s=statistics.median(each.mb_per_s for each in rounds),
         p50_ms=statistics.median(each.p50_ms for each in rounds),
@@ -147,11 +147,11 @@ def median(rounds: Sequence[Cost]) -> Cost:
     )
 
 
-# What it is worth -----------------------------------------------------------------------------------------------------
+# Worth --------------------------------------------------------------------------------------------------------------
 
 
 def kill_the_leader(cluster: LocalCluster, leader: int) -> dict[Promise, Worth]:
-    """The followers are paused, then the leader is killed, then the followers go on; producers write all the time."""
+    """Pause the followers, kill the leader, resume the followers; producers write all the time."""
     followers = [cluster[number] for number in cluster.others(leader)]
     with ExitStack() as writing:
         streams = {promise: writing.enter_context(stream_of(cluster, promise)) for promise in PROMISES}
@@ -174,21 +174,21 @@ def kill_the_leader(cluster: LocalCluster, leader: int) -> dict[Promise, Worth]:
 
 
 def stream_of(cluster: LocalCluster, promise: Promise) -> Stream:
-    """A producer for a promise."""
+    """A producer with the acks of a promise."""
     return Stream(cluster.bootstrap, promise.topic, per_second=STREAM_PER_SECOND, acks=ACKS[promise.acks])
 
 
 def await_all(streams: Iterable[Stream]) -> None:
-    """Wait until records of each are acknowledged, as the promise goes."""
+    """Wait until each stream has acknowledged records."""
     for stream in streams:
         stream.await_acks(_SETTLED_ACKS)
 
 
-# What it means --------------------------------------------------------------------------------------------------------
+# Findings -----------------------------------------------------------------------------------------------------------
 
 
 def table(found: Sequence[Kept]) -> Table:
-    """Set out cost and worth."""
+    """The table of cost and worth."""
     columns = ["promise", "MB/s", "p50, ms", "p99, ms", "acknowledged", "while the followers hung", "lost"]
     rows = [
         [
@@ -204,7 +204,7 @@ def table(found: Sequence[Kept]) -> Table:
 
 
 def figure(found: Sequence[Kept]) -> BarChart:
-    """Draw what was lost."""
+    """Draw the lost records."""
     return BarChart(
         "The leader is killed while its followers hang",
         "acknowledged records that are gone",
@@ -214,7 +214,7 @@ def figure(found: Sequence[Kept]) -> BarChart:
 
 
 def reading(found: Sequence[Kept]) -> list[str]:
-    """Say what the figures mean."""
+    """Explain the figures."""
     by = {each.promise: each for each in found}
     none, one, every, safe = (by[promise] for promise in PROMISES)
     return [
@@ -222,16 +222,16 @@ def reading(found: Sequence[Kept]) -> list[str]:
         f"{number_text(safe.cost.p50_ms)} ms with acks=all, which waits until the followers have asked for the next "
         f"record; 99 % within {number_text(one.cost.p99_ms)} and {number_text(safe.cost.p99_ms)} ms. At full speed it "
         f"is {number_text(none.cost.mb_per_s)} MB/s with acks=0, {number_text(one.cost.mb_per_s)} with 1 and "
-        f"{number_text(safe.cost.mb_per_s)} with all: batches are under way while others are waited for. With acks=0 "
-        f"nothing is acknowledged: its latency ends, and the table counts the record, when it has left.",
-        f"Worth: the followers hung for about {BLIND_S:g} s, and then the leader was killed. With acks=1 it went on "
-        f"saying yes, to {one.worth.acked_hung:,} records in that time, and {one.worth.lost:,} acknowledged "
-        f"records are gone: another node leads, chosen from the in-sync set by the rules, and never saw them. With "
-        f"acks=0 {none.worth.lost:,} are gone, and nobody was told. With acks=all the producers had to wait, and lost "
+        f"{number_text(safe.cost.mb_per_s)} with all, because batches are pipelined. With acks=0 "
+        f"nothing is acknowledged: latency and count are those of records that were sent.",
+        f"Worth: the followers hung for about {BLIND_S:g} s, and then the leader was killed. With acks=1 it "
+        f"acknowledged {one.worth.acked_hung:,} records in that time, and {one.worth.lost:,} acknowledged records are "
+        f"gone: the new leader was in sync, but never had them. With acks=0 {none.worth.lost:,} are gone, and the "
+        f"producer does not know it. With acks=all the producers had to wait, and lost "
         f"{every.worth.lost + safe.worth.lost:,}.",
-        f"min.insync.replicas made no difference here ({every.worth.lost:,} and {safe.worth.lost:,} lost), for nobody "
-        f"had left the in-sync set yet. It counts when they have: with 1, acks=all is then the word of the leader "
-        f"alone; with 2 the write is refused. The lab `unclean` goes on from there.",
+        f"min.insync.replicas made no difference here ({every.worth.lost:,} and {safe.worth.lost:,} lost), because "
+        f"no follower had left the in-sync set yet. After that, acks=all with 1 is a promise of the leader alone, and "
+        f"with 2 the write is refused. The lab `unclean` continues from there.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Owns the lab `failover` of chapter 05: how long writes pause when the leader of a partition goes, again and again.
+"""The lab `failover` of chapter 05: how long writes pause when the leader of a partition fails or stops.
 
 `minibroker.bench.failover` measures; `minibroker bench failover` is the same for the command line.
 """
@@ -19,8 +19,8 @@ def run_failover(context: Context) -> Findings:
 
 
 def failover(context: Context, cluster: LocalCluster, *, rounds: int) -> Findings:
-    """The experiment itself, on a cluster that runs."""
-    # A stock client has pauses of its own, for which a quick run has no time.
+    """Run the experiment on a running cluster."""
+    # A stock client has timeouts of its own, which are too long for a quick run.
     found = measure(
         cluster,
         LEADER_FAULTS,
@@ -32,12 +32,12 @@ def failover(context: Context, cluster: LocalCluster, *, rounds: int) -> Finding
 
 
 def findings(found: Sequence[Sequence[Outages]]) -> Findings:
-    """What was found of each fault: first as the prober saw it, then as the stock client did."""
+    """The findings for each fault: of the prober first, then of the stock client."""
     return Findings(table(found), reading(found), figure(found), {})
 
 
 def figure(found: Sequence[Sequence[Outages]]) -> LineChart:
-    """Draw how long the pauses were that the cluster itself needs."""
+    """Draw the pauses that the cluster itself needs."""
     return distribution(
         [fault[0] for fault in found],
         title="How long writes pause",
@@ -48,18 +48,18 @@ def figure(found: Sequence[Sequence[Outages]]) -> LineChart:
 
 
 def reading(found: Sequence[Sequence[Outages]]) -> list[str]:
-    """Say what the figures mean."""
+    """Explain the figures."""
     killed, paused, stopped = (fault[0] for fault in found)
     clients = [max(fault[1].lasted_ms) for fault in found if len(fault) > 1]
     more = f" librdkafka saw up to {max(clients):,} ms: it has timeouts of its own." if clients else ""
     return [
-        f"Killed or paused, nobody says that the node is gone. It is silent, and after broker.session.timeout.ms the "
-        f"controller takes it for dead and elects others: {killed.at(50):,} ms in the middle when it was killed and "
+        f"A node that is killed or paused does not announce it. It is silent, and after broker.session.timeout.ms the "
+        f"controller fences it and elects other leaders: {killed.at(50):,} ms in the middle when it was killed and "
         f"{paused.at(50):,} ms when it was paused, {max(*killed.lasted_ms, *paused.lasted_ms):,} ms at most.{more} A "
-        f"session begins anew with every heartbeat, so a pause is as long as the session, less what had passed of it.",
-        f"Stopped with SIGTERM, it says so first: others lead before it goes, and writes pause for "
-        f"{stopped.at(50):,} ms in the middle, {max(stopped.lasted_ms):,} ms at most. A node that is to be "
-        f"restarted is told to stop, and not killed.",
+        f"session restarts with every heartbeat, so a pause is as long as the session, less the time since the last.",
+        f"A node that is stopped with SIGTERM hands over its leaderships first, and writes pause for "
+        f"{stopped.at(50):,} ms in the middle, {max(stopped.lasted_ms):,} ms at most. So stop a "
+        f"node before a restart, and do not kill it.",
         f"{killed.budget_text(PROMISES[0])}.",
     ]
 

@@ -1,9 +1,9 @@
-"""Owns the lab `unclean` of chapter 05: the last replica in sync is gone, and what that means is a setting.
+"""The lab `unclean` of chapter 05: the last in-sync replica is gone, and a setting decides what follows.
 
-Two topics with the same two replicas and the same records; only `unclean.leader.election.enable` differs. The follower
-is stopped, as for maintenance; the leader alone goes on acknowledging; then it is killed, and the follower is back. It
-lacks what was written meanwhile. A topic that waits for the leader has nothing until it is back, and then everything;
-one that does not goes on at once, without those records.
+Two topics have the same two replicas and the same records; only `unclean.leader.election.enable` differs. The follower
+is stopped, as for maintenance, and the leader alone acknowledges records. Then the leader is killed, and the follower
+comes back without those records. One topic is unavailable until the leader is back, and then has all records. The other
+one is available at once, without them.
 """
 
 import time
@@ -33,7 +33,7 @@ _LOOK_S = 0.05
 
 
 class Roles(NamedTuple):
-    """What each node is: the third has no replica, and is there for the majority."""
+    """The role of each node: the third has no replica, and is needed for the majority."""
 
     leader: int
     follower: int
@@ -41,7 +41,7 @@ class Roles(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """How many records could be read, some seconds after the leader was killed."""
+    """The number of readable records, at a time since the leader was killed."""
 
     at_s: float
     readable: int
@@ -49,7 +49,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of one setting."""
+    """The result of one setting."""
 
     setting: str
     acked: int
@@ -59,13 +59,13 @@ class Ended:
 
 
 def run_unclean(context: Context) -> Findings:
-    """Start three nodes, and take the last replica in sync away."""
+    """Start three nodes, and kill the last in-sync replica."""
     with LocalCluster.within(context, *quick_settings()) as cluster:
         return unclean(context, cluster)
 
 
 def unclean(context: Context, cluster: LocalCluster) -> Findings:
-    """The experiment itself, on a cluster that runs."""
+    """Run the experiment on a running cluster."""
     safe, alone = scaled(full=(1000, 1000), quick=(50, 20))
     offline_s = scaled(full=8.0, quick=0.5)
     roles = prepare(cluster)
@@ -101,21 +101,21 @@ def prepare(cluster: LocalCluster) -> Roles:
 
 
 def ended(cluster: LocalCluster, observer: "Observer", setting: str, acked: set[bytes]) -> Ended:
-    """Read all back, and count."""
+    """Read all records back, and count the lost ones."""
     lost = acked - read(cluster.bootstrap, TOPICS[setting])
     seen = observer.seen[setting]
     return Ended(setting, len(acked), len(lost), without_leader_s(seen), seen)
 
 
 def without_leader_s(seen: Sequence[Seen]) -> float:
-    """How long it took until something could be read again."""
-    # The first looks may come before the kill is felt.
+    """The time until records could be read again."""
+    # The first observations may be from before the kill.
     down = next((number for number, it in enumerate(seen) if not it.readable), len(seen))
     return next((it.at_s for it in seen[down:] if it.readable), 0.0)
 
 
 class Observer(Background):
-    """Looks again and again how much of each topic can be read, on a thread of its own, through a node that stays."""
+    """Observes how many records of each topic can be read, on a thread of its own, through a node that stays up."""
 
     def __init__(self, cluster: LocalCluster, at: int) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Observer(Background):
         self._client.close()
 
     def run(self) -> None:
-        """Look, and note what was seen when."""
+        """Observe, and note each observation with its time."""
         begun_s = time.monotonic()
         while not self.is_over.wait(_LOOK_S):
             for setting, topic in TOPICS.items():
@@ -143,22 +143,22 @@ class Observer(Background):
             return 0
 
     def readable(self, setting: str) -> bool:
-        """Whether it was gone, and is there again."""
+        """Whether the topic was unreadable, and is readable again."""
         return without_leader_s(self.seen[setting]) > 0
 
 
-# What it means --------------------------------------------------------------------------------------------------------
+# Findings -----------------------------------------------------------------------------------------------------------
 
 
 def table(found: Sequence[Ended]) -> Table:
-    """Set out what each setting costs."""
-    columns = ["unclean.leader.election.enable", "nobody leads, s", "acknowledged", "lost"]
+    """The table of both settings."""
+    columns = ["unclean.leader.election.enable", "no leader, s", "acknowledged", "lost"]
     rows = [[each.setting, number_text(each.without_leader_s), f"{each.acked:,}", f"{each.lost:,}"] for each in found]
     return Table(columns, rows)
 
 
 def figure(found: Sequence[Ended]) -> LineChart:
-    """Draw what can be read over time."""
+    """Draw the number of readable records over time."""
     return LineChart(
         "The last replica in sync is killed",
         "seconds since then",
@@ -172,7 +172,7 @@ def figure(found: Sequence[Ended]) -> LineChart:
 
 
 def corners(seen: Sequence[Seen]) -> list[Seen]:
-    """Only where something changes, and the ends: a straight line needs no points."""
+    """Only the points at which the line changes, and its ends."""
     return [
         it
         for number, it in enumerate(seen)
@@ -181,19 +181,19 @@ def corners(seen: Sequence[Seen]) -> list[Seen]:
 
 
 def reading(found: Sequence[Ended]) -> list[str]:
-    """Say what the figures mean."""
+    """Explain the figures."""
     by = {each.setting: each for each in found}
     waits, goes_on = by[WAITS], by[GOES_ON]
     return [
-        f"false: nobody led for {number_text(waits.without_leader_s)} s, until the killed node was started again; the "
-        f"cluster would have waited for ever, and neither reads nor writes were served. Then all {waits.acked:,} "
+        f"false: there was no leader for {number_text(waits.without_leader_s)} s, until the killed node was restarted; "
+        f"the cluster would have waited for ever, and neither reads nor writes were served. Then all {waits.acked:,} "
         f"acknowledged records were there: {waits.lost:,} lost.",
         f"true: the follower led after {number_text(goes_on.without_leader_s)} s. {goes_on.lost:,} of "
         f"{goes_on.acked:,} records that were acknowledged to acks=all are gone for good: when the old leader came "
-        f"back with them on its disk, it followed, and cut them off.",
-        "Both were promised the same, with min.insync.replicas=1: the records were acknowledged when the leader alone "
-        "was in sync. With 2 they would have been refused, and neither setting could have lost them. To wait or to "
-        "lose is a question that min.insync.replicas puts earlier, to the producer, who can still do something.",
+        f"back with them on its disk, it followed, and truncated them.",
+        "Both topics had min.insync.replicas=1: records were acknowledged while only the leader was in sync. With 2 "
+        "the writes would have been refused, and neither setting could have lost them. So min.insync.replicas lets the "
+        "producer choose between waiting and losing, before a record is acknowledged.",
     ]
 
 

@@ -1,7 +1,6 @@
-"""Owns records that are written while a cluster breaks, and the count of what is left of them.
+"""Records that are written while nodes of a cluster fail, and the count of those that are lost.
 
-The values are numbers, so that each can be missed by its name; the client is ours. The labs `acks` and `unclean` count
-with this.
+The values are numbers, so that each lost record can be named. The labs `acks` and `unclean` use this, with our client.
 """
 
 from minibroker.bench.background import Background
@@ -17,17 +16,17 @@ from minibroker.segments.checkpoint import TopicPartition
 ACKED_S_MAX = 40.0
 _ANSWERED_MS_MAX = 2000
 _READ_S_MAX = 30.0
-# Leaders come and go here: a client that asks late would show its own patience.
+# Leaders change often here: with a long backoff the client would measure itself.
 _SOON = RetryPolicy(backoff_ms=20, backoff_ms_max=200)
 
 
 class Stream(Background):
-    """A producer that sends at a steady rate, on a thread of its own, and notes what it was told is written."""
+    """A producer that sends at a steady rate, on a thread of its own, and notes the acknowledged records."""
 
     def __init__(self, bootstrap: str, topic: str, *, per_second: int, acks: int = ACKS_ALL) -> None:
         super().__init__()
         self.acked: set[bytes] = set()
-        """With acks=0 it is told nothing: then it is what has left."""
+        """The acknowledged records; with acks=0 the records that were sent."""
         self._topic = topic
         self._pause_s = 1 / per_second
         self._client = Client(bootstrap, timeout_ms=_ANSWERED_MS_MAX, retry=_SOON)
@@ -35,7 +34,7 @@ class Stream(Background):
         self._sent = 0
 
     def close(self, *, is_well: bool) -> None:
-        """Wait for what is under way, unless something has failed already."""
+        """Wait for records under way, unless something has failed already."""
         self._producer.close(timeout_ms=ACKED_S_MAX * 1000 if is_well else 0)
         self._client.close()
 
@@ -45,7 +44,7 @@ class Stream(Background):
             self.send()
 
     def send(self) -> None:
-        """One record more."""
+        """Send one record."""
         value = b"%d" % self._sent
         self._sent += 1
 
@@ -56,14 +55,14 @@ class Stream(Background):
         self._producer.send(self._topic, value, partition=0, on_delivery=on_delivery)
 
     def await_acks(self, count: int) -> None:
-        """Wait for so many acknowledgements more."""
+        """Wait for `count` more acknowledgements."""
         goal = len(self.acked) + count
         what = f"{count} more acknowledgements of {self._topic}"
         until(lambda: len(self.acked) >= goal, what, seconds=ACKED_S_MAX)
 
 
 def write(bootstrap: str, topic: str, first: int, count: int) -> set[bytes]:
-    """Write so many numbers with acks=all, and return them when all are acknowledged."""
+    """Write `count` numbers with acks=all, and return them when all are acknowledged."""
     values = [b"%d" % number for number in range(first, first + count)]
     with Client(bootstrap, retry=_SOON) as client, Producer(client) as producer:
         for delivery in [producer.send(topic, value, partition=0) for value in values]:

@@ -1,7 +1,7 @@
 """Nodes of a whole cluster: each has a member of the quorum with a controller, and a broker with a replica.
 
-The broker is chapter 04's node. It does not ask an authority that is never lost, but the node that it takes for the
-quorum's leader, and it acts on the metadata that are committed.
+The broker is chapter 04's node. Its authority is the node that it takes for the leader of the quorum, and it acts on
+committed metadata.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from replication_nodes import ENDPOINTS, NAME, TOPIC_ID
 from minibroker.controller.balancing import LeaderBalance
 from minibroker.controller.deciding import Controller
 from minibroker.controller.lifecycle import BrokerState, FenceBroker, Heartbeat, RegisterFenced
-from minibroker.controller.moving import alter_moving_partitions
+from minibroker.controller.reassignment import alter_moving_partitions
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.snapshot import records_of
 from minibroker.metadata.authority import Proposal
@@ -66,7 +66,7 @@ class Told(NamedTuple):
 
 
 class ControllerHost(QuorumNode):
-    """A node with everything: its process runs the quorum's part, the controller, and the broker."""
+    """A whole node: its process runs the member of the quorum, the controller, and the broker."""
 
     world: "World"
 
@@ -76,7 +76,7 @@ class ControllerHost(QuorumNode):
         self.balance = LeaderBalance(world.balance_ms)
         self.broker: Broker
 
-    # Life -------------------------------------------------------------------------------------------------------------
+    # Process ----------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         super().open()
@@ -91,7 +91,7 @@ class ControllerHost(QuorumNode):
         self.process.after(SESSION_CHECK_MS, self._keep_sessions)
 
     def _image(self) -> Image:
-        """What the newest snapshot says."""
+        """The image of the newest snapshot."""
         empty = Image(cluster_id="simulated")
         if self.snapshots.latest is None:
             return empty
@@ -133,7 +133,7 @@ class ControllerHost(QuorumNode):
         super().after_run()
         self.broker.after_run()
 
-    # Deciding ---------------------------------------------------------------------------------------------------------
+    # Controller -------------------------------------------------------------------------------------------------------
 
     def _on_active(self) -> None:
         self.sessions.begin(self.controller.image.brokers, self.process.now_ms)
@@ -151,21 +151,21 @@ class ControllerHost(QuorumNode):
         self._checked_ms = now_ms
         if self.controller.is_active:
             for broker_id in self.sessions.silent(self.controller.image.live_brokers(), now_ms):
-                self.world.states.reach("session over")
+                self.world.states.reach("session expired")
                 self.controller.propose(FenceBroker(broker_id))
             balance = self.balance.tick(self.controller.image, now_ms)
             if balance is not None:
-                self.world.states.reach("back to the preferred leader")
+                self.world.states.reach("preferred leader elected")
                 self.controller.propose(balance)
 
     def on_command(self, ask: Ask, reply: Reply) -> None:
-        """A broker takes this node for the active controller."""
+        """Handle a command of a broker that takes this node for the active controller."""
         command = ask.command
         if isinstance(command, Heartbeat):
             known = self.controller.image.brokers.get(command.broker_id)
             if known is not None and known.epoch == command.broker_epoch:
                 self.sessions.touch(command.broker_id, self.process.now_ms)
-        before = self._made()
+        before = self._uncommitted()
         proposal = self.controller.propose(command)
         if isinstance(command, AlterPartitions):
             self._check_altered(command, before)
@@ -175,14 +175,14 @@ class ControllerHost(QuorumNode):
         self._asked[proposal] = reply
         self.process.after(DECIDE_MS_MAX, partial(self._forget_asked, proposal))
 
-    def _made(self) -> PartitionImage | None:
+    def _uncommitted(self) -> PartitionImage | None:
         """The partition with uncommitted changes, if this node is active: later commands are checked against that."""
         ahead = self.controller._ahead
         return None if ahead is None else ahead.partition(NAME)
 
     def _check_altered(self, command: AlterPartitions, before: PartitionImage | None) -> None:
-        """An in-sync set changes only by a leader that knows the current one."""
-        after, (change,) = self._made(), command.changes
+        """Check that only a leader that knows the current in-sync set changes it."""
+        after, (change,) = self._uncommitted(), command.changes
         if before is None or after is None or before.partition_epoch == after.partition_epoch:
             return
         if (change.leader_epoch, change.partition_epoch) != (before.leader_epoch, before.partition_epoch):
@@ -197,7 +197,7 @@ class ControllerHost(QuorumNode):
             reply(Told(proposal.result))
 
     def ask(self, command: Command[Any], then: Callable[[Any], None]) -> None:
-        """Ask the node that this one takes for the leader; an answer may never come."""
+        """Ask the node that this one takes for the leader; there may never be a response."""
         target = self.world.quorum.get(self.raft.leader_id)
         if target is not None:
             assert isinstance(target, ControllerHost)
@@ -215,7 +215,7 @@ class ControllerHost(QuorumNode):
 
 
 class Broker(Node):
-    """Chapter 04's node, registered with the controller, and with a replica only while the metadata say so."""
+    """Chapter 04's node, registered with the controller; it has a replica while the metadata assign one to it."""
 
     world: "World"
 
@@ -228,7 +228,7 @@ class Broker(Node):
 
     def open(self) -> None:
         self.forget()
-        # What is on the disk is still there: its mirror stays until the replica is opened again.
+        # The files are still on the disk: their mirror stays until the replica is opened again.
         self.replica = self.local = None
         self.is_leaving = self.is_let_go = False
         self.incarnation = next(self.world.incarnations)
@@ -236,7 +236,7 @@ class Broker(Node):
         self.later(HEARTBEAT_MS, self._heartbeat)
         self.begin_upkeep()
 
-    # Being registered -------------------------------------------------------------------------------------------------
+    # Registration -----------------------------------------------------------------------------------------------------
 
     @property
     def incarnation_id(self) -> bytes:
@@ -276,13 +276,14 @@ class Broker(Node):
     # The metadata -----------------------------------------------------------------------------------------------------
 
     def on_image(self, image: Image) -> None:
-        """What is decided by now: open, follow, lead, or let go."""
+        """Apply the committed metadata: open, follow, lead or drop the replica."""
         # A broker that does not know yet of its registration would act on older metadata.
         known = image.brokers.get(self.node_id)
         if not self.is_registered or known is None or image.offset < self.broker_epoch:
             return
         if known.epoch != self.broker_epoch:
-            # A registration of an earlier life has arrived after ours: the controller would refuse what we say.
+            # A registration of an earlier incarnation has arrived after ours: the controller would refuse our
+            # heartbeats.
             self.is_registered = False
             self._register()
             return
@@ -300,7 +301,7 @@ class Broker(Node):
         self.fetch()
 
     def _drop(self) -> None:
-        """The partition is elsewhere now: clients that wait here are told so, and its files go."""
+        """Drop the replica: waiting clients are refused, and its files are deleted."""
         if self.replica is None:
             return
         self.replica.retire()

@@ -1,4 +1,4 @@
-"""Nodes with a controller for tests: three voters on disks in memory. A test carries what they say, by `pump`."""
+"""Nodes with a controller for tests: three voters on disks in memory. A test delivers their messages, with `pump`."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class Trio:
             self.controllers[node_id] = Controller(raft, Image(), clock=lambda: 7, done=self.done.append)
 
     def elect(self, node_id: int) -> Controller:
-        """Let a node lose patience, with all others behind it; who leads hears nothing of it."""
+        """Let a node stand for election and all other followers vote for it; the present leader is not told."""
         chosen = self.nodes[node_id].raft
         for it in self.nodes.values():
             if not it.raft.is_leader:
@@ -55,7 +55,7 @@ class Trio:
         return self.controllers[node_id]
 
     def fetch(self, *node_ids: int) -> None:
-        """These fetch once from whom they follow."""
+        """Let these nodes fetch once from their leader."""
         for node_id in node_ids:
             raft = self.nodes[node_id].raft
             position = raft.position()
@@ -65,7 +65,7 @@ class Trio:
         self.catch_up()
 
     def pump(self) -> None:
-        """Everybody fetches until everybody knows what is decided."""
+        """Let all nodes fetch until all know the high watermark."""
         for _ in range(4):
             self.fetch(*self.nodes)
 
@@ -81,7 +81,7 @@ ORDERS_ID = b"orders".rjust(16, b"\0")
 
 
 class Metadata:
-    """An image, and the commands that have led to it: everything is decided at once."""
+    """An image that commands change: every record is committed at once."""
 
     def __init__(self, *brokers: int) -> None:
         self.image = Image()
@@ -103,14 +103,14 @@ class Metadata:
     def try_to_register(
         self, broker_id: int, *, incarnation: int, previous: int = -1, log_dirs: str = "", is_heard: bool = False
     ) -> Registration:
-        """Each letter is a directory."""
+        """Each letter of `log_dirs` is a directory."""
         command = RegisterFenced(
             broker_id=broker_id,
             endpoints=ENDPOINTS,
             incarnation_id=bytes([broker_id, incarnation]).rjust(16, b"\1"),
             previous_broker_epoch=previous,
             log_dirs=[it.encode() * 16 for it in log_dirs],
-            is_known_one_heard=is_heard,
+            is_registered_one_alive=is_heard,
         )
         registration: Registration = self.do(command)
         return registration
@@ -120,7 +120,7 @@ class Metadata:
         return state
 
     def create(self, *assignments: list[int]) -> None:
-        """Partitions of one topic; where they do not have as many replicas, each of its own."""
+        """Create partitions of one topic, or one topic for each if their numbers of replicas differ."""
         if len({len(it) for it in assignments}) > 1:
             for number, replicas in enumerate(assignments):
                 self._create(f"orders{number or ''}", [(0, replicas)])

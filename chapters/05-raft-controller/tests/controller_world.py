@@ -1,10 +1,10 @@
-"""The world of the controller: the active one may change at any time, and partitions must not notice.
+"""The world of the controller: the active controller may change at any time, without harm to a partition.
 
     python -m minibroker.simulation controller_world --path chapters/05-raft-controller/tests --seeds 1000
 
-Every node is a voter or an observer, and a broker. The quorum decides which brokers are alive and which lead. The
-partition is chapter 04's, with its producers, its consumers, and its invariants. Those of the quorum hold as well, and
-what ties them:
+Every node is a voter or an observer, and a broker. The controller knows which brokers are alive, and elects leaders.
+The partition is chapter 04's, with its producers, consumers and invariants. The invariants of the quorum hold as well,
+and three more:
 
     10  a partition's leader epoch has one leader, which is not fenced
     11  the metadata are the same on all nodes at the same offset
@@ -24,7 +24,7 @@ from replication_clients import Consumer, Producer
 from replication_cluster import NODE_CONFIG
 from replication_nodes import NAME, TOPIC_ID
 
-from minibroker.controller.moving import Move, ReassignPartitions, elect_moving_leaders
+from minibroker.controller.reassignment import Move, ReassignPartitions, elect_moving_leaders
 from minibroker.metadata.configs import TopicConfig
 from minibroker.metadata.decision import Command
 from minibroker.metadata.image import Image, PartitionImage
@@ -44,7 +44,7 @@ NO_PARTITION = PartitionImage(replicas=(), isr=(), leader=-1, leader_epoch=-1, p
 
 
 class _Some(States):
-    """States of which only those count that the world declares: its parts know more of them."""
+    """The states that the world declares; its parts report more, which do not count."""
 
     def reach(self, name: str) -> None:
         if name in self.counts:
@@ -63,19 +63,19 @@ class World(PartitionWatch, QuorumWatch):
         "unclean registration",
         "stale incarnation refused",
         DEATH,
-        "session over",
-        "back to the preferred leader",
-        "another controller",
+        "session expired",
+        "preferred leader elected",
+        "controller changed",
         "controller change while the old one is alive",
         "controlled shutdown",
-        "move begun",
+        "move started",
         "move ended",
-        "move taken back",
-        "move on top of a move",
+        "move cancelled",
+        "move replaced by a move",
         "replica dropped",
         "disk lost",
-        "snapshot taken over",
-        "log forgets what is in a snapshot",
+        "snapshot installed",
+        "log deleted up to a snapshot",
     )
     KINDS: ClassVar[tuple[Kind, ...]] = (
         cluster.KILL,
@@ -94,7 +94,7 @@ class World(PartitionWatch, QuorumWatch):
         Kind("snapshot", cluster.any_node),
     )
 
-    # Setting up -------------------------------------------------------------------------------------------------------
+    # Setup ------------------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
         """All nodes start; there is no topic until a controller is active."""
@@ -133,7 +133,7 @@ class World(PartitionWatch, QuorumWatch):
     def _broker(self, node_id: int) -> Broker:
         return self.machines[node_id].broker
 
-    # What is decided --------------------------------------------------------------------------------------------------
+    # Committed metadata -----------------------------------------------------------------------------------------------
 
     @property
     def partition(self) -> PartitionImage:
@@ -146,10 +146,10 @@ class World(PartitionWatch, QuorumWatch):
         self._propose(elect_moving_leaders([NAME], live=live, node=NODE_CONFIG, kind=kind))
 
     def on_image(self, machine: ControllerHost, image: Image) -> None:
-        """A node has folded what is decided up to an offset."""
+        """Compare the image of a node with those of others at the same offset."""
         known = self.images.setdefault(image.offset, image)
         if known is not image and known != image:
-            raise Violation(11, f"{machine.name} has other metadata at offset {image.offset} than others had")
+            raise Violation(11, f"{machine.name} has other metadata at offset {image.offset} than other nodes")
         if image.offset <= self.newest.offset:
             return
         old, self.newest = self.newest, image
@@ -169,11 +169,11 @@ class World(PartitionWatch, QuorumWatch):
     def _on_partition(self, image: Image, partition: PartitionImage) -> None:
         old, self.last_partition = self.last_partition, partition
         if partition.leader >= 0 and image.brokers[partition.leader].is_fenced:
-            raise Violation(10, f"node {partition.leader} is to lead, and is fenced")
+            raise Violation(10, f"node {partition.leader} leads, and is fenced")
         if partition.leader >= 0 and partition.leader not in partition.isr:
-            raise Violation(10, f"node {partition.leader} is to lead, in sync are {partition.isr}")
+            raise Violation(10, f"node {partition.leader} leads, and is not in the in-sync set {partition.isr}")
         if not set(partition.isr) <= set(partition.replicas):
-            raise Violation(13, f"in sync are {partition.isr}, replicas {partition.replicas}")
+            raise Violation(13, f"the in-sync set {partition.isr} is not within the replicas {partition.replicas}")
         self.check_partition()
         if old is not None and old != partition:
             self._on_partition_changed(old, partition)
@@ -192,7 +192,7 @@ class World(PartitionWatch, QuorumWatch):
 
     def on_quorum_leader(self, node: QuorumNode) -> None:
         super().on_quorum_leader(node)
-        self.states.reach("another controller")
+        self.states.reach("controller changed")
         others = [it for it in self.machines.values() if it is not node and it.process.is_alive]
         if any(it.controller.is_active for it in others):
             self.states.reach("controller change while the old one is alive")
@@ -200,13 +200,13 @@ class World(PartitionWatch, QuorumWatch):
     # Faults -----------------------------------------------------------------------------------------------------------
 
     def host_hit(self, fault: Fault) -> ControllerHost:
-        """The controller and the partition's leader are hit more often than others."""
+        """Choose a node; the controller and the partition's leader more often than others."""
         number = int(fault.arguments[0])
         hit = {0: self.active_host(), 1: self.machines.get(self.partition.leader)}.get(number % 4)
         return hit or self.machines[1 + number // 4 % len(self.machines)]
 
     def active_host(self) -> ControllerHost | None:
-        """The node whose controller is active, if there is one."""
+        """The node with the active controller, if there is one."""
         found = [it for it in self.machines.values() if it.process.is_alive and it.controller.is_active]
         return max(found, key=lambda it: it.raft.epoch, default=None)
 
@@ -238,33 +238,33 @@ class World(PartitionWatch, QuorumWatch):
         return lambda: None
 
     def on_move(self, fault: Fault) -> None:
-        """The partition is moved to other brokers."""
+        """Move the partition to other brokers."""
         if any(node.is_weak for node in self.nodes.values()) or self.newest.partition(NAME) is None:
             return
         chance = Random(int(fault.arguments[0]))
         target = chance.sample(sorted(self.machines), min(3, len(self.machines)))
-        self.states.reach("move begun")
+        self.states.reach("move started")
         self._propose(ReassignPartitions([Move(NAME, target)]))
-        # Some are taken back at once, or another one is begun on top.
+        # Some moves are cancelled or replaced at once.
         then = chance.choice((None, self._take_back, partial(self._move_on, chance)))
         if then is not None:
             self.scheduler.after(chance.choice((0, 10, 50, 200)), then)
 
     def _take_back(self) -> None:
         if self.partition.adding_replicas:
-            self.states.reach("move taken back")
+            self.states.reach("move cancelled")
         self._propose(ReassignPartitions([Move(NAME, None)]))
 
     def _move_on(self, chance: Random) -> None:
         if self.partition.adding_replicas:
-            self.states.reach("move on top of a move")
+            self.states.reach("move replaced by a move")
         target = chance.sample(sorted(self.machines), min(3, len(self.machines)))
         self._propose(ReassignPartitions([Move(NAME, target)]))
 
     # The operator -----------------------------------------------------------------------------------------------------
 
     def _operate(self) -> None:
-        """An operator makes the topic, mends the set of voters, and elects a leader where no replica is in sync."""
+        """An operator creates the topic, maintains the voter set, and elects a leader if no replica is in sync."""
         self.scheduler.after(self.reaction_ms, self._operate)
         active = self.active_host()
         if active is None:
@@ -289,10 +289,10 @@ class World(PartitionWatch, QuorumWatch):
         if partition is None:
             return f"there is no topic: {self.told()}"
         if partition.adding_replicas or partition.removing_replicas:
-            return f"a move is not over: {partition}"
+            return f"a move is not complete: {partition}"
         fenced = [it.node_id for it in self.newest.brokers.values() if it.is_fenced]
         if fenced or len(self.newest.brokers) < len(self.nodes):
-            return f"of {sorted(self.newest.brokers)} {fenced} are fenced"
+            return f"of the brokers {sorted(self.newest.brokers)}, {fenced} are fenced"
         if len({it.controller.image.offset for it in self.machines.values()}) > 1:
             return f"metadata differ: {self.told()}"
         return super().missing()

@@ -1,9 +1,9 @@
-"""Bugs that a quorum or a controller could have, each as a patch of the code, and what finds it.
+"""Bugs that a quorum or a controller could have, each as a patch of the code, and the seed or scenario that finds it.
 
     PYTHONPATH=chapters/04-replication-isr/tests:chapters/05-raft-controller/tests python -m planted_bugs [NAME…]
 
-looks for every bug anew, in 500 seeds at most, and prints the table. The cores carry no switch: what is wrong is wrong
-only here.
+looks for every bug again, in 500 seeds at most, and prints the table. The cores have no switches for bugs: the wrong
+code is only here.
 """
 
 import sys
@@ -17,9 +17,9 @@ from raft_cluster import QuorumNode
 from raft_stage import Stage
 from simulation_planted import Bug, print_table
 
-from minibroker.controller import lifecycle, moving
+from minibroker.controller import lifecycle, reassignment
 from minibroker.metadata.image import NO_LEADER
-from minibroker.raft.election import NOBODY, Ballot, Election
+from minibroker.raft.election import NO_NODE, Ballot, Election
 from minibroker.raft.messages import Send, SnapshotId
 from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
@@ -29,7 +29,7 @@ from minibroker.replication.leader import Leadership
 SCENARIOS = Path(__file__).parent / "scenarios"
 
 
-# What is wrong --------------------------------------------------------------------------------------------------------
+# The wrong code -------------------------------------------------------------------------------------------------------
 
 
 def _write_in_memory(self: Ballot, election: Election) -> None:
@@ -65,20 +65,20 @@ def _write_without_flush(self: Raft, batch: bytearray) -> int:
     return self.log.append(batch, leader_epoch=self.epoch)
 
 
-def _stand_at_once(self: Raft, now_ms: int) -> list[Send]:
-    _CANVASS(self, now_ms)
-    return self._stand(now_ms)
+def _start_election_at_once(self: Raft, now_ms: int) -> list[Send]:
+    _PRE_VOTE(self, now_ms)
+    return self._start_election(now_ms)
 
 
-_CANVASS = Raft._canvass
+_PRE_VOTE = Raft._start_pre_vote
 
 
-def _lead_on_alone(self: Raft, now_ms: int) -> list[Send]:
+def _lead_without_quorum(self: Raft, now_ms: int) -> list[Send]:
     self._announce_ms = now_ms + self.settings.election_timeout_ms
     return []
 
 
-def _forget_all(self: Raft, snapshot: SnapshotId) -> None:
+def _delete_all(self: Raft, snapshot: SnapshotId) -> None:
     self.log.roll()
     self.log.delete_before(self.log.log_end_offset)
 
@@ -91,7 +91,7 @@ def _target_among_voters(self: Raft) -> int:
     leader_id, others = self._ballot.election.leader_id, self._others()
     if self.role is Role.FOLLOWER and leader_id in others and (self.is_voter or self._asked == 0):
         return leader_id
-    return others[self._asked % len(others)] if others else NOBODY
+    return others[self._asked % len(others)] if others else NO_NODE
 
 
 def _change_as_if_whole(*arguments: Any) -> Any:
@@ -137,7 +137,7 @@ _shown = partial(Bug.in_scenario, Stage, SCENARIOS)
 BUGS = (
     _quorum("a vote is not on the disk", (Ballot, "write", _write_in_memory), seed=3, invariant=10),
     _quorum("a lost disk keeps its voter's key", (QuorumNode, "new_disk", _same_directory), seed=24, invariant=10),
-    _shown("old epochs are decided by counting", (Raft, "_advance", _advance_without_epoch), by="raft-figure-8"),
+    _shown("old epochs are committed by counting", (Raft, "_advance", _advance_without_epoch), by="raft-figure-8"),
     _quorum(
         "a leader counts itself before its flush",
         (Raft, "_advance", _advance_before_flush),
@@ -145,23 +145,35 @@ BUGS = (
         seed=4,
         invariant=11,
     ),
-    _shown("no pre-vote", (Raft, "_canvass", _stand_at_once), by="raft-disruptive-node"),
-    _quorum("a vote for who has less of the log", (Raft, "_is_up_to_date", _always), seed=1, invariant=11),
-    _quorum("a leader that is left alone leads on", (Raft, "_lead_on", _lead_on_alone), seed=1, invariant=0),
-    _shown(
-        "two changes of voters at once", (Raft, "_is_settled", property(_is_leader)), by="raft-one-change-at-a-time"
+    _shown("no pre-vote", (Raft, "_start_pre_vote", _start_election_at_once), by="raft-disruptive-node"),
+    _quorum("a vote for a shorter log", (Raft, "_is_up_to_date", _always), seed=1, invariant=11),
+    _quorum(
+        "a leader without a quorum goes on leading",
+        (Raft, "_tick_as_leader", _lead_without_quorum),
+        seed=1,
+        invariant=0,
     ),
-    _quorum("the log forgets what is not decided", (Raft, "forget_before", _forget_all), seed=4, invariant=None),
-    _quorum("only voters are taken for the leader", (Raft, "target", _target_among_voters), seed=11, invariant=0),
+    _shown(
+        "two changes of voters at once",
+        (Raft, "_may_change_voters", property(_is_leader)),
+        by="raft-one-change-at-a-time",
+    ),
+    _quorum("the log deletes uncommitted records", (Raft, "forget_before", _delete_all), seed=4, invariant=None),
+    _quorum("only known voters are asked for the leader", (Raft, "target", _target_among_voters), seed=11, invariant=0),
     _cluster("a stale leader's order is accepted", (authority, "_check_epochs", _nothing), seed=1, invariant=13),
     _cluster(
-        "an old incarnation is heard",
+        "an old incarnation is accepted",
         (Leadership, "is_stale", _never),
         (lifecycle, "change_when_fenced", _change_as_if_whole),
         seed=25,
         invariant=1,
     ),
-    _cluster("a replica that went is believed", (moving, "_led_anew", _as_it_is), seed=33, invariant=12),
+    _cluster(
+        "a removed replica counts as in sync",
+        (reassignment, "_with_new_leader_epoch", _as_it_is),
+        seed=33,
+        invariant=12,
+    ),
     _cluster("a fenced broker is elected", (lifecycle, "without", _without_but_the_last), seed=10, invariant=10),
 )
 

@@ -25,17 +25,17 @@ from minibroker.wire.schema import Request, Response
 
 CLUSTER = "here"
 SECONDS_MAX = 20
-# Nobody loses patience in a test.
-PATIENT = RaftSettings(election_timeout_ms=10**7, fetch_timeout_ms=10**7)
+# No timeout passes in a test.
+NO_TIMEOUTS = RaftSettings(election_timeout_ms=10**7, fetch_timeout_ms=10**7)
 
 M = TypeVar("M", bound=Request)
 
 
 class Driven:
-    """Node 1 of the voters that are named. With one voter it leads at once."""
+    """Node 1 of the given voters. As the only voter it leads at once."""
 
     def __init__(self, *node_ids: int, addresses: dict[int, Address] | None = None) -> None:
-        self.node = QuorumNode(1, voters(*node_ids), chance=lambda _below: 0, settings=PATIENT)
+        self.node = QuorumNode(1, voters(*node_ids), chance=lambda _below: 0, settings=NO_TIMEOUTS)
         self.raft = self.node.open(monotonic_ms())
         self.waiting: Waiting[Response] = Waiting()
         self.peers = Peers((addresses or {}).get, client_id=client_id_of(1))
@@ -63,7 +63,7 @@ class Driven:
         await self.peers.close()
 
     def park(self, answer: Answer) -> list[Response]:
-        """Let an answer wait; it is in the list once it has come."""
+        """Let a response wait; it is in the list once it is there."""
         assert isinstance(answer, Wait)
         found: list[Response] = []
         self.waiting.park(answer, found.append, now_ms=0)
@@ -72,7 +72,7 @@ class Driven:
 
 @asynccontextmanager
 async def driven(*node_ids: int, addresses: dict[int, Address] | None = None) -> AsyncIterator[Driven]:
-    """A driver that is stopped in any case."""
+    """A driver that is stopped at the end."""
     it = Driven(*node_ids, addresses=addresses)
     try:
         yield it
@@ -81,7 +81,7 @@ async def driven(*node_ids: int, addresses: dict[int, Address] | None = None) ->
 
 
 def call(request: M) -> Call[M]:
-    """A request as it comes from another node."""
+    """A request as it arrives from another node."""
     schema = type(request).schema
     assert schema.key is not None
     version = APIS[schema.key].max_version
@@ -89,10 +89,10 @@ def call(request: M) -> Call[M]:
 
 
 @dataclass
-class Door:
-    """A place where a node could be: it takes every connection, and then slams the door, or says nothing."""
+class Listener:
+    """A listener in place of a node: it accepts every connection, and then closes it or sends nothing."""
 
-    is_slammed: bool
+    closes: bool
     address: Address
     came_s: list[float] = field(default_factory=list)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -100,13 +100,13 @@ class Door:
     async def on_came(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.came_s.append(asyncio.get_running_loop().time())
         self.writers.append(writer)
-        if self.is_slammed:
+        if self.closes:
             writer.close()
 
 
 @asynccontextmanager
-async def door(*, is_slammed: bool) -> AsyncIterator[Door]:
-    it = Door(is_slammed, Address("127.0.0.1", 0))
+async def listener(*, closes: bool) -> AsyncIterator[Listener]:
+    it = Listener(closes, Address("127.0.0.1", 0))
     server = await asyncio.start_server(it.on_came, it.address.host, it.address.port)
     it.address = Address(*server.sockets[0].getsockname()[:2])
     try:

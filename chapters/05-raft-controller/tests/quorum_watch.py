@@ -1,4 +1,4 @@
-"""What a world must know of a quorum to check it: all votes, all leaders, and what is decided.
+"""Watches a quorum in a world: all votes, all leaders, and all committed records.
 
 Every node has a mirror of its log, and `QuorumWatch` compares the mirrors after every event. The worlds of the quorum
 and of the controller are such watches.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def transition(role: Role, cause: Cause) -> str:
-    """The name of a change of role, as a state to be reached."""
+    """The name of a change of role, as a state that seeds should reach."""
     return f"{role.value}: {cause.value}"
 
 
@@ -39,7 +39,7 @@ TRANSITIONS = tuple(transition(*key) for key in NEXT)
 
 
 class WatchedRaft(Raft):
-    """The state machine, which tells why it changes its role."""
+    """The state machine, which reports the cause of each change of role."""
 
     reach: Callable[[str], None] = staticmethod(lambda _name: None)
 
@@ -49,14 +49,14 @@ class WatchedRaft(Raft):
 
 
 class Line(NamedTuple):
-    """What a batch is, and what stands before it in the log."""
+    """A batch, and the batch before it in the log."""
 
     crc: int
     before: tuple[int, int] | None
 
 
 class QuorumMirror(Mirror):
-    """A mirror that holds every batch against all others of its offset and epoch: with the same, all before is, too."""
+    """A mirror that compares every batch with those of other logs: same offset and epoch, same log up to there."""
 
     def __init__(self, name: str, lines: dict[tuple[int, int], Line]) -> None:
         super().__init__()
@@ -77,21 +77,21 @@ class QuorumMirror(Mirror):
     on_append = replay
 
 
-class Decided(Committed):
-    """Every batch that was ever below a high watermark, with the epoch in which that was so first."""
+class QuorumCommitted(Committed):
+    """Every committed batch, with the first epoch in which it was committed."""
 
     def __init__(self) -> None:
         super().__init__()
         self._epochs: dict[int, int] = {}
 
-    def decide(self, name: str, found: list[Held], epoch: int) -> None:
-        """The high watermark of a node has passed these."""
+    def note(self, name: str, found: list[Held], epoch: int) -> None:
+        """Note batches that are before the high watermark of a node."""
         self.extend(name, found)
         for batch in found:
             self._epochs.setdefault(batch.base_offset, epoch)
 
     def missing_at(self, node: "QuorumNode") -> Held | None:
-        """The first decided batch that a leader should have and has not.
+        """The first committed batch that a leader should have and has not.
 
         A node that was elected long ago, and hears of it only now, leads an epoch that is over. It need not have more.
         """
@@ -100,11 +100,11 @@ class Decided(Committed):
         return self.missing(node.mirror, start, lambda batch: self._epochs[batch.base_offset] <= epoch)
 
 
-# What is decided, folded ----------------------------------------------------------------------------------------------
+# The state of the records ---------------------------------------------------------------------------------------------
 
 
 class State(NamedTuple):
-    """What all data records up to an offset come to: how many there are, and a digest of them all."""
+    """The state after all data records before an offset: their number and a digest of them."""
 
     end_offset: int = 0
     records: int = 0
@@ -115,7 +115,7 @@ class State(NamedTuple):
         return State(header.next_offset, self.records + header.record_count, digest)
 
     def values(self) -> list[bytes]:
-        """The records of a snapshot. Some of them are long, so that it comes in pieces."""
+        """The records of a snapshot. Some are long, so that it is sent in pieces."""
         return [str(self.records).encode(), self.digest, *([b"." * 200] * 2)]
 
     @classmethod
@@ -127,7 +127,7 @@ class State(NamedTuple):
 
 
 class QuorumWatch(ClusterWorld):
-    """What a world must know of its quorum: who has voted, who has led, what is decided."""
+    """A world that watches its quorum: votes, leaders and committed records."""
 
     segment_bytes: int
     snapshot_every: int
@@ -136,7 +136,7 @@ class QuorumWatch(ClusterWorld):
     wanted_size: int
 
     def watch_quorum(self, chance: Random) -> None:
-        """Begin to watch, and draw what the quorum is like."""
+        """Begin to watch, and draw the settings of the quorum."""
         self.segment_bytes = chance.choice((1200, 4000, 20_000))
         self.snapshot_every = chance.choice((30, 100, 1_000_000))
         self.settings = RaftSettings(
@@ -144,7 +144,7 @@ class QuorumWatch(ClusterWorld):
         )
         self.quorum_fetch_bytes: tuple[int, ...] = chance.choice(((1 << 20,), (1 << 20, 100), (100, 300)))
         self.lines: dict[tuple[int, int], Line] = {}
-        self.decided = Decided()
+        self.committed_batches = QuorumCommitted()
         self.digests: dict[int, State] = {}
         self.quorum_leaders: dict[int, VoterKey] = {}
         self.led_since_ms: dict[int, int] = {}
@@ -164,15 +164,15 @@ class QuorumWatch(ClusterWorld):
         if self.quorum_leaders.setdefault(epoch, node.key) != node.key:
             raise Violation(10, f"epoch {epoch} has the leaders {self.quorum_leaders[epoch]} and {node.key}")
         self.led_since_ms[epoch] = node.process.now_ms
-        missing = self.decided.missing_at(node)
+        missing = self.committed_batches.missing_at(node)
         if missing is not None:
-            raise Violation(11, f"{node.name} leads epoch {epoch} without {missing}, which is decided")
+            raise Violation(11, f"{node.name} leads epoch {epoch} without {missing}, which is committed")
         if any(it.raft.is_leader for it in self.quorum.values() if it is not node and it.process.is_alive):
             self.states.reach("two leaders at a time")
         self.trace.happened(node.name, BAND, f"leads epoch {epoch}")
 
     def has(self, key: VoterKey, batch: Held) -> bool:
-        """Whether the disk that a voter stands for has a batch, or a snapshot with it; or had it until it was lost."""
+        """Whether the disk of a voter has a batch or a snapshot with it, or had it before the disk was lost."""
         node = self.quorum[key.node_id]
         if key in self.lost and key != node.key:
             mirror, log_start_offset = self.lost[key]
@@ -182,7 +182,7 @@ class QuorumWatch(ClusterWorld):
         return node.mirror.has(batch) or node.raft.log.log_start_offset >= batch.next_offset
 
     def on_decided(self, batch: Batch) -> None:
-        """A node has folded a batch."""
+        """Compare the state of a node with those of others at the same offset."""
 
     def on_state(self, name: str, state: State) -> None:
         if self.digests.setdefault(state.end_offset, state) != state:
@@ -194,9 +194,9 @@ class QuorumWatch(ClusterWorld):
         return max(found, key=lambda it: it.raft.epoch, default=None)
 
     def may_lose_disk(self, node_id: int) -> bool:
-        """Whether what is decided must survive this: in every set that may count, a majority keeps its disks."""
+        """Whether committed records must survive: a majority of every set that may be in force keeps its disks."""
         for other in self.quorum.values():
-            # One that died in the middle of a write may have a set on its disk that it never knew of.
+            # A node that died during a write may have a set on its disk that it never knew of.
             if other.has_died_writing and other.node_id != node_id:
                 return False
             for _offset, voters in other.raft.history._sets[-3:]:
@@ -207,14 +207,14 @@ class QuorumWatch(ClusterWorld):
         return True
 
     def has_majority(self, voters: VoterSet, *, without: int = -1) -> bool:
-        """Whether enough voters of a set have their disks. Without them, a new set could decide nothing."""
+        """Whether a majority of a set has its disks. Without it a new set could commit nothing."""
         kept = [it for it in voters if it != without and self.quorum[it].key in voters]
         return len(kept) >= voters.majority
 
     # Faults -----------------------------------------------------------------------------------------------------------
 
     def on_lose_disk(self, fault: Fault) -> Action | None:
-        """A node loses its disk, unless what is decided might be gone with it."""
+        """Lose the disk of a node, unless committed records might be lost with it."""
         node = self.quorum[self.host_hit(fault).node_id]
         if not self.may_lose_disk(node.node_id) or not self.may_cut_power(node):
             return None
@@ -223,14 +223,14 @@ class QuorumWatch(ClusterWorld):
         return node.start
 
     def on_snapshot(self, fault: Fault) -> None:
-        """A node writes a snapshot, however little is new."""
+        """Let a node write a snapshot, even for few new records."""
         node = self.quorum[self.host_hit(fault).node_id]
         node.process.run(node.take_snapshot)
 
-    # The set of voters ------------------------------------------------------------------------------------------------
+    # The voter set ----------------------------------------------------------------------------------------------------
 
     def look_after_voters(self, leader: "QuorumNode") -> None:
-        """What an operator does: voters that have lost their disks go, nodes that are up come, one at a time."""
+        """Remove voters that have lost their disks, and add nodes that are up, one at a time."""
         raft = leader.raft
         if not raft.is_leader:
             return
@@ -251,17 +251,17 @@ class QuorumWatch(ClusterWorld):
         return key.directory_id not in (bytes(16), self.quorum[key.node_id].key.directory_id)
 
     def on_change(self, what: str, code: ErrorCode) -> None:
-        """A change of the voters was asked for, and this came of it."""
+        """Note the result of a change of the voters."""
         if code is ErrorCode.NONE:
             self.states.reach(what)
         elif code is ErrorCode.REQUEST_TIMED_OUT:
             self.states.reach("change refused: another one is under way")
 
     def told(self) -> str:
-        """Every node in a few words."""
+        """The state of every node in words."""
         return "; ".join(
             f"{it.name} {it.raft.role.value} in {it.raft.epoch}, {it.raft.log.log_start_offset} to"
-            f" {it.raft.log.log_end_offset}, {it.raft.high_watermark} decided, voters {list(it.raft.voters)}"
+            f" {it.raft.log.log_end_offset}, {it.raft.high_watermark} committed, voters {list(it.raft.voters)}"
             for it in self.quorum.values()
         )
 

@@ -1,7 +1,6 @@
 """The nodes of a simulated quorum: the real log, ballot, snapshots and state machine, on simulated disks.
 
-What stands here is the driver, as small as it can be. After every event each node is checked against what
-`quorum_watch` knows.
+This module has the driver, as small as possible. After every event `quorum_watch` checks each node.
 """
 
 from functools import partial
@@ -33,16 +32,16 @@ from minibroker.wire.codes import ErrorCode
 FETCH_WAIT_MS = 350
 FETCH_TIMEOUT_MS = 500
 TICK_MS_MAX = 200
-DECIDE_TIMEOUT_MS = 1500
+COMMIT_TIMEOUT_MS = 1500
 SNAPSHOT_PIECE_BYTES = 300
 UPKEEP_MS = 700
 
 
-# What is said ---------------------------------------------------------------------------------------------------------
+# Messages -------------------------------------------------------------------------------------------------------------
 
 
 class Said(NamedTuple):
-    """A message of the quorum, as it stands in a trace."""
+    """A message of the quorum, as text for a trace."""
 
     message: NamedTuple
 
@@ -57,7 +56,7 @@ def _short(value: object) -> str:
     return f"{len(value)} bytes" if isinstance(value, memoryview | bytes) else str(value)
 
 
-# What clients say -----------------------------------------------------------------------------------------------------
+# Requests of clients --------------------------------------------------------------------------------------------------
 
 
 class Append(NamedTuple):
@@ -74,7 +73,7 @@ class Appended(NamedTuple):
     leader_id: int = -1
 
     def __str__(self) -> str:
-        return f"decided at {self.base_offset}" if self.base_offset >= 0 else f"ask {self.leader_id}"
+        return f"committed at {self.base_offset}" if self.base_offset >= 0 else f"ask {self.leader_id}"
 
 
 # A node ---------------------------------------------------------------------------------------------------------------
@@ -95,7 +94,7 @@ class QuorumNode(Host):
         self.key = VoterKey(self.node_id, directory_id(self.node_id, self.disks))
         self.disks += 1
 
-    # Life -------------------------------------------------------------------------------------------------------------
+    # Process ----------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         self.has_died_writing = False
@@ -134,13 +133,13 @@ class QuorumNode(Host):
         )
 
     def on_opened(self) -> None:
-        """Take up what the snapshot says; what follows is folded as it is decided."""
+        """Begin with the state of the snapshot; later records are folded as they are committed."""
         self.state = State()
         if self.snapshots.latest is not None:
             self.state = State.of(self.snapshots.latest.end_offset, list(self.snapshots.values()))
 
     def lose_disk(self) -> None:
-        """The disk is gone, and with it all promises: the node comes back as another voter."""
+        """Lose the disk with all promises: the node comes back as another voter."""
         if self.process.is_alive:
             self.end("disk lost")
         self.world.lost[self.key] = (self.mirror, self.raft.log.log_start_offset)
@@ -238,7 +237,7 @@ class QuorumNode(Host):
     ) -> None:
         answer = said.message
         assert isinstance(answer, messages.Fetched | messages.SnapshotFetched)
-        # An answer that comes after its time is out is an answer all the same.
+        # A response that arrives after the timeout still counts.
         is_last = number == self._fetch_number
         if is_last:
             self._is_fetching = False
@@ -263,13 +262,13 @@ class QuorumNode(Host):
         if self.snapshots.receive(request.snapshot, source, found.position, found.data, size=found.size):
             assert self.snapshots.voters is not None
             self.raft.on_snapshot(request.snapshot, self.snapshots.voters)
-            self.world.states.reach("snapshot taken over")
+            self.world.states.reach("snapshot installed")
             self.on_snapshot_taken(request.snapshot)
 
     def on_snapshot_taken(self, snapshot: messages.SnapshotId) -> None:
         self.state = State.of(snapshot.end_offset, list(self.snapshots.values()))
 
-    # Serving ----------------------------------------------------------------------------------------------------------
+    # Requests ---------------------------------------------------------------------------------------------------------
 
     def on_fetch(self, request: messages.Fetch | messages.FetchSnapshot, reply: Reply) -> None:
         if self.raft.is_leader and request.epoch == self.raft.epoch:
@@ -301,7 +300,7 @@ class QuorumNode(Host):
         return messages.SnapshotFetched(code, raft.epoch, raft.leader_id, size, request.position, data)
 
     def serve(self, request: Append, reply: Reply) -> None:
-        """A client appends: it is told when that is decided."""
+        """Append for a client, and answer when the records are committed."""
         raft = self.raft
         try:
             base_offset = raft.append(batch_of(*request.values))
@@ -320,10 +319,10 @@ class QuorumNode(Host):
             return False
 
         if not attempt():
-            self.wait(attempt, DECIDE_TIMEOUT_MS, lambda: None)
+            self.wait(attempt, COMMIT_TIMEOUT_MS, lambda: None)
 
     def _settle(self) -> None:
-        """Try what waits, until nothing changes by it."""
+        """Retry waiting requests until none of them changes anything."""
         while True:
             before = self._progress()
             self.try_waiting()
@@ -334,7 +333,7 @@ class QuorumNode(Host):
         raft = self.raft
         return raft.log.log_end_offset, raft.high_watermark, raft.epoch, raft.role
 
-    # Now and then -----------------------------------------------------------------------------------------------------
+    # Snapshots --------------------------------------------------------------------------------------------------------
 
     def _upkeep(self) -> None:
         self.later(UPKEEP_MS, self._upkeep)
@@ -344,11 +343,11 @@ class QuorumNode(Host):
         self.take_snapshot(at_least=self.world.snapshot_every)
 
     def folded(self) -> tuple[int, list[bytes]]:
-        """What is decided comes to this, up to an offset."""
+        """The state after the committed records before an offset."""
         return self.state.end_offset, self.state.values()
 
     def take_snapshot(self, *, at_least: int = 0) -> None:
-        """Write a snapshot, if there is so much more than in the last one."""
+        """Write a snapshot, if there are enough new records since the last one."""
         raft, latest = self.raft, self.snapshots.latest
         end_offset, values = self.folded()
         if end_offset - (0 if latest is None else latest.end_offset) <= at_least:
@@ -356,7 +355,7 @@ class QuorumNode(Host):
         snapshot = messages.SnapshotId(end_offset, raft.epochs.epoch_of(end_offset - 1))
         self.snapshots.write(snapshot, raft.history.at(end_offset), values, timestamp=0)
         raft.forget_before(snapshot)
-        self.world.states.reach("log forgets what is in a snapshot")
+        self.world.states.reach("log deleted up to a snapshot")
 
     # After every event ------------------------------------------------------------------------------------------------
 
@@ -371,7 +370,7 @@ class QuorumNode(Host):
         self._progress_seen = self._progress()
 
     def _check(self) -> None:
-        """Hold the node against everything that must be true of it."""
+        """Check all invariants of the node."""
         raft, world = self.raft, self.world
         if raft.role is Role.CANDIDATE:
             world.on_vote(self.key, raft.epoch, self.key)
@@ -382,44 +381,44 @@ class QuorumNode(Host):
             world.on_quorum_leader(self)
         watermark = raft.high_watermark
         if watermark < self._hw_seen:
-            raise Violation(12, f"{self.name}: the high watermark goes from {self._hw_seen} to {watermark}")
+            raise Violation(12, f"{self.name}: the high watermark goes back from {self._hw_seen} to {watermark}")
         if not raft.log.log_start_offset <= watermark <= raft.log.log_end_offset:
-            raise Violation(12, f"{self.name}: the high watermark {watermark} is outside of the log")
+            raise Violation(12, f"{self.name}: the high watermark {watermark} is outside the log")
         if watermark > self._hw_seen:
             found = self.mirror.between(self._hw_seen, watermark)
             if raft.is_leader:
                 self._check_majority(found)
-            world.decided.decide(self.name, found, raft.epoch)
+            world.committed_batches.note(self.name, found, raft.epoch)
             self._hw_seen = watermark
             world.trace.happened(self.name, MARK, f"high watermark {watermark}")
         self.catch_up()
 
     def _check_cut(self) -> None:
-        """Nothing that is decided is cut off, unless it is in a snapshot."""
+        """No committed record is truncated, unless it is in a snapshot."""
         cut, self.mirror.cut = self.mirror.cut, []
         self.world.states.reach("truncation")
         for batch in cut:
-            if self.world.decided.holds(batch) and batch.next_offset > self.raft.log.log_start_offset:
-                raise Violation(11, f"{self.name} cuts off {batch}, which is decided")
+            if self.world.committed_batches.holds(batch) and batch.next_offset > self.raft.log.log_start_offset:
+                raise Violation(11, f"{self.name} truncates {batch}, which is committed")
 
     def _check_majority(self, found: list[Held]) -> None:
-        """The leader's watermark has moved: a majority has what is before it, on disks that are still there."""
+        """The leader has committed records: a majority must have them on disks that are not lost."""
         raft = self.raft
         for batch in found:
             holding = [it for it in raft.voters if self.world.has(raft.voters.key_of(it), batch)]
             if len(holding) < raft.voters.majority:
-                facts = f"of the voters {list(raft.voters)} only {holding} have it"
-                raise Violation(12, f"{self.name} decides {batch}, {facts}")
+                facts = f"but of the voters {list(raft.voters)} only {holding} have it"
+                raise Violation(12, f"{self.name} commits {batch}, {facts}")
 
     def _check_quorum(self) -> None:
-        """A leader has heard of a majority lately, or it would lead no more."""
+        """A leader has had fetches of a majority lately, or has resigned."""
         raft = self.raft
         horizon_ms = self.world.scheduler.now_ms - raft.settings.check_quorum_ms
         if self.process.now_ms - self._led_since() <= raft.settings.check_quorum_ms:
             return
         heard = [it for it in raft.voters if self._heard_of(raft.voters.key_of(it)) >= horizon_ms]
         if len(heard) + raft.is_voter < raft.voters.majority:
-            raise Violation(LIVENESS, f"{self.name} leads epoch {raft.epoch} though it has heard only of {heard}")
+            raise Violation(LIVENESS, f"{self.name} leads epoch {raft.epoch}, but only {heard} have fetched lately")
 
     def _led_since(self) -> int:
         return self.world.led_since_ms.get(self.raft.epoch, self.process.now_ms)
@@ -429,7 +428,7 @@ class QuorumNode(Host):
         return max(heard, default=-(2**62)) if key.node_id != self.node_id else -(2**62)
 
     def catch_up(self) -> None:
-        """Fold what is decided by now, and compare."""
+        """Fold the committed records, and compare the state with other nodes."""
         raft = self.raft
         while self.state.end_offset < raft.high_watermark:
             data = raft.log.read(self.state.end_offset, bytes_max=1 << 20, upto_offset=raft.high_watermark).read()

@@ -1,4 +1,4 @@
-"""Nodes of a quorum for tests: the real log, ballot and state machine, on disks in memory. Nothing is sent here."""
+"""Nodes of a quorum for tests: the real log, ballot and state machine on a disk in memory, without a network."""
 
 from collections.abc import Callable
 
@@ -21,12 +21,12 @@ def directory_id(node_id: int, number: int = 0) -> bytes:
 
 
 def voters(*node_ids: int) -> VoterSet:
-    """A set of voters whose directories are known."""
+    """A voter set with known directories."""
     return VoterSet.of(Voter(VoterKey(it, directory_id(it)), "127.0.0.1", 9000 + it) for it in node_ids)
 
 
 class QuorumNode:
-    """A node of the quorum on its own disk, started and started again."""
+    """A node of the quorum on its own disk, which can be restarted."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class QuorumNode:
         self.clock = clock
 
     def open(self, now_ms: int, *, snapshots: SnapshotFiles | None = None) -> Raft:
-        """Start the process: read what the disk holds."""
+        """Start the process: read the disk."""
         epochs = EpochCache(self.files, DIRECTORY)
         log = SegmentedLog.open(self.files, DIRECTORY, self.config, companions=[epochs])
         ballot = Ballot(self.files, DIRECTORY)
@@ -67,6 +67,6 @@ class QuorumNode:
         return self.raft
 
     def lose_disk(self) -> None:
-        """Come back with an empty disk, and so as another voter."""
+        """Replace the disk with an empty one, and so become another voter."""
         self.files = MemoryFiles()
         self.key = VoterKey(self.key.node_id, directory_id(self.key.node_id, self.key.directory_id[-1] + 1))

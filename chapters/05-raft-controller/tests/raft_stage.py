@@ -1,22 +1,22 @@
-"""A stage for directed scenarios of the quorum: a text says what happens, and what was seen is written below each step.
+"""A stage for directed scenarios of the quorum: a text has the steps, and the result is written below each step.
 
     > voters 1 2 3               three voters, all up
-    > time-out 1                 node 1 has waited for a leader in vain: it asks for votes, and all who are up answer
-    > time-out 1 to 2            only node 2 hears it
-    > time-out 1 unanswered      votes are given, but word of them does not arrive
-    > impatient 2 3              these have heard of no leader for too long, and send nothing
+    > time-out 1                 the election timeout of node 1 passes: it asks for votes, and all live nodes answer
+    > time-out 1 to 2            only node 2 gets its messages
+    > time-out 1 unanswered      votes are given, but the responses get lost
+    > expire 2 3                 their election timeouts pass, and their messages get lost
     > append 1 a b               node 1, the leader, appends a batch
-    > fetch 2 / fetch 2 3        these nodes fetch once, each from whom it would ask
-    > kill 1 / start 1           the process dies; it starts again on its disk
-    > lose-disk 1                it is down, and its disk is replaced by an empty one
+    > fetch 2 / fetch 2 3        these nodes fetch once, each from its target
+    > kill 1 / start 1           the process dies; it is restarted on its disk
+    > lose-disk 1                the disk of a node that is down is replaced by an empty one
     > fail-disk 1                from now on every flush fails
-    > cut 1 / heal 1             no node hears node 1, and it hears no node
-    > alone 1                    node 1 has heard of no majority for too long
-    > resign 1                   node 1 is shut down in order
-    > add-voter 1 3 / remove-voter 1 3      node 1, the leader, changes the set of voters
+    > cut 1 / heal 1             the network of node 1 is cut, and works again
+    > lose-quorum 1              node 1 has had no fetch of a majority for too long
+    > resign 1                   node 1 is shut down cleanly
+    > add-voter 1 3 / remove-voter 1 3      node 1, the leader, changes the voter set
     > show                       every node: role, epoch, leader, log
 
-In a log, `1:a` is a record `a` of epoch 1, `*` a record of the quorum's own, and `|` is the high watermark.
+In a log, `1:a` is a record `a` of epoch 1, `*` a control record, and `|` the high watermark.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Stage(simulation_scenario.Stage):
-    """Plays a scenario of the quorum. There is no chance: every timeout is the shortest."""
+    """Plays a scenario of the quorum. Nothing is random: every timeout is the shortest."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, QuorumNode] = {}
@@ -66,14 +66,14 @@ class Stage(simulation_scenario.Stage):
         self._loses_votes = "unanswered" in options
         return self._carry(int(word), raft.tick(self.now_ms), hearers)
 
-    def on_impatient(self, *words: str) -> list[str]:
+    def on_expire(self, *words: str) -> list[str]:
         for word in words:
             raft = self._raft(word)
             raft.tick(max(self.now_ms, raft.next_deadline_ms))
         return [self._state(int(word)) for word in words]
 
     def _carry(self, source: int, sends: Sequence[Send], hearers: set[int]) -> list[str]:
-        """Bring messages and answers about, until no node has anything to say."""
+        """Deliver messages and responses until there are none left."""
         lines: list[str] = []
         queue = list(sends)
         while queue:
@@ -102,7 +102,7 @@ class Stage(simulation_scenario.Stage):
         else:
             assert isinstance(message, EndQuorumEpoch)
             heard = other.on_end(message, self.now_ms)
-            line = f"{source} to {node_id}: I lead epoch {message.epoch} no more: {heard.code.name}"
+            line = f"{source} to {node_id}: I resign from epoch {message.epoch}: {heard.code.name}"
         raft.on_heard(heard, self.now_ms)
         return line, []
 
@@ -119,7 +119,7 @@ class Stage(simulation_scenario.Stage):
             raft = self._raft(node_id)
             position, target = raft.position(), raft.target()
             if position is None:
-                lines.append(f"{node_id} has nobody to fetch from")
+                lines.append(f"{node_id} has no node to fetch from")
                 continue
             wanted = f"{position.offset} after {position.last_epoch}, in epoch {position.epoch}"
             asks = f"{node_id} asks {target} for {wanted}"
@@ -161,7 +161,7 @@ class Stage(simulation_scenario.Stage):
         self.cut.discard(int(word))
         return []
 
-    def on_alone(self, word: str) -> list[str]:
+    def on_lose_quorum(self, word: str) -> list[str]:
         raft = self._raft(word)
         self.now_ms += raft.settings.check_quorum_ms + 1
         return self._carry(int(word), raft.tick(self.now_ms), set(self.nodes))

@@ -1,13 +1,14 @@
-"""The world of the quorum: what a majority has decided, under everything that can go wrong.
+"""The world of the quorum: its commits and elections under all kinds of faults.
 
     python -m minibroker.simulation raft_world --path chapters/05-raft-controller/tests --seeds 1000
 
-Three or five voters, and observers that may take their places. Disks are lost, voters are removed and added, logs are
-cut to snapshots; clients append, and are told what is decided. The invariants are chapter 04's by their numbers; here:
+There are three or five voters, and observers that may replace them. Disks are lost, voters are removed and added, logs
+are replaced by snapshots; clients append, and are answered after the commit. The invariants have chapter 04's numbers:
 
     10  an epoch has one leader, and a voter votes once in it
-    11  the same offset and epoch: the same log up to there; what is decided is in every leader's log, and never changes
-    12  the high watermark never goes back, and what is before it is on a majority's disks
+    11  logs with the same offset and epoch are the same up to there; committed records never change, and every later
+        leader has them
+    12  the high watermark never goes back, and the records before it are on the disks of a majority
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,15 +36,15 @@ OPERATOR_MS = 800
 
 
 class World(QuorumWatch):
-    """Voters, observers, clients, and an operator who looks after the set of voters."""
+    """Voters, observers, clients, and an operator that maintains the voter set."""
 
     STORM_MS = 25_000
     STATES: ClassVar[tuple[str, ...]] = (
         *TRANSITIONS,
         "truncation",
         "divergence",
-        "snapshot taken over",
-        "log forgets what is in a snapshot",
+        "snapshot installed",
+        "log deleted up to a snapshot",
         "disk lost",
         "voter added",
         "voter removed",
@@ -69,7 +70,7 @@ class World(QuorumWatch):
         Kind("snapshot", cluster.any_node),
     )
 
-    # Setting up -------------------------------------------------------------------------------------------------------
+    # Setup ------------------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
         chance = self.chance("build")
@@ -80,7 +81,7 @@ class World(QuorumWatch):
         self.crcs: dict[int, int] = {}
         self.is_appending = True
         self.quorum = {number: QuorumNode(self, number) for number in range(1, size + observers + 1)}
-        # The directories of the voters are known from the start, or found out: then no disk is lost before they are.
+        # The directories of the voters are known at the start, or are learnt; no disk is lost before that.
         keys = [self.quorum[number].key for number in range(1, size + 1)]
         self.is_bound = chance.random() < 0.8
         self.bootstrap = VoterSet.of(voter_of(key if self.is_bound else VoterKey(key.node_id)) for key in keys)
@@ -93,10 +94,10 @@ class World(QuorumWatch):
     def hosts(self) -> Mapping[int, QuorumNode]:
         return self.quorum
 
-    # What nodes report ------------------------------------------------------------------------------------------------
+    # Reports of nodes -------------------------------------------------------------------------------------------------
 
     def on_decided(self, batch: Batch) -> None:
-        # Many decide the same batch: it is decoded once.
+        # Several nodes report the same batch: it is decoded once.
         if self.crcs.get(batch.header.base_offset) == batch.header.crc or batch.header.is_control:
             return
         self.crcs[batch.header.base_offset] = batch.header.crc
@@ -107,7 +108,7 @@ class World(QuorumWatch):
     # Faults -----------------------------------------------------------------------------------------------------------
 
     def host_hit(self, fault: Fault) -> QuorumNode:
-        """The leader is hit more often than others."""
+        """Choose a node; the leader more often than others."""
         number = int(fault.arguments[0])
         leader = self.quorum_leader()
         return leader if leader is not None and number % 3 == 0 else self.quorum[1 + number // 3 % len(self.quorum)]
@@ -123,11 +124,11 @@ class World(QuorumWatch):
             node.start()
 
     def on_clock(self, fault: Fault) -> None:
-        """A node's clock leaps, as if the machine had slept; it never goes back."""
+        """Advance a node's clock at once, as if the machine had slept; it never goes back."""
         self.host_hit(fault).process.clock_error_ms += int(fault.arguments[1])
 
     def on_change_voters(self, fault: Fault) -> None:
-        """One of the voters is removed, or two: the second change must wait for the first."""
+        """Remove one or two of the voters: the second change must wait for the first."""
         leader = self.quorum_leader()
         if leader is not None:
             leader.process.run(partial(self._remove_all, leader, [int(it) for it in fault.arguments]))
@@ -150,7 +151,7 @@ class World(QuorumWatch):
             self.states.reach("leader removed")
 
     def _operate(self) -> None:
-        """An operator looks after the set of voters."""
+        """Let the operator maintain the voter set."""
         self.scheduler.after(OPERATOR_MS, self._operate)
         leader = self.quorum_leader()
         if leader is not None:
@@ -158,8 +159,8 @@ class World(QuorumWatch):
 
     # The end ----------------------------------------------------------------------------------------------------------
 
-    def come_right(self) -> None:
-        """There is a leader soon, it stays, and all logs come to be the same."""
+    def wait_for_recovery(self) -> None:
+        """A leader is elected soon and stays, and all logs become the same."""
         healed_ms = self.scheduler.now_ms
         self.run_until(self._lacks_leader, limit_ms=healed_ms + LEADER_MS_MAX, step_ms=100)
         self.scheduler.run(healed_ms + CALM_MS_MIN)
@@ -168,7 +169,7 @@ class World(QuorumWatch):
         self.scheduler.run(self.scheduler.now_ms + 1_500)
         if len(self.quorum_leaders) > leaders:
             more = len(self.quorum_leaders) - leaders
-            raise Violation(LIVENESS, f"all is well, and {more} more leaders were elected")
+            raise Violation(LIVENESS, f"{more} more leaders were elected without a fault")
         self.is_appending = False
         self.run_until(self._differing, limit_ms=self.scheduler.now_ms + CALM_MS_MAX)
 
@@ -180,11 +181,11 @@ class World(QuorumWatch):
 
     def _unsettled(self) -> str:
         leader = self.quorum_leader()
-        if leader is not None and leader.raft._is_settled and len(leader.raft.voters) >= self.wanted_size:
+        if leader is not None and leader.raft._may_change_voters and len(leader.raft.voters) >= self.wanted_size:
             voters = leader.raft.voters
             if all(voters.key_of(it) == self.quorum[it].key for it in voters):
                 return ""
-        return f"the voters are not settled: {self.told()}"
+        return f"the voter set does not become stable: {self.told()}"
 
     def _differing(self) -> str:
         ends = {it.raft.log.log_end_offset for it in self.quorum.values()}
@@ -195,7 +196,7 @@ class World(QuorumWatch):
 
 
 class Client:
-    """Appends one batch after the other, each once. Without an answer in time it does not know what became of it."""
+    """Appends one batch after the other, each once. After a timeout it does not know whether the batch is committed."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world

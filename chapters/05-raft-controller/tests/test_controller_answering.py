@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import pytest
+from cases import case
 from controller_nodes import Trio
-from partitions_house import answered
+from partitions_broker import answered
 from test_replication_answering import dispatch, versions
 
 from minibroker.controller.answering import ControllerDecisions
@@ -30,8 +30,8 @@ from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, Response
 
 
-class House:
-    """The handlers of each of three nodes, of which node 1 decides."""
+class ThreeNodes:
+    """The handlers of each of three nodes, of which node 1 is the controller."""
 
     def __init__(self) -> None:
         self.trio = Trio()
@@ -55,14 +55,14 @@ class House:
         return registry
 
     def ask(self, request: Request, version: int | None = None, *, of: int = 1) -> Any:
-        """The response, once a majority has what it tells."""
+        """The response, once its records are committed."""
         outcome = dispatch(self.registries[of], request, version)
         if isinstance(outcome, Deferred):
             responses: list[Any] = []
             self.waiting.park(
                 outcome.wait, lambda it: responses.append(answered(request, outcome.reply(it), version)), now_ms=0
             )
-            assert not responses, "it is told before it is decided"
+            assert not responses, "the response was sent before its records were committed"
             self.trio.pump()
             for proposal in self.trio.done:
                 self.waiting.wake(proposal)
@@ -104,69 +104,71 @@ def heartbeat(broker_id: int, epoch: int, *, offset: int, leaves: bool = False) 
     )
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.BROKER_HEARTBEAT))
-def test_a_heartbeat_lets_a_broker_in_and_out(version: int) -> None:
-    house = House()
-    epoch = house.register(1)
-    assert house.trio.controllers[1].image.live_brokers() == []
-    answer = house.ask(heartbeat(1, epoch, offset=epoch - 1), version)
-    assert (answer.error_code, answer.is_fenced, answer.is_caught_up) == (ErrorCode.NONE, True, False)
-    answer = house.ask(heartbeat(1, epoch, offset=epoch), version)
-    assert (answer.error_code, answer.is_fenced, answer.is_caught_up) == (ErrorCode.NONE, False, True)
-    assert house.trio.controllers[3].image.live_brokers() == [1]
-    assert house.sessions[1].is_alive(1, 1005)
-    assert not house.sessions[1].is_alive(1, 1006)
-    answer = house.ask(heartbeat(1, epoch, offset=epoch, leaves=True), version)
-    assert (answer.is_fenced, answer.should_shut_down) == (True, True)
+def test_a_heartbeat_unfences_a_broker_and_lets_it_stop() -> None:
+    for version in versions(ApiKey.BROKER_HEARTBEAT):
+        with case(f"version {version}"):
+            nodes = ThreeNodes()
+            epoch = nodes.register(1)
+            assert nodes.trio.controllers[1].image.live_brokers() == []
+            answer = nodes.ask(heartbeat(1, epoch, offset=epoch - 1), version)
+            assert (answer.error_code, answer.is_fenced, answer.is_caught_up) == (ErrorCode.NONE, True, False)
+            answer = nodes.ask(heartbeat(1, epoch, offset=epoch), version)
+            assert (answer.error_code, answer.is_fenced, answer.is_caught_up) == (ErrorCode.NONE, False, True)
+            assert nodes.trio.controllers[3].image.live_brokers() == [1]
+            assert nodes.sessions[1].is_alive(1, 1005)
+            assert not nodes.sessions[1].is_alive(1, 1006)
+            answer = nodes.ask(heartbeat(1, epoch, offset=epoch, leaves=True), version)
+            assert (answer.is_fenced, answer.should_shut_down) == (True, True)
 
 
-def test_who_is_not_registered_with_this_epoch_is_refused_and_has_no_session() -> None:
-    house = House()
-    epoch = house.register(1)
-    assert house.ask(heartbeat(1, epoch + 1, offset=0)).error_code == ErrorCode.STALE_BROKER_EPOCH
-    assert house.ask(heartbeat(2, 0, offset=0)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
-    # The one that is registered was heard then, and not since.
-    assert house.sessions[1].silent([1, 2], 1005) == [2]
-    assert house.sessions[1].silent([1, 2], 1006) == [1, 2]
+def test_a_heartbeat_with_another_epoch_is_refused_and_keeps_no_session() -> None:
+    nodes = ThreeNodes()
+    epoch = nodes.register(1)
+    assert nodes.ask(heartbeat(1, epoch + 1, offset=0)).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert nodes.ask(heartbeat(2, 0, offset=0)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    # The registered broker was heard then, and not since.
+    assert nodes.sessions[1].silent([1, 2], 1005) == [2]
+    assert nodes.sessions[1].silent([1, 2], 1006) == [1, 2]
 
 
-def test_who_comes_with_another_directory_waits_until_the_session_of_who_was_there_is_over() -> None:
-    house = House()
+def test_a_broker_with_another_directory_waits_until_the_old_session_is_over() -> None:
+    nodes = ThreeNodes()
 
     def register(incarnation: int, directory: int) -> ErrorCode:
         request = registration(1, incarnation)
         request.log_dirs = [bytes([directory] * 16)]
-        return ErrorCode(house.ask(request).error_code)
+        return ErrorCode(nodes.ask(request).error_code)
 
     assert register(1, 1) is ErrorCode.NONE
     assert register(2, 2) is ErrorCode.DUPLICATE_BROKER_REGISTRATION
     assert register(3, 1) is ErrorCode.NONE
-    # It is fenced still, and has not been heard for too long.
-    house.sessions[1].begin((), 0)
+    # The broker is still fenced, and has been silent for too long.
+    nodes.sessions[1].begin((), 0)
     assert register(2, 2) is ErrorCode.NONE
-    assert house.sessions[1].silent([1], 5) == []
+    assert nodes.sessions[1].silent([1], 5) == []
 
 
-def test_a_node_that_does_not_decide_says_so() -> None:
-    house = House()
-    epoch = house.register(1)
-    assert house.ask(heartbeat(1, epoch, offset=epoch), of=2).error_code == ErrorCode.NOT_CONTROLLER
+def test_a_node_that_is_not_the_controller_refuses() -> None:
+    nodes = ThreeNodes()
+    epoch = nodes.register(1)
+    assert nodes.ask(heartbeat(1, epoch, offset=epoch), of=2).error_code == ErrorCode.NOT_CONTROLLER
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.UNREGISTER_BROKER))
-def test_a_broker_that_has_gone_is_forgotten(version: int) -> None:
-    house = House()
-    epoch = house.register(4)
-    house.ask(heartbeat(4, epoch, offset=10**6))
-    request = UnregisterBrokerRequest(broker_id=4)
-    refused = house.ask(request, version)
-    assert (refused.error_code, "is live" in refused.error_message) == (ErrorCode.INVALID_REQUEST, True)
-    house.ask(heartbeat(4, epoch, offset=10**6, leaves=True))
-    answer = house.ask(request, version)
-    assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
-    assert 4 not in house.trio.controllers[3].image.brokers
-    assert house.ask(request, version).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
-    assert house.ask(request, version, of=2).error_code == ErrorCode.NOT_CONTROLLER
+def test_a_stopped_broker_is_removed() -> None:
+    for version in versions(ApiKey.UNREGISTER_BROKER):
+        with case(f"version {version}"):
+            nodes = ThreeNodes()
+            epoch = nodes.register(4)
+            nodes.ask(heartbeat(4, epoch, offset=10**6))
+            request = UnregisterBrokerRequest(broker_id=4)
+            refused = nodes.ask(request, version)
+            assert (refused.error_code, "is live" in refused.error_message) == (ErrorCode.INVALID_REQUEST, True)
+            nodes.ask(heartbeat(4, epoch, offset=10**6, leaves=True))
+            answer = nodes.ask(request, version)
+            assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+            assert 4 not in nodes.trio.controllers[3].image.brokers
+            assert nodes.ask(request, version).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+            assert nodes.ask(request, version, of=2).error_code == ErrorCode.NOT_CONTROLLER
 
 
 def reassignment(replicas: list[int] | None, index: int = 0) -> AlterPartitionReassignmentsRequest:
@@ -176,35 +178,36 @@ def reassignment(replicas: list[int] | None, index: int = 0) -> AlterPartitionRe
     )
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.ALTER_PARTITION_REASSIGNMENTS))
-def test_a_partition_is_moved_listed_and_taken_back(version: int) -> None:
-    house = House()
-    house.topic((1, 2, 3))
-    (topic,) = house.ask(reassignment([2, 3]), version).responses
-    assert (topic.name, [it.error_code for it in topic.partitions]) == ("orders", [ErrorCode.NONE])
-    for wanted in (None, [ListedTopic(name="orders", partition_indexes=[0])]):
-        (listed,) = house.ask(ListPartitionReassignmentsRequest(topics=wanted)).topics
-        (it,) = listed.partitions
-        assert (it.replicas, it.adding_replicas, it.removing_replicas) == ([2, 3, 1], [3], [1])
-    other = [ListedTopic(name="orders", partition_indexes=[5])]
-    assert house.ask(ListPartitionReassignmentsRequest(topics=other)).topics == []
-    house.ask(reassignment(None), version)
-    assert house.ask(ListPartitionReassignmentsRequest(topics=None)).topics == []
-    (refused,) = house.ask(reassignment(None), version).responses
-    (it,) = refused.partitions
-    assert it.error_code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    assert "orders-0" in it.error_message
+def test_a_partition_is_moved_listed_and_the_move_is_cancelled() -> None:
+    for version in versions(ApiKey.ALTER_PARTITION_REASSIGNMENTS):
+        with case(f"version {version}"):
+            nodes = ThreeNodes()
+            nodes.topic((1, 2, 3))
+            (topic,) = nodes.ask(reassignment([2, 3]), version).responses
+            assert (topic.name, [it.error_code for it in topic.partitions]) == ("orders", [ErrorCode.NONE])
+            for wanted in (None, [ListedTopic(name="orders", partition_indexes=[0])]):
+                (listed,) = nodes.ask(ListPartitionReassignmentsRequest(topics=wanted)).topics
+                (it,) = listed.partitions
+                assert (it.replicas, it.adding_replicas, it.removing_replicas) == ([2, 3, 1], [3], [1])
+            other = [ListedTopic(name="orders", partition_indexes=[5])]
+            assert nodes.ask(ListPartitionReassignmentsRequest(topics=other)).topics == []
+            nodes.ask(reassignment(None), version)
+            assert nodes.ask(ListPartitionReassignmentsRequest(topics=None)).topics == []
+            (refused,) = nodes.ask(reassignment(None), version).responses
+            (it,) = refused.partitions
+            assert it.error_code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+            assert "orders-0" in it.error_message
 
 
 def test_a_move_that_must_not_change_the_number_of_replicas_does_not() -> None:
     """KIP-860."""
-    house = House()
-    house.topic((1, 2, 3))
+    nodes = ThreeNodes()
+    nodes.topic((1, 2, 3))
 
     def moved(replicas: list[int] | None) -> tuple[int, str]:
         request = reassignment(replicas)
         request.allow_replication_factor_change = False
-        answer = house.ask(request)
+        answer = nodes.ask(request)
         assert answer.allow_replication_factor_change is False
         (it,) = answer.responses[0].partitions
         return it.error_code, it.error_message or ""
@@ -212,16 +215,19 @@ def test_a_move_that_must_not_change_the_number_of_replicas_does_not() -> None:
     for replicas in ([1], [1, 2, 3]):
         code, message = moved(replicas)
         assert code == ErrorCode.INVALID_REPLICATION_FACTOR
-        assert f"has 2 replicas, the move has {len(replicas)}" in message
-    assert house.ask(ListPartitionReassignmentsRequest(topics=None)).topics == []
+        assert f"has 2 replicas, the move names {len(replicas)}" in message
+    assert nodes.ask(ListPartitionReassignmentsRequest(topics=None)).topics == []
     assert moved([2, 3]) == (ErrorCode.NONE, "")
-    # While a move is under way it is the target that counts; and to take it back is no move.
+    # While a move is under way its target counts; and cancelling it is not a move.
     assert moved([1, 2, 3])[0] == ErrorCode.INVALID_REPLICATION_FACTOR
     assert moved([3, 1]) == (ErrorCode.NONE, "")
     assert moved(None) == (ErrorCode.NONE, "")
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.LIST_PARTITION_REASSIGNMENTS))
-def test_where_nothing_moves_nothing_is_listed(version: int) -> None:
-    answer = House().ask(ListPartitionReassignmentsRequest(topics=None), version)
-    assert (answer.error_code, answer.topics) == (ErrorCode.NONE, [])
+def test_where_nothing_moves_nothing_is_listed() -> None:
+    for version in versions(ApiKey.LIST_PARTITION_REASSIGNMENTS):
+        with case(f"version {version}"):
+            nodes = ThreeNodes()
+            nodes.topic((1, 2, 3))
+            answer = nodes.ask(ListPartitionReassignmentsRequest(topics=None), version)
+            assert (answer.error_code, answer.topics) == (ErrorCode.NONE, [])

@@ -1,4 +1,4 @@
-"""Preferred leaders lead again, without anybody asking for it."""
+"""Preferred leaders are elected again by the controller itself."""
 
 from controller_nodes import Metadata, Trio
 
@@ -14,7 +14,7 @@ def leaders(metadata: Metadata) -> list[int]:
 
 
 def join(metadata: Metadata, broker_id: int) -> None:
-    """A broker has caught up with everything: each leader takes it into its in-sync set."""
+    """Let a broker catch up: each leader adds it to its in-sync set."""
     for topic in metadata.image.topics.values():
         for number, it in topic.partitions.items():
             isr = tuple((member, metadata.epochs[member]) for member in (*it.isr, broker_id))
@@ -23,7 +23,7 @@ def join(metadata: Metadata, broker_id: int) -> None:
 
 
 def after_a_restart(partitions: int) -> Metadata:
-    """Broker 1 was preferred everywhere, was away, and is back and in sync; the others lead."""
+    """Broker 1, the preferred leader of all partitions, was stopped and is in sync again; the other brokers lead."""
     metadata = Metadata(1, 2, 3)
     metadata.create(*[[1, 2, 3]] * partitions)
     epoch = metadata.epochs[1]
@@ -50,11 +50,11 @@ def test_a_preferred_leader_leads_again_when_it_is_in_sync_and_not_before() -> N
     assert metadata.image.offset == offset
 
 
-def test_who_is_about_to_go_or_fenced_gets_nothing_back() -> None:
+def test_a_fenced_or_stopping_broker_is_not_elected_as_preferred_leader() -> None:
     metadata = after_a_restart(1)
     join(metadata, 1)
     assert list(led_by_others(metadata.image))
-    # It is out of the in-sync set, and would not get it even if its leader had taken it in again.
+    # It is not in the in-sync set, and would not be elected even if it were.
     metadata.heartbeat(1, wants_shut_down=True)
     assert not list(led_by_others(metadata.image))
     metadata = after_a_restart(1)
@@ -63,7 +63,7 @@ def test_who_is_about_to_go_or_fenced_gets_nothing_back() -> None:
     assert not list(led_by_others(metadata.image))
 
 
-def test_it_is_looked_for_at_intervals_from_the_moment_a_node_decides() -> None:
+def test_preferred_leaders_are_elected_at_intervals() -> None:
     metadata = after_a_restart(1)
     balance = LeaderBalance(1000)
     balance.begin(500)
@@ -72,14 +72,14 @@ def test_it_is_looked_for_at_intervals_from_the_moment_a_node_decides() -> None:
     assert balance.tick(metadata.image, 1500) == ElectPreferredLeaders()
     assert balance.tick(metadata.image, 2499) is None
     metadata.do(ElectPreferredLeaders())
-    # Where all is well nothing is proposed.
+    # Nothing is proposed if all preferred leaders lead.
     assert balance.tick(metadata.image, 2500) is None
     never = LeaderBalance(None)
     never.begin(0)
     assert never.tick(after_a_restart(1).image, 2**40) is None
 
 
-def test_many_are_elected_one_thousand_at_a_time() -> None:
+def test_at_most_a_thousand_leaders_are_elected_at_once() -> None:
     metadata = after_a_restart(ELECTIONS_MAX + 5)
     join(metadata, 1)
     balance = LeaderBalance(1000)
@@ -92,7 +92,7 @@ def test_many_are_elected_one_thousand_at_a_time() -> None:
     assert leaders(metadata) == [1] * (ELECTIONS_MAX + 5)
 
 
-def test_a_node_that_does_not_decide_elects_nobody() -> None:
+def test_a_node_that_is_not_the_controller_elects_no_leader() -> None:
     trio = Trio()
     trio.elect(1)
     trio.pump()

@@ -1,4 +1,4 @@
-"""Claims about decisions of a quorum: what is made, what is decided, and what nobody ever hears of."""
+"""Claims about the decisions of the controller: uncommitted, committed, and lost ones."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def led() -> Trio:
     return trio
 
 
-def test_nobody_decides_before_something_of_its_epoch_is_decided() -> None:
+def test_a_leader_is_not_the_controller_before_its_epoch_has_a_committed_record() -> None:
     trio = Trio()
     controller = trio.elect(1)
     assert not controller.is_active
@@ -52,7 +52,7 @@ def test_a_proposal_is_done_when_a_majority_has_it_and_all_see_the_same() -> Non
     proposal = trio.controllers[1].propose(registration(7))
     is_done = [proposal.is_done]
     for _ in range(2):
-        # With the first fetch it is asked for; with the second it is told that it is there.
+        # The first fetch asks for the record; the second one shows that the follower has it.
         trio.fetch(2)
         is_done.append(proposal.is_done)
     assert is_done == [False, False, True]
@@ -63,7 +63,7 @@ def test_a_proposal_is_done_when_a_majority_has_it_and_all_see_the_same() -> Non
     assert images[0].brokers[7].epoch == proposal.result.epoch
 
 
-def test_what_a_deposed_controller_has_made_is_never_seen() -> None:
+def test_uncommitted_records_of_a_deposed_controller_are_never_seen() -> None:
     trio = led()
     seen: list[Image] = []
     for controller in trio.controllers.values():
@@ -86,7 +86,7 @@ def test_what_a_deposed_controller_has_made_is_never_seen() -> None:
     assert [sorted(it.image.brokers) for it in trio.controllers.values()] == [[8], [8], [8]]
 
 
-def test_a_producer_whose_controller_is_deposed_is_told_to_ask_again_in_words_that_it_knows() -> None:
+def test_a_producer_gets_a_retriable_code_when_the_controller_is_deposed() -> None:
     trio = Trio()
     old = trio.elect(1)
     trio.pump()
@@ -104,8 +104,8 @@ def test_a_producer_whose_controller_is_deposed_is_told_to_ask_again_in_words_th
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_what_was_deleted_is_known_from_the_log_that_was_folded_as_far_as_it_is_decided() -> None:
-    """To read the log once for every directory took an hour with a thousand of them."""
+def test_deleted_topics_are_known_from_the_committed_records() -> None:
+    """Reading the log once for every directory took an hour with a thousand directories."""
     trio = led()
     controller, topic_ids = trio.controllers[1], {name: name.encode().ljust(16) for name in ("kept", "gone", "going")}
     broker_epoch = controller.propose(registration(7))
@@ -118,12 +118,12 @@ def test_what_was_deleted_is_known_from_the_log_that_was_folded_as_far_as_it_is_
     controller.propose(DeleteTopics([TopicReference("going")]))
     assert sorted(controller.image.topics) == ["going", "kept"]
     assert [set(it.removed_topics()) for it in trio.controllers.values()] == [{topic_ids["gone"]}] * 3
-    # It is asked at the start, and not remembered for ever.
+    # `removed_topics` is called once, and its set is dropped.
     trio.pump()
     assert not any(it.removed_topics() for it in trio.controllers.values())
 
 
-def test_a_voter_that_is_alone_decides_at_once() -> None:
+def test_an_only_voter_is_the_controller_at_once() -> None:
     trio = Trio(1)
     controller = trio.elect(1)
     assert controller.is_active

@@ -1,8 +1,9 @@
-"""Which roles a node has, and which settings contradict each other."""
+"""The roles of a node, and settings that contradict each other."""
 
 import re
 
 import pytest
+from cases import case
 
 from minibroker.controller.keys import process_roles
 from minibroker.metadata.configs import NodeConfig
@@ -12,9 +13,8 @@ VOTERS = "1@a:9092,2@b:9092,3@c:9092"
 BOTH = {"broker", "controller"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "roles"),
-    [
+def test_the_roles_of_a_node_are_said_or_follow_from_the_voters() -> None:
+    cases: list[tuple[dict[str, str], set[str]]] = [
         ({}, BOTH),
         ({"controller.quorum.voters": VOTERS, "node.id": "1"}, BOTH),
         ({"controller.quorum.voters": VOTERS, "broker.id": "1"}, BOTH),
@@ -23,15 +23,14 @@ BOTH = {"broker", "controller"}
         ({"controller.quorum.voters": VOTERS, "node.id": "1", "process.roles": "controller, broker"}, BOTH),
         ({"controller.quorum.voters": VOTERS, "node.id": "4", "process.roles": "broker"}, {"broker"}),
         ({"process.roles": "broker,controller"}, BOTH),
-    ],
-)
-def test_the_roles_of_a_node_are_said_or_follow_from_the_voters(settings: dict[str, str], roles: set[str]) -> None:
-    assert process_roles(NodeConfig(settings)) == roles
+    ]
+    for settings, roles in cases:
+        with case(settings):
+            assert process_roles(NodeConfig(settings)) == roles
 
 
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
+def test_roles_voters_and_listeners_that_disagree_are_refused() -> None:
+    cases: list[tuple[dict[str, str], str]] = [
         ({"process.roles": "broker"}, "process.roles=broker needs controller.quorum.voters"),
         ({"process.roles": "controller"}, "process.roles=controller needs controller.quorum.voters"),
         ({"controller.quorum.voters": "5@a:9092"}, "node.id is not set, and controller.quorum.voters names [5]"),
@@ -42,8 +41,8 @@ def test_the_roles_of_a_node_are_said_or_follow_from_the_voters(settings: dict[s
             {"process.roles": "controller", "node.id": "1", "controller.quorum.voters": "2@b:1"},
             "add 1@HOST:PORT to the voters",
         ),
-        ({"controller.quorum.voters": "1@a:9092,1@b:9092"}, "each id and each place once"),
-        ({"controller.quorum.voters": "1@a:9092,2@a:9092"}, "each id and each place once"),
+        ({"controller.quorum.voters": "1@a:9092,1@b:9092"}, "each id and each address once"),
+        ({"controller.quorum.voters": "1@a:9092,2@a:9092"}, "each id and each address once"),
         ({"controller.quorum.voters": "1@a:0"}, "ports from 1 to 65535"),
         ({"controller.quorum.voters": "1@a:70000"}, "ports from 1 to 65535"),
         (
@@ -51,23 +50,19 @@ def test_the_roles_of_a_node_are_said_or_follow_from_the_voters(settings: dict[s
             "at port 9093, but listeners=PLAINTEXT://127.0.0.1:9092",
         ),
         ({"broker.session.timeout.ms": "900"}, "less than twice broker.heartbeat.interval.ms=500"),
-    ],
-)
-def test_roles_voters_and_listeners_that_disagree_are_refused(settings: dict[str, str], complaint: str) -> None:
-    with pytest.raises(InvalidConfig, match=re.escape(complaint)):
-        NodeConfig(settings)
+    ]
+    for settings, complaint in cases:
+        with case(settings), pytest.raises(InvalidConfig, match=re.escape(complaint)):
+            NodeConfig(settings)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
+def test_a_voter_is_where_it_listens_or_where_it_says_so_and_others_listen_where_they_like() -> None:
+    cases: list[dict[str, str]] = [
         {"listeners": "PLAINTEXT://:0"},
         {"listeners": "PLAINTEXT://:9093"},
         {"advertised.listeners": "PLAINTEXT://a:9093"},
         {"node.id": "7", "listeners": "PLAINTEXT://:1234"},
-    ],
-)
-def test_a_voter_is_where_it_listens_or_where_it_says_so_and_others_listen_where_they_like(
-    settings: dict[str, str],
-) -> None:
-    NodeConfig({"node.id": "1", "controller.quorum.voters": "1@a:9093", **settings})
+    ]
+    for settings in cases:
+        with case(settings):
+            NodeConfig({"node.id": "1", "controller.quorum.voters": "1@a:9093", **settings})

@@ -1,10 +1,10 @@
-"""Claims about how brokers come, fall silent and go, and about what becomes of what they lead."""
+"""Claims about brokers that register, fall silent and shut down, and about the leaders of their partitions."""
 
-import pytest
+from cases import case
 from controller_nodes import ORDERS, Metadata
 
 from minibroker.controller.lifecycle import FenceBroker, Heartbeat, LeadUncleanly, UnregisterBroker
-from minibroker.controller.moving import Move, ReassignPartitions, alter_moving_partitions
+from minibroker.controller.reassignment import Move, ReassignPartitions, alter_moving_partitions
 from minibroker.controller.sessions import Sessions
 from minibroker.controller.snapshot import records_of
 from minibroker.metadata.configs import NodeConfig
@@ -28,26 +28,26 @@ def test_a_session_is_over_when_nothing_was_heard_for_its_whole_time() -> None:
     assert sessions.silent([1, 2], 2501) == []
 
 
-def test_a_new_controller_counts_the_session_of_the_one_before_from_when_it_was_heard() -> None:
-    """Its silence is why there is a new one. But it may only lead no more: a third of a session is left to say so."""
+def test_a_new_controller_knows_since_when_the_previous_one_is_silent() -> None:
+    """The previous controller may be alive: it has a third of a session left for a heartbeat."""
     sessions = Sessions(900)
-    sessions.begin([1, 2], 700, before=1, before_ms=300)
+    sessions.begin([1, 2], 700, previous=1, previous_heard_ms=300)
     assert sessions.silent([1, 2], 1200) == []
     assert sessions.silent([1, 2], 1201) == [1]
-    sessions.begin([1, 2], 5000, before=1, before_ms=300)
+    sessions.begin([1, 2], 5000, previous=1, previous_heard_ms=300)
     assert sessions.silent([1, 2], 5300) == []
     assert sessions.silent([1, 2], 5301) == [1]
-    sessions.begin([2], 0, before=1, before_ms=0)
+    sessions.begin([2], 0, previous=1, previous_heard_ms=0)
     assert not sessions.is_alive(1, 0)
 
 
-def test_who_was_never_heard_has_no_session() -> None:
+def test_a_broker_that_was_never_heard_has_no_session() -> None:
     sessions = Sessions(1000)
     assert not sessions.is_alive(1, 0)
     assert sessions.silent([1], 0) == [1]
 
 
-# Coming ---------------------------------------------------------------------------------------------------------------
+# Registration ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_broker_is_fenced_until_it_has_caught_up_with_its_own_registration() -> None:
@@ -62,7 +62,7 @@ def test_a_broker_is_fenced_until_it_has_caught_up_with_its_own_registration() -
     assert metadata.image.live_brokers() == [1]
 
 
-def test_who_speaks_in_the_name_of_an_earlier_life_is_not_heard() -> None:
+def test_a_heartbeat_of_an_earlier_incarnation_is_refused() -> None:
     metadata = Metadata(1)
     old = metadata.epochs[1]
     metadata.register(1, incarnation=1, previous=old)
@@ -71,7 +71,7 @@ def test_who_speaks_in_the_name_of_an_earlier_life_is_not_heard() -> None:
     assert metadata.image.live_brokers() == []
 
 
-def test_a_restart_takes_over_at_once_and_a_copied_number_does_not_evict_a_live_broker() -> None:
+def test_a_restart_takes_over_at_once_and_a_copied_node_id_does_not_evict_a_live_broker() -> None:
     metadata = Metadata()
     first = metadata.register(1, log_dirs="a")
     metadata.heartbeat(1)
@@ -79,34 +79,34 @@ def test_a_restart_takes_over_at_once_and_a_copied_number_does_not_evict_a_live_
     refused = metadata.try_to_register(1, incarnation=1, log_dirs="b")
     assert (refused.code, refused.epoch) == (ErrorCode.DUPLICATE_BROKER_REGISTRATION, -1)
     assert metadata.image is before
-    # The same word said again, and the same directory in another life.
+    # The same registration again, and another incarnation with the same directory.
     assert metadata.try_to_register(1, incarnation=0, log_dirs="b").epoch == first
     assert metadata.register(1, incarnation=2, log_dirs="ac") > first
     assert metadata.image.brokers[1].log_dirs == (b"a" * 16, b"c" * 16)
 
 
-def test_another_disk_is_taken_in_when_the_session_of_the_old_one_is_over() -> None:
+def test_a_broker_with_another_disk_registers_after_the_session_of_the_old_one() -> None:
     metadata = Metadata()
     metadata.register(1, log_dirs="a")
-    # Fenced, because it has only begun, or is about to go; but it was heard.
+    # The registered broker is fenced, because it has just started or is shutting down; but it was heard.
     refused = metadata.try_to_register(1, incarnation=1, log_dirs="b", is_heard=True)
     assert refused.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
     metadata.heartbeat(1)
     metadata.do(FenceBroker(1))
     assert metadata.register(1, incarnation=1, log_dirs="b") > 0
-    # One that did not say what it has, as none did once, is taken for the same one.
+    # A broker that names no directory counts as the same one.
     metadata.heartbeat(1)
     assert metadata.register(1, incarnation=2) > 0
     metadata.heartbeat(1)
     assert metadata.register(1, incarnation=3, log_dirs="c") > 0
 
 
-def test_a_broker_that_comes_back_leads_nothing_until_it_is_heard() -> None:
+def test_a_broker_that_comes_back_leads_nothing_until_it_is_unfenced() -> None:
     metadata = Metadata(1, 2, 3)
     metadata.create([1, 2, 3], [1])
     metadata.register(1, incarnation=1, previous=metadata.epochs[1])
     assert (metadata.partition().leader, metadata.partition().isr) == (2, (2, 3))
-    # Of the other one nobody else has anything.
+    # The other partition has no other replica.
     assert (metadata.partition(1).leader, metadata.partition(1).isr) == (NO_LEADER, (1,))
     metadata.heartbeat(1)
     assert (metadata.partition(1).leader, metadata.partition(1).isr) == (1, (1,))
@@ -124,10 +124,10 @@ def test_a_broker_that_may_have_lost_records_leaves_every_in_sync_set() -> None:
     assert metadata.partition().leader == NO_LEADER
 
 
-# Falling silent -------------------------------------------------------------------------------------------------------
+# Fencing --------------------------------------------------------------------------------------------------------------
 
 
-def test_who_is_fenced_leads_nothing_and_is_in_sync_only_where_it_is_the_last() -> None:
+def test_a_fenced_broker_leads_nothing_and_is_in_sync_only_as_the_last_one() -> None:
     metadata = Metadata(1, 2, 3)
     metadata.create([1, 2, 3], [2, 1, 3], [1])
     assert metadata.do(FenceBroker(1))
@@ -139,7 +139,7 @@ def test_who_is_fenced_leads_nothing_and_is_in_sync_only_where_it_is_the_last() 
     assert not metadata.do(FenceBroker(9))
 
 
-def test_who_is_fenced_is_not_elected() -> None:
+def test_a_fenced_broker_is_not_elected() -> None:
     metadata = Metadata(1, 2, 3)
     metadata.create([1, 2, 3])
     for broker_id in (2, 1, 3):
@@ -156,8 +156,8 @@ def unclean(metadata: Metadata, *elected: int, **settings: str) -> None:
     assert [it.leader for it in metadata.do(LeadUncleanly(node))] == list(elected)
 
 
-def test_who_was_not_in_sync_leads_only_where_any_leader_is_better_than_none() -> None:
-    """KIP-106: it is off if nobody says anything else."""
+def test_a_replica_that_is_not_in_sync_leads_only_where_unclean_elections_are_enabled() -> None:
+    """KIP-106: they are disabled by default."""
     metadata = Metadata(1, 2, 3)
     metadata.create([1, 2], [3, 1])
     metadata.do(FenceBroker(2))
@@ -166,7 +166,7 @@ def test_who_was_not_in_sync_leads_only_where_any_leader_is_better_than_none() -
     unclean(metadata)
     assert (metadata.partition().leader, metadata.partition().isr) == (NO_LEADER, (1,))
     unclean(metadata, 2, unclean_leader_election_enable="true")
-    # It alone is in sync now. The one that has everything follows when it is back, and cuts off what the new one lacks.
+    # It alone is in sync now. Broker 1, which has everything, follows when it is back, and truncates its log.
     assert (metadata.partition().leader, metadata.partition().isr) == (2, (2,))
     assert metadata.partition(1).leader == 3
     metadata.heartbeat(1)
@@ -174,10 +174,10 @@ def test_who_was_not_in_sync_leads_only_where_any_leader_is_better_than_none() -
     unclean(metadata, unclean_leader_election_enable="true")
 
 
-# Going ----------------------------------------------------------------------------------------------------------------
+# Shutdown -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_controlled_shutdown_gives_everything_away_first() -> None:
+def test_a_controlled_shutdown_moves_all_leaderships_first() -> None:
     metadata = Metadata(1, 2, 3)
     metadata.create([1, 2, 3], [2, 1, 3], [3, 2])
     state = metadata.heartbeat(1, wants_shut_down=True)
@@ -187,7 +187,7 @@ def test_a_controlled_shutdown_gives_everything_away_first() -> None:
     assert [it.in_controlled_shutdown for it in metadata.image.brokers.values()] == [True, False, False]
     state = metadata.heartbeat(1, wants_shut_down=True)
     assert (state.is_fenced, state.may_shut_down) == (True, True)
-    # It may ask again, and it comes back as a broker like any other.
+    # It may ask again. After a restart it is a broker like any other.
     assert metadata.heartbeat(1, wants_shut_down=True).may_shut_down
     metadata.register(1, incarnation=1, previous=metadata.epochs[1])
     metadata.heartbeat(1)
@@ -195,7 +195,7 @@ def test_a_controlled_shutdown_gives_everything_away_first() -> None:
     assert metadata.image.live_brokers() == [1, 2, 3]
 
 
-def test_who_is_about_to_go_gets_nothing_new() -> None:
+def test_a_broker_that_is_shutting_down_leads_no_new_partition() -> None:
     metadata = Metadata(1, 2, 3)
     metadata.create([1, 2, 3])
     metadata.heartbeat(1, wants_shut_down=True)
@@ -205,8 +205,8 @@ def test_who_is_about_to_go_gets_nothing_new() -> None:
     assert all(set(it.isr) == {2, 3} and it.leader != 1 and set(it.replicas) == {1, 2, 3} for it in late)
 
 
-def test_what_the_cluster_does_by_itself_knows_no_limit_of_records() -> None:
-    """A broker with more replicas than a request may have records is fenced, let go and taken in, in one batch each."""
+def test_commands_of_the_controller_itself_have_no_limit_of_records() -> None:
+    """A broker with 12,000 replicas, more than a request may have records, is fenced in one batch."""
     metadata = Metadata(1, 2)
     for number in range(2):
         topic = NewTopic(f"t{number}", bytes([number + 1]) * 16, 6_000, 2)
@@ -234,14 +234,14 @@ def test_what_the_cluster_does_by_itself_knows_no_limit_of_records() -> None:
     assert (led_by(1), led_by(2)) == (12_000, 0)
 
 
-def test_what_nobody_else_can_lead_does_not_hold_up_a_shutdown() -> None:
+def test_a_partition_without_another_leader_does_not_delay_a_shutdown() -> None:
     metadata = Metadata(1, 2)
     metadata.create([1])
     assert metadata.heartbeat(1, wants_shut_down=True).may_shut_down
     assert (metadata.partition().leader, metadata.partition().isr) == (NO_LEADER, (1,))
 
 
-def test_what_a_leaving_broker_led_is_not_given_to_another_that_leaves() -> None:
+def test_no_leadership_moves_to_a_broker_that_is_shutting_down() -> None:
     metadata = Metadata(1, 2, 3)
     metadata.create([1, 2, 3], [2, 3])
     metadata.heartbeat(2, wants_shut_down=True)
@@ -249,7 +249,7 @@ def test_what_a_leaving_broker_led_is_not_given_to_another_that_leaves() -> None
     assert metadata.partition().leader == 3
 
 
-def test_a_broker_is_forgotten_once_it_is_stopped_and_has_nothing() -> None:
+def test_a_broker_is_removed_once_it_is_stopped_and_has_no_replicas() -> None:
     metadata = Metadata(1, 2)
     metadata.create([1, 2], [2], [2, 1], [1, 2], [1, 2])
     live = metadata.do(UnregisterBroker(1))
@@ -271,18 +271,19 @@ def test_a_broker_is_forgotten_once_it_is_stopped_and_has_nothing() -> None:
     again = metadata.do(UnregisterBroker(1))
     assert (again.code, again.message) == (
         ErrorCode.BROKER_ID_NOT_REGISTERED,
-        "broker 1 is not registered, [2] are",
+        "broker 1 is not registered; the registered brokers are [2]",
     )
 
 
-@pytest.mark.parametrize("steps", range(1, 7))
-def test_an_image_with_all_of_this_is_the_same_after_a_snapshot(steps: int) -> None:
-    metadata = Metadata(1, 2, 3)
-    metadata.create([1, 2, 3], [2, 3])
-    metadata.register(4, log_dirs="ab")
-    commands = (FenceBroker(1), Heartbeat(2, metadata.epochs[2], 10**6, wants_shut_down=True), FenceBroker(3))
-    for command in commands[:steps]:
-        metadata.do(command)
-    again = fold_all(Image(), enumerate(records_of(metadata.image)))
-    assert (again.brokers, again.topics) == (metadata.image.brokers, metadata.image.topics)
-    assert again.partition(ORDERS) == metadata.partition()
+def test_the_state_of_brokers_survives_a_snapshot() -> None:
+    for steps in range(1, 4):
+        with case(f"after {steps} commands"):
+            metadata = Metadata(1, 2, 3)
+            metadata.create([1, 2, 3], [2, 3])
+            metadata.register(4, log_dirs="ab")
+            commands = (FenceBroker(1), Heartbeat(2, metadata.epochs[2], 10**6, wants_shut_down=True), FenceBroker(3))
+            for command in commands[:steps]:
+                metadata.do(command)
+            again = fold_all(Image(), enumerate(records_of(metadata.image)))
+            assert (again.brokers, again.topics) == (metadata.image.brokers, metadata.image.topics)
+            assert again.partition(ORDERS) == metadata.partition()

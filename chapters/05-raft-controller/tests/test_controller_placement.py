@@ -1,4 +1,4 @@
-"""Which brokers get a partition where they stand in racks."""
+"""The placement of replicas on racks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def on_racks(*racks: str | None, fenced: Sequence[int] = ()) -> Image:
 
 
 def placed(image: Image, count: int, factor: int, *, first: int = 0, topic: int = 60) -> list[tuple[int, ...]]:
-    # 60 is a multiple of all small numbers of brokers: the first stripe begins with the first one.
+    # 60 is a multiple of all small numbers of brokers: the first stripe begins with the first broker.
     return place_on_racks(
         image, topic_id=topic_id(topic), first_partition=first, partition_count=count, replication_factor=factor
     )
@@ -43,20 +43,20 @@ def test_a_small_rack_has_a_replica_of_everything() -> None:
     image = on_racks("a", "a", "a", "b")
     replicas = placed(image, 8, 2)
     assert all(4 in it for it in replicas)
-    # Those of the large rack share the rest.
+    # The brokers of the large rack share the rest.
     counts = Counter(it for found in replicas for it in found if it != 4)
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
-def test_another_rack_is_worth_more_than_a_broker_that_is_live() -> None:
+def test_another_rack_comes_before_a_live_broker() -> None:
     image = on_racks("a", "a", "b", fenced=[3])
     assert [set(it) for it in placed(image, 2, 2)] == [{1, 3}, {2, 3}]
     assert {it[0] for it in placed(image, 2, 2)} == {1, 2}
-    # Where the racks are equally good, who is live comes first.
+    # If the racks are equally good, a live broker comes first.
     assert all(3 not in it for it in placed(on_racks("a", "b", "b", "c", fenced=[3]), 6, 3))
 
 
-def test_brokers_without_a_rack_stand_together() -> None:
+def test_brokers_without_a_rack_count_as_one_rack() -> None:
     image = on_racks(None, None, "b")
     assert all(3 in it for it in placed(image, 4, 2))
 
@@ -85,9 +85,9 @@ def test_replicas_are_spread_over_brokers_racks_and_leaders(
         assert found[0] in live
         used = Counter(image.brokers[it].rack for it in found)
         assert len(used) == min(factor, len(sizes))
-        # A rack has fewer than another one only if it is full, or by one.
+        # A rack has fewer replicas than another one only if it is full, or by one.
         assert all(it in (sizes[rack], max(used.values()), max(used.values()) - 1) for rack, it in used.items())
-        # A fenced broker is there only if all live ones of its rack are.
+        # A fenced broker is chosen only after all live brokers of its rack.
         for it in (it for it in found if it not in live):
             rack = image.brokers[it].rack
             assert all(other in found for other in live if image.brokers[other].rack == rack)
@@ -96,7 +96,7 @@ def test_replicas_are_spread_over_brokers_racks_and_leaders(
 
 
 @given(LAYOUTS, st.integers(1, 20), st.integers(1, 2**100), st.data())
-def test_without_racks_or_with_one_it_is_as_before(
+def test_without_racks_the_placement_is_that_of_chapter_03(
     them: Sequence[tuple[str | None, bool]], count: int, topic: int, data: st.DataObject
 ) -> None:
     rack = data.draw(st.sampled_from([None, "a"]))
@@ -106,7 +106,7 @@ def test_without_racks_or_with_one_it_is_as_before(
     assert placed(image, count, factor, first=3, topic=topic) == before
 
 
-def test_what_cannot_be_placed_is_refused() -> None:
+def test_an_impossible_placement_is_refused() -> None:
     with pytest.raises(Refused) as refused:
         placed(on_racks("a", "b"), 1, 3)
     assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR

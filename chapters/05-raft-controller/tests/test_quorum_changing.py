@@ -1,4 +1,4 @@
-"""Claims about the handlers of voters that come and go: what is refused, what waits, and what is decided."""
+"""Claims about changes of the voters: refusals, waits and commits."""
 
 import asyncio
 
@@ -55,19 +55,19 @@ def remove(it: Driven, request: RemoveRaftVoterRequest) -> Answer:
 
 
 def fetch(it: Driven, offset: int) -> None:
-    """Node 2 says how far it is; those who wait look again."""
+    """Node 2 fetches, and the requests that wait are tried again."""
     last_epoch = it.raft.epochs.epoch_of(offset - 1) if offset else -1
     it.raft.on_fetch(Fetch(it.raft.epoch, TWO, offset, last_epoch), monotonic_ms())
     it.quorum.step()
 
 
-def test_what_cannot_be_a_change_is_refused_with_what_the_voters_are() -> None:
+def test_an_invalid_change_is_refused_and_the_voters_are_named() -> None:
     async def run() -> None:
         async with driven(1) as it:
             assert said(add(it, adding(listeners=0)))[0] is ErrorCode.INVALID_REQUEST
             assert said(add(it, adding(directory=NO_UUID)))[0] is ErrorCode.INVALID_REQUEST
             for answer in (add(it, adding(cluster_id="elsewhere")), remove(it, removing(1, cluster_id="elsewhere"))):
-                assert said(answer) == (ErrorCode.INCONSISTENT_CLUSTER_ID, "this is another cluster")
+                assert said(answer) == (ErrorCode.INCONSISTENT_CLUSTER_ID, "the request is for cluster elsewhere")
             code, message = said(add(it, adding(1)))
             assert code is ErrorCode.DUPLICATE_VOTER
             assert str(it.raft.me) in message
@@ -80,14 +80,14 @@ def test_what_cannot_be_a_change_is_refused_with_what_the_voters_are() -> None:
     asyncio.run(run())
 
 
-def test_who_is_behind_is_waited_for_and_then_decides_about_itself() -> None:
+def test_a_new_voter_must_catch_up_and_then_takes_part_in_its_own_commit() -> None:
     async def run() -> None:
         async with driven(1) as it:
             waits = it.park(add(it, adding()))
             fetch(it, 0)
             assert (waits, len(it.raft.voters)) == ([], 1)
             fetch(it, it.raft.log.log_end_offset)
-            # It is written, and counts; but the two of them must both have it.
+            # The new set is written and in force, but both voters must have it.
             assert (waits, len(it.raft.voters)) == ([], 2)
             fetch(it, it.raft.log.log_end_offset)
             assert [said(answer) for answer in waits] == [(ErrorCode.NONE, "")]
@@ -95,7 +95,7 @@ def test_who_is_behind_is_waited_for_and_then_decides_about_itself() -> None:
     asyncio.run(run())
 
 
-def test_who_does_not_want_to_wait_for_the_decision_does_not() -> None:
+def test_a_caller_need_not_wait_for_the_commit() -> None:
     async def run() -> None:
         async with driven(1) as it:
             fetch(it, it.raft.log.log_end_offset)
@@ -104,27 +104,27 @@ def test_who_does_not_want_to_wait_for_the_decision_does_not() -> None:
     asyncio.run(run())
 
 
-def test_a_change_that_takes_too_long_says_how_far_it_came() -> None:
+def test_a_change_that_times_out_tells_how_far_it_came() -> None:
     async def run() -> None:
         async with driven(1) as it:
             behind = it.park(add(it, adding()))
             it.waiting.expire(500)
             fetch(it, it.raft.log.log_end_offset)
-            undecided = it.park(add(it, adding()))
+            uncommitted = it.park(add(it, adding()))
             second = it.park(remove(it, removing(2)))
             it.waiting.expire(10**6)
-            answers = [said(answer) for answer in (*behind, *undecided, *second)]
+            answers = [said(answer) for answer in (*behind, *uncommitted, *second)]
             assert [code for code, _message in answers] == [ErrorCode.REQUEST_TIMED_OUT] * 3
             assert [message.partition(":")[0].partition(";")[0] for _code, message in answers] == [
-                "not begun",
-                "not decided",
-                "not begun",
+                "the change has not begun",
+                "the change is not committed yet",
+                "the change has not begun",
             ]
 
     asyncio.run(run())
 
 
-def test_a_leader_that_leads_no_more_cannot_say_what_became_of_it() -> None:
+def test_a_deposed_leader_refuses_its_uncommitted_change() -> None:
     async def run() -> None:
         async with driven(1) as it:
             fetch(it, it.raft.log.log_end_offset)
@@ -133,7 +133,7 @@ def test_a_leader_that_leads_no_more_cannot_say_what_became_of_it() -> None:
             it.quorum.step()
             ((code, message),) = [said(answer) for answer in waits]
             assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-            assert "ask who votes, and try again" in message
+            assert "check the voters, and try again" in message
 
     asyncio.run(run())
 

@@ -1,10 +1,11 @@
-"""A client's request in an envelope (KIP-590): its bytes, what the controller makes of it, and what it refuses."""
+"""Envelopes (KIP-590): their bytes, the answers of the controller, and its refusals."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from test_controller_answering import House, reassignment
+from cases import case
+from test_controller_answering import ThreeNodes, reassignment
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, UnexpectedResponse
 from minibroker.controller.tables.alter_partition_reassignments import AlterPartitionReassignmentsRequest
@@ -33,15 +34,15 @@ def of_a_client(
     return Call(request, version, header, 5, peer)
 
 
-def house() -> House:
-    made = House()
+def three_nodes() -> ThreeNodes:
+    made = ThreeNodes()
     made.topic((1, 2, 3))
     for registry in made.registries.values():
         registry.add(ApiKey.ENVELOPE, Envelopes(registry, ROWS))
     return made
 
 
-def test_an_envelope_holds_the_request_with_its_header_who_asks_and_from_where() -> None:
+def test_an_envelope_has_the_request_its_header_the_principal_and_the_address() -> None:
     assert wrap(of_a_client(LIST)).encode(0).hex(" ") == (
         # The request's length and one, its key and version, correlation id and client id: the client's.
         "19 00 2e 00 00 00 00 00 4d 00 07 72 64 6b 61 66 6b 61 00"
@@ -58,34 +59,36 @@ def test_an_address_may_have_16_bytes() -> None:
     assert wrap(of_a_client(LIST, peer="::1:50123")).client_host_address == bytes(15) + b"\x01"
 
 
-def test_a_principal_is_kafkas_and_comes_back() -> None:
+def test_a_principal_is_written_as_in_kafka_and_read_back() -> None:
     for principal in (ANONYMOUS, Principal("User", "CN=älice")):
         assert read_principal(write_principal(principal)) == principal
 
 
-@pytest.mark.parametrize(
-    "data", [None, b"", b"\0", b"\0\1" + bytes(4), b"\0\0\5User", write_principal(ANONYMOUS) + b"x"]
-)
-def test_what_is_no_principal_is_refused(data: bytes | None) -> None:
-    with pytest.raises(Refused) as refused:
-        read_principal(data)
-    assert refused.value.code is ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
+def test_an_unreadable_principal_is_refused() -> None:
+    for data in (None, b"", b"\0", b"\0\1" + bytes(4), b"\0\0\5User", write_principal(ANONYMOUS) + b"x"):
+        with case(data):
+            with pytest.raises(Refused) as refused:
+                read_principal(data)
+            assert refused.value.code is ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
 
 
-@pytest.mark.parametrize("version", [0, 1])
-def test_the_controller_answers_as_if_the_client_had_asked_it(version: int) -> None:
-    here = house()
-    call = of_a_client(reassignment([2, 3]), version=version)
-    # This answer waits until a majority has the decision.
-    answer = unwrap(call.header, here.ask(wrap(call)))
-    other = house()
-    assert answer == other.ask(reassignment([2, 3]), version)
-    # This one does not.
-    listed = of_a_client(ListPartitionReassignmentsRequest(topics=None))
-    assert unwrap(listed.header, here.ask(wrap(listed))) == here.ask(ListPartitionReassignmentsRequest(topics=None))
+def test_the_controller_answers_as_if_the_client_had_asked_it() -> None:
+    for version in (0, 1):
+        with case(f"version {version}"):
+            here = three_nodes()
+            call = of_a_client(reassignment([2, 3]), version=version)
+            # This response waits until its record is committed.
+            answer = unwrap(call.header, here.ask(wrap(call)))
+            other = three_nodes()
+            assert answer == other.ask(reassignment([2, 3]), version)
+            # This one does not.
+            listed = of_a_client(ListPartitionReassignmentsRequest(topics=None))
+            assert unwrap(listed.header, here.ask(wrap(listed))) == here.ask(
+                ListPartitionReassignmentsRequest(topics=None)
+            )
 
 
-def test_the_handler_is_told_which_client_asks_and_who_passed_it_on() -> None:
+def test_the_handler_learns_the_client_and_the_node_that_forwarded_its_request() -> None:
     registry, calls = Registry(), list[Call[Any]]()
     answer = APIS[ApiKey.LIST_PARTITION_REASSIGNMENTS].response(topics=[])
 
@@ -104,12 +107,12 @@ def test_the_handler_is_told_which_client_asks_and_who_passed_it_on() -> None:
     assert (call.peer, call.via, call.now_ms) == ("192.0.2.7", "node-2 for User:ANONYMOUS", 9)
 
 
-def test_who_does_not_decide_says_so_on_the_envelope_and_nothing_in_it() -> None:
-    here = house()
+def test_a_node_that_is_not_the_controller_refuses_the_envelope_itself() -> None:
+    here = three_nodes()
     call = of_a_client(reassignment([2, 3]))
     envelope = here.ask(wrap(call), of=2)
     assert (envelope.error_code, envelope.response_data) == (ErrorCode.NOT_CONTROLLER, None)
-    # As if it had not been reached: then another node is asked.
+    # Treated as unreachable, so that another node is asked.
     with pytest.raises(BrokerUnavailable):
         unwrap(call.header, envelope)
 
@@ -127,30 +130,30 @@ def inside(data: bytes) -> EnvelopeRequest:
 GOOD = wrap(of_a_client(LIST)).request_data
 
 
-@pytest.mark.parametrize(
-    ("envelope", "code"),
-    [
-        (wrap(of_a_client(MetadataRequest(topics=[]), version=12)), ErrorCode.INVALID_REQUEST),
-        (wrap(of_a_client(wrap(of_a_client(LIST)))), ErrorCode.INVALID_REQUEST),
-        (changed(lambda it: setattr(it, "client_host_address", b"123")), ErrorCode.INVALID_REQUEST),
-        (changed(lambda it: setattr(it, "request_principal", None)), ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE),
-        (inside(b""), ErrorCode.UNSUPPORTED_VERSION),
-        (inside(GOOD[:-3]), ErrorCode.UNSUPPORTED_VERSION),
-        (inside(b"\x7f\xff" + GOOD[2:]), ErrorCode.UNSUPPORTED_VERSION),
-        (inside(GOOD[:2] + b"\x00\x63" + GOOD[4:]), ErrorCode.UNSUPPORTED_VERSION),
-    ],
-    ids=["not forwardable", "an envelope", "no address", "no principal", "empty", "cut", "no such API", "no version"],
-)
-def test_an_envelope_that_cannot_be_opened_is_refused_and_does_nothing(
-    envelope: EnvelopeRequest, code: ErrorCode
-) -> None:
-    here = house()
-    end_offset = here.trio.nodes[1].raft.log.log_end_offset
-    answer = here.ask(envelope)
-    assert (answer.error_code, answer.response_data) == (code, None)
-    assert here.trio.nodes[1].raft.log.log_end_offset == end_offset
-    with pytest.raises(BrokerError, match=code.name):
-        unwrap(of_a_client(LIST).header, answer)
+def test_an_envelope_that_cannot_be_opened_is_refused_and_does_nothing() -> None:
+    cases: list[tuple[str, EnvelopeRequest, ErrorCode]] = [
+        ("not forwardable", wrap(of_a_client(MetadataRequest(topics=[]), version=12)), ErrorCode.INVALID_REQUEST),
+        ("an envelope", wrap(of_a_client(wrap(of_a_client(LIST)))), ErrorCode.INVALID_REQUEST),
+        ("no address", changed(lambda it: setattr(it, "client_host_address", b"123")), ErrorCode.INVALID_REQUEST),
+        (
+            "no principal",
+            changed(lambda it: setattr(it, "request_principal", None)),
+            ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE,
+        ),
+        ("empty", inside(b""), ErrorCode.UNSUPPORTED_VERSION),
+        ("cut", inside(GOOD[:-3]), ErrorCode.UNSUPPORTED_VERSION),
+        ("no such API", inside(b"\x7f\xff" + GOOD[2:]), ErrorCode.UNSUPPORTED_VERSION),
+        ("no such version", inside(GOOD[:2] + b"\x00\x63" + GOOD[4:]), ErrorCode.UNSUPPORTED_VERSION),
+    ]
+    for name, envelope, code in cases:
+        with case(name):
+            here = three_nodes()
+            end_offset = here.trio.nodes[1].raft.log.log_end_offset
+            answer = here.ask(envelope)
+            assert (answer.error_code, answer.response_data) == (code, None)
+            assert here.trio.nodes[1].raft.log.log_end_offset == end_offset
+            with pytest.raises(BrokerError, match=code.name):
+                unwrap(of_a_client(LIST).header, answer)
 
 
 def test_a_version_that_is_not_served_here_is_refused() -> None:
@@ -166,7 +169,7 @@ def test_a_version_that_is_not_served_here_is_refused() -> None:
 
 def test_an_answer_to_something_else_is_not_given_to_the_client() -> None:
     call = of_a_client(LIST)
-    answer = house().ask(wrap(of_a_client(LIST, number=78)))
+    answer = three_nodes().ask(wrap(of_a_client(LIST, number=78)))
     with pytest.raises(UnexpectedResponse, match="78"):
         unwrap(call.header, answer)
     with pytest.raises(UnexpectedResponse):

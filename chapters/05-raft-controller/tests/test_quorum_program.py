@@ -1,8 +1,10 @@
-"""The chapter's program, `python -m minibroker.quorum`: three of them are a cluster."""
+"""The chapter's program, `python -m minibroker.quorum`: three processes are a cluster."""
 
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+
+from brokers import eventually
 
 from minibroker.bench.launcher import HOST, Server, reserve_port
 from minibroker.clients import admin
@@ -21,8 +23,13 @@ def test_three_programs_elect_a_controller_and_serve_a_topic_with_three_replicas
             server.await_ready()
         client = stack.enter_context(Client(",".join(addresses.values())))
         admin.create_topics(client, [admin.NewTopic("orders", partitions=2, replication_factor=3)])
-        (topic,) = client.metadata(["orders"]).topics
-        assert [sorted(it.replica_nodes) for it in topic.partitions] == [[1, 2, 3]] * 2
+
+        def has_three_replicas() -> bool:
+            (topic,) = client.metadata(["orders"]).topics
+            return [sorted(it.replica_nodes) for it in topic.partitions] == [[1, 2, 3]] * 2
+
+        # Any node may answer, and it may hear of the topic a moment after the controller.
+        eventually(has_three_replicas, "two partitions with three replicas each")
         for server in servers:
             server.stop()
 

@@ -1,4 +1,4 @@
-"""Claims about the driver of the quorum: whom it refuses, how long it waits, how often it asks, and when it ends."""
+"""Claims about the driver of the quorum: its refusals, its waits and retries, and its end after a disk failure."""
 
 import asyncio
 from itertools import pairwise
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from quorum_driver import CLUSTER, Driven, call, door, driven, until
+from quorum_driver import CLUSTER, Driven, call, driven, listener, until
 from raft_nodes import directory_id
 from replication_nodes import ENDPOINTS
 
@@ -41,7 +41,7 @@ from minibroker.raft.messages import (
 from minibroker.raft.tables.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from minibroker.raft.tables.fetch_snapshot import FetchSnapshotResponse
 from minibroker.raft.tables.vote import VoteRequest, VoteResponse
-from minibroker.raft.voters import VoterKey
+from minibroker.raft.voters import Voter, VoterKey, VoterSet
 from minibroker.wire.apis import APIS, ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response, decode_whole
@@ -52,12 +52,12 @@ VOTE = Vote(5, TWO, ONE, 9, 900)
 
 
 def said(message: Message, cluster_id: str = CLUSTER) -> Call[Any]:
-    """What another node says, as it comes."""
+    """A request of another node, as it arrives."""
     return call(request_of(message, cluster_id))
 
 
 def registration() -> RegisterFenced:
-    """Something to decide."""
+    """A command that writes a record."""
     return RegisterFenced(broker_id=7, endpoints=ENDPOINTS, incarnation_id=bytes(16))
 
 
@@ -68,7 +68,7 @@ def fetch(it: Driven, offset: int, *, wait_ms: int = 500, cluster_id: str = CLUS
 
 
 def fetched(answer: object) -> tuple[ErrorCode, int, int]:
-    """The code, how many bytes came, and the high watermark."""
+    """The error code, the number of bytes, and the high watermark."""
     assert isinstance(answer, FetchResponse)
     (data,) = answer.responses[0].partitions
     assert isinstance(data.records, bytes)
@@ -78,7 +78,7 @@ def fetched(answer: object) -> tuple[ErrorCode, int, int]:
 # Handlers -------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_for_another_cluster_is_refused_and_changes_nothing() -> None:
+def test_a_request_for_another_cluster_is_refused_and_changes_nothing() -> None:
     async def run() -> None:
         async with driven(1, 2, 3) as it:
             wanted = snapshot_request(FetchSnapshot(0, TWO, SnapshotId(1, 1), 0), "elsewhere", bytes_max=1)
@@ -103,7 +103,7 @@ def test_a_fetch_waits_for_news_and_is_answered_with_nothing_in_the_end() -> Non
     async def run() -> None:
         async with driven(1) as it:
             end_offset = it.raft.log.log_end_offset
-            # How much is decided is news as well, once.
+            # A higher high watermark is news as well, once.
             assert fetched(it.handlers.on_fetch(fetch(it, end_offset))) == (ErrorCode.NONE, 0, end_offset)
             waits = it.park(it.handlers.on_fetch(fetch(it, end_offset)))
             it.quorum.controller.propose(registration())
@@ -137,7 +137,7 @@ def test_the_metadata_log_is_an_internal_partition_and_fetches_of_topics_stay_wi
     asyncio.run(run())
 
 
-def test_who_leads_tells_how_far_all_are_and_others_tell_that_they_do_not_know() -> None:
+def test_only_the_leader_describes_the_progress_of_all_replicas() -> None:
     async def run() -> None:
         for node_ids, code, known in (((1,), ErrorCode.NONE, [1]), ((1, 2, 3), ErrorCode.NOT_LEADER_OR_FOLLOWER, [])):
             async with driven(*node_ids) as it:
@@ -150,8 +150,28 @@ def test_who_leads_tells_how_far_all_are_and_others_tell_that_they_do_not_know()
     asyncio.run(run())
 
 
-def test_who_asks_is_told_where_the_leader_is_and_remembers_it() -> None:
-    """A voter that was added is in nobody's configuration: a node with an empty disk could not find it."""
+def test_the_address_of_an_only_voter_is_that_of_its_broker() -> None:
+    """An only voter is in no configuration, so the voter set has no address for it."""
+
+    async def run() -> None:
+        async with driven(1) as it:
+            it.raft.history.start_with(VoterSet.of([Voter(it.raft.me)]))
+
+            def listeners() -> list[tuple[str, int]]:
+                answer = it.handlers.on_describe(call(DescribeQuorumRequest(topics=[])))
+                assert isinstance(answer, DescribeQuorumResponse)
+                assert [one.node_id for one in answer.nodes] == [1]
+                return [(one.host, one.port) for one in answer.nodes[0].listeners]
+
+            assert listeners() == [], "an address was invented"
+            it.quorum.places[1] = Place("127.0.0.1", 9092)
+            assert listeners() == [("127.0.0.1", 9092)]
+
+    asyncio.run(run())
+
+
+def test_responses_have_the_address_of_the_leader_and_nodes_remember_it() -> None:
+    """An added voter is in no configuration: a node with an empty disk could not find it."""
 
     async def run() -> None:
         added = Place("127.0.0.1", 9009)
@@ -172,7 +192,7 @@ def test_who_asks_is_told_where_the_leader_is_and_remembers_it() -> None:
             assert isinstance(answers[0], VoteResponse)
             other.quorum._hear(Send(2, VOTE), answers[0], 0)
             assert other.quorum.places == {9: added}
-        # Of a voter that is in the log everybody knows where it is.
+        # The voter set in the log has the addresses of its voters.
         async with driven(1) as alone:
             answer = alone.handlers.on_fetch(fetch(alone, 0))
             assert isinstance(answer, FetchResponse)
@@ -181,30 +201,30 @@ def test_who_asks_is_told_where_the_leader_is_and_remembers_it() -> None:
     asyncio.run(run())
 
 
-# Asking ---------------------------------------------------------------------------------------------------------------
+# Requests -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_node_that_does_not_answer_is_asked_again_after_a_pause_and_others_are_asked_too() -> None:
     async def run() -> None:
-        async with door(is_slammed=True) as two, door(is_slammed=True) as three:
+        async with listener(closes=True) as two, listener(closes=True) as three:
             async with driven(1, 2, 3, addresses={2: two.address, 3: three.address}) as it:
                 it.quorum.start()
                 await until(lambda: min(len(two.came_s), len(three.came_s)) >= 4, "both are asked again and again")
             came_s = sorted(two.came_s + three.came_s)
-        # A clock may be a little coarse.
+        # The clock may be coarse.
         assert min(after - before for before, after in pairwise(came_s)) > running._RETRY_S / 2
 
     asyncio.run(run())
 
 
-def test_who_says_nothing_is_given_up_in_time_and_another_one_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_PATIENCE_MS", 50)
+def test_after_a_timeout_another_node_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_TIMEOUT_MS", 50)
     monkeypatch.setattr(running, "_FETCH_WAIT_MS", 10)
 
     async def run() -> None:
         async with (
-            door(is_slammed=False) as two,
-            door(is_slammed=False) as three,
+            listener(closes=False) as two,
+            listener(closes=False) as three,
             driven(1, 2, 3, addresses={2: two.address, 3: three.address}) as it,
         ):
             it.quorum.start()
@@ -215,10 +235,10 @@ def test_who_says_nothing_is_given_up_in_time_and_another_one_is_asked(monkeypat
 
 
 @pytest.mark.parametrize(("code", "kept"), [(ErrorCode.NOT_LEADER_OR_FOLLOWER, 500), (ErrorCode.SNAPSHOT_NOT_FOUND, 0)])
-def test_pieces_of_a_snapshot_are_of_use_until_it_is_gone(
+def test_pieces_of_a_snapshot_are_kept_until_it_is_gone(
     code: ErrorCode, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leader that steps down may lead again, and has the same file. What was fetched of it is not fetched anew."""
+    """A leader that steps down may lead again with the same file, so its pieces are not fetched again."""
     wanted = SnapshotId(10, 1)
 
     async def run() -> None:
@@ -243,45 +263,45 @@ def test_pieces_of_a_snapshot_are_of_use_until_it_is_gone(
 
 
 def decoded(response: Response) -> Response:
-    """A response as it comes from the wire."""
+    """A response as it arrives."""
     version = APIS[ApiKey.FETCH_SNAPSHOT].max_version
     return decode_whole(FetchSnapshotResponse, memoryview(response.encode(version)), 0, version)
 
 
-def test_nobody_waits_for_a_leader_that_is_none_any_more() -> None:
+def test_a_request_to_a_deposed_leader_is_cancelled() -> None:
     async def run() -> None:
-        async with door(is_slammed=False) as two, driven(1, 2, 3, addresses={2: two.address}) as it:
+        async with listener(closes=False) as two, driven(1, 2, 3, addresses={2: two.address}) as it:
             it.raft.on_heard(Heard(ErrorCode.NONE, 1, 2), 0)
             it.quorum.step()
             asked = asyncio.create_task(it.quorum.ask(2, VoteRequest(topics=[]), timeout_ms=10**6))
             await until(lambda: two.came_s, "it is asked")
             it.raft.on_heard(Heard(ErrorCode.NONE, 2, 3), 0)
             it.quorum.step()
-            with pytest.raises(BrokerUnavailable, match="node 2 was asked, and is not whom to ask any more"):
+            with pytest.raises(BrokerUnavailable, match="request to node 2 was cancelled: it is no longer the leader"):
                 await asyncio.wait_for(asked, 20)
 
     asyncio.run(run())
 
 
-def test_one_stranger_may_be_in_the_wrong_place_but_if_most_are_this_node_is() -> None:
+def test_a_node_ends_if_a_majority_of_the_voters_is_of_another_cluster() -> None:
     async def run() -> None:
         async with driven(1, 2, 3) as it:
-            it.quorum._note_stranger(2, ErrorCode.INCONSISTENT_CLUSTER_ID)
-            it.quorum._note_stranger(3, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            with pytest.raises(BrokerFailure, match=r"of cluster here, and the nodes \[2, 3\] .* are of another one"):
-                it.quorum._note_stranger(3, ErrorCode.INCONSISTENT_CLUSTER_ID)
+            it.quorum._note_foreign_node(2, ErrorCode.INCONSISTENT_CLUSTER_ID)
+            it.quorum._note_foreign_node(3, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            with pytest.raises(BrokerFailure, match=r"of cluster here, but the nodes \[2, 3\] .* are of another one"):
+                it.quorum._note_foreign_node(3, ErrorCode.INCONSISTENT_CLUSTER_ID)
 
     asyncio.run(run())
 
 
-# Ending ---------------------------------------------------------------------------------------------------------------
+# Failures -------------------------------------------------------------------------------------------------------------
 
 
 def refused_by_the_disk(it: Driven) -> None:
     it.node.files.fsync_error = OSError(5, "input/output error")
 
 
-def test_a_leader_whose_disk_fails_ends_and_says_why() -> None:
+def test_a_leader_whose_disk_fails_ends_and_tells_why() -> None:
     async def run() -> None:
         async with driven(1) as it:
             it.quorum.start()
@@ -296,7 +316,7 @@ def test_a_leader_whose_disk_fails_ends_and_says_why() -> None:
     asyncio.run(run())
 
 
-def test_a_vote_that_cannot_be_written_down_is_not_answered_and_the_node_ends() -> None:
+def test_a_vote_that_cannot_be_written_is_not_answered_and_the_node_ends() -> None:
     async def run() -> None:
         async with driven(1, 2, 3) as it:
             refused_by_the_disk(it)
@@ -310,7 +330,7 @@ def test_a_vote_that_cannot_be_written_down_is_not_answered_and_the_node_ends() 
     asyncio.run(run())
 
 
-def test_whoever_waits_is_answered_by_a_driver_that_resigns() -> None:
+def test_waiting_requests_are_answered_when_the_leader_resigns() -> None:
     async def run() -> None:
         async with driven(1) as it:
             was_active = it.quorum.controller.is_active

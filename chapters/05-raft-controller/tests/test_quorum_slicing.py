@@ -1,4 +1,4 @@
-"""A large change as many small ones: whoever follows them ends where one step would have led."""
+"""A large change of the metadata in slices leads to the same image."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ def partition(epoch: int) -> PartitionImage:
 
 
 def image(topics: dict[str, tuple[int, list[int]]], offset: int) -> Image:
-    """By name: which life of the topic it is, and the epochs of its partitions."""
+    """By name: a number for the topic id, and the epochs of its partitions."""
     made = {
         name: TopicImage(name, bytes([life]) * 16, {index: partition(epoch) for index, epoch in enumerate(epochs)})
         for name, (life, epochs) in topics.items()
@@ -28,7 +28,7 @@ TOPICS = st.dictionaries(
 
 
 def differences(old: Image, new: Image) -> int:
-    """How many partitions are other ones than before."""
+    """How many partitions have changed."""
     return sum(
         old.topics[name].partitions.get(index) is not it
         if name in old.topics and old.topics[name].topic_id == topic.topic_id
@@ -39,7 +39,7 @@ def differences(old: Image, new: Image) -> int:
 
 
 @given(before=TOPICS, after=TOPICS, count=st.integers(1, 4))
-def test_each_step_is_small_and_the_last_one_is_the_goal(
+def test_each_slice_is_small_and_the_last_one_is_the_new_image(
     before: dict[str, tuple[int, list[int]]], after: dict[str, tuple[int, list[int]]], count: int
 ) -> None:
     old, new = image(before, 1), image(after, 2)
@@ -48,7 +48,7 @@ def test_each_step_is_small_and_the_last_one_is_the_goal(
     for last, step in zip([old, *steps], steps, strict=False):
         assert differences(last, step) <= count
         for name, topic in step.topics.items():
-            # What is shown of a topic is of the old one or of the new one, and deleted ones are gone at once.
+            # Each partition is the old one or the new one, and deleted topics are gone at once.
             assert topic.topic_id == new.topics[name].topic_id
             known = old.topics.get(name)
             for index, it in topic.partitions.items():
@@ -56,7 +56,7 @@ def test_each_step_is_small_and_the_last_one_is_the_goal(
                 assert is_old or new.topics[name].partitions.get(index) is it
 
 
-def test_a_small_change_is_one_step() -> None:
+def test_a_small_change_is_one_slice() -> None:
     old = image({"a": (0, [0] * 100)}, 1)
     topic = old.topics["a"]
     new = replace(old, topics={"a": replace(topic, partitions={**topic.partitions, 7: partition(1)})}, offset=2)

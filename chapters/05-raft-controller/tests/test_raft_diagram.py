@@ -1,4 +1,4 @@
-"""What the lesson draws and lists is what the code has: the table of roles, and the planted bugs."""
+"""The lesson's diagram of roles and list of planted bugs agree with the code."""
 
 import re
 import runpy

@@ -1,9 +1,9 @@
-"""Claims about a voter whose disk fails: it leads no more, gives no vote, counts for nobody, and asks no disk twice."""
+"""Claims about a voter whose disk fails: it resigns, gives no vote, does not count, and never uses the disk again."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cases import case
 from controller_nodes import Trio
 from raft_nodes import DIRECTORY, QuorumNode, directory_id, voters
 from replication_nodes import ENDPOINTS, batch_of
@@ -42,37 +42,38 @@ def registration(broker_id: int) -> Command[Any]:
     return RegisterFenced(broker_id=broker_id, endpoints=ENDPOINTS, incarnation_id=bytes([broker_id] * 16))
 
 
-@pytest.mark.parametrize("fail", [refuse_flushes, fill])
-def test_a_leader_whose_disk_fails_decides_no_more_and_tells_the_others(fail: Callable[[MemoryFiles], None]) -> None:
-    trio = led()
-    leader, controller = trio.nodes[1].raft, trio.controllers[1]
-    fail(trio.nodes[1].files)
-    assert controller.propose(registration(7)).result.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert leader.failure is not None
-    assert not leader.is_leader
-    trio.catch_up()
-    assert not controller.is_active
-    # Who fetches is sent away; the others are told to elect somebody, once.
-    position = trio.nodes[2].raft.position()
-    assert position is not None
-    assert leader.on_fetch(position, trio.now_ms).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    ends = leader.tick(trio.now_ms)
-    assert {it.node_id for it in ends} == {2, 3}
-    assert all(isinstance(it.message, EndQuorumEpoch) for it in ends)
-    assert leader.role is Role.RESIGNED
-    # However long it lives on, it neither stands again nor writes again; also if the disk would take it now.
-    trio.nodes[1].files.fsync_error, trio.nodes[1].files.room_bytes = None, None
-    assert leader.tick(trio.now_ms + 60_000) == []
-    with pytest.raises(NotLeader):
-        leader.append(batch_of(b"late"))
-    # Another one is elected without its vote, and what it could not write was never decided.
-    for node_id, message in ends:
-        assert isinstance(message, EndQuorumEpoch)
-        trio.nodes[node_id].raft.on_end(message, trio.now_ms)
-    trio.elect(2)
-    trio.pump()
-    assert trio.controllers[2].is_active
-    assert 7 not in trio.controllers[2].image.brokers
+def test_a_leader_whose_disk_fails_resigns_and_tells_the_others() -> None:
+    for fail in (refuse_flushes, fill):
+        with case(fail.__name__):
+            trio = led()
+            leader, controller = trio.nodes[1].raft, trio.controllers[1]
+            fail(trio.nodes[1].files)
+            assert controller.propose(registration(7)).result.code is ErrorCode.KAFKA_STORAGE_ERROR
+            assert leader.failure is not None
+            assert not leader.is_leader
+            trio.catch_up()
+            assert not controller.is_active
+            # Fetches are refused, and the other voters are told once to elect a leader.
+            position = trio.nodes[2].raft.position()
+            assert position is not None
+            assert leader.on_fetch(position, trio.now_ms).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            ends = leader.tick(trio.now_ms)
+            assert {it.node_id for it in ends} == {2, 3}
+            assert all(isinstance(it.message, EndQuorumEpoch) for it in ends)
+            assert leader.role is Role.RESIGNED
+            # However long it runs, it neither stands nor writes again, even if the disk works again.
+            trio.nodes[1].files.fsync_error, trio.nodes[1].files.room_bytes = None, None
+            assert leader.tick(trio.now_ms + 60_000) == []
+            with pytest.raises(NotLeader):
+                leader.append(batch_of(b"late"))
+            # Another leader is elected without its vote, and the record that it could not write was never committed.
+            for node_id, message in ends:
+                assert isinstance(message, EndQuorumEpoch)
+                trio.nodes[node_id].raft.on_end(message, trio.now_ms)
+            trio.elect(2)
+            trio.pump()
+            assert trio.controllers[2].is_active
+            assert 7 not in trio.controllers[2].image.brokers
 
 
 def voter() -> QuorumNode:
@@ -85,7 +86,7 @@ def vote(raft: Raft, candidate: int, *, epoch: int, is_pre_vote: bool = False) -
     return Vote(epoch, VoterKey(candidate, directory_id(candidate)), raft.me, -1, 0, is_pre_vote)
 
 
-def test_a_voter_that_cannot_write_down_its_vote_gives_none_and_never_tries_again() -> None:
+def test_a_voter_that_cannot_write_its_vote_gives_none_and_never_tries_again() -> None:
     node = voter()
     node.files.fsync_error = EIO
     with pytest.raises(LogOffline, match=f"{DIRECTORY}/quorum-state could not be written"):
@@ -99,33 +100,34 @@ def test_a_voter_that_cannot_write_down_its_vote_gives_none_and_never_tries_agai
     assert node.raft.epoch == 0
     assert node.raft.position() is None
     assert node.raft.tick(node.raft.next_deadline_ms) == []
-    # A restart reads what the disk has, and goes on.
+    # After a restart it reads the disk, and works again.
     node.files.crash()
     node.open(0)
     assert node.raft.failure is None
     assert node.raft.on_vote(vote(node.raft, 1, epoch=5), 0).is_granted
 
 
-@pytest.mark.parametrize("fail", [refuse_flushes, fill])
-def test_a_follower_whose_disk_fails_counts_for_nobody(fail: Callable[[MemoryFiles], None]) -> None:
-    trio = led()
-    leader, follower = trio.nodes[1].raft, trio.nodes[2].raft
-    decided = leader.high_watermark
-    fail(trio.nodes[2].files)
-    trio.controllers[1].propose(registration(7))
-    position = follower.position()
-    assert position is not None
-    with pytest.raises(StorageError):
-        follower.on_fetched(position, leader.on_fetch(position, trio.now_ms), trio.now_ms)
-    assert follower.position() is None
-    assert leader.high_watermark == decided
-    trio.fetch(3)
-    trio.fetch(3)
-    assert leader.high_watermark == decided + 1
+def test_a_follower_whose_disk_fails_does_not_count() -> None:
+    for fail in (refuse_flushes, fill):
+        with case(fail.__name__):
+            trio = led()
+            leader, follower = trio.nodes[1].raft, trio.nodes[2].raft
+            committed = leader.high_watermark
+            fail(trio.nodes[2].files)
+            trio.controllers[1].propose(registration(7))
+            position = follower.position()
+            assert position is not None
+            with pytest.raises(StorageError):
+                follower.on_fetched(position, leader.on_fetch(position, trio.now_ms), trio.now_ms)
+            assert follower.position() is None
+            assert leader.high_watermark == committed
+            trio.fetch(3)
+            trio.fetch(3)
+            assert leader.high_watermark == committed + 1
 
 
-def test_the_records_of_the_quorum_itself_carry_the_time_of_the_wall() -> None:
-    """`now_ms` may be anything that goes on evenly, such as the time since the machine was started."""
+def test_control_records_have_wall_clock_timestamps() -> None:
+    """`now_ms` may be any steady clock, such as the time since the machine was started."""
     node = QuorumNode(1, voters(1), chance=lambda _below: 0, clock=lambda: 1_700_000_000_000)
     raft = node.open(55)
     raft.tick(55)

@@ -1,4 +1,4 @@
-"""Raft takes any log that satisfies `QuorumLog`: here one that is a list of batches in memory."""
+"""Raft works on any log that satisfies `QuorumLog`: here a list of batches in memory."""
 
 from raft_nodes import DIRECTORY, directory_id, voters
 from replication_nodes import batch_of, contents
@@ -15,7 +15,7 @@ from minibroker.replication.epochs import EpochCache
 
 
 class ListLog:
-    """Batches in a list. Nothing survives, so everything counts as flushed."""
+    """Batches in a list. There is no disk, so everything counts as flushed."""
 
     failure: str | None = None
 
@@ -94,7 +94,7 @@ def follow(follower: Raft, leader: Raft, now_ms: int) -> Fetched:
     return fetched
 
 
-def test_a_log_in_memory_is_led_copied_and_cut() -> None:
+def test_raft_appends_to_copies_and_truncates_a_log_in_memory() -> None:
     leader, observer = node(1, 1), node(2, 1)
     leader.tick(0)
     leader.append(batch_of(b"a"))
@@ -102,11 +102,11 @@ def test_a_log_in_memory_is_led_copied_and_cut() -> None:
         follow(observer, leader, now_ms)
     assert contents(observer) == contents(leader) == [(0, 1, b"*"), (1, 1, b"*"), (2, 1, b"a")]
     assert observer.high_watermark == leader.high_watermark == 3
-    # What is in a snapshot the log need not keep.
+    # The log deletes the records that are in a snapshot.
     leader.forget_before(SnapshotId(2, 1))
     assert contents(leader) == [(2, 1, b"a")]
     assert leader.voters == voters(1)
-    # A replica whose log goes another way cuts off what the leader does not have.
+    # A replica whose log diverges truncates it to what the leader has.
     other = node(3, 1)
     other.log.append(batch_of(b"x", b"y", b"z"), leader_epoch=1)
     other.log.append(batch_of(b"too much"), leader_epoch=1)

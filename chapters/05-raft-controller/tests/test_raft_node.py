@@ -1,11 +1,12 @@
-"""Claims about a node of the quorum that a simulation or a second reading has found broken once."""
+"""Claims about a node of the quorum that a simulation or a review has found broken once."""
 
 from raft_nodes import QuorumNode, directory_id, voters
+from replication_nodes import batch_of
 
 from minibroker.log.batch import BatchBuilder
 from minibroker.raft.control import add_voters
-from minibroker.raft.election import NOBODY
-from minibroker.raft.messages import Fetch, Heard, SnapshotId, Vote
+from minibroker.raft.election import NO_NODE
+from minibroker.raft.messages import Fetch, Heard, SnapshotId, Vote, Voted
 from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
 from minibroker.raft.voters import Voter, VoterKey
@@ -19,7 +20,7 @@ def alone() -> Raft:
 
 
 def observer() -> Raft:
-    """Node 7 knows of the voters 1, 2 and 3, and is none of them."""
+    """Node 7 knows the voters 1, 2 and 3, and is none of them."""
     return QuorumNode(7, voters(1, 2, 3), chance=lambda _below: 0).open(0)
 
 
@@ -29,17 +30,17 @@ def fetch(raft: Raft, node_id: int, offset: int, *, now_ms: int = 0) -> None:
     assert raft.on_fetch(Fetch(raft.epoch, key, offset, last_epoch), now_ms).code is ErrorCode.NONE
 
 
-def test_who_was_stuck_itself_hears_first_what_others_have_said() -> None:
-    """To open a thousand logs takes seconds. What the leader has said meanwhile waits in the socket."""
+def test_a_node_that_was_not_running_reads_messages_before_it_stands() -> None:
+    """Opening a thousand logs takes seconds. Messages of the leader wait in the socket meanwhile."""
     raft = QuorumNode(1, voters(1, 2, 3), chance=lambda _below: 0).open(0)
     deadline_ms = raft.next_deadline_ms
-    raft.on_stuck(3000)
+    raft.on_late_tick(3000)
     assert raft.tick(deadline_ms) == []
     assert len(raft.tick(deadline_ms + 3000)) == 2
 
 
-def test_a_new_set_of_voters_decides_about_itself() -> None:
-    """Of one voter and one more, one is no majority: what the old set could decide alone, the new one cannot."""
+def test_a_new_voter_set_commits_itself() -> None:
+    """One of two voters is not a majority: the old set could commit the change alone, the new one cannot."""
     raft = alone()
     end_offset = raft.log.log_end_offset
     fetch(raft, 2, end_offset)
@@ -49,7 +50,7 @@ def test_a_new_set_of_voters_decides_about_itself() -> None:
     assert raft.high_watermark == raft.log.log_end_offset == end_offset + 1
 
 
-def test_who_is_far_behind_is_not_taken_in() -> None:
+def test_a_node_that_has_not_caught_up_is_not_added_as_a_voter() -> None:
     raft = alone()
     voter = Voter(VoterKey(2, directory_id(2)))
     assert raft.add_voter(voter, timestamp=0) is ErrorCode.REQUEST_TIMED_OUT
@@ -60,18 +61,49 @@ def test_who_is_far_behind_is_not_taken_in() -> None:
     assert raft.remove_voter(raft.me, timestamp=0) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_question_that_is_looked_at_again_says_nothing_new() -> None:
-    """A fetch waits at the leader, and is looked at again after a later one of the same follower."""
+def test_a_fetch_that_is_retried_says_nothing_new() -> None:
+    """A fetch waits at the leader, and is tried again after a later fetch of the same follower."""
     raft = alone()
     end_offset = raft.log.log_end_offset
     fetch(raft, 2, end_offset, now_ms=500)
     fetch(raft, 2, 0, now_ms=100)
-    _voters, observers = raft.progress()
-    assert observers == [(VoterKey(2, directory_id(2)), end_offset, 500)]
+    (known,) = raft.progress(600)[1].values()
+    assert (known.end_offset, known.last_fetch_ms) == (end_offset, 500)
 
 
-def test_what_must_be_fetched_is_forgotten_with_the_leader_that_said_so() -> None:
-    """An observer hears of no new leader by itself: it must go on asking."""
+def test_nothing_is_known_of_a_voter_that_was_never_heard() -> None:
+    """A new leader knows neither the log end nor a fetch time of the other voters (KIP-595, KIP-836)."""
+    raft = QuorumNode(1, voters(1, 2, 3), chance=lambda _below: 0).open(0)
+    sends = raft.tick(600)
+    while sends:
+        to, message = sends.pop(0)
+        if isinstance(message, Vote):
+            sends += raft.on_voted(to, message, Voted(ErrorCode.NONE, raft.epoch, is_granted=True), 600)
+    assert raft.is_leader
+    fetch(raft, 2, 0, now_ms=700)
+    known = {key.node_id: it for key, it in raft.progress(800)[0].items()}
+    end_offset = raft.log.log_end_offset
+    assert (known[1].end_offset, known[1].last_fetch_ms, known[1].last_caught_up_ms) == (end_offset, 800, 800)
+    assert (known[2].end_offset, known[2].last_fetch_ms, known[2].last_caught_up_ms) == (0, 700, -1)
+    assert (known[3].end_offset, known[3].last_fetch_ms, known[3].last_caught_up_ms) == (-1, -1, -1)
+    # Both have time for a first fetch; after that the leader has lost its majority.
+    raft.tick(600 + raft.settings.check_quorum_ms)
+    assert raft.is_leader
+
+
+def test_a_follower_has_caught_up_when_it_reaches_the_end_of_the_leaders_log() -> None:
+    """KIP-836: or, while the leader keeps writing, the end that it had at the fetch before."""
+    raft = alone()
+    times_ms = []
+    for now_ms, missing in ((100, 1), (200, 0), (300, 1), (400, 1)):
+        fetch(raft, 2, raft.log.log_end_offset - missing, now_ms=now_ms)
+        times_ms.append(next(iter(raft.progress(now_ms)[1].values())).last_caught_up_ms)
+        raft.append(batch_of(b"x"))
+    assert times_ms == [-1, 200, 200, 300]
+
+
+def test_a_wanted_snapshot_is_forgotten_with_the_leader_that_named_it() -> None:
+    """A new leader does not announce itself to observers: they must ask."""
     raft = observer()
     raft.on_heard(Heard(ErrorCode.NONE, 1, 1), 0)
     raft.snapshot_wanted = SnapshotId(10, 1)
@@ -83,8 +115,8 @@ def test_what_must_be_fetched_is_forgotten_with_the_leader_that_said_so() -> Non
     assert raft.position() is not None
 
 
-def test_a_leader_that_is_none_of_the_voters_one_knows_is_asked() -> None:
-    """The voters that a new disk knows of may have been replaced since (KIP-853)."""
+def test_a_leader_that_is_not_among_the_known_voters_is_asked() -> None:
+    """The configured voters of a node with a new disk may have been replaced (KIP-853)."""
     raft = observer()
     raft.on_unanswered()
     raft.on_heard(Heard(ErrorCode.FENCED_LEADER_EPOCH, 5, 9), 0)
@@ -96,8 +128,8 @@ def test_a_leader_that_is_none_of_the_voters_one_knows_is_asked() -> None:
     assert asked == {1, 2, 3, 9}
 
 
-def test_who_was_away_while_all_voters_were_replaced_asks_those_in_its_configuration() -> None:
-    """Its log names voters that are gone; an operator has named the new ones in its file since."""
+def test_a_node_whose_voters_were_all_replaced_asks_the_configured_ones() -> None:
+    """Its log names voters that are gone; an operator has put the new ones into its configuration."""
     node = QuorumNode(7, voters(1, 2), chance=lambda _below: 0)
     raft = node.open(0)
     raft.log.append(add_voters(BatchBuilder(is_control=True), voters(1, 2), timestamp=0).build(), leader_epoch=1)
@@ -111,8 +143,8 @@ def test_who_was_away_while_all_voters_were_replaced_asks_those_in_its_configura
     assert asked == {1, 2, 5}
 
 
-def test_who_led_and_was_left_alone_does_not_say_that_it_leads() -> None:
-    """Not even when it asks for votes again: whoever believes it loses the time of a fetch."""
+def test_a_leader_that_lost_its_quorum_does_not_name_itself() -> None:
+    """Not even when it asks for votes again: a node that believed it would lose the time of a fetch."""
     trio = voters(1, 2, 3)
     one, two = (QuorumNode(it, trio, chance=lambda _below: 0).open(0) for it in (1, 2))
     sends = one.tick(600)
@@ -123,18 +155,18 @@ def test_who_led_and_was_left_alone_does_not_say_that_it_leads() -> None:
     assert (one.is_leader, one.leader_id) == (True, 1)
     for now_ms in (2200, 2800):
         one.tick(now_ms)
-        assert (one.is_leader, one.leader_id) == (False, NOBODY)
+        assert (one.is_leader, one.leader_id) == (False, NO_NODE)
     assert one.role is Role.PROSPECTIVE
 
 
-def test_who_was_let_go_stands_as_long_as_that_may_not_be_decided() -> None:
-    """The leader lets itself go, and nobody else has the record: with its longer log it refuses its vote to others."""
+def test_a_removed_voter_stands_until_its_removal_is_committed() -> None:
+    """A leader removed itself, and no other node has the record: its longer log makes it refuse its vote to others."""
     trio = voters(1, 2, 3)
     one, two, three = (QuorumNode(it, trio, chance=lambda _below: 0).open(0) for it in (1, 2, 3))
     others = {2: two, 3: three}
 
     def elect(now_ms: int) -> list[int]:
-        """Carries what node 1 asks for; returns whom it has asked."""
+        """Deliver the votes of node 1; return the nodes that it has asked."""
         asked, sends = [], one.tick(now_ms)
         while sends:
             to, message = sends.pop(0)
@@ -154,7 +186,7 @@ def test_who_was_let_go_stands_as_long_as_that_may_not_be_decided() -> None:
     assert (one.role, one.is_voter) == (Role.RESIGNED, False)
     for it in (two, three):
         it.tick(2200)
-    # Two votes of the two that are left: its own does not count.
+    # It needs both votes of the two voters that are left: its own does not count.
     assert set(elect(2800)) == {2, 3}
     assert one.is_leader
     for _ in range(3):
@@ -162,7 +194,7 @@ def test_who_was_let_go_stands_as_long_as_that_may_not_be_decided() -> None:
             position = it.position()
             assert position is not None
             it.on_fetched(position, one.on_fetch(position, 2800), 2800)
-    # It is decided now: it goes, and stands no more.
+    # The removal is committed: it resigns, and never stands again.
     one.tick(2900)
     assert one.role is Role.RESIGNED
     assert elect(9000) == []

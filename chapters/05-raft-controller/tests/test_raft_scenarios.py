@@ -1,4 +1,4 @@
-"""The figures of the Raft paper and what happened to Kafka's quorum, each played against its recorded transcript."""
+"""Scenarios of the Raft paper and of Kafka's KIPs, each compared with its recorded transcript."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The quorum and the controller under everything that can go wrong: seeds of two worlds, and bugs that they find.
+"""The quorum and the controller under all kinds of faults: seeds of two worlds, and planted bugs that they find.
 
-`make simulate SEEDS=10000` runs more of them; `planted_bugs` says how a bug is looked for anew.
+`make simulate SEEDS=10000` runs more seeds; `planted_bugs` tells how to look for a bug again.
 """
 
 import controller_world
@@ -13,13 +13,13 @@ from simulation_planted import Bug
 from minibroker.simulation.world import World
 
 SEEDS, PARTS = 100, 4
-# A quarter of the seeds need not meet what only one seed in twenty meets.
+# A quarter of the seeds need not reach the states that only one seed in twenty reaches.
 RARE = {
-    "candidate: somebody leads the epoch",
-    "move on top of a move",
-    "move taken back",
+    "candidate: the epoch has a leader",
+    "move replaced by a move",
+    "move cancelled",
     "stale incarnation refused",
-    "leader: somebody is in a newer epoch",
+    "leader: another node is in a newer epoch",
     "duplicate answered",
 }
 WORLDS = [raft_world.World, controller_world.World]
@@ -28,14 +28,14 @@ WORLDS = [raft_world.World, controller_world.World]
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.__module__)
 def test_every_invariant_holds_in_every_seed(world: type[World], part: int) -> None:
-    """After every event; and once all is healed, everything comes right again. Every change of role is met."""
+    """Invariants hold after every event, and the cluster recovers after the faults. Every change of role is reached."""
     summary = check_seeds(world, range(1 + part, 1 + SEEDS, PARTS), rare=RARE)
     assert summary.acks >= 300 * summary.seeds
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Bug) -> None:
-    """The same seed finds nothing in the code as it is, and the same scenario plays as recorded."""
+    """The same seed finds nothing in the correct code, and the same scenario plays as recorded."""
     check_found(bug)
 
 

@@ -1,8 +1,10 @@
-"""Claims about snapshots: files that are there as a whole or not at all, and logs that begin where they end."""
+"""Claims about snapshots: files that are complete or absent, and logs that start where they end."""
 
+from itertools import product
 from random import Random
 
 import pytest
+from cases import case
 from controller_nodes import Trio
 from raft_nodes import DIRECTORY, QuorumNode, voters
 from replication_nodes import batch_of, contents
@@ -43,7 +45,7 @@ def test_a_snapshot_is_a_short_log_in_kafkas_format() -> None:
     assert decode(data) == (voters(1, 2, 3), VALUES)
 
 
-def test_a_snapshot_survives_a_power_cut_and_older_ones_go() -> None:
+def test_a_snapshot_survives_a_power_cut_and_older_ones_are_deleted() -> None:
     files, snapshots = files_with(SnapshotId(10, 1))
     snapshots.write(SNAPSHOT, voters(1), [b"x"], timestamp=0)
     assert files.list(DIRECTORY) == ["00000000000000004711-0000000007.checkpoint"]
@@ -52,26 +54,29 @@ def test_a_snapshot_survives_a_power_cut_and_older_ones_go() -> None:
     assert (again.latest, again.voters, again.values()) == (SNAPSHOT, voters(1), [b"x"])
 
 
-@pytest.mark.parametrize("size", [0, 1, 60, 200, -1, -70])
-def test_a_snapshot_that_does_not_end_is_refused_and_one_that_never_got_its_name_is_none(size: int) -> None:
-    files, _snapshots = files_with(SnapshotId(10, 1))
-    data = encode(voters(1), VALUES, timestamp=0)
-    with pytest.raises(LogError):
-        decode(data[:size])
-    path = f"{DIRECTORY}/00000000000000004711-0000000007.checkpoint"
-    files.open(f"{path}.part").pwrite(data[:size], 0)
-    assert SnapshotFiles(files, DIRECTORY).latest == SnapshotId(10, 1)
-    files.open(path).pwrite(data[:size], 0)
-    with pytest.raises(LogError, match=r"4711-0000000007\.checkpoint is damaged .*: restore it, or .* as a new voter"):
-        SnapshotFiles(files, DIRECTORY)
+def test_a_truncated_snapshot_is_refused_and_an_unfinished_one_is_ignored() -> None:
+    for size in (0, 1, 60, 200, -1, -70):
+        with case(f"data[:{size}]"):
+            files, _snapshots = files_with(SnapshotId(10, 1))
+            data = encode(voters(1), VALUES, timestamp=0)
+            with pytest.raises(LogError):
+                decode(data[:size])
+            path = f"{DIRECTORY}/00000000000000004711-0000000007.checkpoint"
+            files.open(f"{path}.part").pwrite(data[:size], 0)
+            assert SnapshotFiles(files, DIRECTORY).latest == SnapshotId(10, 1)
+            files.open(path).pwrite(data[:size], 0)
+            with pytest.raises(
+                LogError, match=r"4711-0000000007\.checkpoint is damaged .*: restore it, or .* as a new voter"
+            ):
+                SnapshotFiles(files, DIRECTORY)
 
 
-def test_a_bit_of_a_snapshot_that_is_not_what_it_was_is_noticed_or_means_nothing() -> None:
-    """One that was taken for none let a node lead with half of what was decided."""
+def test_a_flipped_bit_in_a_snapshot_is_noticed_or_harmless() -> None:
+    """A damaged snapshot that was ignored once let a node lead without half of the committed records."""
     files, _snapshots = files_with()
     file = files.open(f"{DIRECTORY}/00000000000000004711-0000000007.checkpoint")
     data = file.pread(file.size(), 0)
-    # All of the first two batches, which end with the first values, and of the last one; and some of what is between.
+    # All bytes of the first two batches and of the last one, and some of the bytes between them.
     places = [*range(300), *range(300, len(data) - 100, 211), *range(len(data) - 100, len(data))]
     refused = 0
     for place in places:
@@ -82,7 +87,7 @@ def test_a_bit_of_a_snapshot_that_is_not_what_it_was_is_noticed_or_means_nothing
         except LogError:
             refused += 1
         file.pwrite(data[place : place + 1], place)
-    # Only a batch's base offset and its leader epoch are not under its checksum, and say nothing here.
+    # Only the base offset and the leader epoch of a batch are outside its checksum, and they are not used here.
     assert refused >= len(places) - 4 * (8 + 4)
 
 
@@ -98,7 +103,7 @@ def carry(source: SnapshotFiles, target: SnapshotFiles, snapshot: SnapshotId, by
             return
 
 
-def test_pieces_make_the_whole() -> None:
+def test_a_snapshot_arrives_in_pieces() -> None:
     _files, source = files_with()
     other = MemoryFiles()
     other.mkdir(DIRECTORY)
@@ -108,8 +113,8 @@ def test_pieces_make_the_whole() -> None:
     assert source.piece(SnapshotId(1, 1), 0, 10) is None
 
 
-def test_pieces_of_another_snapshot_are_no_part_of_it() -> None:
-    """A leader may write a newer one while an older one is fetched: it is fetched from its beginning."""
+def test_pieces_of_another_snapshot_do_not_count() -> None:
+    """A leader may write a newer snapshot while an older one is fetched: then the fetch starts again."""
     _files, source = files_with(SnapshotId(10, 1))
     other = MemoryFiles()
     other.mkdir(DIRECTORY)
@@ -117,7 +122,7 @@ def test_pieces_of_another_snapshot_are_no_part_of_it() -> None:
     size, data = source.piece(SnapshotId(10, 1), 0, 500) or (0, b"")
     assert not target.receive(SnapshotId(10, 1), SOURCE, 0, data, size=size)
     assert target.received(SnapshotId(10, 1), SOURCE) == 500
-    # What another node has under this name says the same, but not byte by byte.
+    # The file of another node has the same records, but not the same bytes.
     assert target.received(SnapshotId(10, 1), SOURCE + 1) == 0
     source.write(SNAPSHOT, voters(1), VALUES, timestamp=0)
     assert target.received(SNAPSHOT, SOURCE) == 0
@@ -125,7 +130,7 @@ def test_pieces_of_another_snapshot_are_no_part_of_it() -> None:
     assert (target.latest, target.values()) == (SNAPSHOT, VALUES)
 
 
-def test_a_piece_that_comes_twice_counts_once_and_what_is_broken_is_fetched_again() -> None:
+def test_a_repeated_piece_counts_once_and_a_damaged_snapshot_is_fetched_again() -> None:
     _files, source = files_with()
     other = MemoryFiles()
     other.mkdir(DIRECTORY)
@@ -140,11 +145,11 @@ def test_a_piece_that_comes_twice_counts_once_and_what_is_broken_is_fetched_agai
     assert target.latest == SNAPSHOT
 
 
-# The log below --------------------------------------------------------------------------------------------------------
+# The log --------------------------------------------------------------------------------------------------------------
 
 
 def leader_with(*values: bytes, snapshot_after: int) -> tuple[QuorumNode, SnapshotFiles, Raft]:
-    """A voter that is alone, with a snapshot of what it had decided after so many values."""
+    """An only voter, with a snapshot after `snapshot_after` values."""
     node = QuorumNode(1, voters(1), chance=lambda _below: 0)
     raft = node.open(0)
     snapshots = SnapshotFiles(node.files, DIRECTORY)
@@ -159,13 +164,13 @@ def leader_with(*values: bytes, snapshot_after: int) -> tuple[QuorumNode, Snapsh
     return node, snapshots, raft
 
 
-def test_only_what_is_decided_goes_into_a_snapshot() -> None:
+def test_only_committed_records_go_into_a_snapshot() -> None:
     _node, _snapshots, raft = leader_with(b"a", snapshot_after=1)
-    with pytest.raises(AssertionError, match="only what is decided"):
+    with pytest.raises(AssertionError, match="only committed records"):
         raft.forget_before(SnapshotId(raft.high_watermark + 1, 1))
 
 
-def test_who_needs_what_the_log_has_forgotten_is_told_of_the_snapshot() -> None:
+def test_a_follower_that_needs_deleted_records_is_told_of_the_snapshot() -> None:
     _node, snapshots, raft = leader_with(b"a", b"b", snapshot_after=1)
     start = raft.log.log_start_offset
     key = voters(2).key_of(2)
@@ -176,8 +181,8 @@ def test_who_needs_what_the_log_has_forgotten_is_told_of_the_snapshot() -> None:
     assert len(found.records) > 0
 
 
-def test_who_ends_where_the_log_starts_but_with_another_epoch_has_another_log() -> None:
-    """The log has forgotten of which epoch the record before its start is. The snapshot has not."""
+def test_a_follower_that_ends_at_the_log_start_in_another_epoch_diverges() -> None:
+    """The log no longer has the epoch of the record before its start. The snapshot has."""
     _node, snapshots, raft = leader_with(b"a", snapshot_after=1)
     raft.resign(0)
     raft.tick(10_000)  # it leads again, in another epoch, which begins where the log starts
@@ -186,43 +191,46 @@ def test_who_ends_where_the_log_starts_but_with_another_epoch_has_another_log() 
     assert snapshots.latest == SnapshotId(start, 1)
     assert raft.on_fetch(Fetch(raft.epoch, key, start, 1), 0).snapshot is None
     assert raft.on_fetch(Fetch(raft.epoch, key, start, 0), 0).snapshot == snapshots.latest
-    # Whose last epoch is before the snapshot's is not in line with it, however long its log is.
+    # A follower whose last epoch is before the snapshot's diverges, however long its log is.
     assert raft.on_fetch(Fetch(raft.epoch, key, start + 1, 0), 0).snapshot == snapshots.latest
 
 
-@pytest.mark.parametrize("is_diverging", [False, True])
-@pytest.mark.parametrize("changes", range(40))
-def test_a_death_between_the_snapshot_and_the_log_does_no_harm(changes: int, is_diverging: bool) -> None:
-    """Whenever a follower dies while a snapshot takes its log's place: it begins before it, or where it ends."""
-    disk = Disk(Random(changes))
-    node = QuorumNode(2, voters(1, 2, 3), chance=lambda _below: 0, files=disk)  # type: ignore[arg-type]
-    raft = node.open(0)
-    for value in (b"a", b"b", b"c")[: 3 if is_diverging else 1]:
-        raft.log.append(batch_of(value), leader_epoch=1)
-    raft.log.flush()
-    end_offset, snapshot = raft.log.log_end_offset, SnapshotId(3 if is_diverging else 9, 4)
-    disk.die_after(changes)
-    snapshots = SnapshotFiles(disk, DIRECTORY)
-    raft.snapshots, raft.snapshot_wanted = snapshots, snapshot
-    data = encode(voters(1, 2, 3), [b"x"], timestamp=0)
-    try:
-        assert snapshots.receive(snapshot, SOURCE, 0, data, size=len(data))
-        raft.on_snapshot(snapshot, voters(1, 2, 3))
-        disk.die_after(None)
-    except Died:
-        pass
-    disk.kill()
-    found = SnapshotFiles(disk, DIRECTORY)
-    again = node.open(0, snapshots=found)
-    if found.latest is None:
-        assert (again.log.log_end_offset, again.last_epoch) == (end_offset, 1)
-    else:
-        assert (again.log.log_start_offset, again.log.log_end_offset) == (snapshot.end_offset, snapshot.end_offset)
-        assert (again.last_epoch, again.high_watermark) == (snapshot.epoch, snapshot.end_offset)
+def test_a_crash_between_snapshot_and_log_does_no_harm() -> None:
+    """A follower crashes while a snapshot replaces its log: after a restart it has the old log, or the snapshot."""
+    for changes, is_diverging in product(range(40), (False, True)):
+        with case(f"the disk died after {changes} changes, diverging: {is_diverging}"):
+            disk = Disk(Random(changes))
+            node = QuorumNode(2, voters(1, 2, 3), chance=lambda _below: 0, files=disk)  # type: ignore[arg-type]
+            raft = node.open(0)
+            for value in (b"a", b"b", b"c")[: 3 if is_diverging else 1]:
+                raft.log.append(batch_of(value), leader_epoch=1)
+            raft.log.flush()
+            end_offset, snapshot = raft.log.log_end_offset, SnapshotId(3 if is_diverging else 9, 4)
+            disk.die_after(changes)
+            snapshots = SnapshotFiles(disk, DIRECTORY)
+            raft.snapshots, raft.snapshot_wanted = snapshots, snapshot
+            data = encode(voters(1, 2, 3), [b"x"], timestamp=0)
+            try:
+                assert snapshots.receive(snapshot, SOURCE, 0, data, size=len(data))
+                raft.on_snapshot(snapshot, voters(1, 2, 3))
+                disk.die_after(None)
+            except Died:
+                pass
+            disk.kill()
+            found = SnapshotFiles(disk, DIRECTORY)
+            again = node.open(0, snapshots=found)
+            if found.latest is None:
+                assert (again.log.log_end_offset, again.last_epoch) == (end_offset, 1)
+            else:
+                assert (again.log.log_start_offset, again.log.log_end_offset) == (
+                    snapshot.end_offset,
+                    snapshot.end_offset,
+                )
+                assert (again.last_epoch, again.high_watermark) == (snapshot.epoch, snapshot.end_offset)
 
 
-def test_a_log_that_leads_up_to_the_snapshot_goes_on_behind_it() -> None:
-    """The process died after the snapshot was written, and before the log had forgotten anything."""
+def test_a_log_that_contains_the_snapshot_keeps_the_records_after_it() -> None:
+    """The process died after the snapshot was written, and before records were deleted from the log."""
     node = QuorumNode(1, voters(1), chance=lambda _below: 0)
     raft = node.open(0)
     raft.tick(0)
@@ -235,41 +243,42 @@ def test_a_log_that_leads_up_to_the_snapshot_goes_on_behind_it() -> None:
     assert [value for offset, _epoch, value in contents(again) if offset >= 3] == [b"b"]
 
 
-def test_a_log_whose_beginning_is_in_no_snapshot_is_refused() -> None:
-    """Kafka expects a snapshot there, too. Without it a node would go on with a part of what is decided."""
+def test_a_log_whose_deleted_records_are_in_no_snapshot_is_refused() -> None:
+    """As in Kafka. Otherwise a node would go on without some of the committed records."""
     node, snapshots, raft = leader_with(b"a", b"b", snapshot_after=1)
     start, latest = raft.log.log_start_offset, snapshots.latest
     assert latest is not None
     assert node.open(0, snapshots=SnapshotFiles(node.files, DIRECTORY)).log.log_start_offset == start
     node.files.unlink(f"{DIRECTORY}/{latest.end_offset:020d}-{latest.epoch:010d}.checkpoint")
-    with pytest.raises(LogError, match=rf"starts at offset {start}, and the newest snapshot ends at 0: .* is gone"):
+    with pytest.raises(LogError, match=rf"starts at offset {start}, and the newest snapshot ends at 0: .* are gone"):
         node.open(0, snapshots=SnapshotFiles(node.files, DIRECTORY))
 
 
-# To be heard ----------------------------------------------------------------------------------------------------------
+# Liveness -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asks", ["for a piece", "for what is in the snapshot", "with another log", None])
-def test_a_voter_that_cannot_be_given_records_is_heard_all_the_same(asks: str | None) -> None:
-    """A snapshot takes its time. If its leader stepped down meanwhile, the last voter would never catch up."""
-    trio = Trio()
-    trio.elect(1)
-    trio.pump()
-    raft = trio.nodes[1].raft
-    raft.snapshots = snapshots = SnapshotFiles(trio.nodes[1].files, DIRECTORY)
-    latest, key = SnapshotId(raft.high_watermark, raft.epoch), raft.voters.key_of(2)
-    snapshots.write(latest, raft.voters, [b"x"], timestamp=0)
-    raft.forget_before(latest)
-    for now_ms in range(trio.now_ms + 400, trio.now_ms + 4 * raft.settings.check_quorum_ms, 400):
-        if asks == "for a piece":
-            assert raft.on_fetch_snapshot(FetchSnapshot(raft.epoch, key, latest, 0), now_ms) is ErrorCode.NONE
-        elif asks == "for what is in the snapshot":
-            assert raft.on_fetch(Fetch(raft.epoch, key, 0, -1), now_ms).snapshot == latest
-        elif asks is not None:
-            assert raft.on_fetch(Fetch(raft.epoch, key, latest.end_offset + 9, raft.epoch), now_ms).diverging
-        raft.tick(now_ms)
-    assert raft.is_leader == (asks is not None)
-    # It has said that it lives, and not how far it is.
-    assert raft.high_watermark == latest.end_offset
-    stale = FetchSnapshot(raft.epoch - 1, key, latest, 0)
-    assert raft.on_fetch_snapshot(stale, 0) is ErrorCode.FENCED_LEADER_EPOCH
+def test_a_voter_that_gets_no_records_still_counts_as_heard() -> None:
+    """Fetching a snapshot takes time. If the leader resigned meanwhile, the follower would never catch up."""
+    for asks in ("for a piece", "for what is in the snapshot", "with another log", None):
+        with case(f"it asks {asks}"):
+            trio = Trio()
+            trio.elect(1)
+            trio.pump()
+            raft = trio.nodes[1].raft
+            raft.snapshots = snapshots = SnapshotFiles(trio.nodes[1].files, DIRECTORY)
+            latest, key = SnapshotId(raft.high_watermark, raft.epoch), raft.voters.key_of(2)
+            snapshots.write(latest, raft.voters, [b"x"], timestamp=0)
+            raft.forget_before(latest)
+            for now_ms in range(trio.now_ms + 400, trio.now_ms + 4 * raft.settings.check_quorum_ms, 400):
+                if asks == "for a piece":
+                    assert raft.on_fetch_snapshot(FetchSnapshot(raft.epoch, key, latest, 0), now_ms) is ErrorCode.NONE
+                elif asks == "for what is in the snapshot":
+                    assert raft.on_fetch(Fetch(raft.epoch, key, 0, -1), now_ms).snapshot == latest
+                elif asks is not None:
+                    assert raft.on_fetch(Fetch(raft.epoch, key, latest.end_offset + 9, raft.epoch), now_ms).diverging
+                raft.tick(now_ms)
+            assert raft.is_leader == (asks is not None)
+            # The voter is alive, but its progress is not known.
+            assert raft.high_watermark == latest.end_offset
+            stale = FetchSnapshot(raft.epoch - 1, key, latest, 0)
+            assert raft.on_fetch_snapshot(stale, 0) is ErrorCode.FENCED_LEADER_EPOCH

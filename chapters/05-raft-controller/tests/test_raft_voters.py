@@ -1,10 +1,10 @@
-"""Claims about who votes, and the bytes in which that is written down."""
+"""Claims about voter sets and their bytes in the log."""
 
 from raft_nodes import directory_id, voters
 
 from minibroker.log.batch import Batch
 from minibroker.log.control import ControlType, control_type
-from minibroker.raft.control import add_voters, leader_change
+from minibroker.raft.control import add_voters, decode_leader_change, leader_change
 from minibroker.raft.voters import Voter, VoterKey, VoterSet, decode_voters, encode_voters
 
 
@@ -52,14 +52,28 @@ def test_the_record_of_the_voters_has_kafkas_bytes() -> None:
 
 
 def test_the_record_of_a_new_leader_has_kafkas_bytes() -> None:
-    """LeaderChangeMessage.json, version 1: the leader, all voters, and those who have voted for it."""
+    """LeaderChangeMessage.json, version 0, the only one that Kafka's tools read: leader, voters, granting voters."""
     batch = Batch(bytes(leader_change(1, voters(1, 2), [1], timestamp=5).build()))
     assert batch.header.is_control
     (record,) = batch.records()
     assert record.key == b"\0\0\0\2"
     assert control_type(record) == ControlType.LEADER_CHANGE
+    one, two = (b"\0\0\0" + bytes([it]) + b"\0" for it in (1, 2))
+    assert record.value == b"\0\0" + b"\0\0\0\1" + b"\3" + one + two + b"\2" + one + b"\0"
+    read = decode_leader_change(record.value)
+    assert (read.leader_id, [it.voter_id for it in read.voters]) == (1, [1, 2])
+
+
+def test_a_log_with_leader_changes_of_version_1_is_still_read() -> None:
+    """Earlier releases wrote version 1, which adds the directories of the voters."""
     one, two = (b"\0\0\0" + bytes([it]) + directory_id(it) + b"\0" for it in (1, 2))
-    assert record.value == b"\0\1" + b"\0\0\0\1" + b"\3" + one + two + b"\2" + one + b"\0"
+    read = decode_leader_change(b"\0\1" + b"\0\0\0\1" + b"\3" + one + two + b"\2" + one + b"\0")
+    assert (read.version, read.leader_id) == (1, 1)
+    assert [(it.voter_id, bytes(it.voter_directory_id)) for it in read.voters] == [
+        (1, directory_id(1)),
+        (2, directory_id(2)),
+    ]
+    assert [it.voter_id for it in read.granting_voters] == [1]
 
 
 def test_voters_are_a_control_record_of_type_6() -> None:

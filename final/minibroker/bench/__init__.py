@@ -1,29 +1,29 @@
 """The harness of every benchmark and lab of the course: start, measure, compare with a physical limit, report, draw.
 
-It imports the clients and what is below them, and starts brokers only as processes. The command line imports it, and so
-do the scripts in the chapters' folders `bench` and `labs`, and the tests; no broker does.
+The harness imports the clients and the packages that they use, and starts brokers only as processes. It is imported by
+the command line, by the scripts in the chapters' folders `bench` and `labs`, and by the tests, but not by the broker.
 
 | module       | owns                                                                               |
 |--------------|------------------------------------------------------------------------------------|
 | `measure`    | cases run in turn, wall and CPU time of each repeat, the figures derived from them |
-| `limits`     | what the machine itself can do to a file: bare write, check-sum, flush             |
-| `bars`       | what a benchmark promises, and whether the promise was kept                        |
+| `limits`     | the speed of the machine itself on a file: bare write, checksum, flush             |
+| `bars`       | the bounds that a benchmark promises to keep, and the verdict                      |
 | `benchmark`  | the declaration of a benchmark, and how its files are found                        |
-| `lab`        | the declaration of a lab, and how labs are found in a clone                        |
-| `scripts`    | how a file beside the packages is loaded                                           |
+| `lab`        | the declaration of a lab, and how labs are found in the repository                 |
+| `scripts`    | how a benchmark file or a lab file is loaded                                       |
 | `context`    | the folder under test, the number of repeats, quick mode, cleaning up              |
 | `report`     | the plain-text tables and the JSON documents                                       |
 | `plot`       | the figures, as SVG; `scales` holds their arithmetic                               |
-| `progress`   | the one line that says how far a run has come                                      |
+| `progress`   | the line on stderr that shows the progress of a run                                |
 | `units`      | KiB and MB, and numbers as people read them                                        |
-| `launcher`   | a process that serves: started, awaited, watched, paused, ended, started again     |
+| `launcher`   | a server process: start, wait until ready, measure, pause, stop, restart           |
 | `children`   | servers that end with a context                                                    |
 | `local`      | clusters of processes on this machine                                              |
-| `watching`   | what the nodes of a cluster say of it                                              |
-| `background` | work that goes on beside an experiment                                             |
-| `sending`    | a stock client that writes without a pause                                         |
-| `outages`    | how long something did not answer, and how that is distributed                     |
-| `failover`   | how long writes stop when a node goes                                              |
+| `watching`   | the state of a cluster as each of its nodes reports it                             |
+| `background` | work on a thread while an experiment runs                                          |
+| `sending`    | a stock client that writes all the time                                            |
+| `outages`    | the lengths of outages, and their distribution                                     |
+| `failover`   | how long writes stop when a node fails                                             |
 
 A benchmark file reads like a list of facts; see `benchmark` for one.
 """

@@ -4,8 +4,8 @@
 python -m minibroker.bench chapters/01-log/bench --out docs/chapters/01-log/figures
 ```
 
-One that fails does not stop the others. Exit codes: 0 done, 1 a bar was missed or a benchmark failed, 2 wrong usage,
-130 interrupted. A quick run (`MINIBROKER_QUICK=1`) enforces no bar.
+A benchmark that fails does not stop the others. Exit codes: 0 done, 1 a bar was missed or a benchmark failed, 2 wrong
+usage, 130 interrupted. A quick run (`MINIBROKER_QUICK=1`) enforces no bar.
 """
 
 import argparse
@@ -24,12 +24,12 @@ MET, MISSED, INTERRUPTED = 0, 1, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for, and return the exit code."""
+    """Run the benchmarks that the command line names, and return the exit code."""
     parser = command_line()
     options = parser.parse_args(arguments)
     chosen = choose(parser, options)
     if is_quick():
-        spare_what_is_imported()
+        exempt_modules_from_garbage_collection()
     missed: list[str] = []
     failures: list[str] = []
     try:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def failure_text(found: Found, error: Exception) -> str:
-    """What stopped a benchmark, in a line. What is not the world's doing is a bug, and shows where it is."""
+    """Print in one line why a benchmark failed. Any error but an OSError is a bug, and is shown with its traceback."""
     if not isinstance(error, OSError):
         traceback.print_exception(error)
     what = str(error) or type(error).__name__
@@ -55,7 +55,7 @@ def failure_text(found: Found, error: Exception) -> str:
 
 
 def conclude(missed: Sequence[str], failures: Sequence[str], count: int) -> int:
-    """Say at the end, where it is seen, what went wrong on the way."""
+    """Print the failures again at the end, where they are easy to see; return the exit code."""
     if missed:
         print(f"bars MISSED in: {', '.join(missed)}", file=sys.stderr)
     if failures:
@@ -68,7 +68,7 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m minibroker.bench", description="Run the benchmarks of a folder.")
     parser.add_argument("folder", type=Path, help="folder with bench_*.py files")
     parser.add_argument("--out", type=Path, help="write NAME.json and NAME.svg there")
-    parser.add_argument("--repeats", type=positive, help="rounds that count (default 11; 3 in a quick run)")
+    parser.add_argument("--repeats", type=positive, help="rounds that count (default 11; 1 in a quick run)")
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="run this benchmark; may be repeated"
     )
@@ -84,7 +84,7 @@ def positive(text: str) -> int:
 
 
 def choose(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[Found]:
-    """Find the benchmarks that were asked for; leave with a line of explanation where there are none."""
+    """Return the chosen benchmarks; exit with one line of explanation if there are none."""
     for folder in filter(None, (options.folder, options.dir)):
         if not folder.is_dir():
             parser.error(f"there is no folder {folder}")
@@ -98,8 +98,8 @@ def choose(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list
     return [found for found in benchmarks if not options.only or found.name in options.only]
 
 
-def spare_what_is_imported() -> None:
-    """Keep the search for garbage before each repeat from walking over every module: in a quick run it weighs."""
+def exempt_modules_from_garbage_collection() -> None:
+    """Exempt all modules from the collection before each repeat, which would otherwise dominate a quick run."""
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""Owns work that goes on beside an experiment: on a thread of its own, from the beginning of a `with` to its end."""
+"""Owns work that runs on a separate thread during an experiment, from the beginning of a `with` to its end."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Background(ABC):
-    """Something that is done again and again until it is over."""
+    """Work that a thread repeats until `end` is called."""
 
     def __init__(self) -> None:
         self.is_over = threading.Event()
@@ -18,7 +18,7 @@ class Background(ABC):
         """The work of the thread; it returns soon after `is_over` is set."""
 
     def close(self, *, is_well: bool) -> None:  # noqa: B027
-        """Give everything back; the thread has ended. It is not well if the experiment has failed."""
+        """Release everything after the thread has ended. `is_well` is false if the experiment has failed."""
 
     def end(self) -> None:
         """End the work, and wait for the thread."""

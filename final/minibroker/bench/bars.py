@@ -1,14 +1,14 @@
-"""Owns bars: what a benchmark promises, and the verdict once it was measured.
+"""Owns bars: bounds that a benchmark promises to keep, and the verdict after the measurement.
 
 ```python
-Bar("append, 1 MiB", "ratio", at_least=0.95)  # beside the limit that the case names
-Bar("append, 16 KiB", "us_beyond", at_most=10)  # microseconds beyond that limit
-Bar("decode", "ratio", at_least=1.0, against="kafka-python")  # beside any other case of the same run
-Bar("decode", "ops_per_s", at_least=500_000)  # in itself
-Fact("resident memory", "MB", measure_memory, at_most=100)  # not timed: found out once
+Bar("append, 1 MiB", "ratio", at_least=0.95)  # compared with the limit that the case names
+Bar("append, 16 KiB", "us_beyond", at_most=10)  # microseconds more than that limit takes
+Bar("decode", "ratio", at_least=1.0, against="kafka-python")  # compared with another case of the same run
+Bar("decode", "ops_per_s", at_least=500_000)  # compared with nothing
+Fact("resident memory", "MB", measure_memory, at_most=100)  # not timed, but determined once
 ```
 
-The median decides. The quartiles are printed beside it, so that a reader sees how narrowly.
+The median decides. The quartiles are printed as well, so that a reader sees how close the result was.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Bar:
     metric: str
     at_least: float | None = None
     at_most: float | None = None
-    against: str = ""  # the limit of the case, unless another case is named
+    against: str = ""  # the case to compare with, if not the limit of the case
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -35,7 +35,7 @@ class Bar:
             raise ValueError(f"the bar on {self.case!r} needs one of at_least and at_most")
 
     def allows(self, value: float) -> bool:
-        """Say whether a figure keeps the promise."""
+        """Tell whether a figure is within the bound."""
         return _allows(value, self.at_least, self.at_most)
 
     @property
@@ -56,7 +56,7 @@ def _bound_text(at_least: float | None, at_most: float | None) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A bar and what was measured."""
+    """A bar and the figures that were measured."""
 
     bar: Bar
     against: str
@@ -64,24 +64,24 @@ class Verdict:
 
     @property
     def is_met(self) -> bool:
-        """Whether the median keeps the promise."""
+        """Whether the median is within the bound."""
         return self.bar.allows(self.measured.median)
 
     @property
     def text(self) -> str:
-        """The verdict in one word, loud when it is bad."""
+        """The verdict in one word, in capitals if the bar was missed."""
         return "met" if self.is_met else "MISSED"
 
     @property
     def promise(self) -> str:
-        """What was promised: the case, the metric, beside what."""
+        """The promise: the case, the metric, the bound, and the case it is compared with."""
         metric = METRICS[self.bar.metric]
         beside = f" (beside {self.against})" if metric.is_comparison else ""
         return f"{self.bar.case}: {metric.label} {self.bar.bound_text}{beside}"
 
 
 def judge(bar: Bar, results: Results) -> Verdict:
-    """Hold a bar against the results of its run."""
+    """Check a bar against the results of its run."""
     result = results[bar.case]
     against = bar.against or result.case.limit
     measured = result.spread(bar.metric, results[against] if against else None)
@@ -92,7 +92,7 @@ def judge(bar: Bar, results: Results) -> Verdict:
 
 @dataclass(frozen=True)
 class Fact:
-    """A figure that a benchmark finds out once, after the timing: memory, files, bytes on disk; bounded or not."""
+    """A figure that is determined once, after the timing: memory, files, bytes on disk. It may have a bound."""
 
     name: str
     unit: str
@@ -110,17 +110,17 @@ class FoundFact:
 
     @property
     def is_met(self) -> bool:
-        """Whether the figure keeps the promise, if there is one."""
+        """Whether the figure is within its bound, if it has one."""
         return _allows(self.value, self.fact.at_least, self.fact.at_most)
 
     @property
     def text(self) -> str:
-        """The verdict in one word, or none where nothing was promised."""
+        """The verdict in one word; empty without a bound."""
         if self.fact.at_least is None and self.fact.at_most is None:
             return ""
         return "met" if self.is_met else "MISSED"
 
     @property
     def promise(self) -> str:
-        """What the figure is, and its bound."""
+        """The name of the figure, and its bound."""
         return f"{self.fact.name}: {self.fact.unit} {_bound_text(self.fact.at_least, self.fact.at_most)}".rstrip()

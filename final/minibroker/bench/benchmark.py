@@ -1,6 +1,6 @@
 """Owns the declaration of a benchmark, how benchmark files are found, and one run of one benchmark.
 
-A file `bench_append.py` holds one function `benchmark`, or several `benchmark_…`. Each declares; none measures:
+A file `bench_append.py` has one function `benchmark`, or several `benchmark_…`. They only declare what is measured:
 
 ```python
 def benchmark(context: Context) -> Benchmark:
@@ -12,9 +12,9 @@ def benchmark(context: Context) -> Benchmark:
     return Benchmark("Append to one file", [bare, ours], bars=[Bar(ours.name, "ratio", at_least=0.95)])
 ```
 
-Its name comes from the file and the function: `append` here, and `append-small` for a `benchmark_small`. So one of
-many can be chosen without building the others. They run in the order of their names; a file that says `IS_LONG = True`
-comes after those that take seconds.
+The name of a benchmark comes from the file and the function: `append` here, and `append-small` for a function
+`benchmark_small`. So one benchmark can be chosen without building the others. Files run in the order of their names;
+those with `IS_LONG = True` run last.
 """
 
 import inspect
@@ -32,17 +32,17 @@ from minibroker.bench.scripts import import_script
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Cases to be measured side by side, what is promised of them, and how they are drawn."""
+    """Cases to be measured together, the bars they must meet, and the figure."""
 
     title: str
     cases: Sequence[Case]
     bars: Sequence[Bar] = ()
-    metric: str = ""  # what the figure shows; MB/s unless a case counts no bytes
+    metric: str = ""  # the metric of the figure; if empty, MB/s, or operations if a case counts no bytes
     log: bool = False  # a logarithmic axis, for cases that differ by orders of magnitude
-    figure: Callable[[Results], Figure] | None = None  # draws something else than bars
+    figure: Callable[[Results], Figure] | None = None  # draws a figure of its own instead of bars
     note: str = ""  # a sentence under the table
     facts: Sequence[Fact] = ()  # figures that are not timed
-    columns: Sequence[str] = ()  # metrics that its table shows beside the usual ones
+    columns: Sequence[str] = ()  # metrics that its table shows in addition to the usual ones
 
     def __post_init__(self) -> None:
         names = {case.name for case in self.cases}
@@ -54,7 +54,7 @@ class Benchmark:
             raise ValueError(f"benchmark {self.title!r} names cases it does not have: {', '.join(unknown)}")
         for case in self.cases:
             if case.limit:
-                # Better refused now than after minutes of measuring.
+                # This check raises now rather than after minutes of measuring.
                 shared_work(case, next(other for other in self.cases if other.name == case.limit))
         for metric in filter(None, (self.metric, *self.columns)):
             if metric not in METRICS:
@@ -74,7 +74,7 @@ class Outcome:
 
     @property
     def is_missed(self) -> bool:
-        """Whether a bar was missed; a quick run promises nothing."""
+        """Whether a bar was missed; a quick run enforces none."""
         are_met = [verdict.is_met for verdict in self.verdicts] + [fact.is_met for fact in self.facts]
         return not self.quick and not all(are_met)
 
@@ -88,7 +88,7 @@ class Found:
 
 
 def find_benchmarks(folder: Path) -> list[Found]:
-    """Import the `bench_*.py` files of a folder, and list the benchmarks they define: by name, the long ones last."""
+    """Import the `bench_*.py` files of a folder and list their benchmarks by name, the long ones last."""
     modules = [import_script(path) for path in sorted(folder.glob("bench_*.py"))]
     modules.sort(key=lambda module: getattr(module, "IS_LONG", False))
     return [found for module in modules for found in _benchmarks_of(module)]
@@ -104,14 +104,14 @@ def run(found: Found, context: Context) -> Outcome:
 
 
 def figure_of(outcome: Outcome) -> Figure:
-    """Draw a benchmark as it asks to be drawn, or as bars."""
+    """Draw the figure that a benchmark declares, or else bars."""
     if outcome.benchmark.figure:
         return outcome.benchmark.figure(outcome.results)
     return bar_chart(outcome)
 
 
 def bar_chart(outcome: Outcome) -> BarChart:
-    """Draw one bar for each case, the limits in grey, and a dashed line where all share one limit."""
+    """Draw one bar for each case, limits in grey, and a dashed line at the limit if all cases share one."""
     benchmark = outcome.benchmark
     metric = benchmark.metric or default_metric(benchmark.cases)
     rows = bar_rows(outcome.results, metric)
@@ -130,7 +130,7 @@ def bar_chart(outcome: Outcome) -> BarChart:
 
 
 def default_metric(cases: Sequence[Case]) -> str:
-    """Choose what a figure shows: megabytes if all cases count bytes, else operations."""
+    """Return the metric of a figure: megabytes per second if all cases count bytes, else operations."""
     return "mb_per_s" if all(case.bytes_count for case in cases) else "ops_per_s"
 
 

@@ -1,4 +1,4 @@
-"""Owns the servers of a benchmark or a lab: each ends with the context at the latest. `launcher` runs the processes."""
+"""Owns the servers of a benchmark or a lab, which stop when its context ends. `launcher` runs the processes."""
 
 import os
 from pathlib import Path
@@ -6,17 +6,17 @@ from pathlib import Path
 from minibroker.bench.context import Context
 from minibroker.bench.launcher import Command, Server, serve_command
 
-COMPILES_ALWAYS = "PYTHONDONTWRITEBYTECODE"
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
 def environment(context: Context) -> dict[str, str]:
-    """The environment of a process under test, in which Python keeps what it has compiled.
+    """The environment of a process under test, in which Python stores compiled bytecode.
 
-    If it was told not to, every start would compile the whole program, which no second start of a user does: then what
-    it compiles goes into the folder under test.
+    If PYTHONDONTWRITEBYTECODE is set, every start would compile the whole program, which a user's second start does
+    not do. In this case the bytecode is stored in the folder under test.
     """
     own = dict(os.environ)
-    if own.pop(COMPILES_ALWAYS, ""):
+    if own.pop(NO_BYTECODE, ""):
         own["PYTHONPYCACHEPREFIX"] = str(context.directory / "compiled")
     return own
 

@@ -1,7 +1,7 @@
-"""Owns what a benchmark or a lab is given: a folder on the disk under test, a number of repeats, and cleaning up.
+"""Owns the context of a benchmark or a lab: a folder on the disk under test, the number of repeats, the clean-up.
 
 `MINIBROKER_QUICK=1` asks for a quick run: sizes and repeats shrink so that tests can run every command in a second
-or two. The figures of a quick run mean nothing, and say so.
+or two. The figures of a quick run mean nothing, and a note on them says so.
 """
 
 import os
@@ -23,7 +23,7 @@ from minibroker.bench.measure import (
     process_clock,
 )
 
-REPEATS_QUICK = 3
+REPEATS_QUICK = 1
 QUICK_NOTE = "quick run: sizes shrunk, figures not comparable"
 
 # A folder for large files that the operating system promises to keep on a disk; /tmp is often memory.
@@ -33,23 +33,23 @@ Value = TypeVar("Value")
 
 
 def is_quick() -> bool:
-    """Say whether the environment asks for a quick run."""
+    """Tell whether the environment asks for a quick run."""
     return os.environ.get("MINIBROKER_QUICK", "") not in ("", "0")
 
 
 def quick_note() -> str:
-    """What a figure of a quick run says; nothing in a full one."""
+    """The note on the figures of a quick run; empty in a full run."""
     return QUICK_NOTE if is_quick() else ""
 
 
 def scaled(full: Value, quick: Value) -> Value:
-    """Choose a size: the one that measures, or the one that only proves that the code runs."""
+    """Choose `full` for a full run, or `quick` for a quick run, which only shows that the code runs."""
     return quick if is_quick() else full
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a benchmark or a lab works with; files go to `directory`, which is removed at the end."""
+    """The resources of a benchmark or a lab; files go to `directory`, which is removed at the end."""
 
     directory: Path
     repeats: int = REPEATS
@@ -58,7 +58,7 @@ class Context:
     cleanup: ExitStack = field(default_factory=ExitStack)
 
     def on_close(self, callback: Callable[..., object], *arguments: object) -> None:
-        """Have something called at the end, last come first served: close a file, stop a server."""
+        """Register a call for the end, such as closing a file; the calls are made in reverse order."""
         self.cleanup.callback(callback, *arguments)
 
     def measure(self, cases: Sequence[Case]) -> Results:
@@ -67,7 +67,7 @@ class Context:
 
 
 def scratch_folder(chosen: Path | None) -> Path | None:
-    """Choose where temporary files go: as told, else as TMPDIR says, else a folder that is not memory."""
+    """Return the parent of the temporary folder: the chosen one, else that of TMPDIR, else one on a disk."""
     if chosen or os.environ.get("TMPDIR"):
         return chosen
     return DISK_FOLDER if os.access(DISK_FOLDER, os.W_OK) else None
@@ -81,7 +81,7 @@ def open_context(
     clock: Clock = process_clock,
     progress: Progress = no_progress,
 ) -> Iterator[Context]:
-    """Make a context whose folder and resources are gone afterwards, also after Ctrl-C."""
+    """Make a context whose folder is removed and whose resources are closed at the end, also after Ctrl-C."""
     repeats = repeats or scaled(REPEATS, REPEATS_QUICK)
     with (
         tempfile.TemporaryDirectory(prefix="minibroker-bench-", dir=scratch_folder(directory)) as folder,

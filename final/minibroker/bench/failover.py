@@ -1,10 +1,10 @@
-"""Owns the measurement of how long writes stop when a node goes: the faults, the watchers and the rounds.
+"""Owns the measurement of how long writes stop when a node fails: the faults, the watchers and the rounds.
 
-Topics have three partitions, and each node leads one of each. In every round one node goes, and what counts is the
-longest time without an acknowledgement of a partition that it led. It is seen by an impatient prober, which shows how
-long the cluster needs; and by an idempotent producer of librdkafka, where that is installed, which has pauses of its
-own. Where the node decides as well, there is also the time until something is decided again. The lab `failover`, the
-benchmark of the same name and `minibroker bench failover` measure with this.
+Topics have three partitions, and each node leads one partition of each topic. In every round one node fails, and the
+result is the longest time without an acknowledgement for a partition that it led. Two clients measure this time. A
+prober with short timeouts shows how long the cluster needs. An idempotent producer of librdkafka, if that is installed,
+adds pauses of its own. If the node is the active controller, the time until a new controller has created a topic is
+measured as well. The lab `failover`, the benchmark of the same name and `minibroker bench failover` use this module.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from minibroker.bench.context import scaled
 from minibroker.bench.local import LocalCluster, LocalNode
 from minibroker.bench.outages import Outages, longest_gap_ms
 from minibroker.bench.report import Table
-from minibroker.bench.sending import StockSender, is_there
+from minibroker.bench.sending import StockSender, is_installed
 from minibroker.bench.watching import until
 from minibroker.client.errors import ClientError
 from minibroker.clients.admin import NewTopic, create_topics
@@ -30,18 +30,18 @@ from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest,
 TARGET_MS = 3000
 STOP_TARGET_MS = 500
 SETTINGS = ("default.replication.factor=3", "min.insync.replicas=2")
-"""What `minibroker up` sets for three nodes."""
+"""The settings that `minibroker up` uses for three nodes."""
 REPLICAS = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
 _SETTLED_ACKS = 20
 _PROBE_MS = 250
 _PROBE_PAUSE_S = 0.005
-# A client that waits long for a node that does not answer would wait longer than the cluster needs.
+# This timeout is short. Otherwise a client might wait for a silent node for longer than the cluster needs to recover.
 CLIENT_TIMEOUT_MS = 1000
 _names = itertools.count(1)
 
 
 def quick_settings() -> tuple[str, ...]:
-    """In a quick run a silent node is given up sooner, so that a fault costs less time, and its figure says less."""
+    """Shorter timeouts for a quick run, in which a silent node is fenced sooner."""
     return scaled(full=(), quick=("broker.session.timeout.ms=1000", "broker.heartbeat.interval.ms=250"))
 
 
@@ -49,24 +49,24 @@ def quick_settings() -> tuple[str, ...]:
 
 
 class Fault(NamedTuple):
-    """What is done to a node, how it is undone, and whether that node decides."""
+    """The calls that make a node fail and that repair it, and whether the node is the active controller."""
 
     name: str
     begin: Callable[[LocalNode], object]
     end: Callable[[LocalNode], object]
-    decides: bool
+    is_controller: bool
     target_ms: int = TARGET_MS
 
 
-KILLED = Fault("leader killed", LocalNode.kill, LocalNode.restart, decides=False)
-PAUSED = Fault("leader paused", LocalNode.pause, LocalNode.resume, decides=False)
-STOPPED = Fault("leader stopped", LocalNode.stop, LocalNode.restart, decides=False, target_ms=STOP_TARGET_MS)
+KILLED = Fault("leader killed", LocalNode.kill, LocalNode.restart, is_controller=False)
+PAUSED = Fault("leader paused", LocalNode.pause, LocalNode.resume, is_controller=False)
+STOPPED = Fault("leader stopped", LocalNode.stop, LocalNode.restart, is_controller=False, target_ms=STOP_TARGET_MS)
 LEADER_FAULTS = (KILLED, PAUSED, STOPPED)
 
 
 def of_the_controller(fault: Fault) -> Fault:
-    """The same, and the node decides as well."""
-    return fault._replace(name=fault.name.replace("leader", "leader and controller"), decides=True)
+    """The same fault, on a node that is also the active controller."""
+    return fault._replace(name=fault.name.replace("leader", "leader and controller"), is_controller=True)
 
 
 FAULTS = (*LEADER_FAULTS, *map(of_the_controller, LEADER_FAULTS))
@@ -76,7 +76,7 @@ FAULTS = (*LEADER_FAULTS, *map(of_the_controller, LEADER_FAULTS))
 
 
 class Prober(Background):
-    """Writes one record after the other, each to the leader that any node names; it waits for no node for long."""
+    """Writes one record after the other, each to the leader that some node names, with short timeouts."""
 
     def __init__(self, cluster: LocalCluster, topic: str, partition: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Prober(Background):
             client.close()
 
     def run(self) -> None:
-        """Probe: a node that could not help is not asked again before the others were."""
+        """Write probes; after a failure, ask the next node for the leader."""
         for client in itertools.cycle(self._clients):
             while not self.is_over.wait(_PROBE_PAUSE_S) and is_acked(client, *self._where):
                 self.acked_s.append(time.monotonic())
@@ -103,13 +103,13 @@ class Prober(Background):
                 return
 
     def await_acks(self, count: int = _SETTLED_ACKS) -> None:
-        """Wait for so many acknowledgements more."""
+        """Wait for `count` more acknowledgements."""
         goal = len(self.acked_s) + count
         until(lambda: len(self.acked_s) >= goal, "probes are acknowledged", seconds=40)
 
 
 def is_acked(client: Client, topic: str, partition: int) -> bool:
-    """Write one record with acks=all, to the leader that the client's node names now."""
+    """Write one record with acks=all to the leader that the client's node names; tell whether it was acknowledged."""
     batch = BatchBuilder()
     batch.append(timestamp=0, key=None, value=b"probe")
     data = PartitionProduceData(index=partition, records=bytes(batch.build()))
@@ -126,12 +126,12 @@ def is_acked(client: Client, topic: str, partition: int) -> bool:
 
 
 def await_ack(client: Client, topic: str, partition: int) -> None:
-    """The same until one is acknowledged: where nothing has happened to the nodes, one that is late is only late."""
+    """Write records until one is acknowledged. On a healthy cluster an attempt fails only if it is slow."""
     until(lambda: is_acked(client, topic, partition), f"a record of {topic}-{partition} is acknowledged")
 
 
-def decided_again_ms(cluster: LocalCluster, left: list[int], begun_s: float) -> int:
-    """How long it takes until one of those who are left has created a topic."""
+def until_topic_created_ms(cluster: LocalCluster, left: list[int], begun_s: float) -> int:
+    """The time until one of the nodes that are left has created a topic, which needs a new controller."""
     while True:
         for number in left:
             try:
@@ -147,37 +147,37 @@ MakeSender = Callable[[LocalCluster, str], StockSender]
 
 
 def stock_sender(cluster: LocalCluster, topic: str) -> StockSender:
-    """librdkafka as an impatient user sets it."""
+    """librdkafka with short timeouts."""
     return StockSender(cluster.bootstrap, topic, partitions=len(REPLICAS), timeout_ms=CLIENT_TIMEOUT_MS)
 
 
 def sender_at_hand() -> MakeSender | None:
-    """A stock client, where one is installed."""
-    return stock_sender if is_there() else None
+    """The maker of a stock client, if confluent-kafka is installed."""
+    return stock_sender if is_installed() else None
 
 
 # Rounds ---------------------------------------------------------------------------------------------------------------
 
 
 class Round(NamedTuple):
-    """What one fault has cost, in milliseconds; -1 where no client watched."""
+    """The pauses that one fault caused, in milliseconds; a pause that was not measured is -1."""
 
     cluster_ms: int
     client_ms: int = -1
     decided_ms: int = -1
 
     def text(self) -> str:
-        """For people."""
+        """The pauses in one line."""
         seen = {
             "the prober": self.cluster_ms,
             "librdkafka": self.client_ms,
-            "until something is decided": self.decided_ms,
+            "until a topic is created": self.decided_ms,
         }
         return ", ".join(f"{name} {lasted_ms} ms" for name, lasted_ms in seen.items() if lasted_ms >= 0)
 
 
 class Stage:
-    """A cluster with two topics that each node leads one partition of, and a client that writes to one of them."""
+    """A cluster, a topic for the prober, and, if there is a stock client, a second topic that it writes to."""
 
     def __init__(self, cluster: LocalCluster, make_sender: MakeSender | None) -> None:
         number = next(_names)
@@ -194,21 +194,22 @@ class Stage:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """While the client writes, if there is one; whatever it wrote is acknowledged at the end."""
+        """Let the client write, if there is one; at the end every record is acknowledged."""
         with self.sender or nullcontext():
             yield
             if self.sender:
                 self.sender.finish()
 
     def play(self, fault: Fault) -> Round:
-        """One round: the node goes, writes go on, it comes back and leads again what it led."""
+        """Play one round: the node fails, writes continue, the node comes back and leads its partitions again."""
         controller = self._cluster.controller()
-        victim = controller if fault.decides else controller % len(REPLICAS) + 1
+        victim = controller if fault.is_controller else controller % len(REPLICAS) + 1
         self._await_acks()
         with Prober(self._cluster, self._topics[0], victim - 1) as prober:
             begun_s = time.monotonic()
             fault.begin(self._cluster[victim])
-            decided_ms = decided_again_ms(self._cluster, self._cluster.others(victim), begun_s) if fault.decides else -1
+            others = self._cluster.others(victim)
+            decided_ms = until_topic_created_ms(self._cluster, others, begun_s) if fault.is_controller else -1
             self._await_acks()
             prober.await_acks()
             ended_s = time.monotonic()
@@ -223,8 +224,8 @@ class Stage:
             self.sender.await_acks(_SETTLED_ACKS)
 
 
-Say = Callable[[Fault, int, Round], None]
-"""Told after each round: which fault, the number of the round, what it has cost."""
+OnRound = Callable[[Fault, int, Round], None]
+"""Called after each round with the fault, the number of the round, and its pauses."""
 
 
 def measure(
@@ -232,10 +233,10 @@ def measure(
     faults: Sequence[Fault],
     rounds: int,
     *,
-    say: Say = lambda _fault, _number, _round: None,
+    say: OnRound = lambda _fault, _number, _round: None,
     make_sender: MakeSender | None = None,
 ) -> list[list[Outages]]:
-    """Let each fault happen in turn, so many times; of each, what the prober saw, and then what others did."""
+    """Play each fault in turn, `rounds` times; return its outages by watcher, as `outages_of` lists them."""
     stage = Stage(cluster, make_sender)
     found: list[list[Round]] = [[] for _ in faults]
     with stage.sending():
@@ -247,7 +248,7 @@ def measure(
 
 
 def outages_of(fault: Fault, costs: Sequence[Round]) -> list[Outages]:
-    """The rounds of one fault, by watcher."""
+    """The outages of one fault for each watcher that measured: prober, stock client, creation of a topic."""
     seen = {
         fault.name: [it.cluster_ms for it in costs],
         f"{fault.name}, librdkafka": [it.client_ms for it in costs],
@@ -257,8 +258,8 @@ def outages_of(fault: Fault, costs: Sequence[Round]) -> list[Outages]:
 
 
 def table(found: Sequence[Sequence[Outages]]) -> Table:
-    """Set out the pauses of each fault, as the prober and as the stock client saw them."""
-    columns = ["fault, who saw it", "rounds", "p50, ms", "p99, ms", "max, ms"]
+    """The pauses of each fault, as the prober and as the stock client saw them, as a table."""
+    columns = ["fault, seen by", "rounds", "p50, ms", "p99, ms", "max, ms"]
     rows = [
         [each.name, str(len(each.lasted_ms)), f"{each.at(50):,}", f"{each.at(99):,}", f"{max(each.lasted_ms):,}"]
         for fault in found

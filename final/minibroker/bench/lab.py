@@ -1,13 +1,13 @@
-"""Owns labs: experiments that learners run on their own machine, each with a table, a reading of it, and one figure.
+"""Owns labs: experiments that learners run on their own machine, each with a table, its meaning, and one figure.
 
-A chapter keeps its labs beside its packages, in files `chapters/NN-topic/labs/lab_*.py`. Each such file has a list:
+A chapter keeps its labs in files `chapters/NN-topic/labs/lab_*.py`. Each such file has a list:
 
 ```python
 LABS = [Lab("disk", "01", "sequential against random I/O, and the price of a flush", run_disk)]
 ```
 
-So labs are found in a clone of the repository, and an installed wheel brings none. What several labs use stands beside
-the first of them.
+So labs are found in a clone of the repository, and an installed wheel has none. A module that several labs share is in
+the folder of the first of them.
 """
 
 import textwrap
@@ -24,7 +24,7 @@ from minibroker.bench.scripts import import_script
 
 @dataclass(frozen=True)
 class Findings:
-    """What a lab found: the figures, and what they mean in plain English, computed from them."""
+    """The results of a lab: a table, its meaning in plain English, and a figure."""
 
     table: Table
     reading: Sequence[str]
@@ -34,7 +34,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Lab:
-    """An experiment: its name, the chapter it belongs to, what it shows, and the function that does it."""
+    """An experiment: its name, its chapter, its purpose, and its function."""
 
     name: str
     chapter: str
@@ -60,7 +60,7 @@ def run_lab(lab: Lab, *, directory: Path | None = None, progress: Progress = no_
 
 
 def findings_text(lab: Lab, findings: Findings) -> str:
-    """Print what a lab found: the table, then what it means."""
+    """Return the findings as text: the table, then its meaning."""
     title = f"{lab.name} (chapter {lab.chapter}): {lab.shows}"
     reading = [textwrap.fill(paragraph, width=100) for paragraph in findings.reading]
     parts = [f"{title}\n{'─' * len(title)}", findings.table.text(), *reading, machine_text()]
@@ -68,7 +68,7 @@ def findings_text(lab: Lab, findings: Findings) -> str:
 
 
 def findings_document(lab: Lab, findings: Findings) -> dict[str, object]:
-    """Spell out what a lab found for a program."""
+    """Return the findings as a JSON document."""
     return {
         "name": lab.name,
         "chapter": lab.chapter,

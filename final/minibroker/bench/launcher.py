@@ -1,8 +1,8 @@
-"""Owns processes that serve: a broker or another program is started, awaited, watched, paused, ended, started again.
+"""Owns server processes, brokers or others: start, wait until ready, measure, pause, stop, restart.
 
-A server says that it is ready by a line on its standard output, as `minibroker serve` does: `ready: HOST:PORT`. Every
-benchmark, lab, example and test that needs a running broker starts it here, always as another process, so that its CPU
-time and its memory are its own. `children` ties such a process to a context, and `local` makes a cluster of several.
+A server reports that it is ready with a line on its standard output, as `minibroker serve` does: `ready: HOST:PORT`.
+Every benchmark, lab, example and test that needs a running broker starts it here, always as a separate process, so that
+the broker's CPU time and memory can be measured. `children` ties such a process to a context; `local` starts clusters.
 """
 
 import contextlib
@@ -24,20 +24,20 @@ from minibroker.bench.units import KIB, MB
 HOST = "127.0.0.1"
 ANY_PORT = f"{HOST}:0"
 READY = "ready: "
-COMPLAINT_CHARS = 2000
+SHOWN_CHARS = 2000
 
 Command = Callable[[str], list[str]]
 """The command that runs a server on an address, HOST:PORT."""
 
 _READY_LINE = re.compile(rb"^" + READY.encode() + rb"(.*)\n", re.MULTILINE)
-# Linux numbers the CPU clock of a process from its id: the bits of the id inverted, then which of three clocks.
+# Linux derives the number of a process's CPU clock from the process id: its inverted bits, then 3 bits for the clock.
 _CPU_CLOCK = 2
 _PROCESSES = Path("/proc")
 _numbers = itertools.count(1)
 
 
 class Server:
-    """One process that serves, and after its end the next one, with the same command and at the same address."""
+    """A server process, which can be started again with the same command at the same address."""
 
     ready_s_max = 120.0
     stopped_s_max = 60.0
@@ -52,10 +52,11 @@ class Server:
         is_tied: bool = False,
         name: str = "",
     ) -> None:
-        """What each process complains about goes to a file of its own beside `logs`, whose name begins the same.
+        """Each process writes its stderr to a file of its own, whose path is `logs` and a number.
 
-        A process that is tied ends with this one, however this one ends: its stdin is a pipe that only this process
-        holds the other end of, and Ctrl-C in a terminal does not reach it. The program must know that (`--child`).
+        A tied process ends when this process ends, for whatever reason: its stdin is a pipe whose other end only this
+        process holds, and the program ends when the pipe closes (`--child`). Ctrl-C in a terminal does not reach the
+        tied process.
         """
         self.address = address
         self.process: subprocess.Popen[bytes] | None = None
@@ -65,16 +66,16 @@ class Server:
         self._environment = environment
         self._is_tied = is_tied
         self._name = name
-        self._said = b""
+        self._stdout = b""
 
-    # Its beginning ----------------------------------------------------------------------------------------------------
+    # Start -----------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start the process, and do not wait for it."""
+        """Start the process without waiting for it."""
         assert not self.is_alive(), "stop it or kill it first"
-        # A process that ended by itself has left its pipes.
+        # If an earlier process ended by itself, its pipes are still open. `kill` closes them.
         self.kill()
-        self._said = b""
+        self._stdout = b""
         self._log_stem.parent.mkdir(parents=True, exist_ok=True)
         self.logs.append(self._log_stem.with_name(f"{self._log_stem.name}-{next(_numbers)}.log"))
         with self.logs[-1].open("wb") as stderr:
@@ -88,30 +89,30 @@ class Server:
             )
 
     def await_ready(self) -> None:
-        """Wait until it serves clients; of a server on any free port, note which one it has."""
+        """Wait until it serves clients; if it chose a free port, keep its number."""
         if not self.is_alive():
             raise self._ended_early()
         deadline = time.monotonic() + self.ready_s_max
-        while (found := _READY_LINE.search(self._said)) is None:
-            self._hear(deadline)
+        while (found := _READY_LINE.search(self._stdout)) is None:
+            self._read_more(deadline)
         if self.port == 0:
             self.address = found[1].decode().strip()
 
-    def _hear(self, deadline: float) -> None:
-        """Wait until it says something more."""
+    def _read_more(self, deadline: float) -> None:
+        """Wait until it prints something more."""
         assert self.process is not None
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             if not selector.select(max(deadline - time.monotonic(), 0)):
-                raise TimeoutError(f"{self.name} is not ready within {self.ready_s_max:g} s; {self._complaint()}")
-        heard = os.read(self.process.stdout.fileno(), 64 * KIB)
-        if not heard:
-            # Its output has ended; its last words are complete when the process has, too.
+                raise TimeoutError(f"{self.name} is not ready within {self.ready_s_max:g} s; {self._stderr_text()}")
+        chunk = os.read(self.process.stdout.fileno(), 64 * KIB)
+        if not chunk:
+            # The process has closed its stdout. Its stderr is complete only after it has ended.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(max(deadline - time.monotonic(), 0))
             raise self._ended_early()
-        self._said += heard
+        self._stdout += chunk
 
     def start(self) -> None:
         """Start the process, and wait until it serves; if it does not, no process is left."""
@@ -127,17 +128,17 @@ class Server:
         self.start()
 
     def _ended_early(self) -> ChildProcessError:
-        return ChildProcessError(f"{self.name} ended before it was ready; {self._complaint()}")
+        return ChildProcessError(f"{self.name} ended before it was ready; {self._stderr_text()}")
 
-    def _complaint(self) -> str:
+    def _stderr_text(self) -> str:
         text = self.logs[-1].read_text(errors="replace") if self.logs else ""
-        return f"it said:\n{text[-COMPLAINT_CHARS:]}"
+        return f"its stderr:\n{text[-SHOWN_CHARS:]}"
 
-    # What it is -------------------------------------------------------------------------------------------------------
+    # Identity ---------------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """What messages call it: its own name, or its command."""
+        """The name in messages: its own, or its command."""
         return self._name or f"`{shlex.join(self._command_at(self.address))}`"
 
     @property
@@ -161,10 +162,10 @@ class Server:
         return self.process is not None and self.process.poll() is None
 
     def log(self) -> str:
-        """What its processes have written to stderr since the first start."""
+        """The stderr of all its processes since the first start."""
         return "\n".join(path.read_text(errors="replace") for path in self.logs)
 
-    # What it costs ----------------------------------------------------------------------------------------------------
+    # Resources --------------------------------------------------------------------------------------------------------
 
     def cpu_s(self) -> float:
         """CPU time of all its threads since it began."""
@@ -175,18 +176,18 @@ class Server:
         return resident_bytes(self.pid) / MB
 
     def open_files(self) -> int:
-        """How many file handles it has open, sockets included; 0 where the system does not tell."""
+        """The number of its open file handles, sockets included; 0 where the system does not tell."""
         handles = _PROCESSES / str(self.pid) / "fd"
         return len(os.listdir(handles)) if handles.is_dir() else 0
 
-    # Faults, and its end ----------------------------------------------------------------------------------------------
+    # Faults, and the end ---------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """SIGSTOP: it is there, and does nothing."""
+        """SIGSTOP: the process exists and does nothing."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT: it goes on as if no time had passed."""
+        """SIGCONT: the process continues as if no time had passed."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -194,12 +195,12 @@ class Server:
             self.process.send_signal(number)
 
     def await_end(self, seconds: float | None = None) -> int:
-        """The exit code of a process that ends by itself, or was told to."""
+        """Wait for the end of the process; return its exit code."""
         assert self.process is not None
         return self.process.wait(seconds or self.stopped_s_max)
 
     def stop(self) -> None:
-        """A controlled shutdown. Nothing happens if it has ended; one that does not end is killed: an error."""
+        """Shut down with SIGTERM, if it runs. A process that does not end in time is killed, and that is an error."""
         self._signal(signal.SIGTERM)
         try:
             if self.process is not None:
@@ -229,19 +230,19 @@ def serve_command(*settings: str, data: Path | None = None, listen: str = "", is
 
 
 def reserve_port(reserved: contextlib.ExitStack) -> int:
-    """A free port, which is kept for a node while the node is down, until the stack is closed."""
+    """Reserve a free port for a node, also while the node is down, until the stack is closed."""
     it = reserved.enter_context(socket.socket())
-    # Bound and never listening: a node may bind it as well, and no other program gets it.
+    # The socket is bound but never listens. So the node can bind the same port, and no other program is given it.
     it.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     it.bind((HOST, 0))
     port: int = it.getsockname()[1]
     if sys.platform != "linux":
-        # Elsewhere two sockets cannot have one port, even so.
+        # On other systems two sockets cannot share a port, even with this option, so the port is only free for now.
         it.close()
     return port
 
 
-# What a process costs -------------------------------------------------------------------------------------------------
+# Resources of a process ----------------------------------------------------------------------------------------------
 
 
 def cpu_s(pid: int) -> float:

@@ -1,13 +1,13 @@
-"""Owns the physical limits: what this machine does when nothing of ours stands in the way.
+"""Owns the physical limits: the speed of this machine without any code of the broker.
 
 Each limit is a case like any other, made by a function, and runs in the same rounds as the code it is compared with.
-Here are those of a file that is written; chapter 01's lab has those of a disk, and chapter 03's benchmarks those of a
-connection.
+This module has the limits of writing a file. The limits of a disk are in chapter 01's lab, and those of a connection in
+chapter 03's benchmarks.
 
-A trap: the first touch of memory or of the page cache costs up to ten times the second, above all in a virtual
-machine. So files and buffers are made and filled once, when the case is made, and only written over while the clock
-runs. The one exception is `append`: a log grows, and flushing a file that grew costs more than flushing one written
-over, because its new length must reach the disk too. It is cut to nothing, untimed, before each repeat.
+The first access to memory or to a page of the page cache costs up to ten times the second, above all in a virtual
+machine. So files and buffers are made and filled once, when the case is made, and are only overwritten while the clock
+runs. The one exception is `append`, because a log grows. Flushing a file that has grown costs more than flushing an
+overwritten one, because the new length must reach the disk too. The file is emptied before each repeat, untimed.
 """
 
 import os
@@ -20,7 +20,7 @@ from minibroker.bench.measure import Case
 from minibroker.bench.plot import LIMIT
 from minibroker.bench.units import MIB, bytes_text
 
-# macOS has no fdatasync. Its fsync reaches the drive but not the platter; no more can be had without F_FULLFSYNC.
+# macOS has no fdatasync. Its fsync reaches the drive but not the platter, which only F_FULLFSYNC reaches.
 flush: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
@@ -28,7 +28,7 @@ def scratch_file(context: Context, name: str, bytes_count: int = 0) -> int:
     """Make a file of random bytes in the folder under test and return its descriptor, closed with the context."""
     descriptor = os.open(Path(context.directory, name), os.O_RDWR | os.O_CREAT, 0o600)
     context.on_close(os.close, descriptor)
-    # Random, because some disks and file systems compress, or store nothing for zeros.
+    # The bytes are random, because some disks and file systems compress, or store nothing for zeros.
     block = random.Random(0).randbytes(min(bytes_count, MIB) or 1)
     for position in range(0, bytes_count, len(block)):
         os.pwrite(descriptor, block[: bytes_count - position], position)
@@ -37,7 +37,7 @@ def scratch_file(context: Context, name: str, bytes_count: int = 0) -> int:
 
 
 def block_positions(bytes_count: int, block_bytes: int) -> range:
-    """List where the whole blocks of a file begin."""
+    """Return the positions of the whole blocks of a file."""
     if bytes_count < block_bytes:
         raise ValueError(f"{bytes_count} bytes hold no block of {block_bytes}")
     return range(0, bytes_count - block_bytes + 1, block_bytes)
@@ -52,9 +52,10 @@ def write(
     with_crc32c: bool = False,
     block: bytes | bytearray | None = None,
 ) -> Case:
-    """Write blocks one after the other over a file in the page cache, each check-summed first if asked.
+    """Overwrite a file in the page cache block by block; with `with_crc32c`, compute a checksum of each block first.
 
-    A block of one's own makes a fair comparison: how a buffer lies in memory is worth some per cent.
+    For a fair comparison, pass the `block` of the compared code: the alignment of a buffer makes a difference of some
+    per cent.
     """
     checksum = crc32c_function() if with_crc32c else None
     block = block or random.Random(0).randbytes(block_bytes)
@@ -80,7 +81,7 @@ def append(
     flush_every_bytes: int | None = None,
     with_crc32c: bool = False,
 ) -> Case:
-    """Append blocks to a file of its own, emptied before; flush each time so many bytes were written, or never."""
+    """Append blocks to a file that is emptied before; flush after every `flush_every_bytes`, or never."""
     checksum = crc32c_function() if with_crc32c else None
     block = random.Random(0).randbytes(block_bytes)
     blocks_count = len(block_positions(bytes_count, block_bytes))
@@ -100,7 +101,7 @@ def append(
 
 
 def write_flush(descriptor: int, bytes_count: int, block_bytes: int, name: str = "") -> Case:
-    """Append blocks to an empty file and flush after each: what flushing before every acknowledgement costs."""
+    """Append blocks to an empty file and flush after each: the cost of a flush before every acknowledgement."""
     title = name or f"bare write + flush, {bytes_text(block_bytes)}"
     return append(descriptor, bytes_count, block_bytes, title, flush_every_bytes=block_bytes)
 
@@ -112,22 +113,22 @@ def blocks_case(
     block_bytes: int,
     before: Callable[[], object] | None = None,
 ) -> Case:
-    """A case that moves so many blocks."""
+    """Make a case that moves `blocks_count` blocks."""
     bytes_count = blocks_count * block_bytes
     return Case(name, run, bytes_count=bytes_count, operations_count=blocks_count, series=LIMIT, before=before)
 
 
 def crc32c_function() -> Callable[[bytes | bytearray], int]:
-    """What makes the checksum of a block."""
-    # Imported here, so that the harness itself runs where the package is missing.
+    """Return the checksum function."""
+    # The package is imported here, so that the harness itself runs without it.
     from crc32c import crc32c as checksum  # noqa: PLC0415
 
     return checksum
 
 
 def empty(descriptor: int) -> None:
-    """Cut a file to nothing."""
+    """Truncate a file to 0 bytes."""
     os.ftruncate(descriptor, 0)
     os.lseek(descriptor, 0, os.SEEK_SET)
-    # Cutting the file is work for the disk too, and is not what is timed.
+    # The disk's work for the truncation must be over before the writes are timed.
     flush(descriptor)

@@ -1,7 +1,7 @@
 """Owns clusters of processes on this machine whose nodes are meant to be killed: for labs, benchmarks and tests.
 
-`minibroker up` keeps nodes running; here they stay as dead or as paused as they were made. Each node is a process of
-its own that `launcher` runs.
+`minibroker up` restarts nodes that die; here a node stays killed or paused until the caller repairs it. Each node is a
+process that `launcher` runs.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ class Processes(Watched, Generic[N]):
         self.close()
 
     def start(self) -> None:
-        """Start all that do not run, at once: one alone may have no majority, and is not ready then."""
+        """Start all nodes that do not run, at the same time: a node is not ready before there is a majority."""
         for node in self.nodes.values():
             if not node.is_alive():
                 node.begin()
@@ -54,29 +54,29 @@ class Processes(Watched, Generic[N]):
             node.await_ready()
 
     def repair(self) -> None:
-        """End whatever was done to nodes."""
+        """Undo every fault: resume paused nodes, start killed ones."""
         for node in self.nodes.values():
             node.resume()
         self.start()
 
     def close(self) -> None:
-        """End every process at once: no client will ask for the data again."""
+        """Kill every process: no client will need the data again."""
         for node in self.nodes.values():
             node.kill()
 
-    # Where they are
+    # Addresses
 
     def address_of(self, number: int) -> str:
-        """Where clients and nodes find a node."""
+        """The address of a node, as clients and other nodes use it."""
         return self.nodes[number].address
 
     def asked_at(self, number: int) -> str:
-        """Where a node is asked: at its own address, whatever stands between it and the others."""
+        """The address for questions to a node: its own address, even if other nodes reach it through a proxy."""
         return self.nodes[number].address
 
     @property
     def bootstrap(self) -> str:
-        """Where clients begin."""
+        """The bootstrap servers for clients."""
         return ",".join(self.address_of(number) for number in self.nodes)
 
     def living(self) -> list[int]:
@@ -89,7 +89,7 @@ class Processes(Watched, Generic[N]):
 
 
 class LocalNode(Server):
-    """One node as people run it, on data and at an address that it keeps."""
+    """One node as users run it, with its own data directory and a fixed address."""
 
     def __init__(
         self, number: int, data: Path, address: str, settings: Sequence[str], environment: Mapping[str, str] | None
@@ -106,7 +106,7 @@ class LocalNode(Server):
 
 
 class LocalCluster(Processes[LocalNode]):
-    """Three nodes that vote, in a folder that the caller removes."""
+    """Three nodes, all voters, in a folder that the caller removes."""
 
     def __init__(self, folder: Path, *settings: str, environment: Mapping[str, str] | None = None) -> None:
         self._reserved = contextlib.ExitStack()
@@ -119,18 +119,18 @@ class LocalCluster(Processes[LocalNode]):
 
     @classmethod
     def within(cls, context: Context, *settings: str, name: str = "cluster") -> Self:
-        """A cluster in the folder of a context, with processes as `children` starts them."""
+        """A cluster in the folder of a context, with the environment that `children` gives its servers."""
         return cls(context.directory / name, *settings, environment=children.environment(context))
 
     def close(self) -> None:
-        """End every process at once, and give the ports back."""
+        """Kill every process, and release the ports."""
         super().close()
         self._reserved.close()
 
-    # What they hold
+    # Topics
 
     def create(self, topic: str, replicas: Sequence[Sequence[int]], **config: object) -> str:
-        """Create a topic whose replicas are said; wait until every node that is alive has heard of it."""
+        """Create a topic with these replicas; wait until every running node knows it."""
         named = {name.replace("_", "."): str(value).lower() for name, value in config.items()}
         with Client(self.bootstrap) as client:
             create_topics(client, [NewTopic(topic, configs=named, assignments=dict(enumerate(replicas)))])
@@ -138,7 +138,7 @@ class LocalCluster(Processes[LocalNode]):
         return topic
 
     def lead_as_preferred(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
-        """Give each partition to its first replica; wait until all are in sync, and all nodes know the leader."""
+        """Let the first replica of each partition lead; wait until all are in sync, and all nodes know the leader."""
         for partition, members in enumerate(replicas):
             self.await_isr(topic, *members, partition=partition)
         partitions = [TopicPartition(topic, it) for it in range(len(replicas))]
@@ -152,7 +152,7 @@ class LocalCluster(Processes[LocalNode]):
             )
 
     def _is_elected(self, partitions: Sequence[TopicPartition]) -> bool:
-        # A node may be taken for dead a moment longer than it is: then the next attempt succeeds.
+        # A restarted node may still be fenced for a moment; then the next attempt succeeds.
         with contextlib.suppress(ClientError), Client(self.bootstrap) as client:
             elect_leaders(client, partitions)
             return True

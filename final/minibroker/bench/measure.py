@@ -1,11 +1,11 @@
-"""Owns measuring: cases run in turn, each repeat timed, and every figure derived from those times.
+"""Owns measurements: cases run in turn, each repeat is timed, and all figures are derived from those times.
 
 Three habits make figures comparable on a machine that other programs share:
 
 1. Cases are *interleaved*: all cases once, then all cases again, so that a noisy neighbour disturbs them all alike.
 2. The first round is thrown away: it warms files, caches and allocators.
 3. Two cases are compared repeat by repeat, and the median of those comparisons is reported. A case and its limit
-   that ran a moment apart share their noise, which then cancels; put them next to each other in the list.
+   that ran a moment apart share their noise, which then cancels out. So list a case directly after its limit.
 """
 
 import gc
@@ -21,7 +21,7 @@ from minibroker.bench.units import GB, MB
 REPEATS = 11
 Number = TypeVar("Number", int, float)
 
-# A case too quick for the clock counts as one nanosecond: a wrong figure that can be seen beats a division by zero.
+# A case too quick for the clock counts as one nanosecond, which avoids a division by zero.
 WALL_S_MIN = 1e-9
 
 
@@ -42,7 +42,7 @@ def process_clock() -> Sample:
 
 
 def no_progress(round_number: int, repeats: int, case_name: str) -> None:
-    """Say nothing."""
+    """Show no progress."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Case:
     run: Callable[[], object]
     bytes_count: int = 0
     operations_count: int = 0
-    limit: str = ""  # the name of the case this one is compared with
+    limit: str = ""  # the name of the case that this one is compared with
     series: str = ""  # its colour in the figure, when there are several implementations
     group: str = ""  # its heading in the figure
     before: Callable[[], object] | None = None  # untimed, before each repeat
     after: Callable[[], object] | None = None  # untimed, after each repeat
-    cpu_s: Callable[[], float] | None = None  # whose CPU time counts: a server's, a thread's; unless this process's
+    cpu_s: Callable[[], float] | None = None  # reads the CPU time of a server or a thread, instead of this process
 
     def __post_init__(self) -> None:
         if self.bytes_count <= 0 and self.operations_count <= 0:
@@ -74,7 +74,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Summarise the repeats; a single one is its own quartiles."""
+        """Summarise the repeats; a single value is its own quartiles."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -87,14 +87,14 @@ class Spread(NamedTuple):
 
 
 def percentile(ordered: Sequence[Number], percent: float) -> Number:
-    """The least of the values that at least so many per cent of them do not exceed."""
+    """The smallest of the ordered values such that at least `percent` per cent of them are not above it."""
     assert ordered, "no operation was timed"
     return ordered[max(math.ceil(len(ordered) * percent / 100), 1) - 1]
 
 
 @dataclass(frozen=True)
 class Result:
-    """A case and the samples of its repeats, in the order they ran."""
+    """A case and the samples of its repeats, in their order."""
 
     case: Case
     samples: tuple[Sample, ...]
@@ -111,13 +111,13 @@ class Result:
 
     @property
     def speed(self) -> Spread:
-        """Work done in a second, in the unit that the case counts; the ± of the tables is this one's."""
+        """Work per second, in the unit that the case counts; the ± of the tables is its spread."""
         speed = self.spread("mb_per_s") or self.spread("ops_per_s")
         assert speed is not None, "a case counts bytes or operations"
         return speed
 
     def spread(self, metric_name: str, against: "Result | None" = None) -> Spread | None:
-        """Compute a metric for every repeat and summarise it; None where this case has no such figure."""
+        """Compute a metric for every repeat and summarise it; None if this case has no such figure."""
         metric = METRICS[metric_name]
         if metric.is_comparison and against is None:
             return None
@@ -133,7 +133,7 @@ Results = dict[str, Result]
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure computed from one repeat of a case, alone or beside the same repeat of another case."""
+    """A figure computed from one repeat of a case, alone or together with the same repeat of another case."""
 
     label: str
     compute: Callable[[Case, Sample, Case, Sample], float]
@@ -147,17 +147,17 @@ def shared_work(case: Case, other: Case) -> tuple[int, int]:
         mine, theirs = getattr(case, work), getattr(other, work)
         if mine and theirs:
             return mine, theirs
-    raise ValueError(f"{case.name!r} and {other.name!r} count different work: bytes against operations")
+    raise ValueError(f"{case.name!r} and {other.name!r} count different work: one counts bytes, the other operations")
 
 
 def ratio(case: Case, sample: Sample, other: Case, theirs: Sample) -> float:
-    """Speed of the case divided by the speed of the other: 1 is as fast, 0.5 half as fast."""
+    """The speed of the case divided by the speed of the other: 1 is as fast, 0.5 half as fast."""
     mine_work, their_work = shared_work(case, other)
     return mine_work / max(sample.wall_s, WALL_S_MIN) * theirs.wall_s / their_work
 
 
 def cpu_ratio(case: Case, sample: Sample, other: Case, theirs: Sample) -> float:
-    """CPU time of the case divided by the CPU time of the other, for the same work: 2 burns twice as much."""
+    """The CPU time of the case divided by that of the other, for the same work: 2 is twice as much."""
     mine_work, their_work = shared_work(case, other)
     return sample.cpu_s / mine_work * their_work / max(theirs.cpu_s, WALL_S_MIN)
 
@@ -186,7 +186,7 @@ METRICS = {
         is_comparison=True,
     ),
 }
-"""What a benchmark can show or promise. MB are 10⁶ bytes, GB are 10⁹; a comparison is with the same repeat."""
+"""The figures that a benchmark can show or promise. MB are 10⁶ bytes, GB are 10⁹."""
 
 
 def time_once(case: Case, clock: Clock) -> Sample:
@@ -194,7 +194,7 @@ def time_once(case: Case, clock: Clock) -> Sample:
     if case.before:
         case.before()
     try:
-        # Garbage of the case before this one must not be collected on this one's time.
+        # The garbage of the previous case must not be collected while this one is timed.
         gc.collect()
         start = _reading(case, clock)
         case.run()

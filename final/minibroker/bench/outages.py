@@ -1,7 +1,7 @@
-"""Owns how long something did not answer: out of the times at which it did. A pure module.
+"""Owns the lengths of outages, computed from the times of acknowledgements. A pure module.
 
-A client that measures writes without a pause and notes when each was acknowledged. A fault begins at a known moment;
-how long it was felt is the longest time without an acknowledgement from there on.
+The measuring client writes all the time and keeps the time of each acknowledgement. A fault begins at a known moment;
+its outage is the longest time without an acknowledgement after that moment.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ def longest_gap_ms(times_s: Sequence[float], *, begun_s: float, ended_s: float) 
 
 @dataclass(frozen=True)
 class Outages:
-    """What one kind of fault has cost, again and again, in milliseconds."""
+    """The outages of one kind of fault, in milliseconds."""
 
     name: str
     lasted_ms: tuple[int, ...]
 
     def at(self, percent: float) -> int:
-        """How long it lasted at most, so many times out of a hundred."""
+        """The percentile of the lengths."""
         return percentile(sorted(self.lasted_ms), percent)
 
     def text(self) -> str:
@@ -41,7 +41,7 @@ class Outages:
         )
 
     def document(self) -> dict[str, object]:
-        """The same for a file, from which it can be plotted."""
+        """The outages as a JSON document, from which they can be plotted."""
         return {
             "name": self.name,
             "lasted_ms": list(self.lasted_ms),
@@ -51,14 +51,14 @@ class Outages:
         }
 
     def budget_text(self, promise: float) -> str:
-        """How many of these a year may have, if so much of it is to be without one."""
+        """The number of such outages that a year can have if the share `promise` of it must be without an outage."""
         budget_s = YEAR_S * (1 - promise)
         often = [round(budget_s * 1000 / max(it, 1)) for it in (self.at(50), max(self.lasted_ms))]
         return f"{promise:.3%} of a year leaves {budget_s:,.0f} s: {often[0]:,} such at p50, {often[1]:,} at the max"
 
 
 def distribution(found: Sequence[Outages], *, title: str, x_label: str, y_label: str, note: str = "") -> LineChart:
-    """Draw which share of each kind lasted no longer than so many milliseconds."""
+    """Draw the cumulative distribution of each kind: the share of outages up to each duration."""
     lines = [
         Line(
             each.name,

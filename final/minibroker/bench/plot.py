@@ -28,9 +28,9 @@ BAR_HEIGHT = 17
 GROUP_HEIGHT = 30
 CURVES_HEIGHT = 300
 
-# The series that is drawn in grey, behind the colours: what the machine can do.
+# The series that is drawn in grey: the limits of the machine.
 LIMIT = "limit"
-# The series that has the first colour of the palette in every figure: what this course makes.
+# The series that has the first colour of the palette in every figure: this broker.
 OURS = "minibroker"
 
 
@@ -57,11 +57,11 @@ class Frame(NamedTuple):
     bottom: float
 
     def x(self, scale: Scale, value: float) -> float:
-        """Where a value of the horizontal axis falls."""
+        """The position of a value on the horizontal axis."""
         return self.left + scale.share(value) * (self.right - self.left)
 
     def y(self, scale: Scale, value: float) -> float:
-        """Where a value of the vertical axis falls; high values are at the top."""
+        """The position of a value on the vertical axis; high values are at the top."""
         return self.bottom - scale.share(value) * (self.bottom - self.top)
 
 
@@ -78,7 +78,7 @@ class BarRow(NamedTuple):
 
 @dataclass(frozen=True)
 class BarChart:
-    """Horizontal bars, so that long labels can be read; rows of one group stand under its heading."""
+    """Horizontal bars, so that long labels can be read; the rows of a group are under its heading."""
 
     title: str
     value_label: str
@@ -95,7 +95,7 @@ class BarChart:
         head = heading(self.title, self.note, colours)
         frame = self._frame(head.bottom + (16 if self.limit else 0))
         body = [*head.parts, *x_grid(frame, scale.labels(), scale), x_title(frame, self.value_label)]
-        # The limit is drawn over the bars, and the figures over the limit: each must stay readable.
+        # The limit is drawn over the bars, and the values over the limit, so that each stays readable.
         tops = self._tops(frame.top)
         for row, top in zip(self.rows, tops, strict=True):
             body += bar(frame, scale, row, top, colours[row.series])
@@ -159,7 +159,7 @@ class Line:
 
 @dataclass(frozen=True)
 class LineChart:
-    """Curves over one pair of axes; `x_ticks` names the ticks of the horizontal axis where numbers would not do."""
+    """Curves over one pair of axes; `x_ticks` are the horizontal ticks, if they have other texts than numbers."""
 
     title: str
     x_label: str
@@ -189,7 +189,7 @@ class LineChart:
 
     def _frame(self, top: float, y_scale: Scale) -> Frame:
         ticks_px = max(text_width(label, 12) for _, label in y_scale.labels())
-        # The name of the vertical axis stands above it, where it can be read without turning one's head.
+        # The name of the vertical axis is above it, where it need not be rotated.
         return Frame(MARGIN + ticks_px + 8, top + 30, WIDTH - MARGIN - 12, top + 30 + CURVES_HEIGHT)
 
     def _axes(self, frame: Frame, x_scale: Scale, y_scale: Scale) -> list[str]:
@@ -211,14 +211,14 @@ class LineChart:
 
 
 class Heading(NamedTuple):
-    """The parts above the frame, and where they end."""
+    """The parts above the frame, and the position of their lower end."""
 
     parts: list[str]
     bottom: float
 
 
 def series_colours(names: Sequence[str]) -> dict[str, str]:
-    """Give each series a class of the style sheet: limits are grey, ours is the first, others come as they appear."""
+    """Give each series a class of the style sheet: grey for limits, the first colour for ours, then the others."""
     fixed = {LIMIT: "limit", OURS: "0"}
     others = itertools.count(1 if OURS in names else 0)
     return {name: fixed.get(name) or str(next(others) % len(PALETTE)) for name in dict.fromkeys(names)}
@@ -240,7 +240,7 @@ def heading(title: str, note: str, colours: dict[str, str]) -> Heading:
 
 
 def legend(colours: dict[str, str], top: float) -> tuple[list[str], int]:
-    """Draw a swatch and a name for each series; return how many rows they take."""
+    """Draw a swatch and a name for each series; return the number of rows."""
     parts: list[str] = []
     left, rows = float(MARGIN), 1
     for name, colour in colours.items():
@@ -267,7 +267,7 @@ def bar(frame: Frame, scale: Scale, row: BarRow, top: float, colour: str) -> lis
 
 
 def bar_value(frame: Frame, scale: Scale, row: BarRow, top: float) -> str:
-    """Write the figure of a row, where its bar and its whisker end."""
+    """Write the value of a row after its bar and its whisker."""
     end = max(frame.x(scale, number) for number in (0, row.value, *_extent(row)))
     return text(number_text(row.value), x=end + 7, y=top + ROW_HEIGHT / 2 + 4.5, class_="value")
 
@@ -333,7 +333,7 @@ def y_grid(frame: Frame, scale: Scale) -> list[str]:
 
 
 def x_title(frame: Frame, label: str) -> str:
-    """Write what the horizontal axis shows."""
+    """Write the name of the horizontal axis."""
     middle = (frame.left + frame.right) / 2
     return text(label, x=middle, y=frame.bottom + 40, text_anchor="middle", class_="note")
 
@@ -341,7 +341,7 @@ def x_title(frame: Frame, label: str) -> str:
 def x_mark(frame: Frame, scale: Scale, mark: Mark) -> list[str]:
     """Draw a dashed line down at a value of the horizontal axis, with its name above."""
     x = frame.x(scale, mark.value)
-    # Near an edge the name is set to the side where there is room.
+    # Near an edge the name moves to the side that has space.
     half = text_width(mark.label) / 2
     name_x = min(max(x, MARGIN + half), WIDTH - MARGIN - half)
     return [
@@ -368,7 +368,7 @@ def _point_extent(point: Point) -> tuple[float, float]:
 
 
 def _ticked(scale: Scale, ticks: Sequence[tuple[float, str]]) -> Scale:
-    # Named ticks are the sizes that were measured: the axis begins and ends with them, and a little room.
+    # Named ticks are the sizes that were measured, and the axis is a little longer than their range.
     low, high = min(value for value, _ in ticks), max(value for value, _ in ticks)
     if scale.log:
         return Scale(low / 1.3, high * 1.3, tuple(value for value, _ in ticks), log=True)

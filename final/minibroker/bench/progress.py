@@ -1,4 +1,4 @@
-"""Owns the line that says how far a run has come: on stderr, so that stdout holds only the tables."""
+"""Owns the line that shows the progress of a run, on stderr, so that stdout has only the tables."""
 
 import shutil
 import sys
@@ -26,14 +26,14 @@ class ProgressLine:
             self._stream.flush()
 
     def close(self) -> None:
-        """Take the line away, so that what is printed next starts on a clean one."""
+        """Clear the line, so that the next output starts on an empty one."""
         if self._is_terminal and self._width:
             self._rewrite("")
             self._stream.write("\r")
             self._stream.flush()
 
     def _rewrite(self, text: str) -> None:
-        # A line that wraps cannot be rewritten, so it is cut. Spaces wipe what a longer line left behind.
+        # A line that wraps cannot be rewritten, so it is cut. Spaces overwrite the rest of a longer line.
         text = text[: shutil.get_terminal_size().columns - 1]
         self._stream.write(f"\r{text:<{self._width}}")
         self._stream.flush()

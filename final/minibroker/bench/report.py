@@ -1,7 +1,7 @@
-"""Owns what a run leaves behind: a table for people, a JSON document for programs, a figure for the site.
+"""Owns the output of a run: a table for people, a JSON document for programs, a figure for the site.
 
-The JSON keeps every repeat, so that a reader can compute what we did not. It describes the machine by its kind only:
-no host name and no path of the machine that ran it ever enters a file that may be published.
+The JSON keeps every repeat, so that a reader can compute other figures. It describes only the kind of machine: a file
+that may be published contains no host name and no path.
 """
 
 import json
@@ -29,13 +29,13 @@ TABLE_METRICS = ("us_per_op", "cpu_s_per_gb", "ratio")
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under named columns; columns of numbers are set to the right, columns of words to the left."""
+    """Rows of text under named columns; numbers are aligned to the right, words to the left."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def text(self) -> str:
-        """Align the columns with spaces; a column in which nothing stands is left out."""
+        """Align the columns with spaces; an empty column is left out."""
         kept = [number for number in range(len(self.columns)) if any(row[number] for row in self.rows)]
         lines = [[row[number] for number in kept] for row in (self.columns, *self.rows)]
         columns = [_aligned(column) for column in zip(*lines, strict=True)]
@@ -49,9 +49,9 @@ def _aligned(column: Sequence[str]) -> list[str]:
 
 
 def results_table(results: Results, more: Sequence[str] = ()) -> Table:
-    """Set out the figures of each case: median, ± half the distance of the quartiles, and the ratio to its limit.
+    """Return the figures of each case: median, ± half the distance of the quartiles, and the ratio to its limit.
 
-    `more` names metrics that are of interest here beside those of every table.
+    `more` names metrics in addition to those of every table.
     """
     metrics = [name for name in METRICS if name in TABLE_METRICS or name in more]
     speeds, others = ([METRICS[name].label for name in names] for names in (SPEED_METRICS, metrics))
@@ -71,7 +71,7 @@ def _median_text(spread: Spread | None) -> str:
 
 
 def bars_table(verdicts: Sequence[Verdict], facts: Sequence[FoundFact] = ()) -> Table:
-    """Set out the bars and facts: what was promised, what was measured, whether it is met."""
+    """Return the bars and facts: the promise, the measurement, the verdict."""
     rows = [
         [
             verdict.promise,
@@ -87,7 +87,7 @@ def bars_table(verdicts: Sequence[Verdict], facts: Sequence[FoundFact] = ()) -> 
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """Print a benchmark: its table, its bars, and how it was measured."""
+    """Return a benchmark as text: its table, its bars, and the method."""
     repeats = len(next(iter(outcome.results.values())).samples)
     title = f"{outcome.name}: {outcome.benchmark.title}"
     parts = [f"{title}\n{'─' * len(title)}", results_table(outcome.results, outcome.benchmark.columns).text()]
@@ -103,14 +103,14 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def machine_text() -> str:
-    """Describe what the figures were measured on, in a sentence."""
+    """Describe the machine in a sentence."""
     facts = environment()
     peak = f"peak memory {number_text(peak_memory_mb())} MB"
     return f"{facts['python']}, {facts['platform']}, {facts['cores']} cores, {peak}."
 
 
 def environment() -> dict[str, str | int]:
-    """Describe the interpreter and the kind of machine, and nothing that would tell which machine."""
+    """Describe the interpreter and the kind of machine, without identifying the machine."""
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": f"{platform.system()} {platform.machine()}",
@@ -119,9 +119,9 @@ def environment() -> dict[str, str | int]:
 
 
 def peak_memory_mb() -> float:
-    """Say how much memory this process held at most since it began."""
+    """Return the peak memory of this process since its start."""
     if PROCESS_STATUS.exists():
-        # The resource usage of a child begins with the peak of its parent; the high-water mark is its own.
+        # In a child process, `getrusage` starts from the peak of the parent; VmHWM is the process's own peak.
         found = re.search(r"VmHWM:\s+(\d+) kB", PROCESS_STATUS.read_text())
         if found:
             return int(found[1]) * KIB / MB
@@ -131,7 +131,7 @@ def peak_memory_mb() -> float:
 
 
 def results_document(results: Results) -> list[dict[str, object]]:
-    """Spell out results for a program: each case, each repeat, and the figures derived from them."""
+    """Return results as a JSON document: each case, each repeat, and the figures derived from them."""
     return [_case_document(result, results) for result in results.values()]
 
 
@@ -179,7 +179,7 @@ def _fact_document(found: FoundFact) -> dict[str, object]:
 
 
 def outcome_document(outcome: Outcome) -> dict[str, object]:
-    """Spell out a benchmark for a program."""
+    """Return a benchmark as a JSON document."""
     return {
         "name": outcome.name,
         "title": outcome.benchmark.title,
@@ -194,12 +194,12 @@ def outcome_document(outcome: Outcome) -> dict[str, object]:
 
 
 def document_text(document: dict[str, object]) -> str:
-    """Spell a document as JSON that people can read in a diff."""
+    """Write a document as JSON that people can read in a diff."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_files(folder: Path, name: str, document: dict[str, object], figure: Figure) -> list[Path]:
-    """Write NAME.json and NAME.svg, and say where they are."""
+    """Write NAME.json and NAME.svg; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.json", folder / f"{name}.svg"]
     for path, content in zip(paths, (document_text(document), figure.svg()), strict=True):

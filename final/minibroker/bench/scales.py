@@ -1,4 +1,4 @@
-"""Owns the arithmetic of axes: which range an axis covers, where its ticks stand, where a value falls."""
+"""Owns the arithmetic of axes: the range of an axis, its ticks, and the position of a value."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from minibroker.bench.units import tick_text
 
 @dataclass(frozen=True)
 class Scale:
-    """An axis from `low` to `high`, as a share of its length; logarithmic or not."""
+    """An axis from `low` to `high`, linear or logarithmic."""
 
     low: float
     high: float
@@ -17,7 +17,7 @@ class Scale:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Say where a value falls, from 0 at the low end to 1 at the high end; what lies outside is put at the end."""
+        """Return the position of a value, from 0 at the low end to 1 at the high end; others are moved to an end."""
         value = min(max(value, self.low), self.high)
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
@@ -34,15 +34,15 @@ def scale_for(values: Sequence[float], *, log: bool, for_bars: bool = False) -> 
 
 
 def nice_step(distance: float, ticks_max: int) -> float:
-    """Find the smallest of 1, 2, 5, 10, 20, 50 … that divides a distance into no more than so many steps."""
+    """Find the smallest of 1, 2, 5, 10, 20, 50 … that divides a distance into at most `ticks_max` steps."""
     rough = distance / ticks_max
     magnitude = 10.0 ** math.floor(math.log10(rough))
-    # The tiny excess keeps 0.2 / 0.1 = 2.0000000000000004 from asking for the next step.
+    # The tolerance keeps a rounding error, such as 2.0000000000000004, from choosing the next step.
     return next(step * magnitude for step in (1, 2, 5, 10) if step * magnitude >= rough * (1 - 1e-9))
 
 
 def linear_scale(values: Sequence[float], ticks_max: int = 6) -> Scale:
-    """Cover the values and zero: a bar that does not start at zero lies about its length."""
+    """Cover the values and zero, because a bar that does not start at zero would mislead."""
     low, high = min([0.0, *values]), max([0.0, *values])
     if low == high:
         return Scale(0.0, 1.0, (0.0, 1.0))
@@ -53,7 +53,7 @@ def linear_scale(values: Sequence[float], ticks_max: int = 6) -> Scale:
 
 
 def log_scale(values: Sequence[float], *, for_bars: bool = False) -> Scale:
-    """Cover the positive values; zero has no place on such an axis and falls on its low end."""
+    """Cover the positive values; zero, which a logarithmic axis does not have, is drawn at the low end."""
     positive = [value for value in values if value > 0] or [1.0, 10.0]
     low = _round_below(min(positive))
     if for_bars:
@@ -66,7 +66,7 @@ def log_scale(values: Sequence[float], *, for_bars: bool = False) -> Scale:
 
 
 def _log_ticks(low: float, high: float) -> tuple[float, ...]:
-    # Over many decades only the powers of ten are named; over a few there is room for 2 and 5 as well.
+    # Over many decades only the powers of ten are labelled; over a few there is space for 2 and 5 as well.
     factors = (1,) if high / low >= 1000 else (1, 2, 5)
     ticks = [factor * 10.0**exponent for exponent in _decades(low, high) for factor in factors]
     return tuple(tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9))

@@ -1,6 +1,6 @@
-"""Owns how the files of a chapter that stand beside its packages are loaded: `bench/bench_*.py` and `labs/lab_*.py`.
+"""Loads the scripts of a chapter, which are not in a package: `bench/bench_*.py` and `labs/lab_*.py`.
 
-What several of them share is a module beside them, such as `labs.pacing`, and later chapters import it as well.
+Code that several scripts share is in a module in the same folder, such as `labs.pacing`; later chapters import it, too.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 def import_script(path: Path) -> ModuleType:
-    """Load a file by its path, under its own name: its folder is no package."""
+    """Load a file by its path, as a module with the file's name, because its folder is not a package."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,7 +1,7 @@
-"""Owns a stock client that writes without a pause, and notes when each record was acknowledged.
+"""Owns a stock client that writes all the time and keeps the time of each acknowledgement.
 
-It is librdkafka's, in the package confluent-kafka, which is not installed everywhere: `is_there` says so, and nothing
-is imported before a sender is made. `failover` and the tests of clusters watch with it.
+The client is librdkafka, in the package confluent-kafka. `is_installed` tells whether that package is installed; it is
+imported only when a sender is made. `failover` and the tests of clusters measure with this client.
 """
 
 import importlib.util
@@ -16,13 +16,13 @@ _FLUSHED_S_MAX = 60
 _QUEUE_IS_FULL_S = 0.002
 
 
-def is_there() -> bool:
-    """Whether confluent-kafka is installed."""
+def is_installed() -> bool:
+    """Tell whether confluent-kafka is installed."""
     return importlib.util.find_spec("confluent_kafka") is not None
 
 
 def produce_all(producer: Any, topic: str, value: bytes, records: int) -> None:
-    """Write the same value so many times to the first partition, as fast as the stock client takes it, and wait."""
+    """Write a value `records` times to the first partition, as fast as the client accepts it; await all acks."""
     for _ in range(records):
         while True:
             try:
@@ -35,13 +35,13 @@ def produce_all(producer: Any, topic: str, value: bytes, records: int) -> None:
 
 
 class StockSender(Background):
-    """An idempotent producer that sends numbered values to every partition of a topic until it is told to finish."""
+    """An idempotent producer that sends numbered values to every partition of a topic until `finish` is called."""
 
     def __init__(
         self, bootstrap: str, topic: str, *, partitions: int = 1, pause_s: float = 0.002, timeout_ms: int = 4000
     ) -> None:
         super().__init__()
-        # It is not installed everywhere, and slow to import.
+        # The package is not installed everywhere, and is slow to import.
         from confluent_kafka import Producer  # noqa: PLC0415
 
         self.topic = topic
@@ -50,7 +50,7 @@ class StockSender(Background):
         self.acked: dict[tuple[int, bytes], int | None] = {}
         self.failed: list[str] = []
         self.acked_s: list[list[float]] = [[] for _ in range(partitions)]
-        """When acknowledgements came, of each partition."""
+        """The times of the acknowledgements, for each partition."""
         self._pause_s = pause_s
         settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 5, "delivery.timeout.ms": 120_000}
         settings |= {"retry.backoff.ms": 50, "retry.backoff.max.ms": 200}
@@ -59,7 +59,7 @@ class StockSender(Background):
         self._producer = Producer({"bootstrap.servers": bootstrap, **settings, **quiet})
 
     def run(self) -> None:
-        """Send, and hear acknowledgements."""
+        """Send records and receive acknowledgements."""
         while not self.is_over.is_set():
             for partition in range(self.partitions):
                 self._producer.produce(
@@ -77,13 +77,13 @@ class StockSender(Background):
             self.acked_s[message.partition()].append(time.monotonic())
 
     def await_acks(self, count: int = 50) -> None:
-        """Wait for so many acknowledgements more, of every partition."""
+        """Wait for `count` more acknowledgements of every partition."""
         goals = [len(times) + count for times in self.acked_s]
         what = f"{count} more acknowledgements of {self.topic}"
         until(lambda: all(len(self.acked_s[it]) >= goal for it, goal in enumerate(goals)), what, seconds=ACKED_S_MAX)
 
     def finish(self) -> None:
-        """Send no more, and wait for what is under way."""
+        """Stop sending, and wait for the acknowledgements of all records."""
         self.end()
         left = self._producer.flush(_FLUSHED_S_MAX)
         if left or self.failed:

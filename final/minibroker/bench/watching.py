@@ -1,6 +1,6 @@
-"""Owns what the nodes of a running cluster say of it, and the waiting until they say something else.
+"""Owns questions to the nodes of a running cluster, and waiting until their answers change.
 
-Labs, benchmarks and tests stand outside the cluster and ask each node for itself, because in a fault the nodes do not
+Labs, benchmarks and tests are outside the cluster and ask each node separately, because during a fault the nodes do not
 agree. `local` runs such nodes.
 """
 
@@ -24,13 +24,13 @@ from minibroker.wire.codes import ErrorCode
 ASK_MS_MAX = 2000
 WAIT_S_MAX = 20.0
 _LOOK_S, _ASK_S = 0.01, 0.03
-"""How often something is looked at; how often nodes are asked, which costs them something."""
+"""The interval between two attempts; and a longer one if the attempt asks nodes, which costs them CPU time."""
 
 T = TypeVar("T")
 
 
 def until(attempt: Callable[[], T], what: str, *, seconds: float = WAIT_S_MAX, every_s: float = _LOOK_S) -> T:
-    """The first true value of an attempt, tried again until the deadline."""
+    """Repeat an attempt until it returns a true value, and return that; raise TimeoutError at the deadline."""
     deadline = time.monotonic() + seconds
     while not (value := attempt()):
         if time.monotonic() > deadline:
@@ -40,7 +40,7 @@ def until(attempt: Callable[[], T], what: str, *, seconds: float = WAIT_S_MAX, e
 
 
 class State(NamedTuple):
-    """What a node says of a partition."""
+    """The state of a partition, as one node reports it."""
 
     leader: int
     leader_epoch: int
@@ -56,10 +56,10 @@ class Watched(ABC):
 
     @abstractmethod
     def asked_at(self, number: int) -> str:
-        """Where a node is asked."""
+        """The address for questions to a node."""
 
     def state(self, topic: str, partition: int = 0, *, at: int) -> State | None:
-        """What one node says of a partition; nothing if it does not answer, or knows no such partition."""
+        """The state of a partition as one node reports it; None if it does not answer or knows no such partition."""
         with contextlib.suppress(ClientError), Client(self.asked_at(at), timeout_ms=ASK_MS_MAX) as client:
             (found,) = client.metadata([topic]).topics
             for it in found.partitions:
@@ -68,7 +68,7 @@ class Watched(ABC):
         return None
 
     def await_isr(self, topic: str, *members: int, partition: int = 0, at: Sequence[int] = ()) -> None:
-        """Wait until nodes say so: those that are named, or all that are in the set."""
+        """Wait until the nodes `at`, or else all members, report these members as the in-sync replicas."""
 
         def found() -> bool:
             states = [self.state(topic, partition, at=number) for number in at or members]
@@ -77,7 +77,7 @@ class Watched(ABC):
         until(found, f"the ISR of {topic}-{partition} is {sorted(members)}", every_s=_ASK_S)
 
     def quorum(self, *, at: int) -> QuorumPartitionResult | None:
-        """What a node says of the quorum, or the node that it asks for that; nothing if it does not answer."""
+        """The state of the quorum, as one node reports it, if necessary by asking the controller; None if it fails."""
         topic = QuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[QuorumPartition(partition_index=0)])
         with contextlib.suppress(ClientError), Client(self.asked_at(at), timeout_ms=ASK_MS_MAX) as client:
             found: QuorumPartitionResult = client.send(DescribeQuorumRequest(topics=[topic])).topics[0].partitions[0]
@@ -85,16 +85,16 @@ class Watched(ABC):
         return None
 
     def controller(self, *, among: Sequence[int] = ()) -> int:
-        """The active controller, as soon as one of the nodes knows it; one of those that are named, if any are."""
+        """The active controller, as soon as a node knows it; with `among`, only one of these nodes counts."""
 
         def found() -> int:
             states = [it for number in among or self.living() if (it := self.quorum(at=number)) is not None]
             return max((it.leader_id for it in states if not among or it.leader_id in among), default=0)
 
-        return until(found, f"one of {among or self.living()} decides", every_s=_ASK_S)
+        return until(found, f"one of {among or self.living()} is the active controller", every_s=_ASK_S)
 
     def leader(self, topic: str, partition: int = 0, *, among: Sequence[int] = ()) -> int:
-        """The leader of a partition; one of those that are named, if any are, and in the eyes of one of them."""
+        """The leader of a partition, as soon as a node knows it; with `among`, only these nodes are asked and count."""
 
         def found() -> int:
             states = [self.state(topic, partition, at=number) for number in among or self.living()]

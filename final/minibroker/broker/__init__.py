@@ -1,1 +1,1 @@
-"""A node of a cluster: everything that the chapters have built, assembled."""
+"""A node of a cluster, assembled from the packages of all chapters."""

@@ -1,4 +1,4 @@
-"""The whole access table of the finished broker: the rows that its packages declare, together."""
+"""The access table of the finished broker: the rows that its packages declare."""
 
 from minibroker.partitions import access as partitions
 from minibroker.quorum import access as quorum

@@ -1,6 +1,6 @@
-"""Every API that the finished broker knows: for tools that must read any frame, and for the pages of the protocol.
+"""All APIs of the finished broker, for tools that must read any frame, and for the pages of the protocol.
 
-A node needs none of this. It knows the APIs whose handlers it has imported.
+A node does not need this module. It knows the APIs whose handlers it has imported.
 """
 
 from minibroker.controller import tables as controller_tables

@@ -1,19 +1,18 @@
-"""Kafka's keys that no chapter uses: accepted and shown without effect, or refused with a reason.
+"""Kafka's keys that no chapter uses. They are accepted and shown without effect, or refused with a reason.
 
-Tools copy whole sets of configurations from one cluster to another, so what cannot do harm is accepted, kept and shown.
-What would promise something that this broker does not do is refused, with what to do instead. The finished broker
-imports this through `declare_every_key`, before it reads a configuration; the chapters' programs do without.
+Tools copy whole sets of configurations from one cluster to another, so a harmless key is accepted, kept and shown. A
+key that would promise something this broker does not do is refused, and the message says what to do instead. The
+finished broker imports this module through `declare_every_key`, before it reads a configuration; the programs of the
+chapters do not.
 """
-
-import re
 
 from minibroker.metadata.config_keys import (
     BOOLEAN,
     BROKER_CONFIGS,
     DOUBLE,
     INT,
-    LIST,
     LONG,
+    LONG_MAX,
     Check,
     Synonym,
     at_least,
@@ -26,12 +25,7 @@ from minibroker.metadata.errors import InvalidConfig
 
 _MINUTE_MS = 60 * 1000
 _HOUR_MS = 60 * _MINUTE_MS
-_REPLICA = re.compile(r"([0-9]+:[0-9]+)?")
 
-THROTTLED_REPLICAS = Check(
-    lambda value: value == ("*",) or all(_REPLICA.fullmatch(item) for item in value),
-    "* or a list of partition:broker",
-)
 GZIP_LEVEL = Check(lambda value: value == -1 or 1 <= value <= 9, "between 1 and 9, or -1")
 
 # Without effect -------------------------------------------------------------------------------------------------------
@@ -70,20 +64,6 @@ INERT_TOPIC_KEYS = (
         "log.segment.delete.delay.ms",
     ),
     topic_key(
-        "follower.replication.throttled.replicas",
-        LIST,
-        "",
-        THROTTLED_REPLICAS,
-        "The replicas, as partition:broker, whose fetching is throttled; * is all of them.",
-    ),
-    topic_key(
-        "leader.replication.throttled.replicas",
-        LIST,
-        "",
-        THROTTLED_REPLICAS,
-        "The replicas, as partition:broker, to which the leader sends at a throttled rate; * is all of them.",
-    ),
-    topic_key(
         "local.retention.bytes",
         LONG,
         -2,
@@ -108,14 +88,18 @@ INERT_TOPIC_KEYS = (
         "log.preallocate",
     ),
     topic_key(
-        "remote.log.copy.disable", BOOLEAN, "false", None, "Whether tiered storage takes no more data of this topic."
+        "remote.log.copy.disable",
+        BOOLEAN,
+        "false",
+        None,
+        "Whether no more data of this topic is copied to tiered storage.",
     ),
     topic_key(
         "remote.log.delete.on.disable",
         BOOLEAN,
         "false",
         None,
-        "Whether the tiered data goes when tiered storage is switched off.",
+        "Whether the tiered data is deleted when tiered storage is switched off.",
     ),
     topic_key(
         "remote.storage.enable",
@@ -129,19 +113,43 @@ INERT_TOPIC_KEYS = (
         LONG,
         0,
         at_least(0),
-        "Up to so much earlier than segment.ms a segment is rolled, so that not all are rolled at once.",
+        "The most by which a segment is rolled earlier than segment.ms, so that not all are rolled at once.",
         "log.roll.jitter.ms",
         Synonym("log.roll.jitter.hours", _HOUR_MS),
     ),
 )
 
 INERT_BROKER_KEYS = (
+    broker_key(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG,
+        LONG_MAX,
+        at_least(0),
+        "How many bytes a second are copied between data directories. This broker has one directory.",
+        is_dynamic=True,
+    ),
     broker_key("socket.send.buffer.bytes", INT, 100 * 1024, None, "The socket's send buffer; -1 is the system's."),
     broker_key(
         "socket.receive.buffer.bytes", INT, 100 * 1024, None, "The socket's receive buffer; -1 is the system's."
     ),
-    broker_key("num.network.threads", INT, 3, at_least(1), "How many threads read requests.", is_dynamic=True),
-    broker_key("num.io.threads", INT, 8, at_least(1), "How many threads answer requests.", is_dynamic=True),
+    broker_key(
+        "num.network.threads",
+        INT,
+        3,
+        at_least(1),
+        "How many threads read requests.",
+        is_dynamic=True,
+        is_thread_count=True,
+    ),
+    broker_key(
+        "num.io.threads",
+        INT,
+        8,
+        at_least(1),
+        "How many threads answer requests.",
+        is_dynamic=True,
+        is_thread_count=True,
+    ),
     broker_key("request.timeout.ms", INT, 30_000, None, "How long a request to another node may take."),
     broker_key("log.roll.jitter.hours", INT, 0, at_least(0), "As log.roll.jitter.ms, in hours."),
     broker_key(
@@ -155,18 +163,37 @@ INERT_BROKER_KEYS = (
         "How often the logs' start offsets are written.",
     ),
     broker_key(
-        "num.recovery.threads.per.data.dir", INT, 2, at_least(1), "How many threads recover logs.", is_dynamic=True
+        "num.recovery.threads.per.data.dir",
+        INT,
+        2,
+        at_least(1),
+        "How many threads recover logs.",
+        is_dynamic=True,
+        is_thread_count=True,
     ),
-    broker_key("log.cleaner.threads", INT, 1, at_least(0), "How many threads compact.", is_dynamic=True),
     broker_key(
-        "log.cleaner.io.buffer.size", INT, 512 * 1024, at_least(0), "The memory to read and write.", is_dynamic=True
+        "log.cleaner.threads",
+        INT,
+        1,
+        at_least(0),
+        "How many threads compact logs.",
+        is_dynamic=True,
+        is_thread_count=True,
+    ),
+    broker_key(
+        "log.cleaner.io.buffer.size",
+        INT,
+        512 * 1024,
+        at_least(0),
+        "The memory with which compaction reads and writes.",
+        is_dynamic=True,
     ),
     broker_key(
         "log.cleaner.io.buffer.load.factor",
         DOUBLE,
         "0.9",
         None,
-        "How full the memory for keys may get.",
+        "How full compaction's memory for keys may get.",
         is_dynamic=True,
     ),
     broker_key(
@@ -181,25 +208,26 @@ INERT_BROKER_KEYS = (
 
 # Refused --------------------------------------------------------------------------------------------------------------
 
-_ONE_LISTENER = "nodes and clients come in by one listener"
-_NOBODY_IS_ASKED = "there is no TLS here yet, and nobody is asked who they are"
+_ONE_LISTENER = "nodes and clients share one listener"
+_NO_SECURITY = "there is no TLS here yet, and clients are not authenticated"
+_PROTECT_THE_PORT = "Leave it out, and let a firewall protect the port"
 _NO_GROUPS = "there are no groups and no transactions here yet"
 
-# Keys, or what they begin with: why, and what to do instead.
+# Keys, or their prefixes, with the reason and what to do instead.
 NOT_HERE: dict[str, str] = {
     "controller.quorum.bootstrap.servers": "name the voters, with controller.quorum.voters=ID@HOST:PORT,…",
-    "controller.listener.names": f"{_ONE_LISTENER}, so controllers need no name for theirs. Leave it out",
+    "controller.listener.names": f"{_ONE_LISTENER}, so controllers have no listener of their own. Leave it out",
     "control.plane.listener.name": f"{_ONE_LISTENER}. Leave it out",
     "inter.broker.listener.name": f"{_ONE_LISTENER}. Leave it out",
-    "listener.security.protocol.map": f"{_NOBODY_IS_ASKED}: every listener is PLAINTEXT. Leave it out",
-    "listener.name.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
-    "security.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
-    "ssl.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
-    "sasl.": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
-    "authorizer.class.name": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
-    "super.users": f"{_NOBODY_IS_ASKED}. Leave it out, and let only those reach the port who may",
-    "zookeeper.": "there is no ZooKeeper: the nodes in controller.quorum.voters decide. Leave it out",
-    "metadata.log.dir": "the metadata are in log.dirs, beside the rest. Leave it out",
+    "listener.security.protocol.map": f"{_NO_SECURITY}: every listener is PLAINTEXT. Leave it out",
+    "listener.name.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
+    "security.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
+    "ssl.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
+    "sasl.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
+    "authorizer.class.name": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
+    "super.users": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
+    "zookeeper.": "there is no ZooKeeper: the voters in controller.quorum.voters elect the controller. Leave it out",
+    "metadata.log.dir": "the metadata log is in log.dirs, with the other logs. Leave it out",
     "remote.log.": "there is no tiered storage. Leave it out",
     "offsets.": f"{_NO_GROUPS}. Leave it out",
     "group.": f"{_NO_GROUPS}. Leave it out",
@@ -209,26 +237,26 @@ NOT_HERE: dict[str, str] = {
 }
 BROKER_CONFIGS.refused.update(NOT_HERE)
 
-# What Kafka can change while a broker runs, and this broker cannot.
+# Keys that Kafka can change while a broker runs, and this broker cannot.
 NEEDS_A_RESTART = frozenset({"listeners"})
 
-# The names that Kafka gives to listeners of these protocols, if nobody says otherwise.
+# The default names of Kafka's listeners with these protocols.
 _PROTECTED = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 
 
 def check_listeners(config: NodeConfig) -> None:
-    """Demand that no listener is called protected that is not."""
+    """Refuse a listener whose name promises TLS or SASL, because this broker has neither."""
     for name, listeners in (("listeners", config.listeners), ("advertised.listeners", config.advertised_listeners)):
         for it in listeners:
             if it.name in _PROTECTED:
                 raise InvalidConfig(
                     f"{name}={it} is not possible: there is no TLS and no SASL here yet, so it would be served in "
-                    "plain text. Write PLAINTEXT://, and let only those reach the port who may"
+                    "plain text. Write PLAINTEXT://, and let a firewall protect the port"
                 )
 
 
 def check_tiered_storage(config: TopicConfig) -> None:
-    """Demand that nobody counts on tiered storage."""
+    """Refuse to enable tiered storage, which this broker does not have."""
     if config.values["remote.storage.enable"]:
         raise InvalidConfig("remote.storage.enable=true is not allowed: this broker has no tiered storage")
 

@@ -2,7 +2,7 @@
 
     python -m minibroker.broker.configuration_page > docs/reference/configuration.md
 
-writes it again; a test compares the page in the repository with the keys.
+This command writes the page again. A test compares the page in the repository with the keys.
 """
 
 import sys
@@ -16,16 +16,16 @@ from minibroker.metadata.config_keys import BROKER_CONFIGS, INT_MAX, LONG_MAX, T
 _HEAD = """# Configuration
 
 A broker is configured with Kafka's names. They are given on the command line (`minibroker serve --set name=value`) or
-in a file (`--config FILE`, lines of `name=value`). A name that does not exist is refused, with the one that is probably
-meant; one that Kafka has and this broker has not, with what to do instead; and one that stands in the file twice, with
-both lines. One node alone needs none of them. Whoever sets `controller.quorum.voters` must set `node.id`, too. A
-listener is `PLAINTEXT`: one with a name that promises TLS or SASL is refused, because there are none yet. What holds
-for a topic is, in this order:
+in a file (`--config FILE`, lines of `name=value`). An unknown name is refused, and the message names the one that is
+probably meant. A name that Kafka has and this broker has not is refused, and the message says what to do instead. A
+name that is in the file twice is refused with both lines. A single node needs no configuration. A node with
+`controller.quorum.voters` needs `node.id`, too. A listener is `PLAINTEXT`: a name that promises TLS or SASL is refused,
+because this broker has neither yet. The value for a topic is the first of these:
 
-1. what the topic sets itself, when it is created or altered;
-2. what was set for this broker while it runs, under the broker's name of the same thing;
-3. what was set for all brokers while they run;
-4. what the broker was started with;
+1. the topic's own value, set when it was created or altered;
+2. the value set for this broker while it runs, under the broker's name of the configuration;
+3. the value set for all brokers while they run;
+4. the value that the broker was started with;
 5. the default.
 
 This page is made from the keys that the packages declare, by `python -m minibroker.broker.configuration_page`; a test
@@ -39,17 +39,19 @@ _DEPARTURES = """## Defaults that differ from Kafka's
 _TOPIC = """## Topics
 
 Set with `minibroker topics create --config` and `minibroker topics alter --config`, or by any of Kafka's own tools. The
-last column is the broker's name for what holds where a topic sets nothing. Not in the table, because it is shown only
-where it is set: `internal.segment.bytes`, Kafka's way to a segment smaller than `segment.bytes` allows, for tests.
+last column is the broker's name of the configuration, which holds for topics that do not set it. The table leaves out
+`internal.segment.bytes`, which is shown only where it is set: Kafka's tests use it for segments smaller than
+`segment.bytes` allows.
 
 | configuration | type | default | allowed | what it does | broker's name |
 |---|---|---|---|---|---|"""
 
 _BROKER = """## Brokers
 
-Beside the broker's names in the table above, which can be changed while it runs unless this table says no. No command
-changes a broker yet, but any administration client does: with confluent-kafka, `AdminClient.incremental_alter_configs`
-on `ConfigResource(ResourceType.BROKER, "1", …)`, where 1 is the node's id.
+The broker's names in the table above are configurations of a broker, too. They can be changed while it runs, unless
+this table says no. No `minibroker` command changes a broker's configuration yet, but any administration client does:
+with confluent-kafka, `AdminClient.incremental_alter_configs` on `ConfigResource(ResourceType.BROKER, "1", …)`, where 1
+is the node's id.
 
 | configuration | type | default | allowed | what it does | can be changed while it runs |
 |---|---|---|---|---|---|"""
@@ -57,7 +59,7 @@ on `ConfigResource(ResourceType.BROKER, "1", …)`, where 1 is the node's id.
 _INERT = """## Accepted, but without effect
 
 Tools copy whole sets of configurations from one cluster to another, so every configuration of a topic is accepted, kept
-and shown. This broker does nothing about these:"""
+and shown. These have no effect on this broker:"""
 
 _RESTART = """## Changed by a restart, where Kafka needs none
 

@@ -1,4 +1,4 @@
-"""Every configuration key that the finished broker knows: those of all chapters, and the catalogue of the others."""
+"""All configuration keys of the finished broker: those of the chapters, and the catalogue of the others."""
 
 import importlib
 
@@ -11,6 +11,6 @@ _MODULES = (
 
 
 def declare_every_key() -> None:
-    """Import the modules that declare keys; to be called before a configuration is read."""
+    """Import the modules that declare keys. Call it before a configuration is read."""
     for name in _MODULES:
         importlib.import_module(name)

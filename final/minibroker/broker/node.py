@@ -7,5 +7,5 @@ from minibroker.quorum.node import quorum_node
 
 
 def broker_node(config: NodeConfig, tracer: Tracer | None = None) -> Node:
-    """Assemble a node: so far the last chapter's, with nothing added."""
+    """Assemble a node. So far it is the node of the last chapter, and nothing is added."""
     return quorum_node(config, tracer)

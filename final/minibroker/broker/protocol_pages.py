@@ -1,8 +1,8 @@
-"""The pages of the documentation about each API, made from the tables.
+"""The documentation pages of the APIs, generated from the tables.
 
     python -m minibroker.broker.protocol_pages docs/reference/protocol
 
-writes them again; a test compares the pages in the repository with the tables.
+This command writes the pages again. A test compares the pages in the repository with the tables.
 """
 
 import re
@@ -19,7 +19,7 @@ REMADE = "<!-- Made from the tables by `python -m minibroker.broker.protocol_pag
 
 
 def pages() -> dict[str, str]:
-    """Each page by its file name, the index too."""
+    """Return each page by its file name, including the index."""
     declare_every_api()
     made = {f"{_snake_case(api.name)}.md": _page(api) for api in APIS.values()}
     made["index.md"] = _index()
@@ -37,8 +37,8 @@ def _index() -> str:
         REMADE,
         "",
         "The APIs for which there are tables; ApiVersions says which of them a broker serves. In a *flexible* version",
-        "lengths are varints, and every struct ends with tagged fields. `dropped` says of a field that an older",
-        "version leaves its value out.",
+        "lengths are varints, and every struct ends with tagged fields. A field marked `dropped` loses its value in a",
+        "version that does not have it.",
         "",
         "To see a message as it is sent, field by field beside its bytes: `minibroker serve --trace`. To see the code",
         "that reads and writes it: `python -m minibroker.wire.compiling ProduceRequest 9`. Produce is announced from",
@@ -98,7 +98,7 @@ def _doc(cls: type[Struct]) -> str:
 
 
 def _structs(cls: type[Struct]) -> Iterator[type[Struct]]:
-    """The structs inside, those of the first field first, each once."""
+    """Yield the structs of the fields, in order, each once."""
     seen: list[type[Struct]] = []
     for field in cls.schema.fields:
         if field.struct is not None:
@@ -144,12 +144,12 @@ def _default(field: Field) -> str:
     return {(): "empty", "": "empty"}.get(field.default, str(field.default))  # type: ignore[call-overload, no-any-return]
 
 
+def _snake_case(name: str) -> str:
+    """The name of the module that has the table of an API: `CreateTopics` is in `create_topics`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
 if __name__ == "__main__":
     for name, text in pages().items():
         with open(f"{sys.argv[1]}/{name}", "w", encoding="utf-8") as file:
             file.write(text)
-
-
-def _snake_case(name: str) -> str:
-    """The name of an API as its table's module has it: `CreateTopics` is in `create_topics`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -1,5 +1,5 @@
 """The command line: the program `minibroker`.
 
-The commands only call the rooms below; each is a module of this room and is imported when it is asked for, so that
-``minibroker --help`` stays quick.
+A command only calls other packages. It has a module here for its options, and often a second one that does the work.
+Both are imported only when the command runs, so that ``minibroker --help`` stays quick.
 """

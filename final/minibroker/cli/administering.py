@@ -28,7 +28,7 @@ def create(
     configs: Mapping[str, str],
     may_exist: bool,
 ) -> None:
-    """Create a topic; -1 lets the broker choose."""
+    """Create a topic; the broker chooses the values that are None."""
     wanted = NewTopic(name, partitions or -1, replication_factor or -1, configs)
     with connected(bootstrap) as client:
         try:
@@ -38,7 +38,7 @@ def create(
                 raise
             if not may_exist:
                 raise click.ClickException(
-                    f"the topic {name!r} exists already: see it with `minibroker topics describe {name}`, or add "
+                    f"the topic {name!r} exists already: look at it with `minibroker topics describe {name}`, or add "
                     "--if-not-exists"
                 ) from error
             click.echo(f"{name} exists already")
@@ -59,7 +59,7 @@ def list_topics(bootstrap: str, format_: str) -> None:
     else:
         click.echo(table_text(["TOPIC", "PARTITIONS", "REPLICAS"], rows))
         if not rows:
-            click.echo("there are no topics yet: `minibroker topics create NAME` makes one", err=True)
+            click.echo("there are no topics yet: `minibroker topics create NAME` creates one", err=True)
 
 
 def _replication_factor(topic: DescribedTopic) -> int:
@@ -71,7 +71,7 @@ def _replication_factor(topic: DescribedTopic) -> int:
 
 @dataclass(frozen=True)
 class Details:
-    """What is known of some topics beside their metadata; what nobody told is missing."""
+    """Facts about topics that are not in their metadata; an unknown fact has no entry."""
 
     starts: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
@@ -80,7 +80,7 @@ class Details:
 
 
 def describe(bootstrap: str, names: Sequence[str], format_: str) -> None:
-    """Show topics in full, all if none is named."""
+    """Show topics in full, all topics if none is named."""
     with connected(bootstrap) as client:
         demand_topics(client, names)
         found = admin.describe_topics(client, names or None)
@@ -100,7 +100,7 @@ def _details(client: Client, topics: Sequence[DescribedTopic]) -> Details:
         for it in topic.partitions
         if it.leader_id >= 0
     }
-    # A partition without a leader that answers cannot be asked, and must not keep the others waiting.
+    # Partitions whose leader does not answer are left out, so that the others are not kept waiting.
     sizes = _sizes(client, leaders)
     led = [name for name in leaders if name in sizes]
     starts = admin.list_offsets(client, dict.fromkeys(led, EARLIEST))
@@ -116,14 +116,14 @@ def _details(client: Client, topics: Sequence[DescribedTopic]) -> Details:
 
 
 def _sizes(client: Client, leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """How large each partition is at its leader, as far as leaders answer."""
+    """The size of each partition at its leader, for those leaders that answer."""
     sizes: dict[TopicPartition, int] = {}
     for node_id in sorted(set(leaders.values())):
         try:
             directories = admin.describe_log_dirs(client, [node_id])[node_id]
         except (BrokerUnavailable, ConnectionLost, RequestTimedOut):
             continue
-        # A replica on another node has a size of its own; what counts is the leader's.
+        # The replicas of one partition can differ in size; the size of the leader's replica is shown.
         known = {name: size for it in directories for name, size in it.partition_bytes.items()}
         sizes |= {name: known[name] for name, leader in leaders.items() if leader == node_id and name in known}
     return sizes
@@ -151,7 +151,7 @@ def _text(topic: DescribedTopic, details: Details) -> str:
 
 
 def _warnings(topic: DescribedTopic) -> list[str]:
-    """What is wrong with partitions, if anything is."""
+    """One line for each problem, with the partitions that have it."""
     behind = [str(it.partition) for it in topic.partitions if len(it.isr) < len(it.replicas)]
     headless = [str(it.partition) for it in topic.partitions if it.leader_id < 0]
     found = {"under-replicated, not all replicas are in sync": behind, "without a leader": headless}
@@ -191,10 +191,10 @@ def _partitions(topic: DescribedTopic, details: Details) -> list[dict[str, Any]]
 def alter(
     bootstrap: str, name: str, *, partitions: int | None, configs: Mapping[str, str], removed: Sequence[str]
 ) -> None:
-    """Change settings first: what is wrong with them is found before anything grows."""
+    """Change settings, then add partitions, so that a refused setting leaves the topic as it was."""
     both = sorted(set(configs) & set(removed))
     if both:
-        raise click.UsageError(f"{both[0]} cannot be set and deleted at once.")
+        raise click.UsageError(f"{both[0]} cannot be set and deleted at the same time.")
     with connected(bootstrap) as client:
         demand_topics(client, [name])
         changes: dict[str, str | None] = {**configs, **dict.fromkeys(removed)}
@@ -208,7 +208,7 @@ def alter(
 
 
 def delete(bootstrap: str, names: Sequence[str], *, may_be_absent: bool) -> None:
-    """Delete topics; what can be deleted is, whatever is wrong with the others."""
+    """Delete topics; if one cannot be deleted, the others still are."""
     unique = list(dict.fromkeys(names))
     with connected(bootstrap) as client:
         others = admin.list_topics(client, include_internal=True)
@@ -225,7 +225,7 @@ def delete(bootstrap: str, names: Sequence[str], *, may_be_absent: bool) -> None
 
 
 def _delete(client: Client, names: Sequence[str]) -> dict[str, BrokerError]:
-    """Try to delete each; what was refused, by name."""
+    """Try to delete each topic; return the errors by name."""
     try:
         admin.delete_topics(client, names)
     except BrokerErrors as errors:

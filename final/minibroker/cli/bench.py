@@ -1,4 +1,4 @@
-"""`minibroker bench`: what a cluster can do, in percentiles. `benching` measures; this module holds the options."""
+"""`minibroker bench`: its options. `benching` measures."""
 
 from pathlib import Path
 
@@ -13,36 +13,49 @@ FAULTS = ("killed", "paused", "stopped")
 
 @click.group()
 def bench() -> None:
-    """What a cluster can do, in percentiles."""
+    """Measure a cluster, in percentiles."""
 
 
-@bench.command(short_help="How long writes pause when a leader goes.")
-@click.option("--rounds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Of each fault.")
+@bench.command(short_help="Measure how long writes pause when a leader fails.")
+@click.option("--rounds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Rounds of each fault.")
 @click.option(
     "--fault",
     "faults",
     type=click.Choice(FAULTS),
     multiple=True,
-    help="kill -9, SIGSTOP or SIGTERM; may be given several times.  [default: all]",
+    help="The leader gets SIGKILL, SIGSTOP or SIGTERM; may be given several times.  [default: all]",
 )
-@click.option("--controller", "decides", is_flag=True, help="Of the node that decides, and leads a partition, too.")
-@click.option("--set", "pairs", metavar="NAME=VALUE", multiple=True, help="A setting of every node; may be repeated.")
-@directory_option("Put the nodes' data there; it is removed at the end.")
+@click.option("--controller", "on_controller", is_flag=True, help="The leader that fails is also the controller.")
+@click.option(
+    "--set", "pairs", metavar="NAME=VALUE", multiple=True, help="A setting for every node; may be given several times."
+)
+@directory_option("Directory for the nodes' data, which is removed at the end.")
 @format_option
 def failover(
-    rounds: int, faults: tuple[str, ...], decides: bool, pairs: tuple[str, ...], directory: Path | None, format_: str
+    rounds: int,
+    faults: tuple[str, ...],
+    on_controller: bool,
+    pairs: tuple[str, ...],
+    directory: Path | None,
+    format_: str,
 ) -> None:
-    """Measure how long writes pause when the leader of a partition goes.
+    """Measure how long writes pause when the leader of a partition fails.
 
-    Starts three nodes of its own on this machine. In every round one of them is killed, paused or stopped, and comes
-    back. The pause is the longest time without an acknowledgement of acks=all: seen by an impatient prober, which shows
-    what the cluster needs, and by librdkafka, where confluent-kafka is installed.
+    Starts its own cluster of three nodes on this machine. In every round one node is killed, paused or stopped, and
+    then comes back. The pause is the longest time between two acknowledgements of acks=all. It is measured with a
+    producer that retries at once, which shows what the cluster needs, and, if confluent-kafka is installed, with
+    librdkafka.
     """
-    # The broker is slow to import, and --help needs none.
+    # The broker is slow to import, and --help does not need it.
     from minibroker.cli import benching  # noqa: PLC0415
 
     benching.failover(
-        rounds=rounds, kinds=faults or FAULTS, decides=decides, pairs=pairs, directory=directory, format_=format_
+        rounds=rounds,
+        kinds=faults or FAULTS,
+        on_controller=on_controller,
+        pairs=pairs,
+        directory=directory,
+        format_=format_,
     )
 
 

@@ -1,4 +1,4 @@
-"""Owns the work of `minibroker bench`: it measures with `minibroker.bench`, and prints what was found."""
+"""Measures with `minibroker.bench` and prints the results, for `minibroker bench`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,13 +29,19 @@ FAULTS = {"killed": KILLED, "paused": PAUSED, "stopped": STOPPED}
 
 
 def failover(
-    *, rounds: int, kinds: Sequence[str], decides: bool, pairs: Sequence[str], directory: Path | None, format_: str
+    *,
+    rounds: int,
+    kinds: Sequence[str],
+    on_controller: bool,
+    pairs: Sequence[str],
+    directory: Path | None,
+    format_: str,
 ) -> None:
     """Run the rounds, and print the pauses."""
-    # What is wrong with a setting is said before any process is started.
+    # A wrong setting is reported before any process is started.
     declare_every_key()
     NodeConfig(settings_of(pairs, "--set"))
-    faults = [of_the_controller(FAULTS[it]) if decides else FAULTS[it] for it in dict.fromkeys(kinds)]
+    faults = [of_the_controller(FAULTS[it]) if on_controller else FAULTS[it] for it in dict.fromkeys(kinds)]
     progress = ProgressLine("bench failover")
     try:
         with (
@@ -55,7 +61,7 @@ def failover(
 
 
 def show(found: Sequence[Sequence[Outages]], format_: str) -> None:
-    """Print what was found, for people or for programs."""
+    """Print the pauses, for people or for programs."""
     note = quick_note()
     if format_ == "json":
         outages = [each.document() for fault in found for each in fault]

@@ -1,42 +1,42 @@
-"""What a cluster needs for a workload: rates, network, disk, index memory, partitions and nodes. Arithmetic only.
+"""The needs of a workload: rates, network, disk, index memory, partitions and nodes. Arithmetic only.
 
-Everything is in bytes, seconds and records; a name says per what. Network figures are sums over the cluster, and count
-each direction apart: what one node sends, another receives.
+The units are bytes, seconds and records. Network figures are sums over the cluster, separately for each direction. A
+replicated byte counts in both directions, because one node sends it and another receives it.
 """
 
 import math
 from dataclasses import dataclass
 
-INDEX_INTERVAL_BYTES = 4096  # index.interval.bytes: an entry of each index for so much log
+INDEX_INTERVAL_BYTES = 4096  # index.interval.bytes: each index has one entry per interval of log
 INDEX_ENTRY_BYTES = 8 + 12  # offset index: offset and position; time index: timestamp and offset
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is asked for."""
+    """The load that the cluster has to carry."""
 
     bytes_per_second: float  # from all producers, on average
     record_bytes: float
-    peak_factor: float  # the busiest hour against the average
+    peak_factor: float  # rate of the busiest hour divided by the average
     replication_factor: int
     retention_seconds: float
-    groups: int  # each reads everything
+    groups: int  # each group reads every record
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a node has, and how much of it may be used."""
+    """The resources of one node, and the share of them that is kept free."""
 
     disk_bytes: float
     network_bytes_per_second: float  # in each direction
-    headroom: float  # the share that stays free: for a node that fails, for a reader that catches up
-    partition_bytes_per_second: float  # what a partition, and the reader of one, can be trusted with
+    headroom: float  # the share kept free for the failure of a node and for readers that catch up
+    partition_bytes_per_second: float  # the rate that one partition and its reader can sustain
     segment_bytes: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Bytes in a second over the whole cluster."""
+    """Bytes per second over the whole cluster."""
 
     in_producers: float
     in_replication: float
@@ -48,7 +48,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is needed."""
+    """The resources that the cluster needs."""
 
     records_per_second: float
     records_per_second_peak: float
@@ -56,15 +56,15 @@ class Plan:
     network_peak: Network
     disk_bytes_one_copy: float
     disk_bytes: float  # all replicas
-    index_bytes_max: float  # on disk and mapped: one entry for every interval, fewer if batches are larger than it
-    index_bytes_hot: float  # of the active segments: what writers and readers at the end touch
+    index_bytes_max: float  # on disk and mapped: at most one entry per interval, fewer if batches are larger
+    index_bytes_hot: float  # indexes of the active segments, which producers and up-to-date consumers use
     partitions: int
     nodes: int
     nodes_because: str
 
 
 def plan(workload: Workload, machine: Machine) -> Plan:
-    """Work it out."""
+    """Calculate the resources that a workload needs on such machines."""
     network = network_of(workload, workload.bytes_per_second)
     peak = network_of(workload, workload.bytes_per_second * workload.peak_factor)
     one_copy = workload.bytes_per_second * workload.retention_seconds
@@ -72,7 +72,7 @@ def plan(workload: Workload, machine: Machine) -> Plan:
     index = disk * INDEX_ENTRY_BYTES / INDEX_INTERVAL_BYTES
     nodes, because = nodes_of(workload, machine, peak, disk + index)
     partitions = partitions_of(machine, peak, nodes)
-    # A young log is shorter than a segment.
+    # The active segments cannot be larger than the whole log.
     active = min(machine.segment_bytes * partitions * workload.replication_factor, disk)
     return Plan(
         records_per_second=workload.bytes_per_second / workload.record_bytes,
@@ -90,7 +90,7 @@ def plan(workload: Workload, machine: Machine) -> Plan:
 
 
 def network_of(workload: Workload, bytes_per_second: float) -> Network:
-    """A record comes in once from its producer and once for each further replica; it goes out once to each group."""
+    """A record comes in once from its producer and once per further replica; it goes out once to each group."""
     replication = bytes_per_second * (workload.replication_factor - 1)
     groups = bytes_per_second * workload.groups
     return Network(
@@ -104,7 +104,7 @@ def network_of(workload: Workload, bytes_per_second: float) -> Network:
 
 
 def nodes_of(workload: Workload, machine: Machine, peak: Network, disk_bytes: float) -> tuple[int, str]:
-    """As many as the scarcest thing wants, and which that is."""
+    """The number of nodes that the scarcest resource needs, and that resource."""
     usable = 1 - machine.headroom
     wanted = {
         "the disk": math.ceil(disk_bytes / (machine.disk_bytes * usable)),
@@ -117,6 +117,6 @@ def nodes_of(workload: Workload, machine: Machine, peak: Network, disk_bytes: fl
 
 
 def partitions_of(machine: Machine, peak: Network, nodes: int) -> int:
-    """Enough for the peak, and a multiple of the nodes, so that each leads as many."""
+    """Enough partitions for the peak, as a multiple of the nodes, so that each node leads the same number."""
     wanted = math.ceil(peak.in_producers / machine.partition_bytes_per_second)
     return math.ceil(wanted / nodes) * nodes

@@ -1,28 +1,26 @@
-"""`minibroker cluster`: how it is, who votes, and who belongs to it. `inspecting`, `voting` and `leaving` ask; here are
-the options.
-"""
+"""`minibroker cluster`: its options. `inspecting`, `voting` and `broker_removal` do the work."""
 
 import click
 
-from minibroker.cli.options import bootstrap_option, listener
+from minibroker.cli.options import GLOSSARY_EPILOG, bootstrap_option, listener
 from minibroker.cli.tables import format_option
 
 
-@click.group()
+@click.group(epilog=GLOSSARY_EPILOG)
 def cluster() -> None:
-    """Show how the cluster is and what is wrong with it; change who votes, and forget who has gone."""
+    """Show the state of a cluster and what is wrong with it; add and remove voters; remove brokers."""
 
 
 @cluster.command()
-@click.option("--watch", is_flag=True, help="Show it anew every second, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh every second, until Ctrl-C.")
 @format_option
 @bootstrap_option
 def status(watch: bool, format_: str, bootstrap: str) -> None:
-    """Show nodes, the quorum, partitions, and what is wrong, with what to do.
+    """Show nodes, quorum and partitions, and what is wrong.
 
-    The exit code is 0 whenever a node answers, whatever it says.
+    Each problem comes with what to do about it. The exit code is 0 if a node answers, even if something is wrong.
     """
-    from minibroker.cli import inspecting  # noqa: PLC0415 (the client is slow to import, and --help needs none)
+    from minibroker.cli import inspecting  # noqa: PLC0415 (the client is slow to import, and --help does not need it)
 
     if watch:
         inspecting.watch(bootstrap, format_)
@@ -36,13 +34,14 @@ def status(watch: bool, format_: str, bootstrap: str) -> None:
     "--address",
     metavar="HOST:PORT",
     callback=listener,
-    help="Where it listens.  [default: where it is registered as a broker]",
+    help="Where NODE listens.  [default: where it is registered as a broker]",
 )
 @bootstrap_option
 def add_voter(node: int, address: str | None, bootstrap: str) -> None:
-    """Let NODE vote, with the disk it has now. It must be running, and follow the metadata.
+    """Make NODE a voter, with the disk that it has now.
 
-    It is decided by the voters there are, and waits until NODE has caught up.
+    NODE must be running and must follow the metadata. The present voters commit the change; the command waits until
+    NODE has caught up.
     """
     from minibroker.cli import voting  # noqa: PLC0415
 
@@ -53,9 +52,9 @@ def add_voter(node: int, address: str | None, bootstrap: str) -> None:
 @click.argument("node", type=click.IntRange(min=0))
 @bootstrap_option
 def remove_voter(node: int, bootstrap: str) -> None:
-    """Let NODE vote no more: because its disk is lost, or because it is to go.
+    """Remove NODE from the voter set.
 
-    Its partitions stay where they are.
+    Do this when its disk is lost, or before the node is taken away. Its partitions stay where they are.
     """
     from minibroker.cli import voting  # noqa: PLC0415
 
@@ -66,11 +65,11 @@ def remove_voter(node: int, bootstrap: str) -> None:
 @click.argument("node", type=click.IntRange(min=0))
 @bootstrap_option
 def remove_broker(node: int, bootstrap: str) -> None:
-    """Forget NODE, which will not come back.
+    """Unregister NODE, which will not come back.
 
-    First move its replicas away with `minibroker topics reassign --from NODE`, and stop it. One that is started again
-    after all is taken in as a new one.
+    First move its replicas away with `minibroker topics reassign --from NODE`, and stop it. If it is started again
+    later, it registers as a new broker.
     """
-    from minibroker.cli import leaving  # noqa: PLC0415
+    from minibroker.cli import broker_removal  # noqa: PLC0415
 
-    leaving.remove(bootstrap, node)
+    broker_removal.remove(bootstrap, node)

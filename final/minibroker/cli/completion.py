@@ -1,4 +1,4 @@
-"""`minibroker completion`: the script that teaches a shell to complete our commands, options and topics."""
+"""`minibroker completion`: prints the script with which a shell completes commands, options and topics."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -17,9 +17,9 @@ HOW = {
 @click.argument("shell", type=click.Choice(list(HOW)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
-    Commands, options and their values are completed, and topics from the broker, if it answers within half a second.
+    It completes commands, options and their values. It completes topics, too, if a broker answers within half a second.
     """
     kind = get_completion_class(shell)
     assert kind is not None, f"click completes {shell}"

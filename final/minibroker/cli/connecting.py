@@ -1,4 +1,4 @@
-"""What the commands that talk to a broker share: a client, and errors that say what to do next."""
+"""Code for all commands that talk to a broker: a connected client, and errors that say what to do next."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,15 +13,15 @@ from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.metadata import MetadataResponseTopic
 
 FAILURES = (ClientError, OSError, click.ClickException)
-_NOBODY_DECIDES = (
-    "nobody decides at the moment, so nothing was done: a majority of the voters must be there. `minibroker cluster "
-    "status` shows who is missing: start it, and try again"
+_NO_CONTROLLER = (
+    "there is no controller at the moment, so nothing was done: a majority of the voters must be running. `minibroker "
+    "cluster status` shows which nodes are missing: start them, and try again"
 )
 
 
 @contextmanager
 def connected(bootstrap: str, *, timeout_ms: int = 30_000) -> Iterator[Client]:
-    """A client whose broker has answered once: whether anybody is there is known before anything else is done."""
+    """A client to which a broker has answered once, so that a broker that is down is reported before any work."""
     with Client(bootstrap, client_id="minibroker-cli", timeout_ms=timeout_ms) as client:
         try:
             client.metadata([])
@@ -30,33 +30,35 @@ def connected(bootstrap: str, *, timeout_ms: int = 30_000) -> Iterator[Client]:
         try:
             yield client
         except ConnectionLost as error:
-            raise click.ClickException(f"{error}: it may have gone; `minibroker cluster status` tells") from error
+            raise click.ClickException(
+                f"{error}: the node may have stopped; see `minibroker cluster status`"
+            ) from error
         except ClientError as error:
-            if not _is_undecided(error):
+            if not _lacks_controller(error):
                 raise
-            raise click.ClickException(_NOBODY_DECIDES) from error
+            raise click.ClickException(_NO_CONTROLLER) from error
 
 
-def _is_undecided(error: ClientError) -> bool:
-    """Whether it was refused because there is no controller."""
+def _lacks_controller(error: ClientError) -> bool:
+    """Whether a request was refused because there is no controller."""
     errors = error.errors.values() if isinstance(error, BrokerErrors) else [error]
     return any(isinstance(it, BrokerError) and it.code is ErrorCode.NOT_CONTROLLER for it in errors)
 
 
 def topic_names(bootstrap: str, *, timeout_ms: int) -> list[str]:
-    """The names of all topics that a person may want to name."""
+    """The names of all topics except the internal ones."""
     with connected(bootstrap, timeout_ms=timeout_ms) as client:
         return [topic.name or "" for topic in visible_topics(client)]
 
 
 def visible_topics(client: Client) -> list[MetadataResponseTopic]:
-    """All topics but those that brokers keep for themselves, by name."""
+    """All topics except the internal ones, in the order of their names."""
     topics = client.metadata().topics
     return sorted((topic for topic in topics if not topic.is_internal), key=lambda topic: topic.name or "")
 
 
 def demand_topics(client: Client, names: Iterable[str]) -> list[MetadataResponseTopic]:
-    """The topics of these names; the first that is not there is an error that names the nearest."""
+    """The topics of these names; for the first that does not exist, raise an error that suggests the nearest name."""
     found = {topic.name: topic for topic in client.metadata().topics}
     for name in names:
         if name not in found:
@@ -65,12 +67,12 @@ def demand_topics(client: Client, names: Iterable[str]) -> list[MetadataResponse
 
 
 def no_such_topic(name: str, others: Iterable[str]) -> click.ClickException:
-    """An error that helps: the name that was perhaps meant, or where the names are."""
+    """An error that suggests the nearest name, or the command that lists the names."""
     near = get_close_matches(name, others, n=1)
-    hint = f"did you mean {near[0]}?" if near else "`minibroker topics list` shows what there is"
+    hint = f"did you mean {near[0]}?" if near else "`minibroker topics list` lists the topics"
     return click.ClickException(f"there is no topic {name!r}: {hint}")
 
 
 def is_unknown(code: int) -> bool:
-    """Whether a code says that a topic is not there."""
+    """Whether a code says that a topic does not exist."""
     return code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

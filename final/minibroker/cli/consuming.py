@@ -20,7 +20,7 @@ POLL_MS = 1000
 
 @dataclass(frozen=True)
 class Start:
-    """Where to begin: one of the three, or with the next new record."""
+    """Where to begin. At most one field is set; if none is, reading begins with the next new record."""
 
     is_beginning: bool = False
     offset: int | None = None  # negative: counted from the end
@@ -37,12 +37,12 @@ def consume(
     exits_at_end: bool,
     write: Piece,
 ) -> None:
-    """Read until somebody stops it, or until the end that was asked for."""
+    """Read until Ctrl-C, up to `count_max` records, or with `exits_at_end` to the present end of each partition."""
     if count_max == 0:
         return
     with connected(bootstrap) as client:
         partitions = chosen(demand_topics(client, [topic])[0], partition)
-        # What retention has taken before it was read is passed over.
+        # Records that retention deletes before they are read are skipped.
         with Consumer(client, offset_reset=OffsetReset.EARLIEST) as consumer:
             ends = consumer.end_offsets(partitions)
             offsets = start_offsets(consumer, start, ends)
@@ -54,7 +54,7 @@ def consume(
 
 
 def chosen(topic: MetadataResponseTopic, partition: int | None) -> list[TopicPartition]:
-    """The partitions to be read: the one that was named, or all."""
+    """The named partition, or all partitions of the topic."""
     numbers = sorted(it.partition_index for it in topic.partitions)
     name = topic.name or ""
     if partition is not None and partition not in numbers:
@@ -63,7 +63,7 @@ def chosen(topic: MetadataResponseTopic, partition: int | None) -> list[TopicPar
 
 
 def start_offsets(consumer: Consumer, start: Start, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The offset of each partition at which to begin."""
+    """The offset at which to begin in each partition."""
     if start.time_ms is not None:
         times = consumer.offsets_for_times(dict.fromkeys(ends, start.time_ms))
         return {it: found.offset if found else ends[it] for it, found in times.items()}
@@ -77,14 +77,14 @@ def start_offsets(consumer: Consumer, start: Start, ends: Mapping[TopicPartition
     for it, end in ends.items():
         if not beginnings[it] <= start.offset <= end:
             raise click.ClickException(
-                f"offset {start.offset} is not in {it}, which has {beginnings[it]} up to {end}, where the next record "
-                "will be: choose one of these, another --partition, or --from-beginning"
+                f"offset {start.offset} is not in {it}, whose log starts at {beginnings[it]} and ends before {end}: "
+                f"give an offset from {beginnings[it]} to {end}, another --partition, or --from-beginning"
             )
     return dict.fromkeys(ends, start.offset)
 
 
 def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tuple[FetchedBatches, Record]]:
-    """Records as they come; a partition that has a stop ends there, and when all have ended, so does this."""
+    """Yield records as they arrive. A partition ends at its stop, if it has one; the iterator ends when all have."""
     open_ones = set(consumer.assignment)
     while open_ones:
         for fetched in consumer.poll(POLL_MS):
@@ -96,5 +96,5 @@ def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tu
             if stop is not None and fetched.next_offset >= stop:
                 open_ones.discard(name)
                 consumer.pause([name])
-        # Whoever watches sees each record when it comes.
+        # The output is flushed, so that a person who watches sees each record when it arrives.
         sys.stdout.buffer.flush()

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import click
 
-from minibroker.course import checking, comparing, whose, workspace
+from minibroker.cli.tables import counted
+from minibroker.course import checking, comparing, workspace
 from minibroker.course.checking import DONE, NOT_YET, Outcome, Verdict
+from minibroker.course.choosing import Choice, choose
 from minibroker.course.errors import WrongUsage
 from minibroker.course.exercises import Chapter, Exercise, Task, Track, load_chapter
-from minibroker.course.house import CHAPTER_NUMBERS, House, find_house
 from minibroker.course.overview import Row, overview
+from minibroker.course.repository import CHAPTER_NUMBERS, Repository, find_repository
 from minibroker.course.stripping import function_row
 
 chapter_number = click.argument("number", metavar="N", type=click.IntRange(min(CHAPTER_NUMBERS), max(CHAPTER_NUMBERS)))
@@ -29,7 +31,7 @@ def course() -> None:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def list_chapters(form: str) -> None:
     """Show the chapters, their exercises and how far you are."""
-    rows = overview(find_house(Path.cwd()))
+    rows = overview(find_repository(Path.cwd()))
     if form == "json":
         click.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
     else:
@@ -39,37 +41,74 @@ def list_chapters(form: str) -> None:
 @course.command()
 @chapter_number
 @click.option("--build", is_flag=True, help="The build track: whole modules to write, not single functions.")
-@click.option("--again", is_flag=True, help="Keep the copy that is there aside, and start anew.")
+@click.option("--again", is_flag=True, help="Set your present copy aside, and start anew.")
 def start(number: int, build: bool, again: bool) -> None:
-    """Copy chapter N into workspace/, the exercises taken out."""
-    house = find_house(Path.cwd())
-    chapter = load_chapter(house, number, Track.BUILD if build else Track.FAST)
-    _echo_earlier_copies(house, chapter, workspace.start(house, chapter, again=again))
+    """Copy chapter N into workspace/, with the exercises taken out."""
+    repository = find_repository(Path.cwd())
+    chapter = load_chapter(repository, number, Track.BUILD if build else Track.FAST)
+    _echo_earlier_copies(repository, chapter, workspace.start(repository, chapter, again=again))
     for package in chapter.packages:
-        click.echo(f"your copy of minibroker.{package}: {house.show(house.workspace / 'minibroker' / package)}")
-    _echo_tasks(house, chapter)
+        click.echo(
+            f"your copy of minibroker.{package}: {repository.show(repository.workspace / 'minibroker' / package)}"
+        )
+    _echo_tasks(repository, chapter)
+    _echo_reference(choose(repository, [number]))
     click.echo(f"next: write one, then run `minibroker course check {number}`")
 
 
 @course.command()
 @chapter_number
 @click.option("--exercise", "task_id", metavar="ID", help="Only this exercise or build task, with its hint.")
-def check(number: int, task_id: str | None) -> None:
-    """Test your code of chapter N, exercise by exercise."""
-    house = find_house(Path.cwd())
-    chapter, copy = _started(house, number)
+@click.option("--unfinished", is_flag=True, help="Also use your copies of other chapters that are not done.")
+def check(number: int, task_id: str | None, unfinished: bool) -> None:
+    """Test your code of chapter N, exercise by exercise.
+
+    Other chapters that are not done are replaced by the reference.
+    """
+    repository = find_repository(Path.cwd())
+    chapter, copy = _started(repository, number)
     tasks = [_task(chapter, task_id)] if task_id else list(chapter.tasks)
-    for complaint in workspace.complaints(house):
+    for complaint in workspace.complaints(repository):
         click.echo(f"warning: {complaint}", err=True)
-    _echo_whose(house)
-    verdicts = checking.check(house, chapter, tasks)
+    choice = choose(repository, [number], unfinished=unfinished)
+    held = ", ".join(f"minibroker.{package}" for package in choice.mine)
+    click.echo(f"testing your {held} from {repository.show(repository.workspace)}/, the reference for the rest")
+    _echo_reference(choice)
+    verdicts = checking.check(repository, chapter, tasks, unfinished=unfinished)
     copy.checked.update({verdict.task.id: verdict.state for verdict in verdicts})
     if any(verdict.state != DONE for verdict in verdicts):
         copy.others_failing = None
-    workspace.save_copy(house, number, copy)
+    workspace.save_copy(repository, number, copy)
     _echo_verdicts(verdicts)
-    all_passed = _echo_what_is_next(house, chapter, copy, verdicts, alone=bool(task_id))
-    click.get_current_context().exit(0 if all_passed else 1)
+    all_done = all(verdict.state == DONE for verdict in verdicts)
+    if not all_done or task_id:
+        _echo_what_is_next(repository, chapter, verdicts, alone=bool(task_id))
+    else:
+        all_done = _echo_the_rest(repository, chapter, copy, unfinished=unfinished)
+    click.get_current_context().exit(0 if all_done else 1)
+
+
+@course.command()
+def status() -> None:
+    """Show for which packages your code is used, for which the reference, and why."""
+    repository = find_repository(Path.cwd())
+    choice = choose(repository, [])
+    if not choice.mine and not choice.unused:
+        click.echo(f"nothing is in {repository.show(repository.workspace)}/ yet: run `minibroker course start 1`")
+        return
+    for package in choice.mine:
+        shown = repository.show(repository.workspace / "minibroker" / package)
+        click.echo(f"minibroker.{package}: yours ({shown})")
+    _echo_reference(choice)
+    click.echo("the rest of minibroker: the reference")
+    for complaint in workspace.complaints(repository):
+        click.echo(f"warning: {complaint}", err=True)
+    path = ":".join(shlex.quote(repository.show(folder)) for folder in (*choice.reference, repository.workspace))
+    if choice.mine:
+        click.echo(f"to run a program with your code: `PYTHONPATH={path} minibroker serve`")
+    if choice.unused:
+        everything = shlex.quote(repository.show(repository.workspace))
+        click.echo(f"to run it with your unfinished code, too: `PYTHONPATH={everything} minibroker serve`")
 
 
 @course.command()
@@ -79,21 +118,21 @@ def check(number: int, task_id: str | None) -> None:
 )
 def diff(number: int, task_id: str | None) -> None:
     """Show what would turn your code of chapter N into the reference."""
-    house = find_house(Path.cwd())
-    chapter, _ = _started(house, number)
+    repository = find_repository(Path.cwd())
+    chapter, _ = _started(repository, number)
     if task_id:
         task = _task(chapter, task_id)
-        what, text = task.label, comparing.diff_task(house, chapter, task)
+        what, text = task.label, comparing.diff_task(repository, chapter, task)
     else:
-        what, text = f"chapter {number}", comparing.diff_chapter(house, chapter)
+        what, text = f"chapter {number}", comparing.diff_chapter(repository, chapter)
     click.echo(text, nl=False) if text else click.echo(f"your code of {what} is the same as the reference")
 
 
-def _started(house: House, number: int) -> tuple[Chapter, workspace.Copy]:
+def _started(repository: Repository, number: int) -> tuple[Chapter, workspace.Copy]:
     """Return a chapter on the track that the learner has started."""
-    copy = workspace.find_copy(house, number)
-    chapter = load_chapter(house, number, copy.track if copy else Track.FAST)
-    return chapter, workspace.started_copy(house, chapter)
+    copy = workspace.find_copy(repository, number)
+    chapter = load_chapter(repository, number, copy.track if copy else Track.FAST)
+    return chapter, workspace.started_copy(repository, chapter)
 
 
 def _task(chapter: Chapter, task_id: str) -> Task:
@@ -111,15 +150,15 @@ def _echo_chapters(rows: Sequence[Row]) -> None:
         click.echo(f"{row.chapter:<7}  {row.title:<{width}}  {exercises:<9}  {builds:<5}  {row.state}")
 
 
-def _echo_earlier_copies(house: House, chapter: Chapter, started: workspace.Started) -> None:
+def _echo_earlier_copies(repository: Repository, chapter: Chapter, started: workspace.Started) -> None:
     if started.aside and started.aside_track not in (None, chapter.track):
         back = _start_command(chapter.number, started.aside_track)
-        kept = f"your copy of the {started.aside_track} track is kept in {house.show(started.aside)}"
+        kept = f"your copy of the {started.aside_track} track is kept in {repository.show(started.aside)}"
         click.echo(f"{kept}; `{back}` brings it back")
     elif started.aside:
-        back = f"cp -R {shlex.quote(house.show(started.aside / 'minibroker'))} "
-        back += f"{shlex.quote(house.show(house.workspace))}/"
-        click.echo(f"your earlier copy is kept in {house.show(started.aside)}; to go on with it: `{back}`")
+        back = f"cp -R {shlex.quote(repository.show(started.aside / 'minibroker'))} "
+        back += f"{shlex.quote(repository.show(repository.workspace))}/"
+        click.echo(f"your earlier copy is kept in {repository.show(started.aside)}; to go on with it: `{back}`")
     if started.resumed_from:
         click.echo(
             f"your earlier copy of the {chapter.track} track is back; "
@@ -131,11 +170,11 @@ def _start_command(number: int, track: Track | None) -> str:
     return f"minibroker course start {number}{' --build' if track is Track.BUILD else ''}"
 
 
-def _echo_tasks(house: House, chapter: Chapter) -> None:
+def _echo_tasks(repository: Repository, chapter: Chapter) -> None:
     width = max(len(task.title) for task in chapter.tasks)
     for task in chapter.tasks:
-        path = house.workspace / task.file
-        click.echo(f"  {task.id}  {task.title:<{width}}  {house.show(path)}: {_places(task, path)}")
+        path = repository.workspace / task.file
+        click.echo(f"  {task.id}  {task.title:<{width}}  {repository.show(path)}: {_places(task, path)}")
 
 
 def _places(task: Task, path: Path) -> str:
@@ -145,9 +184,9 @@ def _places(task: Task, path: Path) -> str:
     return "; ".join(f"{name}, line {function_row(source, name)}" for name in task.functions)
 
 
-def _echo_whose(house: House) -> None:
-    held = ", ".join(f"minibroker.{package}" for package in whose.packages(house.workspace))
-    click.echo(f"testing your {held} from {house.show(house.workspace)}/, the reference for the rest")
+def _echo_reference(choice: Choice) -> None:
+    for package, reason in choice.unused.items():
+        click.echo(f"minibroker.{package}: the reference, {reason}")
 
 
 def _echo_verdicts(verdicts: Sequence[Verdict]) -> None:
@@ -156,43 +195,41 @@ def _echo_verdicts(verdicts: Sequence[Verdict]) -> None:
         click.echo(f"  {verdict.task.id}  {verdict.task.title:<{width}}  {verdict}")
 
 
-def _echo_what_is_next(
-    house: House, chapter: Chapter, copy: workspace.Copy, verdicts: Sequence[Verdict], *, alone: bool
-) -> bool:
-    """Print the way on; return whether everything that ran passed."""
+def _echo_what_is_next(repository: Repository, chapter: Chapter, verdicts: Sequence[Verdict], *, alone: bool) -> None:
     open_ones = [verdict for verdict in verdicts if verdict.state != DONE]
     if open_ones:
         hint = open_ones[0].task.hint
         if alone and hint:
             click.echo(f"hint: {hint}")
-        click.echo(f"next: {_next_step(house, chapter, open_ones)}")
-        return False
-    if alone:
+        click.echo(f"next: {_next_step(repository, chapter, open_ones)}")
+    else:
         click.echo(f"next: `minibroker course check {chapter.number}` tests all {TASKS[chapter.track]} of the chapter")
-        return True
-    return _echo_the_rest(house, chapter, copy)
 
 
-def _next_step(house: House, chapter: Chapter, open_ones: Sequence[Verdict]) -> str:
-    # What fails was begun, so it comes before what was not; what needs another exercise comes last.
+def _next_step(repository: Repository, chapter: Chapter, open_ones: Sequence[Verdict]) -> str:
+    # A failing task comes first, because it was begun; a task that needs another one comes last.
     order = sorted(open_ones, key=lambda verdict: (verdict.state == NOT_YET, "needs" in verdict.because))
     verdict = order[0]
     task = verdict.task
+    if verdict.place:
+        return f"correct {verdict.place}: `{verdict.source}`"
     if verdict.state != NOT_YET:
         return f"see the whole failure with `pytest --mine '{verdict.test}'`"
-    path = house.show(house.workspace / task.file)
+    path = repository.show(repository.workspace / task.file)
     again = f"minibroker course check {chapter.number} --exercise {task.id}"
     what = f"{' and '.join(task.functions)} in {path}" if isinstance(task, Exercise) else f"the module {path}"
     return f"write {what}, then `{again}`"
 
 
-def _echo_the_rest(house: House, chapter: Chapter, copy: workspace.Copy) -> bool:
+def _echo_the_rest(repository: Repository, chapter: Chapter, copy: workspace.Copy, *, unfinished: bool) -> bool:
+    """Run the other tests of the chapter and print the result; return whether all passed."""
     tasks = f"{len(chapter.tasks)} {TASKS[chapter.track]}"
     click.echo(f"all {tasks} are done; running the other tests of the chapter, which may take minutes …")
-    outcomes = checking.check_the_rest(house, chapter, on_sign=_echo_sign)
+    digest = workspace.files_digest(repository.workspace, copy.packages)
+    outcomes = checking.check_the_rest(repository, chapter, unfinished=unfinished, on_progress=_echo_progress)
     failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
-    copy.others_failing = len(failed)
-    workspace.save_copy(house, chapter.number, copy)
+    copy.others_failing, copy.passed = len(failed), None if failed else digest
+    workspace.save_copy(repository, chapter.number, copy)
     if failed:
         _echo_failures(failed)
         return False
@@ -202,11 +239,12 @@ def _echo_the_rest(house: House, chapter: Chapter, copy: workspace.Copy) -> bool
     return True
 
 
-def _echo_sign(ran: int, total: int) -> None:
+def _echo_progress(ran: int, total: int) -> None:
     click.echo(f"  … {ran} of {total} tests have run" if total else "  … looking for the tests")
 
 
 def _echo_failures(failed: Sequence[Outcome]) -> None:
     for outcome in failed[:5]:
         click.echo(f"  failing  {outcome.test}: {outcome.line}")
-    click.echo(f"next: other tests fail: {len(failed)}; see the first with `pytest --mine '{failed[0].test}'`")
+    count = counted(len(failed), "other test")
+    click.echo(f"next: {count} failed; see the first with `pytest --mine '{failed[0].test}'`")

@@ -1,4 +1,4 @@
-"""`minibroker dump`: a file of the broker made readable. It only calls the room that owns the file's format."""
+"""`minibroker dump`: prints a file of the broker. The package that owns the file's format does the work."""
 
 import json
 from collections.abc import Iterator
@@ -13,22 +13,29 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True))
-@click.option("--verify", is_flag=True, help="Check everything, show only what is damaged; exit 1 if anything is.")
-@click.option("--batches", is_flag=True, help="Leave out the records.")
+@click.option("--verify", is_flag=True, help="Show only what is damaged; exit 1 if anything is.")
+@click.option("--batches", is_flag=True, help="Show batches without their records.")
 @click.option("--bytes", "annotated", is_flag=True, help="Show every byte with its meaning.")
-@click.option("--format", "output", type=click.Choice(["table", "json"]), default="table", help="Default: table.")
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Output format.",
+)
 @click.pass_context
 def dump(context: click.Context, file: str, verify: bool, batches: bool, annotated: bool, output: str) -> None:
     """Show what is in FILE: a log, an index or a checkpoint.
 
-    Everything is checked on the way: checksums, records, that offsets and epochs do not fall, and each index entry
-    against the log beside it. With --verify FILE may be a partition's directory.
+    The whole file is checked: checksums, records, that offsets and epochs never decrease, and each index entry against
+    the log beside it. With --verify, FILE may be the directory of a partition.
     """
     if output == "json" and annotated:
-        raise click.UsageError("--bytes is for people: use it without --format json.")
+        raise click.UsageError("--bytes has no JSON form: leave out --format json.")
     if Path(file).is_dir() and not verify:
         raise click.UsageError("a directory can only be verified: add --verify, or name a file in it.")
-    # The rooms are slow to import, and --help needs none.
+    # These packages are slow to import, and --help needs none of them.
     from minibroker.log import program  # noqa: PLC0415
     from minibroker.log.disk import OSFiles  # noqa: PLC0415
     from minibroker.segments.dump import DirectoryDump, dump_of  # noqa: PLC0415
@@ -49,7 +56,7 @@ def dump(context: click.Context, file: str, verify: bool, batches: bool, annotat
 
 
 def _json(shown: "Dump", *, records: bool, verify: bool) -> Iterator[str]:
-    """One object a line; with `verify` only the damaged ones."""
+    """One object per line; with `verify`, only the objects that are damaged."""
     for found in shown.objects(records=records):
         if not verify or found["damage"] is not None:
             yield json.dumps(found)

@@ -1,6 +1,6 @@
-r"""Owns the formats of `minibroker consume -f`: a record as bytes, as kcat and rpk write it.
+r"""The formats of `minibroker consume -f`, which write a record as bytes, as kcat and rpk do.
 
-| verb | is | verb | is |
+| verb | meaning | verb | meaning |
 |---|---|---|---|
 | `%t` | topic | `%v` `%s` | value |
 | `%p` | partition | `%V` `%S` | length of the value; -1 if it is null |
@@ -8,8 +8,8 @@ r"""Owns the formats of `minibroker consume -f`: a record as bytes, as kcat and 
 | `%T` | timestamp, milliseconds since 1970 | `%K` | length of the key; -1 if it is null |
 | `%h` | headers, `name=value,name=value` | `%%` | a percent sign |
 
-Escapes: `\n`, `\t`, `\r`, `\0`, `\\`, `\xHH`. Keys and values are written as they are, bytes; a null is nothing. The
-format `json` writes one object a line.
+Escapes: `\n`, `\t`, `\r`, `\0`, `\\`, `\xHH`. Keys and values are written byte for byte; a null is written as nothing.
+The format `json` writes one object per line.
 """
 
 import base64
@@ -27,11 +27,11 @@ _TOKEN = re.compile(r"%(?P<verb>.?)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.?)|
 
 
 class InvalidFormat(ValueError):
-    """A format that cannot be understood; the message says what is wrong with it."""
+    """A format that cannot be parsed; the message says why."""
 
 
 Piece = Callable[[str, int, "Record"], bytes]
-"""Writes a part of a record, or all of it, given its topic and its partition."""
+"""Writes a part of a record, or the whole record, given its topic and its partition."""
 
 
 def _length(data: bytes | None) -> bytes:
@@ -58,7 +58,7 @@ VERBS["s"], VERBS["S"] = VERBS["v"], VERBS["V"]
 
 
 def compile_format(text: str) -> Piece:
-    """Read a format once; what comes back writes a record."""
+    """Compile a format into a function that writes a record."""
     if text == JSON:
         return json_line
     pieces = [_piece(match) for match in _TOKEN.finditer(text)]
@@ -76,7 +76,7 @@ def _piece(match: re.Match[str]) -> Piece:
 def _verb(name: str) -> Piece:
     if name not in VERBS:
         known = " ".join(f"%{verb}" for verb in VERBS)
-        raise InvalidFormat(f"%{name} is not a verb of the format: there are {known}")
+        raise InvalidFormat(f"%{name} is not a verb of the format: the verbs are {known}")
     return VERBS[name]
 
 
@@ -87,12 +87,12 @@ def _literal(found: dict[str, str | None]) -> bytes:
     if escape is None:
         return (found["text"] or "").encode()
     if escape not in ESCAPES:
-        raise InvalidFormat(f"\\{escape} is not an escape of the format: there are \\n \\t \\r \\0 \\\\ \\xHH")
+        raise InvalidFormat(f"\\{escape} is not an escape of the format: the escapes are \\n \\t \\r \\0 \\\\ \\xHH")
     return ESCAPES[escape]
 
 
 def json_line(topic: str, partition: int, record: "Record") -> bytes:
-    """A record as an object; bytes that are no text are given in base64, under another name."""
+    """A record as a JSON object; bytes that are not UTF-8 are written in base64, under another name."""
     document: dict[str, object] = {
         "topic": topic,
         "partition": partition,

@@ -1,7 +1,7 @@
-"""A message taken apart before your eyes: each field with its bytes, its type and its value. A pure module.
+"""A message as a tree of fields, each with its bytes, its type and its value. A pure module.
 
-This reads the tables directly, field by field, where the compiled decoders only have the answers left. So it is slow,
-it knows where everything stands, and it is a second opinion: the tests compare the two.
+This decoder interprets the tables field by field, so it is slower than the compiled decoders, but it knows the position
+of every field. The tests compare the results of both decoders.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,25 +28,25 @@ CHILDREN_MAX = 20
 
 
 class Node(NamedTuple):
-    """A piece of a message: a field, a struct, or the whole. Its own bytes are those before its first child."""
+    """A field, a struct or a whole message. Its own bytes are those before its first child."""
 
     name: str
     type: str
-    value: Any  # of an array its count; None for null and for what has only children
+    value: Any  # the count of an array; None for null and for a node that only has children
     start: int
     end: int
     children: list["Node"]
 
 
 def explain(cls: type[Struct], buffer: memoryview, position: int, version: int) -> Node:
-    """Take the struct at `position` apart."""
+    """The tree of the struct at `position`."""
     check_version(cls, version)
     reader = _Reader(buffer, position, version, flexible=cls.schema.is_flexible(version))
     return reader.checked(lambda: reader.struct("message", cls)._replace(type=f"{cls.__name__} v{version}"))
 
 
 def explain_request(frame: memoryview) -> Node:
-    """Take a request apart, header first; the frame is without its length."""
+    """The tree of a request with its header; the frame does not include its length prefix."""
     reader = _Reader(frame, 0, 0, flexible=False)
     node = reader.checked(reader.request_header)
     header, position = read_request_header(frame)
@@ -56,7 +56,7 @@ def explain_request(frame: memoryview) -> Node:
 
 
 def explain_response(api_key: int, version: int, frame: memoryview) -> Node:
-    """Take a response apart; nothing in it says which request it answers, so that must be known."""
+    """The tree of a response; a response does not name its API and version, so both must be given."""
     reader = _Reader(frame, 0, version, flexible=has_response_tags(api_key, version))
     node = reader.checked(reader.response_header)
     api = APIS[api_key]
@@ -71,7 +71,7 @@ def _whole(name: str, frame: memoryview, header: Node, message: Node) -> Node:
 
 
 class _Reader:
-    """Walks over a message and remembers where it is."""
+    """Reads a message from a position on."""
 
     def __init__(self, buffer: memoryview, position: int, version: int, *, flexible: bool) -> None:
         self.buffer = buffer
@@ -85,12 +85,14 @@ class _Reader:
         except (InvalidVarint, UnicodeDecodeError) as error:
             raise MalformedMessage(f"near position {self.position}: {error}") from error
 
-    # Numbers and pieces of bytes
+    # Numbers and byte ranges
 
     def take(self, count: int) -> memoryview:
         end = self.position + count
         if end > len(self.buffer):
-            raise MalformedMessage(f"{count} bytes at position {self.position}, the message has {len(self.buffer)}")
+            raise MalformedMessage(
+                f"{count} bytes are expected at position {self.position}, but the message ends at {len(self.buffer)}"
+            )
         taken = self.buffer[self.position : end]
         self.position = end
         return taken
@@ -104,7 +106,7 @@ class _Reader:
         return value
 
     def length(self, kind: str) -> int:
-        """A length or a count; -1 is null."""
+        """A length or a count; -1 means null."""
         if self.flexible:
             return self.varint() - 1
         return int(self.number("int16" if kind == "string" else "int32"))
@@ -155,7 +157,7 @@ class _Reader:
         else:
             value = Node("unknown", "bytes", bytes(self.take(size)), end - size, end, [])
         if self.position != end:
-            raise MalformedMessage(f"tag {tag} ends at {self.position}, its size says {end}")
+            raise MalformedMessage(f"tag {tag} ends at position {self.position}, but its size says {end}")
         return Node(f"tag {tag}", counted_text(size, "byte"), None, start, end, [value])
 
     # Values
@@ -172,7 +174,7 @@ class _Reader:
 
     def inner(self, field: Field, cls: type[Struct], *, nullable: bool) -> Node:
         start = self.position
-        # A struct that may be null has a byte before it.
+        # A nullable struct is preceded by a byte that is negative for null.
         if nullable and self.number("int8") < 0:
             return Node(field.name, cls.__name__, None, start, self.position, [])
         return self.struct(field.name, cls)._replace(start=start)
@@ -208,7 +210,7 @@ class _Reader:
 
 
 def _batches(buffer: memoryview, start: int, end: int) -> Iterator[Node]:
-    """The batches of a record set, as far as they are some; a fetched set may end in the middle of one."""
+    """The batches of a record set; a fetched set may end in the middle of a batch."""
     while end - start >= HEADER_SIZE:
         try:
             header = read_header(buffer[start:end])
@@ -235,7 +237,7 @@ def _batch_fields(buffer: memoryview, header: BatchHeader, start: int, end: int)
 
 
 def render(node: Node, buffer: memoryview) -> list[str]:
-    """One line for each piece: the position, the bytes, and the field with its value, indented as it is nested."""
+    """One line for each node: its position, its bytes, and the field with its value, indented by depth."""
     return list(_lines(node, buffer, depth=0))
 
 
@@ -251,7 +253,7 @@ def _lines(node: Node, buffer: memoryview, depth: int) -> Iterator[str]:
 
 
 def _rows(position: int, data: bytes, what: str) -> Iterator[str]:
-    """What a field says, beside its first bytes; the others below; a long field is shortened."""
+    """The lines of one field: the first has its description, further lines only bytes; long fields are cut."""
     rows = range(0, len(data), BYTES_PER_LINE)
     for row in rows[:LINES_PER_FIELD_MAX] or [0]:
         shown = data[row : row + BYTES_PER_LINE].hex(" ")
@@ -265,7 +267,7 @@ def _row(position: str, data: str, what: str) -> str:
 
 
 def value_text(node: Node) -> str:
-    """A value for a person; empty for what has only children."""
+    """A value for people; empty for a node that only has children."""
     value = node.value
     if isinstance(value, BatchHeader):
         cut = ", cut off" if node.end - node.start < value.size else ""

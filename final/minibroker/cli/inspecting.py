@@ -1,4 +1,4 @@
-"""Asks a cluster how it is, for `minibroker cluster status`, and shows what `status` makes of it."""
+"""Collects the facts of a cluster for `minibroker cluster status`, and prints them with the findings of `status`."""
 
 import sys
 import time
@@ -31,9 +31,9 @@ TIMEOUT_MS = 10_000
 INTERVAL_S = 1.0
 REACH_S_MAX = 1.0
 LAG_MS_MAX = 1000
-"""Of a node that has not fetched for so long nobody knows what it has."""
+"""If a node has not fetched for longer than this, its lag is shown as not known."""
 _MIN_ISR = "min.insync.replicas"
-# What is above the screen stays.
+# Move the cursor to the top left, then erase to the end of the screen; the scrollback stays.
 _CLEAR = "\x1b[H\x1b[J"
 
 
@@ -41,14 +41,14 @@ _CLEAR = "\x1b[H\x1b[J"
 
 
 def facts_of(bootstrap: str) -> Facts:
-    """Ask one node about everything."""
+    """Ask one node for everything that `status` needs."""
     with connected(bootstrap, timeout_ms=TIMEOUT_MS) as client:
         cluster = admin.describe_cluster(client)
         quorum, moves = _quorum(client)
         nodes = _nodes(cluster, quorum)
         return Facts(
             cluster_id=cluster.cluster_id,
-            # Where nobody decides, nobody notices who is gone.
+            # Without a controller no node is fenced, so a connection to each node is tried instead.
             nodes=nodes if quorum else [replace(it, is_unreached=not _is_reached(it)) for it in nodes],
             partitions=_partitions(client, moves),
             quorum=None
@@ -59,7 +59,7 @@ def facts_of(bootstrap: str) -> Facts:
 
 
 def _is_reached(node: Node) -> bool:
-    """Whether anybody takes connections where a node is said to be."""
+    """Whether a node takes connections at its address; a node without an address counts as reached."""
     if node.address is None:
         return True
     try:
@@ -70,12 +70,12 @@ def _is_reached(node: Node) -> bool:
 
 
 def _quorum(client: Client) -> tuple[QuorumDescription | None, dict[TopicPartition, Reassignment]]:
-    """What only who decides can tell; nothing where nobody does."""
+    """The quorum and the partitions that are being moved, which only the controller knows."""
     try:
         quorum = admin.describe_quorum(client)
     except ClientError:
         return None, {}
-    # Who decides need not be a broker: that nobody could be asked about moves does not mean that nobody decides.
+    # There can be a controller even if no broker answers, because the controller need not be a broker.
     try:
         return quorum, admin.list_reassignments(client)
     except ClientError:
@@ -87,9 +87,9 @@ def _nodes(cluster: ClusterDescription, quorum: QuorumDescription | None) -> lis
     brokers = {it.node_id for it in (*cluster.nodes, *cluster.fenced)}
     fenced = {it.node_id for it in cluster.fenced}
     known = {it.node_id for it in (*quorum.voters, *quorum.observers)} if quorum else set()
-    states = {it: state for it in known if quorum and (state := quorum.present(it)) is not None}
+    states = {it: state for it in known if quorum and (state := quorum.latest_state(it)) is not None}
     doubled = _doubled(quorum) if quorum else set()
-    # A voter that came back with another disk is there twice: as it was, and as an observer, which is what it is now.
+    # A voter that came back with another disk is listed twice: as the voter it was, and as the observer it is now.
     other_disks = {it.node_id for it in quorum.voters if states[it.node_id] is not it} - doubled if quorum else set()
     return [
         Node(
@@ -99,19 +99,20 @@ def _nodes(cluster: ClusterDescription, quorum: QuorumDescription | None) -> lis
             role=_role(node_id, quorum),
             is_broker=node_id in brokers,
             is_fenced=node_id in fenced,
-            log_end_offset=states[node_id].log_end_offset if node_id in states else None,
+            log_end_offset=_log_end_offset(states.get(node_id)),
             silent_ms=_silent_ms(states.get(node_id), states.get(quorum.leader_id) if quorum else None),
+            is_unheard=_is_unheard(states.get(node_id), states.get(quorum.leader_id) if quorum else None),
             has_another_disk=node_id in other_disks,
             is_doubled=node_id in doubled,
         )
         for node_id in sorted(places.keys() | states.keys())
-        if node_id in places or not _is_over(states[node_id], states.get(quorum.leader_id) if quorum else None)
+        if node_id in places or not _has_stopped(states[node_id], states.get(quorum.leader_id) if quorum else None)
     ]
 
 
 def _doubled(quorum: QuorumDescription) -> set[int]:
-    """The numbers of which more than one fetches. One whose disk was lost does not any more with the old one."""
-    leader = quorum.present(quorum.leader_id)
+    """The ids under which two processes fetch. A node that lost its disk is listed twice, but fetches only once."""
+    leader = quorum.latest_state(quorum.leader_id)
     heard = [
         it.node_id
         for it in (*quorum.voters, *quorum.observers)
@@ -128,13 +129,22 @@ def _role(node_id: int, quorum: QuorumDescription | None) -> Role | None:
     return Role.VOTER if node_id in {it.node_id for it in quorum.voters} else Role.OBSERVER
 
 
-def _is_over(state: QuorumReplica, leader: QuorumReplica | None) -> bool:
-    """Whether an observer has gone that is no broker: nobody waits for it, and who leads forgets it only with time."""
+def _has_stopped(state: QuorumReplica, leader: QuorumReplica | None) -> bool:
+    """Whether an observer that is not a broker has stopped. The leader lists a stopped observer for a while."""
     return (_silent_ms(state, leader) or 0) > SILENT_MS_MAX
 
 
+def _log_end_offset(state: QuorumReplica | None) -> int | None:
+    return None if state is None or state.log_end_offset < 0 else state.log_end_offset
+
+
+def _is_unheard(state: QuorumReplica | None, leader: QuorumReplica | None) -> bool:
+    """Whether a replica has not fetched since the leader was elected; false if an old broker sends no times."""
+    return state is not None and leader is not None and state.last_fetch_ms < 0 <= leader.last_fetch_ms
+
+
 def _silent_ms(state: QuorumReplica | None, leader: QuorumReplica | None) -> int | None:
-    # Both times are of the leader's clock. An old broker tells neither.
+    # Both times are from the leader's clock. An old broker sends neither.
     if state is None or leader is None or min(state.last_fetch_ms, leader.last_fetch_ms) < 0:
         return None
     return max(leader.last_fetch_ms - state.last_fetch_ms, 0)
@@ -145,7 +155,7 @@ def _partitions(client: Client, moves: dict[TopicPartition, Reassignment]) -> li
     configs = admin.describe_configs(client, ResourceType.TOPIC, [it.name for it in topics], keys=[_MIN_ISR])
     found = []
     for topic in topics:
-        min_isr = int(configs[topic.name][_MIN_ISR].value or 1)
+        min_insync_replicas = int(configs[topic.name][_MIN_ISR].value or 1)
         for it in topic.partitions:
             name = TopicPartition(topic.name, it.partition)
             found.append(
@@ -157,7 +167,7 @@ def _partitions(client: Client, moves: dict[TopicPartition, Reassignment]) -> li
                     replicas=it.replicas,
                     isr=it.isr,
                     adding=moves[name].adding if name in moves else (),
-                    min_isr=min_isr,
+                    min_insync_replicas=min_insync_replicas,
                 )
             )
     return found
@@ -167,7 +177,7 @@ def _partitions(client: Client, moves: dict[TopicPartition, Reassignment]) -> li
 
 
 def show(facts: Facts, format_: str) -> None:
-    """Print it for people or for programs."""
+    """Print the facts for people or for programs."""
     if format_ == "json":
         echo_json(document(facts))
     else:
@@ -175,7 +185,7 @@ def show(facts: Facts, format_: str) -> None:
 
 
 def watch(bootstrap: str, format_: str) -> None:
-    """Print it again and again. While nobody answers, that is what there is to say."""
+    """Print the facts every second. While no node answers, print that error instead."""
     is_screen = sys.stdout.isatty() and format_ == "table"
     while True:
         try:
@@ -196,7 +206,7 @@ def _clear(is_screen: bool) -> None:
 
 
 def text(facts: Facts) -> str:
-    """All of it for a person."""
+    """The facts and the findings for a person."""
     topics = {it.topic for it in facts.partitions}
     title = f"cluster {facts.cluster_id}: {counted(len(facts.nodes), 'node')}, {counted(len(topics), 'topic')}"
     return "\n".join(
@@ -223,7 +233,7 @@ def _node_table(facts: Facts) -> str:
 
 
 def _role_text(node: Node) -> str | None:
-    # The voters know it with another disk: with this one it only follows.
+    # The voter set still names the node's old disk. With its new disk the node is only an observer.
     if node.has_another_disk:
         return Role.OBSERVER.value
     return node.role.value if node.role else None
@@ -238,10 +248,10 @@ def _lag(node: Node, nodes: Iterable[Node], quorum: Quorum | None) -> int | str:
 
 def _quorum_line(facts: Facts) -> str:
     if facts.quorum is None:
-        return "quorum: nobody decides"
+        return "quorum: no controller"
     it = facts.quorum
     return (
-        f"quorum: node {it.leader_id} leads {counted(len(facts.voters), 'voter')} in epoch {it.epoch}; decided up to "
+        f"quorum: node {it.leader_id} leads {counted(len(facts.voters), 'voter')} in epoch {it.epoch}; committed up to "
         f"offset {it.high_watermark}"
     )
 
@@ -263,7 +273,7 @@ def _wrong(facts: Facts) -> list[str]:
 
 
 def document(facts: Facts) -> dict[str, object]:
-    """All of it for a program."""
+    """The facts and the findings for a program."""
     quorum = facts.quorum
     return {
         "cluster_id": facts.cluster_id,

@@ -1,8 +1,7 @@
-"""Owns `minibroker lab`: list the labs of the course, run one, keep its figure.
+"""`minibroker lab`: lists the labs of the course, runs one, writes its figure.
 
-The mechanism is `minibroker.bench.lab`; this module only speaks with people. Labs are scripts in a clone of the
-repository, which is found as the course finds it. Figures go to files, tables to stdout, progress and errors to stderr.
-No colour is used, so `NO_COLOR` has nothing to switch off.
+`minibroker.bench.lab` runs the labs; this module reads the options and prints. Labs are scripts in a clone of the
+repository. Figures go to files, tables to stdout, progress and errors to stderr.
 """
 
 import json
@@ -21,26 +20,26 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def directory_option(help_: str) -> Callable[[F], F]:
-    """The option that says where temporary files go."""
+    """The option --dir, the directory for temporary files."""
     folder = click.Path(exists=True, file_okay=False, path_type=Path)
     return click.option("--dir", "directory", type=folder, help=help_)
 
 
 class UnknownLab(click.ClickException):
-    """Wrong usage, told in one line."""
+    """There is no lab of this name: wrong usage."""
 
     exit_code = 2
 
 
 @click.group()
 def lab() -> None:
-    """Experiments to run on your own machine, one figure each."""
+    """Run experiments on your own machine; each draws one figure."""
 
 
 @lab.command("list")
 @format_option
 def list_labs(format_: str) -> None:
-    """List the labs: name, chapter, what it shows."""
+    """List the labs: name, chapter, what each shows."""
     from minibroker.bench.report import Table  # noqa: PLC0415
 
     labs = list(labs_at_hand().values())
@@ -58,12 +57,12 @@ def list_labs(format_: str) -> None:
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Folder for NAME.svg and NAME.json.",
+    help="Directory for NAME.svg and NAME.json.",
 )
-@directory_option("Put temporary files there, on the disk under test.")
+@directory_option("Directory for temporary files, on the disk to be measured.")
 @format_option
 def run(name: str, out: Path, directory: Path | None, format_: str) -> None:
-    """Run the lab NAME: print its table and what it means, write its figure."""
+    """Run the lab NAME: print its table and what it means, and write its figure."""
     from minibroker.bench.lab import write_findings  # noqa: PLC0415
 
     labs = labs_at_hand()
@@ -79,14 +78,14 @@ def run(name: str, out: Path, directory: Path | None, format_: str) -> None:
 
 
 def labs_at_hand() -> dict[str, "Lab"]:
-    """The labs of the clone around the current folder, or of the one that this program belongs to."""
-    # The labs are slow to import, and --help needs none.
+    """The labs of the clone around the current directory, or else of the clone that this program runs from."""
+    # The labs are slow to import, and --help does not need them.
     from minibroker.bench.lab import find_labs  # noqa: PLC0415
     from minibroker.course.errors import CourseError  # noqa: PLC0415
-    from minibroker.course.house import find_house  # noqa: PLC0415
+    from minibroker.course.repository import find_repository  # noqa: PLC0415
 
     try:
-        clone = find_house(Path.cwd()).root
+        clone = find_repository(Path.cwd()).root
     except CourseError as error:
         needs = "the labs need a clone of the repository: change into the clone, and run the command there"
         raise click.ClickException(needs) from error
@@ -94,7 +93,7 @@ def labs_at_hand() -> dict[str, "Lab"]:
 
 
 def run_with_progress(chosen: "Lab", directory: Path | None) -> "Findings":
-    """Run a lab while a line on stderr says how far it is."""
+    """Run a lab, with its progress in a line on stderr."""
     from minibroker.bench.lab import run_lab  # noqa: PLC0415
     from minibroker.bench.progress import ProgressLine  # noqa: PLC0415
 
@@ -106,7 +105,7 @@ def run_with_progress(chosen: "Lab", directory: Path | None) -> "Findings":
 
 
 def show(chosen: "Lab", findings: "Findings", format_: str) -> None:
-    """Print what was found, for people or for programs."""
+    """Print the findings, for people or for programs."""
     from minibroker.bench.lab import findings_document, findings_text  # noqa: PLC0415
     from minibroker.bench.report import document_text  # noqa: PLC0415
 

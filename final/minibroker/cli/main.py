@@ -1,7 +1,8 @@
-"""The program itself: finds the command, runs it, and turns whatever happens into an exit code.
+"""The program itself: finds the command, runs it, and turns its outcome into an exit code.
 
-0 is done, 1 failed, 2 wrong usage, 130 what a shell expects after Ctrl-C. A failure that was to be expected is one line
-on stderr; a reader that went away, such as `head`, is none; anything else is a bug and shows its traceback.
+Exit codes: 0 is success, 1 a failure, 2 wrong usage, 130 an interruption by Ctrl-C. An expected failure is one line on
+stderr. If the reader of stdout ends early, as `head` does, the program ends without a message. Any other exception is a
+bug and shows its traceback.
 """
 
 import importlib
@@ -11,27 +12,28 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from minibroker.cli.options import GLOSSARY_EPILOG
 from minibroker.cli.pending import PENDING, pending_command
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMMANDS = {
-    "serve": ("minibroker.cli.serve:serve", "One node, all roles."),
-    "up": ("minibroker.cli.up:up", "A local cluster in the foreground."),
+    "serve": ("minibroker.cli.serve:serve", "Run one node in the foreground."),
+    "up": ("minibroker.cli.up:up", "Run a local cluster in the foreground."),
     "topics": ("minibroker.cli.topics:topics", "Create, list, describe, alter, delete and move topics."),
     "produce": ("minibroker.cli.produce:produce", "Write lines from stdin to a topic."),
     "consume": ("minibroker.cli.consume:consume", "Read a topic."),
-    "cluster": ("minibroker.cli.cluster:cluster", "Nodes, leaders, replicas, and what is wrong."),
+    "cluster": ("minibroker.cli.cluster:cluster", "Show the state of the cluster; add and remove nodes."),
     "dump": ("minibroker.cli.dump:dump", "Show a log file: batches, records, annotated bytes."),
-    "bench": ("minibroker.cli.bench:bench", "What a cluster can do, in percentiles."),
-    "course": ("minibroker.cli.course:course", "The learner's workspace: list, start, check, diff."),
-    "lab": ("minibroker.cli.lab:lab", "Experiments that draw one figure each: list, run."),
-    "pipeline": ("minibroker.cli.pipeline:pipeline", "Data pipelines on Spark: list, run."),
-    "plan": ("minibroker.cli.plan:plan", "Capacity from rates and retention."),
-    "completion": ("minibroker.cli.completion:completion", "Teach your shell: bash, zsh or fish."),
+    "bench": ("minibroker.cli.bench:bench", "Measure a cluster, in percentiles."),
+    "course": ("minibroker.cli.course:course", "Work on the course: list, start, check, diff."),
+    "lab": ("minibroker.cli.lab:lab", "Run experiments that draw one figure each: list, run."),
+    "pipeline": ("minibroker.cli.pipeline:pipeline", "Run data pipelines on Spark: list, run."),
+    "plan": ("minibroker.cli.plan:plan", "Calculate capacity from rates and retention."),
+    "completion": ("minibroker.cli.completion:completion", "Print a completion script for bash, zsh or fish."),
 }
-"""Name → where the command is, and what ``--help`` says of it without importing it."""
+"""Name → where the command is, and its line in ``--help``, which is shown without importing the command."""
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -40,7 +42,7 @@ class Program(click.Group):
     """The group of all commands; a command's module is imported when it is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Every name, those that work first."""
+        """All commands; those that arrive with a later chapter come last."""
         return [*COMMANDS, *PENDING]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -55,8 +57,8 @@ class Program(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """The names that work, without importing what they name."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 (--help does without it)
+        """The commands that work, without importing them."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 (slow, and --help does not need it)
 
         found = [
             CompletionItem(name, help=about) for name, (_, about) in COMMANDS.items() if name.startswith(incomplete)
@@ -64,7 +66,7 @@ class Program(click.Group):
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Two lists for ``--help``: what works, and what arrives later."""
+        """Two lists for ``--help``: the commands that work, and those that arrive later."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
         with formatter.section("Arrives later"):
@@ -74,6 +76,7 @@ class Program(click.Group):
 @click.group(
     name="minibroker",
     cls=Program,
+    epilog=GLOSSARY_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="minibroker", prog_name="minibroker", message="%(prog)s %(version)s")
@@ -105,22 +108,22 @@ def _run() -> int:
         return INTERRUPTED if interrupted else FAILED
     except Exception as error:
         if isinstance(error, BrokenPipeError):
-            return _reader_is_gone()
+            return _end_without_a_reader()
         if not _was_expected(error):
             raise
         return _complain(_path(None), str(error), FAILED)
     return result if isinstance(result, int) else DONE
 
 
-def _reader_is_gone() -> int:
-    # Nobody reads stdout any more, so what is left in its buffer must not be flushed into the pipe at exit.
+def _end_without_a_reader() -> int:
+    # The reader of stdout has gone, so the rest of the buffer must not be flushed into the pipe at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED
 
 
 def _was_expected(error: Exception) -> bool:
-    """Whether it is the world's failure: the operating system's, or one that a package declares."""
-    # Imported only where an error is to be shown: --help does without them.
+    """Whether an error is not a bug: it comes from the operating system, or a package declares it."""
+    # These modules are imported only when an error is shown, because --help does not need them.
     from minibroker.course.errors import CourseError  # noqa: PLC0415
     from minibroker.log.errors import ExpectedError  # noqa: PLC0415
 
@@ -128,7 +131,7 @@ def _was_expected(error: Exception) -> bool:
 
 
 def _path(ctx: click.Context | None) -> str:
-    """The command as the reader typed it, such as `minibroker topics`."""
+    """The command as it was typed, such as `minibroker topics`."""
     if ctx is not None:
         return ctx.command_path
     named = [word for word in sys.argv[1:2] if word in COMMANDS or word in PENDING]

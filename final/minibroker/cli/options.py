@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a shell completes them. Imports nothing slow: `--help` needs it."""
+"""Options and texts that several commands share. This module imports nothing slow, because `--help` imports it."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "MINIBROKER_BOOTSTRAP_SERVER"
 COMPLETION_TIMEOUT_MS = 500
-"""A shell waits for this answer with its line half written."""
+"""The shell is blocked while it waits for completions, so the wait is short."""
+GLOSSARY = "docs/glossary.md"
+GLOSSARY_EPILOG = f"The glossary, {GLOSSARY} in the repository, explains the terms."
 
 _SERVER = re.compile(r"(?:\[[0-9a-fA-F:.%a-zA-Z]+\]|[^\s:,\[\]]+):[0-9]{1,5}")
 
@@ -25,7 +27,7 @@ def _servers(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 
 
 def listener(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """Where to listen: HOST:PORT, or :PORT for every address of this machine."""
+    """Check an address to listen on: HOST:PORT, or :PORT for every address of this machine."""
     if value is not None and _SERVER.fullmatch(f"any{value}" if value.startswith(":") else value) is None:
         raise click.BadParameter(f"{value!r} is not HOST:PORT, such as {DEFAULT_BOOTSTRAP}.")
     return value
@@ -40,13 +42,13 @@ bootstrap_option = click.option(
     callback=_servers,
     show_default=True,
     show_envvar=True,
-    help="A node of the cluster.",
+    help="Any node of the cluster.",
 )
 
 
 def complete_topics(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """The names of the broker's topics; none, and no word, where no broker answers in time."""
-    # The client is slow to import, and only this needs it.
+    """The names of the broker's topics; nothing, without an error, if no broker answers in time."""
+    # The client is slow to import, and only completion needs it here.
     from click.shell_completion import CompletionItem  # noqa: PLC0415
 
     from minibroker.cli import connecting  # noqa: PLC0415
@@ -63,7 +65,7 @@ topic_argument = click.argument("topic", shell_complete=complete_topics)
 
 
 def settings_of(pairs: Sequence[str], option: str) -> dict[str, str]:
-    """Read `name=value` pairs; a name that stands twice has the last value."""
+    """Read `name=value` pairs; if a name is given twice, the last value counts."""
     settings = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -1,6 +1,6 @@
-"""The commands that this version does not have yet, and the chapter that brings each.
+"""The commands that this version does not have yet, and the chapter that adds each.
 
-They are listed by ``--help`` under a heading of their own, and answer in one line instead of "no such command".
+``--help`` lists them under their own heading. When run, they print one line that names the chapter.
 """
 
 from typing import NamedTuple
@@ -8,11 +8,11 @@ from typing import NamedTuple
 import click
 
 PRESENT = "chapters 01 to 05"
-"""What this version has; the layout tests hold it against the folders."""
+"""The chapters of this version; the layout tests check it against the folders."""
 
 
 class Arrival(NamedTuple):
-    """When a command comes: as `--help` lists it, and as the command itself says it."""
+    """The chapter that adds a command, as a label in `--help` and as the phrase that the command prints."""
 
     label: str
     phrase: str
@@ -23,7 +23,7 @@ PERFORMANCE = Arrival("chapter 07", "with chapter 07 (zero-copy-perf)")
 
 
 class Pending(NamedTuple):
-    """A command to come: when, and what it will do."""
+    """A command that does not exist yet: the chapter that adds it, and a summary of its work."""
 
     arrives: Arrival
     summary: str
@@ -36,11 +36,11 @@ PENDING = {
 }
 
 BENCH_PENDING = {
-    "produce": Pending(PERFORMANCE, "Write as fast as it goes, or at a rate."),
-    "consume": Pending(PERFORMANCE, "Read as fast as it goes."),
-    "latency": Pending(PERFORMANCE, "From the producer to the consumer, record by record."),
+    "produce": Pending(PERFORMANCE, "Write as fast as possible, or at a rate."),
+    "consume": Pending(PERFORMANCE, "Read as fast as possible."),
+    "latency": Pending(PERFORMANCE, "Time each record from producer to consumer."),
 }
-"""What `minibroker bench` does not have yet."""
+"""The commands that `minibroker bench` does not have yet."""
 
 
 def pending_command(name: str) -> click.Command:
@@ -49,7 +49,7 @@ def pending_command(name: str) -> click.Command:
 
 
 def pending_bench(name: str) -> click.Command:
-    """The same for a command of `minibroker bench`, which is there otherwise."""
+    """Like `pending_command`, for a subcommand of `minibroker bench`."""
     arrives = BENCH_PENDING[name].arrives
     return _saying(name, f"{BENCH_PENDING[name].summary} ({arrives.label})", f"{name} arrives {arrives.phrase}")
 
@@ -58,7 +58,7 @@ def _saying(name: str, summary: str, arrives: str) -> click.Command:
     def answer() -> None:
         raise click.ClickException(f"{arrives}; this version has {PRESENT}")
 
-    # `--help` is an argument like any other here: there is nothing to explain yet.
+    # `--help` is an ordinary argument here, because there is nothing to explain yet.
     return click.Command(
         name,
         callback=answer,

@@ -1,4 +1,4 @@
-"""Owns `minibroker pipeline`: list the data pipelines, run one. The pipelines are `minibroker.pipelines`."""
+"""`minibroker pipeline`: lists the data pipelines and runs one. The pipelines are in `minibroker.pipelines`."""
 
 import re
 import warnings
@@ -22,12 +22,12 @@ PIPELINES = {
     "archive": ("stream", "topic orders → Parquet by date, small files compacted"),
     "replay": ("batch", "an archive → topic"),
 }
-"""Name → how it runs, and what it does."""
+"""Name → how the pipeline runs, and what it does."""
 
 
 @click.group()
 def pipeline() -> None:
-    """Data pipelines on Spark, and the orders that feed them."""
+    """Run data pipelines on Spark, and generate the orders that feed them."""
 
 
 @pipeline.command("list")
@@ -54,7 +54,7 @@ MASTER = re.compile(r"yarn|(spark|k8s)://.+|local(-cluster)?(\[(\*|\d+)(, *\d+)*
 
 
 def _master(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
-    """Refused here, for Spark would start a JVM first and then show where in it the refusal came up."""
+    """Check the master here, because Spark would start a JVM first and then fail with a Java stack trace."""
     if not MASTER.fullmatch(value):
         raise click.BadParameter(f"{value!r} is not local[N], local[*], spark://HOST:PORT, k8s://URL or yarn.")
     return value
@@ -64,17 +64,19 @@ DURATION = re.compile(r"(\d+ *(milli|micro)?(second|minute|hour|day|week)s? *)+"
 
 
 def _duration(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
-    """Refused here, and not by Spark half a minute later."""
+    """Check the duration here, because Spark would refuse it only half a minute later."""
     if not DURATION.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no duration such as '500 milliseconds', '10 seconds' or '2 hours'.")
+        raise click.BadParameter(f"{value!r} is not a duration such as '500 milliseconds', '10 seconds' or '2 hours'.")
     return value
 
 
 def spark_options(command: Command) -> Command:
-    """Which broker, which Spark."""
+    """The options of every pipeline that runs on Spark: the broker and Spark itself."""
     options = [
-        click.option("--master", default="local[*]", show_default=True, callback=_master, help="Where Spark runs."),
-        click.option("--conf", "confs", multiple=True, metavar="K=V", help="A setting of Spark; may stand many times."),
+        click.option("--master", default="local[*]", show_default=True, callback=_master, help="The Spark master."),
+        click.option(
+            "--conf", "confs", multiple=True, metavar="K=V", help="A setting of Spark; may be given several times."
+        ),
     ]
     for option in [bootstrap_option, *options]:
         command = option(command)
@@ -82,19 +84,17 @@ def spark_options(command: Command) -> Command:
 
 
 def stream_options(interval: str) -> Callable[[Command], Command]:
-    """How a stream runs, and where it remembers how far it is."""
+    """The options of a stream: when it runs, and how much it reads at a time."""
 
     def decorate(command: Command) -> Command:
         options = [
-            click.option("--once", is_flag=True, help="Up to the end that the topic has now, then stop."),
+            click.option("--once", is_flag=True, help="Stop at the end that the topic has now."),
             click.option(
-                "--interval", default=interval, show_default=True, callback=_duration, help="Between two batches."
+                "--interval", default=interval, show_default=True, callback=_duration, help="Time between two batches."
             ),
+            click.option("--max-per-trigger", type=click.IntRange(min=1), metavar="N", help="Most records in a batch."),
             click.option(
-                "--max-per-trigger", type=click.IntRange(min=1), metavar="N", help="Records in a batch, at most."
-            ),
-            click.option(
-                "--skip-lost", "skips_lost", is_flag=True, help="Go on without records that were deleted unread."
+                "--skip-lost", "skips_lost", is_flag=True, help="Skip records that were deleted before they were read."
             ),
         ]
         for option in options:
@@ -116,12 +116,12 @@ def with_session(
     body: "Callable[[SparkSession], Any]",
     read: Sequence[str] = (),
 ) -> Any:
-    """Do something with a Spark session, and stop it; a failure of Spark becomes one line."""
-    from minibroker.pipelines import running  # noqa: PLC0415 (slow to import, and --help needs none)
+    """Call `body` with a Spark session, and stop the session; a failure of Spark becomes one line."""
+    from minibroker.pipelines import running  # noqa: PLC0415 (slow to import, and --help does not need it)
     from minibroker.pipelines.errors import PipelineError  # noqa: PLC0415
 
     settings: Mapping[str, str] = settings_of(confs, "--conf")
-    # Whether a broker is there, and has the topics, is known at once; a session takes seconds.
+    # Check the broker and the topics first, because a Spark session takes seconds to start.
     with connected(bootstrap):
         running.prepare_topics(bootstrap, read=read)
     spark = running.start_session(name, master, settings)
@@ -134,7 +134,7 @@ def with_session(
             raise
         raise click.ClickException(f"{name}: {running.reason(error)}") from error
     finally:
-        # After Ctrl-C py4j may have been cut off in mid-word; then the JVM ends by itself, when this process does.
+        # If Ctrl-C has interrupted py4j in the middle of a call, this fails, and the JVM ends when this process does.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             spark.stop()
@@ -144,13 +144,25 @@ def with_session(
 
 
 @run.command()
-@click.option("--topic", default="orders", show_default=True, help="The topic to write, made if it is not there.")
+@click.option("--topic", default="orders", show_default=True, help="The topic to write; created if it does not exist.")
 @click.option("--count", type=click.IntRange(min=1), default=10_000, show_default=True, help="How many orders.")
-@click.option("--rate", type=click.FloatRange(min=0), default=0, help="Orders a second.  [default: as fast as it goes]")
-@click.option("--partitions", type=click.IntRange(min=1), default=3, show_default=True, help="Of a topic that is made.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0), default=0, help="Orders per second.  [default: as fast as possible]"
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Partitions, if the topic is created.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed makes the same customers.")
 @click.option(
-    "--skew", type=click.FloatRange(min=0), default=1.1, show_default=True, help="Zipf's exponent of the keys."
+    "--skew",
+    type=click.FloatRange(min=0),
+    default=1.1,
+    show_default=True,
+    help="Exponent of the keys' Zipf distribution.",
 )
 @click.option("--bad", type=click.FloatRange(0, 1), default=0.01, show_default=True, help="Share of broken orders.")
 @click.option("--late", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Share of late orders.")
@@ -167,7 +179,7 @@ def generate(
     bootstrap: str,
 ) -> None:
     """Write orders to a topic: skewed keys, some late, some broken."""
-    from minibroker.pipelines import generating  # noqa: PLC0415 (slow to import, and --help needs none)
+    from minibroker.pipelines import generating  # noqa: PLC0415 (slow to import, and --help does not need it)
     from minibroker.pipelines.generator import Shape  # noqa: PLC0415
 
     shape = Shape(seed=seed, skew=skew, bad_fraction=bad, late_fraction=late, per_second=rate or 1000.0)
@@ -180,13 +192,19 @@ def generate(
 @run.command()
 @topic_option
 @click.option("--results", default="revenue", show_default=True, help="The topic for the sums.")
-@click.option("--dead-letters", default="orders-dead", show_default=True, help="The topic for what is no order.")
-@click.option("--window", default="1 minute", show_default=True, callback=_duration, help="How long a window is.")
 @click.option(
-    "--watermark", default="2 minutes", show_default=True, callback=_duration, help="How late an order may come."
+    "--dead-letters", default="orders-dead", show_default=True, help="The topic for values that are not orders."
+)
+@click.option("--window", default="1 minute", show_default=True, callback=_duration, help="Length of a window.")
+@click.option(
+    "--watermark", default="2 minutes", show_default=True, callback=_duration, help="How late an order may arrive."
 )
 @click.option(
-    "--checkpoint", default="checkpoints/orders", show_default=True, metavar="DIR", help="How far it is, and its state."
+    "--checkpoint",
+    default="checkpoints/orders",
+    show_default=True,
+    metavar="DIR",
+    help="Directory for progress and state.",
 )
 @stream_options("1 second")
 @spark_options
@@ -204,12 +222,18 @@ def orders(bootstrap: str, master: str, confs: Sequence[str], **settings: Any) -
 @run.command()
 @directory_argument
 @topic_option
-@click.option("--checkpoint", metavar="DIR", help="How far it is.  [default: DIRECTORY/_checkpoint]")
-@click.option("--compact-every", type=click.IntRange(min=1), default=10, show_default=True, help="Batches.")
+@click.option("--checkpoint", metavar="DIR", help="Directory for progress.  [default: DIRECTORY/_checkpoint]")
+@click.option(
+    "--compact-every",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Compact after this many batches.",
+)
 @stream_options("10 seconds")
 @spark_options
 def archive(bootstrap: str, master: str, confs: Sequence[str], directory: Path, **settings: Any) -> None:
-    """Keep a topic as Parquet files in DIRECTORY, by date, until Ctrl-C."""
+    """Archive a topic as Parquet files by date in DIRECTORY, until Ctrl-C."""
 
     def body(spark: "SparkSession") -> None:
         from minibroker.pipelines import archive as chosen  # noqa: PLC0415 (needs Spark)
@@ -221,10 +245,10 @@ def archive(bootstrap: str, master: str, confs: Sequence[str], directory: Path, 
 
 @run.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--topic", required=True, help="The topic to write, made if it is not there.")
+@click.option("--topic", required=True, help="The topic to write; created if it does not exist.")
 @click.option("--since", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="The first date.")
 @click.option("--until", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="The last date.")
-@click.option("--keep-partitions", is_flag=True, help="Write each record to the partition that it came from.")
+@click.option("--keep-partitions", is_flag=True, help="Write each record to its original partition.")
 @spark_options
 def replay(
     bootstrap: str, master: str, confs: Sequence[str], directory: Path, topic: str, since: Any, until: Any,

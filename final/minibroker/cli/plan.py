@@ -1,4 +1,4 @@
-"""`minibroker plan`: capacity from rates and retention. This module reads and prints; `capacity` does the sums."""
+"""`minibroker plan`: capacity from rates and retention. This module reads and prints; `capacity` calculates."""
 
 from dataclasses import asdict
 
@@ -13,27 +13,43 @@ RATES = ("--records-per-second", "--bytes-per-second", "--bytes-per-day")
 
 
 @click.command()
+@click.option("--records-per-second", type=click.FloatRange(min=0, min_open=True), help="The average rate, in records.")
+@click.option("--bytes-per-second", type=size, help="Or the average rate in bytes, such as 115MB.")
+@click.option("--bytes-per-day", type=size, help="Or the average rate in bytes per day, such as 10TB.")
+@click.option("--record-size", type=size, default="1KB", show_default=True, help="Average size of a record.")
 @click.option(
-    "--records-per-second", type=click.FloatRange(min=0, min_open=True), help="The rate: records, on average."
+    "--peak",
+    type=click.FloatRange(min=1),
+    default=3,
+    show_default=True,
+    help="Rate of the busiest hour ÷ average rate.",
 )
-@click.option("--bytes-per-second", type=size, help="The rate, instead: bytes, such as 115MB.")
-@click.option("--bytes-per-day", type=size, help="The rate, instead: bytes, such as 10TB.")
-@click.option("--record-size", type=size, default="1KB", show_default=True, help="Of a record, on average.")
-@click.option("--peak", type=click.FloatRange(min=1), default=3, show_default=True, help="Busiest hour ÷ average.")
 @click.option(
-    "--replication-factor", type=click.IntRange(min=1), default=3, show_default=True, help="Copies of each record."
+    "--replication-factor", type=click.IntRange(min=1), default=3, show_default=True, help="Replicas of each record."
 )
-@click.option("--retention", type=duration, default="7d", show_default=True, help="For which records are kept.")
+@click.option("--retention", type=duration, default="7d", show_default=True, help="How long records are kept.")
 @click.option(
-    "--groups", type=click.IntRange(min=0), default=1, show_default=True, help="Consumer groups; each reads all."
+    "--groups",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Consumer groups; each reads every record.",
 )
-@click.option("--node-disk", type=size, default="12TB", show_default=True, help="Disk of a node.")
-@click.option("--node-network", type=size, default="1.25GB", show_default=True, help="A second, each way; 10 Gbit/s.")
+@click.option("--node-disk", type=size, default="12TB", show_default=True, help="Disk of one node.")
 @click.option(
-    "--headroom", type=click.FloatRange(0, 0.9), default=0.3, show_default=True, help="Share of a node to keep free."
+    "--node-network",
+    type=size,
+    default="1.25GB",
+    show_default=True,
+    help="Bytes per second of one node, each way; 10 Gbit/s.",
 )
-@click.option("--partition-rate", type=size, default="10MB", show_default=True, help="A second, of one partition.")
-@click.option("--segment-size", type=size, default="1GiB", show_default=True, help="segment.bytes.")
+@click.option(
+    "--headroom", type=click.FloatRange(0, 0.9), default=0.3, show_default=True, help="Share of each node to keep free."
+)
+@click.option(
+    "--partition-rate", type=size, default="10MB", show_default=True, help="Bytes per second of one partition."
+)
+@click.option("--segment-size", type=size, default="1GiB", show_default=True, help="The setting segment.bytes.")
 @format_option
 def plan(
     records_per_second: float | None,
@@ -43,10 +59,10 @@ def plan(
     format_: str,
     **options: float,
 ) -> None:
-    """Work out disk, network, index memory, partitions and nodes.
+    """Calculate disk, network, index memory, partitions and nodes.
 
-    Give the rate in one of three ways. Units: KB, MB, GB, TB are powers of ten, KiB, MiB, GiB, TiB of two; durations
-    are in s, m, h, d.
+    Give the rate in one of three ways. KB, MB, GB and TB are powers of ten, KiB, MiB, GiB and TiB powers of two;
+    durations are in s, m, h or d.
     """
     rates = [
         None if records_per_second is None else records_per_second * record_size,
@@ -55,7 +71,7 @@ def plan(
     ]
     given = [rate for rate in rates if rate is not None]
     if len(given) != 1:
-        raise click.UsageError(f"give the rate once, as one of {', '.join(RATES)}.")
+        raise click.UsageError(f"give the rate with exactly one of {', '.join(RATES)}.")
     workload = _workload(given[0], record_size, options)
     machine = _machine(options)
     found = capacity.plan(workload, machine)

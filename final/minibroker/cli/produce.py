@@ -1,4 +1,4 @@
-"""`minibroker produce`: lines from stdin become records. `producing` does the work; here are the options."""
+"""`minibroker produce`: its options. `producing` does the work."""
 
 import click
 
@@ -9,26 +9,34 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @click.command()
 @topic_argument
-@click.option("--key-separator", metavar="S", help="What stands before it in a line is the key.")
+@click.option("--key-separator", metavar="S", help="The part of a line before S is the key.")
 @click.option(
-    "--partition", type=click.IntRange(min=0), help="Write to this one.  [default: by the key, else in batches]"
+    "--partition",
+    type=click.IntRange(min=0),
+    help="Write to this partition.  [default: by the key; without a key, batch by batch]",
 )
 @click.option(
-    "--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="Who must have it."
+    "--acks",
+    type=click.Choice(["0", "1", "all"]),
+    default="all",
+    show_default=True,
+    help="Replicas that must have a record before it is acknowledged: none, the leader, or all in sync.",
 )
-@click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True, help="Of batches.")
+@click.option(
+    "--compression", type=click.Choice(CODECS), default="none", show_default=True, help="Compression of batches."
+)
 @bootstrap_option
 def produce(
     topic: str, key_separator: str | None, partition: int | None, acks: str, compression: str, bootstrap: str
 ) -> None:
-    """Write lines from stdin to TOPIC, a record each.
+    """Write each line of stdin to TOPIC as a record.
 
-    A topic that is not there is created, if the broker allows it (auto.create.topics.enable).
+    A topic that does not exist is created, if the broker allows it (auto.create.topics.enable).
     """
-    from minibroker.cli import producing  # noqa: PLC0415 (the client is slow to import, and --help needs none)
+    from minibroker.cli import producing  # noqa: PLC0415 (the client is slow to import, and --help does not need it)
 
     if key_separator == "":
-        raise click.UsageError("an empty --key-separator separates nothing; leave it out for records without keys.")
+        raise click.UsageError("--key-separator is empty; leave it out to write records without keys.")
     producing.produce(
         bootstrap,
         topic,

@@ -21,13 +21,13 @@ CREATION_ATTEMPTS, CREATION_PAUSE_S = 10, 0.1
 def produce(
     bootstrap: str, topic: str, *, key_separator: bytes | None, partition: int | None, acks: str, compression: str
 ) -> None:
-    """Send a record for each line, and wait until all are acknowledged."""
+    """Send a record for each line of stdin, and wait until all are acknowledged."""
     sent = Sent()
     with connected(bootstrap) as client:
         demand_or_create(client, topic)
         with Producer(client, acks=ACKS[acks], compression=Compression[compression.upper()]) as producer:
             if sys.stdin.isatty():
-                click.echo("a line is a record; end with Ctrl-D", err=True)
+                click.echo("each line is a record; end with Ctrl-D", err=True)
             for key, value in records(key_separator):
                 producer.send(topic, value, key=key, partition=partition, on_delivery=sent.on_delivery)
                 sent.raise_if_refused()
@@ -38,25 +38,27 @@ def produce(
 
 
 class Sent:
-    """Counts what was acknowledged, and remembers the first record that was not."""
+    """Counts the acknowledged records, and remembers the first that was refused."""
 
     def __init__(self) -> None:
         self.count = 0
         self.refused: Delivery | None = None
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """Hear of a record."""
+        """Count a record, or remember that it was refused."""
         if delivery.error is None:
             self.count += 1
         elif self.refused is None:
             self.refused = delivery
 
     def raise_if_refused(self) -> None:
-        """What was not written is a failure of the command."""
+        """Fail the command if a record was refused."""
         if self.refused is not None:
             where = f"{self.refused.topic}-{self.refused.partition}"
             reason = str(self.refused.error).removeprefix(f"{where}: ")
-            raise click.ClickException(f"{counted(self.count, 'record')} written, then {where} refused one: {reason}")
+            raise click.ClickException(
+                f"{counted(self.count, 'record')} written, then {where} refused a record: {reason}"
+            )
 
 
 def records(key_separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
@@ -71,7 +73,7 @@ def records(key_separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]
 
 
 def demand_or_create(client: Client, topic: str) -> None:
-    """Have the broker create a topic that is not there, if it does that."""
+    """Have the broker create a topic that does not exist, if its auto.create.topics.enable allows it."""
     others = [other.name or "" for other in client.metadata().topics]
     if topic in others:
         return
@@ -82,7 +84,8 @@ def demand_or_create(client: Client, topic: str) -> None:
             return
         if not is_unknown(found.error_code) and not BrokerError(found.error_code).code.is_retriable:
             raise BrokerError(found.error_code, about=f"topic {topic}")
-        # A topic that was just created is not known at once.
+        # A node learns of a new topic a moment after it was created.
         time.sleep(CREATION_PAUSE_S)
     missing = no_such_topic(topic, others)
-    raise click.ClickException(f"{missing.message}, and the broker creates none: `minibroker topics create {topic}`")
+    hint = f"The broker does not create topics by itself: `minibroker topics create {topic}`"
+    raise click.ClickException(f"{missing.message}{'' if missing.message.endswith('?') else '.'} {hint}")

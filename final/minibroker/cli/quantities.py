@@ -1,7 +1,7 @@
 """Numbers with units, read from the command line and written for people.
 
-Bytes in powers of ten (KB, MB, GB, TB), as disks and networks are sold, or of two (KiB, MiB, GiB, TiB), as memory is;
-durations in ms, s, m, h, d. A duration without a unit is refused: nobody can see which was meant.
+Bytes are in powers of ten (KB, MB, GB, TB), as disks and networks are sold, or in powers of two (KiB, MiB, GiB, TiB),
+as memory is. Durations are in ms, s, m, h, d. A duration without a unit is refused, because it is ambiguous.
 """
 
 import re
@@ -26,7 +26,7 @@ def parse_bytes(text: str) -> float:
     number, unit = _split(text, "a size such as 10TB, 512KiB or 1000")
     known = {name.lower(): factor for name, factor in BYTES.items()}
     if unit.lower() not in known and unit:
-        raise ValueError(f"{text!r} has no unit of bytes: use {', '.join(BYTES)}")
+        raise ValueError(f"{text!r} has no known unit of bytes: use {', '.join(BYTES)}")
     return number * (known[unit.lower()] if unit else 1)
 
 
@@ -34,7 +34,7 @@ def parse_seconds(text: str) -> float:
     """Read `7d`, `12h` or `500ms`."""
     number, unit = _split(text, "a duration such as 7d or 12h")
     if unit not in MILLISECONDS:
-        raise ValueError(f"{text!r} has no unit of time: use {', '.join(MILLISECONDS)}")
+        raise ValueError(f"{text!r} has no known unit of time: use {', '.join(MILLISECONDS)}")
     return number * MILLISECONDS[unit] / 1000
 
 
@@ -51,7 +51,7 @@ def size_text(bytes_count: float) -> str:
 
 
 def rate_text(bytes_per_second: float) -> str:
-    """Write bytes in a second: `115.7 MB/s`."""
+    """Write bytes per second: `115.7 MB/s`."""
     return f"{size_text(bytes_per_second)}/s"
 
 
@@ -62,19 +62,19 @@ def duration_text(seconds: float) -> str:
 
 
 def _scaled_text(value: float, units: dict[str, int]) -> str:
-    # 999.96 would be written as 1000, so it belongs to the next unit already.
+    # 999.96 would be rounded to 1000, so it gets the next unit.
     fitting = [name for name, factor in units.items() if value >= factor * 0.99995]
     unit = fitting[-1] if fitting else next(iter(units))
     return f"{value / units[unit]:.4g} {unit}"
 
 
 def size(text: str) -> float:
-    """An option that takes bytes with a unit."""
+    """The type of an option that takes bytes with a unit."""
     return _converted(parse_bytes, text)
 
 
 def duration(text: str) -> float:
-    """An option that takes a duration with a unit."""
+    """The type of an option that takes a duration with a unit."""
     return _converted(parse_seconds, text)
 
 
@@ -84,5 +84,5 @@ def _converted(parse: Callable[[str], float], text: str) -> float:
     except ValueError as error:
         raise click.BadParameter(f"{error}.") from error
     if number <= 0:
-        raise click.BadParameter(f"{text!r} must be more than nothing.")
+        raise click.BadParameter(f"{text!r} must be more than 0.")
     return number

@@ -1,4 +1,4 @@
-"""`minibroker serve`: one node in the foreground. `serving` starts it; this module holds the options."""
+"""`minibroker serve`: its options. `serving` starts the node."""
 
 import click
 
@@ -9,21 +9,25 @@ from minibroker.cli.options import listener
 @click.option("--data", metavar="DIR", type=click.Path(file_okay=False), help="The data directory.  [default: data]")
 @click.option("--listen", metavar="HOST:PORT", callback=listener, help="Where to listen.  [default: 127.0.0.1:9092]")
 @click.option(
-    "--config", "file", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Settings, name=value."
+    "--config",
+    "file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A file of settings, name=value.",
 )
-@click.option("--set", "pairs", metavar="NAME=VALUE", multiple=True, help="A setting; may be given several times.")
-@click.option("--trace", is_flag=True, help="Show each request and answer, field by field, on stderr.")
+@click.option("--set", "pairs", metavar="NAME=VALUE", multiple=True, help="One setting; may be given several times.")
+@click.option("--trace", is_flag=True, help="Print each request and response, field by field, to stderr.")
 @click.option("--child", "is_child", is_flag=True, hidden=True, help="Stop when stdin ends: for `minibroker up`.")
 def serve(
     data: str | None, listen: str | None, file: str | None, pairs: tuple[str, ...], trace: bool, is_child: bool
 ) -> None:
     """Run one node until Ctrl-C or SIGTERM.
 
-    Alone it has all roles; with controller.quorum.voters it is one of a cluster. Prints `ready: HOST:PORT` once clients
-    can be served. Settings have Kafka's names; an option counts more than --set, and --set more than the file. Port 0
-    is any free port.
+    Without controller.quorum.voters it is a cluster of one node; with it, one node of a cluster. Prints `ready:
+    HOST:PORT` once it serves clients. Settings have Kafka's names; an option overrides --set, and --set overrides the
+    file. Port 0 means any free port.
     """
-    # The broker is slow to import, and --help needs none.
+    # The broker is slow to import, and --help does not need it.
     from minibroker.cli import serving  # noqa: PLC0415
 
     serving.serve(

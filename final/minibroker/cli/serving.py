@@ -1,4 +1,4 @@
-"""Starts a node for `minibroker serve`: settings from three places, a line when it is ready, and readable failures."""
+"""Starts a node for `minibroker serve`: collects its settings, reports when it is ready, and explains failures."""
 
 import asyncio
 import logging
@@ -25,14 +25,14 @@ from minibroker.quorum.member import QuorumMember
 
 @dataclass(frozen=True)
 class Settings:
-    """What was set, and the file from which some of it comes."""
+    """All settings, and the file from which some of them come."""
 
     values: dict[str, str]
     file: Properties
 
 
 def settings_from(*, data: str | None, listen: str | None, file: str | None, pairs: Sequence[str]) -> Settings:
-    """Put the settings together: the file, over it --set, over it the options."""
+    """Merge the settings: --set overrides the file, and the options override --set."""
     properties = read_properties(file) if file else Properties("")
     values = {**properties.values, **settings_of(pairs, "--set")}
     if data is not None:
@@ -66,14 +66,14 @@ async def _run(config: NodeConfig, *, trace: bool, is_child: bool) -> None:
 
 
 def _tracer() -> Tracer:
-    # Imported only where it is wanted: a broker should be ready in a moment.
+    # The module is imported only with --trace, so that a broker starts quickly.
     from minibroker.cli.trace import Trace  # noqa: PLC0415
 
     return Trace(sys.stderr)
 
 
 def _end_with_parent() -> None:
-    """Stop when the other end of stdin is closed: whoever started this node is gone, however it went."""
+    """Stop the node when stdin is closed, because then the process that started it has ended."""
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
@@ -88,7 +88,7 @@ def _config(settings: Settings) -> NodeConfig:
 
 
 def _located(message: str, settings: Settings) -> str:
-    """The message with the line of the file before it, if what it complains about, and names first, is from there."""
+    """Put the file and the line before a message, if the first setting that it names comes from the file."""
     named = [word for word in re.findall(r"[\w.-]+", message) if word in settings.values]
     is_from_file = named and settings.file.values.get(named[0]) == settings.values[named[0]]
     return f"{settings.file.where(named[0])}: {message}" if is_from_file else message

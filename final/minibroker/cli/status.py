@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, why, and what to do: sentences made from facts. Nothing here asks anybody."""
+"""Finds the problems of a cluster, and writes what is wrong, why, and what to do. This module sends no requests."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from enum import Enum
 from minibroker.cli.tables import counted
 
 SILENT_MS_MAX = 3000
-"""Who takes part in the quorum fetches several times a second."""
+"""A node counts as silent after this long without a fetch; normally it fetches metadata several times a second."""
 _NAMED_MAX = 3
 
 
 class Role(Enum):
-    """What a node is in the quorum."""
+    """The role of a node in the quorum."""
 
-    CONTROLLER = "controller"  # it leads, and so decides
+    CONTROLLER = "controller"  # it leads the quorum
     VOTER = "voter"
     OBSERVER = "observer"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One node; what nobody told is None."""
+    """One node; an unknown value is None."""
 
     node_id: int
     address: str | None = None
@@ -31,21 +31,23 @@ class Node:
     is_fenced: bool = False
     log_end_offset: int | None = None
     silent_ms: int | None = None
+    is_unheard: bool = False
+    """Whether the controller has not heard from this node since it became the controller."""
     is_unreached: bool = False
-    """Whether nobody takes connections at its address; looked at only where nobody decides."""
+    """Whether the node accepts no connection at its address; this is tried only while there is no controller."""
     has_another_disk: bool = False
-    """Whether the voters know it with the disk that it had before: it follows, but its vote does not count."""
+    """Whether the voter set still names the node's earlier disk. The node follows, but its vote does not count."""
     is_doubled: bool = False
-    """Whether two of this number follow the metadata at the same time, each with a disk of its own."""
+    """Whether two processes with this node.id follow the metadata at the same time, each with its own disk."""
 
     @property
     def is_gone(self) -> bool:
-        """Whether it does not take part at the moment."""
-        return self.is_fenced or (self.silent_ms or 0) > SILENT_MS_MAX
+        """Whether the node does not take part in the cluster at the moment."""
+        return self.is_fenced or self.is_unheard or (self.silent_ms or 0) > SILENT_MS_MAX
 
     @property
     def state(self) -> str:
-        """In a word."""
+        """Its state in a word or two."""
         if self.is_fenced:
             return "fenced"
         if self.is_unreached:
@@ -58,7 +60,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """One partition; a leader of -1 is none."""
+    """One partition; a leader_id of -1 means that it has no leader."""
 
     name: str
     topic: str
@@ -67,32 +69,37 @@ class Partition:
     replicas: Sequence[int]
     isr: Sequence[int]
     adding: Sequence[int] = ()
-    min_isr: int = 1
+    min_insync_replicas: int = 1
 
     @property
     def missing(self) -> list[int]:
-        """The replicas that should be in sync, and are not."""
+        """The replicas that should be in sync and are not; a replica that is being added is not missing."""
         return [it for it in self.replicas if it not in self.isr and it not in self.adding]
 
     @property
     def is_offline(self) -> bool:
-        """Whether nobody leads it."""
+        """Whether it has no leader."""
         return self.leader_id < 0
 
     @property
+    def min_isr(self) -> int:
+        """How many replicas must be in sync for acks=all: as in Kafka, never more than the partition has."""
+        return min(self.min_insync_replicas, len(self.replicas))
+
+    @property
     def is_under_min_isr(self) -> bool:
-        """Whether it takes no more records with acks=all."""
+        """Whether the leader refuses records with acks=all."""
         return len(self.isr) < self.min_isr
 
     @property
     def is_led_elsewhere(self) -> bool:
-        """Whether another one than the first of its replicas leads it."""
+        """Whether its leader is not its preferred leader, which is its first replica."""
         return not self.is_offline and self.leader_id != self.replicas[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quorum:
-    """Who decides."""
+    """The quorum of the metadata log."""
 
     leader_id: int
     epoch: int
@@ -101,7 +108,7 @@ class Quorum:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a cluster says of itself; no quorum is one that nobody could tell about."""
+    """The facts that a cluster reports; `quorum` is None while there is no controller."""
 
     cluster_id: str
     nodes: Sequence[Node]
@@ -111,11 +118,11 @@ class Facts:
 
     @property
     def voters(self) -> list[Node]:
-        """Those who decide who leads."""
+        """The nodes in the voter set, the controller included."""
         return [it for it in self.nodes if it.role in (Role.CONTROLLER, Role.VOTER)]
 
     def node(self, node_id: int) -> Node:
-        """A node by its number; one that nobody knows of is fenced."""
+        """The node with this id; one that the cluster does not list counts as fenced."""
         return next((it for it in self.nodes if it.node_id == node_id), Node(node_id=node_id, is_fenced=True))
 
 
@@ -132,18 +139,19 @@ def findings(facts: Facts) -> list[Finding]:
     return [finding for find in _FINDERS for finding in find(facts)]
 
 
-# One thing at a time --------------------------------------------------------------------------------------------------
+# Findings -------------------------------------------------------------------------------------------------------------
 
 
-def _nobody_decides(facts: Facts) -> Iterable[Finding]:
+def _no_controller(facts: Facts) -> Iterable[Finding]:
     if facts.quorum is None:
         down = [it.node_id for it in facts.nodes if it.is_unreached]
-        who = f"{_nodes(down)}, which {_do(down)} not answer, and the" if down else "the"
+        first = f"{_nodes(down)}, which {_do(down)} not answer, and the" if down else "the"
         yield Finding(
-            "nobody decides: no majority of the voters is there, or they are just electing. Partitions that have a "
-            "leader go on; no other leader is elected, and nothing can be created or changed. Who leads and who is in "
-            "sync is shown as it was known last",
-            f"look again in a few seconds; if it stays so, start {who} nodes in controller.quorum.voters that are down",
+            "there is no controller: no majority of the voters is running, or an election is under way. Partitions "
+            "that have a leader go on; no new leader is elected, and nothing can be created or changed. Leaders and "
+            "in-sync replicas are shown as they were known last",
+            f"look again in a few seconds; if there still is none, start {first} nodes in controller.quorum.voters "
+            "that are down",
         )
 
 
@@ -155,12 +163,12 @@ def _offline(facts: Facts) -> Iterable[Finding]:
     one = found[0]
     unclean = f"`minibroker topics elect-leaders {one.topic} --partition {one.number} --unclean`"
     if holders:
-        why = f"only {_nodes(holders)} {_has(holders)} all the records, and {_is(holders)} not there"
-        to_do = f"start {_nodes(holders)}. If {_it(holders)} lost for good, {unclean} lets another one lead, and what "
-        to_do += "only the lost ones had is lost"
+        why = f"only {_nodes(holders)} {_has(holders)} all the records, and {_is(holders)} not running"
+        to_do = f"start {_nodes(holders)}. If {_it(holders)} lost for good, {unclean} elects another replica, and the "
+        to_do += "records that it lacks are lost"
     else:
         why = "no replica is known to have all the records"
-        to_do = f"{unclean} lets one lead with what it has; what it lacks is lost"
+        to_do = f"{unclean} elects one of its replicas, and the records that it lacks are lost"
     yield Finding(f"{_names(found)} {_has(found)} no leader: {why}", to_do)
 
 
@@ -169,9 +177,10 @@ def _under_min_isr(facts: Facts) -> Iterable[Finding]:
     if found:
         one = found[0]
         yield Finding(
-            f"{_names(found)} {_has(found)} fewer replicas in sync than min.insync.replicas "
+            f"{_names(found)} {_has(found)} fewer replicas in sync than min.insync.replicas demands "
             f"({one.name}: {len(one.isr)} of {one.min_isr}): producers with acks=all are refused there",
-            "bring the missing replicas back; to lower min.insync.replicas of a topic is to risk its records",
+            "start the nodes of the missing replicas; a lower min.insync.replicas would let records be written that "
+            "a single failure can lose",
         )
 
 
@@ -179,35 +188,40 @@ def _gone_nodes(facts: Facts) -> Iterable[Finding]:
     for node in facts.nodes:
         if node.is_fenced:
             yield Finding(
-                f"{node} is fenced: it was stopped, or was not heard for broker.session.timeout.ms. It leads nothing "
-                f"and is in sync {'only where nobody else is' if _is_last_anywhere(facts, node) else 'nowhere'}",
+                f"{node} is fenced: it was stopped, or sent no heartbeat for broker.session.timeout.ms. It leads no "
+                f"partition and {_in_sync_text(facts, node)}",
                 f"start it again, or find in its log why it is silent. {_if_it_is_gone(facts, node)}",
             )
         elif node.is_gone:
+            since = f"for {(node.silent_ms or 0) / 1000:.0f} s"
+            if node.is_unheard:
+                since = "since the present controller was elected"
             yield Finding(
-                f"{node} has not fetched the metadata for {(node.silent_ms or 0) / 1000:.0f} s",
-                "start it again, or look whether the network lets it reach the controller",
+                f"{node} has not fetched the metadata {since}",
+                "start it again, or check whether it can reach the controller over the network",
             )
 
 
-def _is_last_anywhere(facts: Facts, node: Node) -> bool:
-    return any(list(it.isr) == [node.node_id] for it in facts.partitions)
+def _in_sync_text(facts: Facts, node: Node) -> str:
+    # The last in-sync replica of a partition stays in the ISR when its node is fenced.
+    is_last = any(list(it.isr) == [node.node_id] for it in facts.partitions)
+    return "is in sync only where it is the last in-sync replica" if is_last else "is in sync for none"
 
 
 def _if_it_is_gone(facts: Facts, node: Node) -> str:
     forget = f"`minibroker cluster remove-broker {node.node_id}`"
     if not any(node.node_id in it.replicas for it in facts.partitions):
-        return f"It has no replicas: if it is not to come back, {forget} lets the cluster forget it"
+        return f"It has no replicas: if it will not come back, {forget} unregisters it"
     move = f"`minibroker topics reassign --from {node.node_id}`"
-    return f"If it is lost for good, {move} puts its replicas elsewhere, and {forget} lets the cluster forget it"
+    return f"If it is lost for good, {move} moves its replicas to other nodes, and then {forget} unregisters it"
 
 
 def _doubles(facts: Facts) -> Iterable[Finding]:
     for node in facts.nodes:
         if node.is_doubled:
             yield Finding(
-                f"two machines run as node {node.node_id}, each with a disk of its own; the one that was there first "
-                "is left in peace, and the other one is not taken in",
+                f"two processes run as node {node.node_id}, each with a disk of its own; the cluster keeps the one "
+                "that came first and refuses the other",
                 f"find the other one, whose log says that node {node.node_id} is registered or leads already, and give "
                 "it another node.id",
             )
@@ -216,13 +230,13 @@ def _doubles(facts: Facts) -> Iterable[Finding]:
 def _other_disks(facts: Facts) -> Iterable[Finding]:
     for node in facts.nodes:
         if node.has_another_disk:
-            again = "it has its partitions again, but it" if node.is_broker else "it"
-            # Of a broker the cluster knows where it is.
+            again = "it serves its partitions, but it" if node.is_broker else "it"
+            # A broker has registered its address; a node that is only a controller has not.
             where = f" --address {node.address}" if not node.is_broker and node.address else ""
             yield Finding(
-                f"{node} has come back with another disk than it had as a voter: {again} does not vote, because it "
-                "cannot know what it has promised",
-                "bring the old disk back if you can. If it is lost, let the node vote with the new one: "
+                f"{node} came back with another disk than the one it had as a voter: {again} does not vote, because "
+                "it cannot know how it voted before",
+                "bring the old disk back if you can. If it is lost, make the node a voter with its new disk: "
                 f"`minibroker cluster remove-voter {node.node_id}`, then `minibroker cluster add-voter "
                 f"{node.node_id}{where}`",
             )
@@ -232,17 +246,19 @@ def _few_voters(facts: Facts) -> Iterable[Finding]:
     voters = facts.voters
     majority = len(voters) // 2 + 1
     away = [it for it in voters if it.is_gone or it.has_another_disk]
-    there = len(voters) - len(away)
-    if facts.quorum is None or not away or there > majority:
+    running = len(voters) - len(away)
+    if facts.quorum is None or not away or running > majority:
         return
     others = [it.node_id for it in away if it.has_another_disk and not it.is_gone]
     first = (
-        f"let {_nodes(others)} vote again as is said above," if len(others) == len(away) else "bring the others back"
+        f"make {_nodes(others)} {'a voter' if len(others) == 1 else 'voters'} again as described above"
+        if len(others) == len(away)
+        else "start the other voters again"
     )
     yield Finding(
-        f"{there} of {counted(len(voters), 'voter')} are there, and {majority} must be: if one more goes, nobody "
-        "decides any more",
-        f"{first} first, before anything else is restarted",
+        f"{running} of {counted(len(voters), 'voter')} {'is' if running == 1 else 'are'} running, and a majority needs "
+        f"{majority}: if one more stops, there is no controller",
+        f"{first} before you restart any other node",
     )
 
 
@@ -254,31 +270,32 @@ def _under_replicated(facts: Facts) -> Iterable[Finding]:
     for node_id, found in sorted(lacking.items()):
         if facts.node(node_id).is_gone:
             yield Finding(
-                f"{_names(found)} {_has(found)} no replica in sync on node {node_id}, because it is not there",
-                f"nothing but to bring node {node_id} back: it then catches up by itself",
+                f"{_names(found)} {_has(found)} no replica in sync on node {node_id}, because that node is not running",
+                f"start node {node_id}: its replicas then catch up without help",
             )
         else:
             yield Finding(
-                f"{_names(found)} {_has(found)} no replica in sync on node {node_id}, though it is there: it is "
-                "catching up, or slower than replica.lag.time.max.ms allows",
-                f"look again in a minute; if it stays so, look at the disk, the network and the log of node {node_id}",
+                f"{_names(found)} {_has(found)} no replica in sync on node {node_id}, though that node is running: "
+                "the replica is catching up, or is slower than replica.lag.time.max.ms allows",
+                f"look again in a minute; if nothing has changed, check the disk, the network and the log of node "
+                f"{node_id}",
             )
 
 
 def _led_elsewhere(facts: Facts) -> Iterable[Finding]:
-    # Where the preferred leader is not in sync there is nothing to do yet.
+    # A preferred leader that is not in sync cannot be elected yet.
     found = [it for it in facts.partitions if it.is_led_elsewhere and it.replicas[0] in it.isr]
     if found:
         yield Finding(
-            f"{_names(found)} {_is(found)} not led by {_its(found)} preferred leader, which {_is(found)} in sync: some "
-            "nodes have more to do than they should",
-            "wait: the controller looks for it every leader.imbalance.check.interval.seconds. Or do it now: "
-            "`minibroker topics elect-leaders`",
+            f"{_names(found)} {_is(found)} not led by {_its(found)} preferred leader, which {_is(found)} in sync: the "
+            "load of leaders is uneven",
+            "wait: the controller elects preferred leaders every leader.imbalance.check.interval.seconds. Or do it "
+            "now: `minibroker topics elect-leaders`",
         )
 
 
 _FINDERS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
-    _nobody_decides,
+    _no_controller,
     _offline,
     _under_min_isr,
     _gone_nodes,
@@ -290,26 +307,27 @@ _FINDERS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
 )
 
 
-# Not wrong, but not good either ---------------------------------------------------------------------------------------
+# Advice ---------------------------------------------------------------------------------------------------------------
 
 
 def advice(facts: Facts) -> list[str]:
-    """What could be better though nothing is wrong."""
-    # Whoever runs one node knows that it is the only one.
+    """Sentences about things that could be better, although nothing is wrong."""
+    # The owner of a single node needs no advice about voters.
     return [] if len(facts.nodes) == 1 or facts.quorum is None else voters_advice(len(facts.voters))
 
 
 def voters_advice(count: int) -> list[str]:
-    """What to say of a number of voters that is no good one."""
+    """Advice if another number of voters would be better; none for 3, 5, 7 and so on."""
     if count < 3:
         return [
-            f"{counted(count, 'voter')}: if {'it' if count == 1 else 'one'} goes, nobody decides any more. 3 voters "
-            "survive the death of one: `minibroker cluster add-voter` lets another node vote"
+            f"{counted(count, 'voter')}: if {'it' if count == 1 else 'one'} stops, there is no controller. 3 voters "
+            "tolerate the failure of one: `minibroker cluster add-voter` adds a voter"
         ]
     if count % 2 == 0:
         return [
-            f"{count} voters, of which {count // 2 + 1} must be there, survive no more deaths than {count - 1} do. Let "
-            "one more vote with `minibroker cluster add-voter`, or one less with `minibroker cluster remove-voter`"
+            f"{count} voters tolerate only as many failures as {count - 1} voters, because {count // 2 + 1} of them "
+            "must be running. Add one with `minibroker cluster add-voter`, or remove one with `minibroker cluster"
+            " remove-voter`"
         ]
     return []
 
@@ -351,7 +369,7 @@ def _its(them: Sequence[object]) -> str:
 
 
 def counts(facts: Facts) -> Mapping[str, int]:
-    """How many partitions there are, and how many of them are not as they should be."""
+    """How many partitions there are, and how many of them are in each unhealthy state."""
     partitions = facts.partitions
     return {
         "total": len(partitions),

@@ -1,7 +1,7 @@
-"""Runs the nodes of `minibroker up`: each a child process, watched, started again, and never left behind.
+"""Runs the nodes of `minibroker up`. Each node is a child process, which is restarted when it dies.
 
-A child ends when it is told to, and when this process ends, however that ends: its stdin is a pipe that only this
-process holds the other end of. It is no member of the terminal's process group, so Ctrl-C is heard here alone.
+A child stops when it gets SIGTERM, and also when this process ends for any reason: its stdin is a pipe whose other end
+only this process holds. A child is not in the terminal's process group, so only this process receives Ctrl-C.
 """
 
 import asyncio
@@ -17,13 +17,14 @@ import click
 from minibroker.bench.launcher import HOST, READY, reserve_port, serve_command
 from minibroker.broker.keys import declare_every_key
 from minibroker.cli.options import settings_of
+from minibroker.cli.tables import counted
 from minibroker.metadata.config_keys import BROKER_CONFIGS
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.errors import InvalidConfig
 from minibroker.partitions.identity import META_PROPERTIES
 
 VOTERS = 3
-"""More nodes than this only follow: a majority of many is slower, and no node more may be lost at a time than now."""
+"""Further nodes are observers: more voters are slower to agree, and four tolerate no more failures than three."""
 GRACE_S = 15.0
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.2, 10.0
 STEADY_S = 10.0
@@ -35,12 +36,12 @@ _REPLICATION_FACTORS = (
 )
 
 
-# What the nodes are ---------------------------------------------------------------------------------------------------
+# The plan -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The nodes: where each is, and what all are told."""
+    """The nodes: their directory, their ports, and the settings that all of them get."""
 
     data: str
     ports: Sequence[int]
@@ -48,20 +49,20 @@ class Plan:
 
     @property
     def addresses(self) -> list[str]:
-        """Where they are found."""
+        """HOST:PORT of each node."""
         return [f"{HOST}:{port}" for port in self.ports]
 
     @property
     def voters(self) -> int:
-        """How many of them vote: with two, either could stop the other."""
+        """How many of the nodes are voters: 1 or 3. Two voters would tolerate no failure."""
         return voters_of(len(self.ports))
 
     def directory(self, number: int) -> str:
-        """The data of one node."""
+        """The data directory of one node."""
         return directory_of(self.data, number)
 
     def settings_of(self, number: int) -> dict[str, str]:
-        """What one node is told."""
+        """The settings of one node."""
         voters = ",".join(f"{it}@{address}" for it, address in enumerate(self.addresses[: self.voters], start=1))
         return {
             **self.settings,
@@ -73,17 +74,17 @@ class Plan:
 
 
 def voters_of(count: int) -> int:
-    """How many of so many nodes vote."""
+    """How many of `count` nodes are voters."""
     return 1 if count < VOTERS else VOTERS
 
 
 def directory_of(data: str, number: int) -> str:
-    """The data of one node."""
+    """The data directory of one node."""
     return os.path.join(data, f"node{number}")
 
 
 def settings_for(count: int) -> dict[str, str]:
-    """What keeps every record safe, as far as so many nodes can."""
+    """The settings that keep every record safe, as far as this number of nodes can."""
     declare_every_key()
     copies = str(min(count, 3))
     settings = {name: copies for name in _REPLICATION_FACTORS if name in BROKER_CONFIGS}
@@ -91,26 +92,28 @@ def settings_for(count: int) -> dict[str, str]:
 
 
 def check_voters(data: str, count: int) -> None:
-    """Refuse to change who votes in a cluster that exists: a second majority could come to be."""
+    """Refuse to change the voters of an existing cluster, because a second majority could form."""
     known = [
         number for number in range(1, VOTERS + 1) if os.path.exists(f"{directory_of(data, number)}/{META_PROPERTIES}")
     ]
     if not known or (VOTERS in known) == (voters_of(count) == VOTERS):
         return
-    was = "three nodes or more" if VOTERS in known else f"{max(known)} of two nodes at most"
+    was = "three nodes or more" if VOTERS in known else counted(max(known), "node")
     hint = f"-n {VOTERS}" if VOTERS in known else f"-n {max(known)}"
     raise click.ClickException(
-        f"{data} holds a cluster of {was}, and who votes in it does not change: give {hint}, or another --data"
+        f"{data} holds a cluster of {was}, and its voters cannot change: give {hint}, or another --data"
     )
 
 
 def plan_of(count: int, data: str, ports: Sequence[int], pairs: Sequence[str]) -> Plan:
-    """Put it together, and find out what is wrong with it before any process is started."""
+    """Make the plan, and report wrong settings before any process is started."""
     plan = Plan(data, ports, settings_for(count) | settings_of(pairs, "--set"))
     check_voters(data, count)
     for own in ("node.id", "log.dirs", "log.dir", "listeners", "controller.quorum.voters", "process.roles"):
         if own in plan.settings:
-            raise click.UsageError(f"--set {own} is not possible: each node has its own; see `minibroker serve`.")
+            raise click.UsageError(
+                f"--set {own} is not possible, because it differs from node to node: use `minibroker serve`."
+            )
     try:
         NodeConfig(plan.settings_of(1))
     except InvalidConfig as error:
@@ -119,10 +122,10 @@ def plan_of(count: int, data: str, ports: Sequence[int], pairs: Sequence[str]) -
 
 
 def ports_of(count: int, port: int, reserved: contextlib.ExitStack) -> list[int]:
-    """So many ports in a row; or free ones, which are kept for us while the nodes are down."""
+    """Consecutive ports from `port` on; for port 0, free ports, which stay reserved while a node is down."""
     if port:
         if port + count - 1 > PORT_MAX:
-            raise click.UsageError(f"{count} ports from {port} on end behind {PORT_MAX}.")
+            raise click.UsageError(f"{count} ports from {port} on do not fit: {PORT_MAX} is the last port.")
         return list(range(port, port + count))
     return [reserve_port(reserved) for _ in range(count)]
 
@@ -131,11 +134,11 @@ def ports_of(count: int, port: int, reserved: contextlib.ExitStack) -> list[int]
 
 
 class StartFailed(click.ClickException):
-    """A node could not even be started once."""
+    """A node ended before it was ready for the first time."""
 
 
 def run(*, count: int, data: str, port: int, is_restarting: bool, pairs: Sequence[str]) -> None:
-    """Run the cluster until it is told to stop."""
+    """Run the cluster until Ctrl-C or SIGTERM."""
     with contextlib.ExitStack() as reserved:
         plan = plan_of(count, data, ports_of(count, port, reserved), pairs)
         asyncio.run(Supervisor(plan, is_restarting=is_restarting).run())
@@ -149,26 +152,26 @@ class Supervisor:
         self._is_restarting = is_restarting
         self._stopped = asyncio.Event()
         self._nodes = [_Node(number, plan, self._stopped, self._on_ready) for number in range(1, len(plan.ports) + 1)]
-        self._is_told = False
+        self._is_announced = False
         self._is_asked_to_stop = False
 
     async def run(self) -> None:
-        """Start all, and return when all have ended."""
+        """Start all nodes, and return when all have ended."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal)
         tasks = [asyncio.create_task(it.keep(is_restarting=self._is_restarting)) for it in self._nodes]
         try:
-            # One that cannot be started ends all.
+            # If one node cannot be started, its task fails, and all nodes are stopped.
             await asyncio.gather(*tasks)
         finally:
             self._stopped.set()
             await asyncio.wait(tasks)
         if not self._is_asked_to_stop:
-            raise click.ClickException("no node is left: what they said is above")
+            raise click.ClickException("no node is left: their messages are above")
 
     def _on_signal(self) -> None:
-        """The first time all stop in order; who cannot wait for that says it again."""
+        """Shut down all nodes at the first signal; kill them at the second."""
         if self._is_asked_to_stop:
             for node in self._nodes:
                 node.kill()
@@ -176,9 +179,9 @@ class Supervisor:
         self._stopped.set()
 
     def _on_ready(self) -> None:
-        if self._is_told or not all(it.is_ready for it in self._nodes):
+        if self._is_announced or not all(it.is_ready for it in self._nodes):
             return
-        self._is_told = True
+        self._is_announced = True
         first = self._plan.addresses[0]
         click.echo(f"data is in {self._plan.data}; stop with Ctrl-C", err=True)
         click.echo(f"try: minibroker cluster status --bootstrap-server {first}", err=True)
@@ -187,7 +190,7 @@ class Supervisor:
 
 
 class _Node:
-    """One child process, again and again."""
+    """One node: a child process, and a new one after it has died."""
 
     def __init__(self, number: int, plan: Plan, stopped: asyncio.Event, on_ready: Callable[[], None]) -> None:
         self.number = number
@@ -200,7 +203,7 @@ class _Node:
         self._process: asyncio.subprocess.Process | None = None
 
     async def keep(self, *, is_restarting: bool) -> None:
-        """Run the process; run it again when it dies, later and later if it keeps dying."""
+        """Run the process; restart it when it dies, with a growing pause if it keeps dying."""
         loop = asyncio.get_running_loop()
         backoff_s = BACKOFF_S_MIN
         while not self._stopped.is_set():
@@ -209,14 +212,14 @@ class _Node:
             if self._stopped.is_set():
                 return
             if not self._was_ready:
-                raise StartFailed(f"node {self.number} could not start ({_ending(code)}): what it said is above")
+                raise StartFailed(f"node {self.number} could not start ({_ending(code)}): its messages are above")
             if loop.time() - begun > STEADY_S:
                 backoff_s = BACKOFF_S_MIN
             if not is_restarting:
                 self._say(f"ended ({_ending(code)})")
                 return
-            self._say(f"ended ({_ending(code)}): started again in {backoff_s:g} s")
-            await _unless(self._stopped, backoff_s)
+            self._say(f"ended ({_ending(code)}): restarting in {backoff_s:g} s")
+            await _wait_for(self._stopped, backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
     async def _run_once(self) -> int:
@@ -229,7 +232,9 @@ class _Node:
         )
         assert process.stdout is not None
         assert process.stderr is not None
-        reading = [asyncio.create_task(it) for it in (self._listen(process.stdout), self._pass_on(process.stderr))]
+        reading = [
+            asyncio.create_task(it) for it in (self._read_stdout(process.stdout), self._read_stderr(process.stderr))
+        ]
         ended = asyncio.create_task(process.wait())
         stopped = asyncio.create_task(self._stopped.wait())
         await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -241,7 +246,7 @@ class _Node:
         return ended.result()
 
     async def _end(self, process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
-        """Tell it to stop; if it does not in time, it is stuck."""
+        """Send SIGTERM; kill the process if it does not stop in time."""
         process.terminate()
         await asyncio.wait((ended,), timeout=GRACE_S)
         if not ended.done():
@@ -249,7 +254,7 @@ class _Node:
             process.kill()
             await ended
 
-    async def _listen(self, stream: asyncio.StreamReader) -> None:
+    async def _read_stdout(self, stream: asyncio.StreamReader) -> None:
         async for line in _lines(stream):
             if line.startswith(READY):
                 if self._was_ready:
@@ -259,7 +264,7 @@ class _Node:
             else:
                 self._say(line)
 
-    async def _pass_on(self, stream: asyncio.StreamReader) -> None:
+    async def _read_stderr(self, stream: asyncio.StreamReader) -> None:
         async for line in _lines(stream):
             self._say(line)
 
@@ -267,14 +272,14 @@ class _Node:
         click.echo(f"node {self.number}: {line}", err=True)
 
     def kill(self) -> None:
-        """End it at once, if it runs."""
+        """Kill the process, if it is running."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """The lines of a stream, however long."""
+    """The lines of a stream; a line may have any length."""
     rest = b""
     while chunk := await stream.read(65536):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -284,13 +289,14 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
         yield rest.decode(errors="replace")
 
 
-async def _unless(stopped: asyncio.Event, seconds: float) -> None:
+async def _wait_for(stopped: asyncio.Event, seconds: float) -> None:
+    """Wait for the event, for at most `seconds`."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stopped.wait(), seconds)
 
 
 def _ending(code: int) -> str:
-    """How a process ended, in the words of a shell."""
+    """How a process ended, with the exit code that a shell shows."""
     if code >= 0:
         return f"exit code {code}"
     return f"exit code {128 - code}, killed by {signal.Signals(-code).name}"

@@ -1,4 +1,4 @@
-"""Owns how a listing looks: aligned columns under headings for people, JSON for programs."""
+"""How listings are printed: aligned columns under headings for people, JSON for programs."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import click
 
 NOT_KNOWN = "-"
-"""What stands in a cell that nobody could tell."""
+"""The text of a cell whose value is not known."""
 
 format_option = click.option(
     "--format",
@@ -14,12 +14,12 @@ format_option = click.option(
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="Of the output.",
+    help="Output format.",
 )
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Align columns with two spaces between; those of numbers stand to the right, also where one is not known."""
+    """Align columns, two spaces apart; columns of numbers are aligned to the right, even with unknown cells."""
     cells = [[str(cell) for cell in row] for row in rows]
     is_right = [_is_of_numbers([row[number] for row in rows]) for number in range(len(columns))]
     lines = [list(columns), *cells]
@@ -39,10 +39,10 @@ def _is_of_numbers(column: Sequence[object]) -> bool:
 
 
 def echo_json(document: object) -> None:
-    """Print a document for programs."""
+    """Print a document as JSON."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def counted(count: int, one: str) -> str:
-    """A number and its noun."""
+    """A number and its noun, such as `1 node` or `2 nodes`."""
     return f"{count} {one if count == 1 else one + 's'}"

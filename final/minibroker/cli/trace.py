@@ -1,6 +1,6 @@
-"""The live inspector: every request and every response as a tree of fields, beside the bytes of each.
+"""Prints every request and every response as a tree of fields with their bytes, for `minibroker serve --trace`.
 
-`minibroker serve --trace` prints it. It is for reading, not for speed: a broker that traces is slow.
+A broker that traces is slow.
 """
 
 from typing import TextIO
@@ -15,7 +15,7 @@ _PREFIX_BYTES = 4
 
 
 class Trace:
-    """Prints what the server sees."""
+    """Prints what the server receives and sends."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -25,20 +25,20 @@ class Trace:
         try:
             lines = render(explain_request(frame), frame)
         except WireError as error:
-            lines = [f"not understood: {error}", bytes(frame[:64]).hex(" ")]
+            lines = [f"cannot be decoded: {error}", bytes(frame[:64]).hex(" ")]
         self._print(f"{peer} ──▶ request, {len(frame)} bytes", lines)
 
     def on_reply(self, peer: str, frame: memoryview, parts: list[Part]) -> None:
-        """Print the answer to the request in `frame`."""
+        """Print the response to the request in `frame`."""
         if not parts:
-            self._print(f"{peer} ◀── no answer (acks=0)", [])
+            self._print(f"{peer} ◀── no response (acks=0)", [])
             return
         answer = memoryview(b"".join(_bytes(part) for part in parts))[_PREFIX_BYTES:]
         try:
             header, _position = read_request_header(frame)
             lines = render(explain_response(header.api_key, header.api_version, answer), answer)
         except WireError as error:
-            lines = [f"not understood: {error}", bytes(answer[:64]).hex(" ")]
+            lines = [f"cannot be decoded: {error}", bytes(answer[:64]).hex(" ")]
         self._print(f"{peer} ◀── response, {len(answer)} bytes", lines)
 
     def _print(self, title: str, lines: list[str]) -> None:

@@ -1,25 +1,26 @@
-"""Records gathered into batches, numbered, sent, and sent again in order. A pure module.
+"""Collects records into batches, numbers the batches, and decides when each is sent or resent. A pure module.
 
-A partition's batches are in three places, and move only from left to right:
+The batches of a partition go through these states:
 
     queue ──▶ in flight ──▶ done
                 │    ▲
                 ▼    │
                waiting          numbered batches that failed and will be sent again
 
-Rules, from which order and exactly one copy follow:
+These rules keep the records in order, and write each of them exactly once:
 
 1. Batches leave `waiting` and `queue` in the order of their records, `waiting` first.
 2. After a failure nothing of that partition is sent until everything in flight has been answered or lost.
 3. A batch keeps its sequence number as long as it may have been written, so a broker recognises a second copy.
-4. A batch that a broker refuses as out of sequence, though none is before it, was not written, and neither was anything
-   behind it: then the epoch rises, and what is left is numbered from 0 again. A late copy of what was given up has the
-   old epoch and is refused (KIP-360). But a batch that was once lost with its connection may have a copy that arrives
-   before that: it is given up instead, for under another number it would be written twice.
-5. The first batch of an epoch travels alone: a broker that knows nothing of a producer accepts any number, so two in
-   flight could be written in the wrong order.
-6. No batch is sent while the fifth before it is not acknowledged: a broker recognises the last five, and a second copy
-   of an older one would look like a gap, though it was written.
+4. If a broker refuses a batch as out of sequence, and no numbered batch is before it, then neither this batch nor any
+   after it was written. So the epoch rises, and the remaining batches are numbered from 0 again. A late copy of a batch
+   that was given up has the old epoch and is refused (KIP-360). But if the connection was lost while a batch was in
+   flight, a copy of it may still arrive before any batch of the new epoch. Such a batch is given up, because under
+   another number it could be written twice.
+5. The first batch of an epoch is sent alone: a broker that does not know a producer accepts any number, so two batches
+   in flight could be written in the wrong order.
+6. No batch is sent while the fifth batch before it is not acknowledged. A broker recognises only copies of the last
+   five batches. It would refuse a copy of an older one as out of sequence, although the batch was written.
 7. Without idempotence one batch of a partition is in flight at a time.
 """
 
@@ -44,14 +45,14 @@ IN_FLIGHT_MAX = 5  # a broker remembers the last five batches of a producer
 EPOCH_MAX = 32767
 SEQUENCE_MASK = 0x7FFFFFFF
 
-# A broker that says so has the records already.
+# With these codes the records are in the log.
 WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 OUT_OF_SEQUENCE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """Kafka's settings of a producer, with its defaults."""
+    """Kafka's settings for producers, with its defaults."""
 
     acks: int = ACKS_ALL
     idempotence: bool = True
@@ -67,34 +68,33 @@ class ProducerConfig:
 
     def __post_init__(self) -> None:
         if self.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
-            raise InvalidSetting(f"acks={self.acks}: 0, 1 or -1 (all) is possible")
+            raise InvalidSetting(f"acks={self.acks} is not possible: set 0, 1 or -1 (all)")
         if self.idempotence and self.acks != ACKS_ALL:
-            raise InvalidSetting(f"idempotence needs acks=all (-1), not {self.acks}: set idempotence=False")
-        if not 1 <= self.max_in_flight <= (IN_FLIGHT_MAX if self.idempotence else 1000):
-            raise InvalidSetting(
-                f"max_in_flight={self.max_in_flight}: a broker recognises the last {IN_FLIGHT_MAX} batches of a"
-                " producer, so with idempotence 1 to 5 are possible"
-            )
+            raise InvalidSetting(f"idempotence needs acks=-1 (all), not {self.acks}: set acks=-1, or idempotence=False")
+        bound = IN_FLIGHT_MAX if self.idempotence else 1000
+        if not 1 <= self.max_in_flight <= bound:
+            why = f": a broker recognises the last {bound} batches of a producer" if self.idempotence else ""
+            raise InvalidSetting(f"max_in_flight={self.max_in_flight} is not possible, set 1 to {bound}{why}")
         if self.batch_size < 1 or self.buffer_memory < self.batch_size:
             raise InvalidSetting(f"batch_size={self.batch_size} does not fit in buffer_memory={self.buffer_memory}")
 
 
 class Send(NamedTuple):
-    """An order: send these batches, one of each partition, to a node in one request."""
+    """A request to one node, with at most one batch of each partition."""
 
     node_id: int
     batches: list[ProducerBatch]
 
 
 class Drained(NamedTuple):
-    """What is to be done now, and what stands in the way of the rest."""
+    """The requests to send now, and the topics that could not be sent because they have no leader."""
 
     sends: list[Send]
     topics_without_leader: set[str]
 
 
 class Answer(NamedTuple):
-    """What a broker said of one batch."""
+    """The answer of a broker for one batch."""
 
     code: int
     base_offset: int = NO_OFFSET
@@ -112,47 +112,47 @@ class Stream:
     identity: Identity | None = None
     next_sequence: int = 0
     next_place: int = 0
-    is_held: bool = False
-    needs_epoch: bool = False
-    is_proven: bool = False
+    is_held: bool = False  # after a failure, until nothing is in flight (rule 2)
+    needs_epoch: bool = False  # a gap was found (rule 4)
+    is_proven: bool = False  # a batch of this epoch was acknowledged (rule 5)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether no batch is left."""
         return not (self.queue or self.in_flight or self.waiting)
 
     def batches(self) -> Iterator[ProducerBatch]:
-        """All that are not done, and those given up whose answer is awaited."""
+        """All batches that are not done, and those that were given up while in flight."""
         yield from self.in_flight
         yield from self.waiting
         yield from self.queue
 
     def oldest(self) -> Iterator[ProducerBatch]:
-        """Those not done among which the oldest is: what waits and what is queued stands in order."""
+        """Some batches that are not done, including the oldest. In `waiting` and `queue` the first is the oldest."""
         yield from (batch for batch in self.in_flight if not batch.is_done)
         yield from self.waiting[:1]
         if self.queue:
             yield self.queue[0]
 
-    def late(self, now_ms: float) -> list[ProducerBatch]:
-        """Those not done whose time is over."""
+    def expired(self, now_ms: float) -> list[ProducerBatch]:
+        """The batches that are not done and past their deadline."""
         if all(batch.deadline_ms > now_ms for batch in self.oldest()):
             return []
         return [batch for batch in self.batches() if batch.deadline_ms <= now_ms and not batch.is_done]
 
     @property
     def window(self) -> int:
-        """How many batches were numbered from the oldest that is not acknowledged on, acknowledged ones included."""
+        """The number of batches from the oldest unacknowledged one to the newest that was numbered."""
         places = [batch.place for batch in (*self.in_flight, *self.waiting)]
         return self.next_place - min(places, default=self.next_place)
 
     def is_first(self, batch: ProducerBatch) -> bool:
-        """Whether no numbered batch stands before this one."""
+        """Whether no numbered batch comes before this one."""
         return all(batch.order <= other.order for other in (*self.in_flight, *self.waiting))
 
 
 class Accumulator:
-    """All partitions of one producer. Time is an argument in milliseconds of any steady clock."""
+    """The batches of all partitions of one producer. Times are milliseconds of any monotonic clock."""
 
     def __init__(self, config: ProducerConfig, chance: Callable[[], float] = lambda: 0.5) -> None:
         self._config = config
@@ -166,7 +166,7 @@ class Accumulator:
         self._finished: list[ProducerBatch] = []
         self.filled: list[tuple[str, int]] = []
         self.buffered_bytes = 0
-        self.changes = 0  # how often a batch was begun or closed: only then something new is due
+        self.changes = 0  # counts the batches begun and closed: only these can make a batch due earlier
 
     # Records in -----------------------------------------------------------------------------------------------------
 
@@ -191,10 +191,11 @@ class Accumulator:
         batch = stream.queue[-1] if stream.queue else None
         if batch is None or batch.is_closed or batch.size + size > self._config.batch_size:
             batch = self._begin(stream, topic, partition, size, now_ms)
-        self._check_room(size)
+        self._check_memory(size)
         before = batch.size
         delivery = batch.append(timestamp=timestamp, key=key, value=value, headers=headers)
-        # The size above was a bound; what the record really takes is known now. Another like it must fit.
+        # `size` was an upper bound. Now the real size is known. Close the batch if another record of this size would
+        # not fit.
         taken = batch.size - before
         self.buffered_bytes += taken
         if batch.size + taken > self._config.batch_size:
@@ -208,7 +209,7 @@ class Accumulator:
                 f"a record of about {size} bytes for {topic}-{partition} does not fit in a request of"
                 f" {config.max_request_size} bytes: raise max_request_size, and the topic's max.message.bytes"
             )
-        self._check_room(HEADER_SIZE + size)
+        self._check_memory(HEADER_SIZE + size)
         self.buffered_bytes += HEADER_SIZE
         if stream.queue:
             self._close(stream.queue[-1])
@@ -225,11 +226,11 @@ class Accumulator:
         self._active[topic, partition] = stream
         return batch
 
-    def _check_room(self, size: int) -> None:
+    def _check_memory(self, size: int) -> None:
         bound = self._config.buffer_memory
         if self.buffered_bytes + size > bound:
             raise BufferFull(
-                f"{self.buffered_bytes} of {bound} bytes are used by records that no broker has taken yet: wait, or"
+                f"{self.buffered_bytes} of {bound} bytes are used by records that are not acknowledged yet: wait, or"
                 " raise buffer_memory"
             )
 
@@ -240,34 +241,35 @@ class Accumulator:
             self.filled.append((batch.topic, batch.partition))
 
     def take_filled(self) -> list[tuple[str, int]]:
-        """The partitions whose batch was closed since the last call: a sticky partitioner moves on then."""
+        """The partitions whose batch was closed since the last call, for a sticky partitioner."""
         filled, self.filled = self.filled, []
         return filled
 
     def flush(self) -> None:
-        """Let every record that is here now go without lingering."""
+        """Send every record added so far without lingering."""
         self._flush_before = self._next_order
 
-    # Who the producer is --------------------------------------------------------------------------------------------
+    # The producer id --------------------------------------------------------------------------------------------------
 
     @property
     def needs_producer_id(self) -> bool:
-        """Whether nothing can be numbered before a broker gives a producer id."""
+        """Whether batches wait for a producer id."""
         return self._identity is None and bool(self._active)
 
     def on_producer_id(self, *, producer_id: int, producer_epoch: int) -> None:
-        """Number batches from now on in this producer's name."""
+        """Use this producer id and epoch for new batches."""
         self._identity = Identity(producer_id=producer_id, producer_epoch=producer_epoch)
 
     # Batches out ----------------------------------------------------------------------------------------------------
 
     def drain(self, now_ms: float, leader_of: Callable[[str, int], int | None]) -> Drained:
-        """Take what can be sent now, grouped by the node that leads."""
+        """Take the batches that can be sent now, grouped by leader."""
         self._expire(now_ms)
         sends: dict[int, Send] = {}
         sizes: dict[int, int] = {}
         without: set[str] = set()
-        # A partition that was served goes to the end, so that a full request never leaves out the same ones.
+        # A partition whose batch was taken goes to the end, so that a full request does not always leave out the same
+        # partitions.
         for (topic, partition), stream in list(self._active.items()):
             batch = self._next(stream, now_ms)
             if batch is None:
@@ -304,7 +306,7 @@ class Accumulator:
     def _may_send(self, stream: Stream) -> bool:
         if stream.identity is None and self._identity is None:
             return False
-        # Rules 5 and 7, and for those that are sent for the first time rule 6.
+        # Rules 5 and 7. Below is rule 6, which applies only to batches that are sent for the first time.
         if not self._config.idempotence or not stream.is_proven:
             return not stream.in_flight
         return bool(stream.waiting) or stream.window < self._config.max_in_flight
@@ -319,7 +321,7 @@ class Accumulator:
         )
 
     def _is_short_of_memory(self) -> bool:
-        # Whoever waits for memory waits for batches to leave: lingering must not keep them.
+        # A caller that waits for memory needs batches to be sent, so they must not linger.
         return self.buffered_bytes + self._config.max_request_size > self._config.buffer_memory
 
     def _take(self, stream: Stream, batch: ProducerBatch) -> None:
@@ -344,7 +346,7 @@ class Accumulator:
         stream.next_sequence = (stream.next_sequence + batch.record_count) & SEQUENCE_MASK
 
     def _release(self, stream: Stream) -> None:
-        """Nothing is in flight any more: what waits may go again, in a new epoch if need be."""
+        """Allow sends again, because nothing is in flight. Begin a new epoch if one is needed."""
         stream.is_held = False
         if not stream.needs_epoch:
             return
@@ -361,7 +363,7 @@ class Accumulator:
 
     def _begin_epoch(self, stream: Stream, old: Identity) -> bool:
         if old.producer_epoch >= EPOCH_MAX:
-            # The epochs of this id are used up; a broker gives another id.
+            # This producer id has no epochs left; a broker must assign another id.
             if self._identity is not None and self._identity.producer_id == old.producer_id:
                 self._identity = None
             if self._identity is None:
@@ -376,39 +378,39 @@ class Accumulator:
     # Answers in -----------------------------------------------------------------------------------------------------
 
     def on_answers(self, send: Send, answers: Callable[[ProducerBatch], Answer], *, now_ms: float) -> None:
-        """Hear what a broker said of each batch of a request."""
+        """Process the answer to a request."""
         self._requests[send.node_id] -= 1
         for batch in send.batches:
             self._on_answer(batch, answers(batch), now_ms)
 
     def on_lost(self, send: Send, error: ClientError, *, now_ms: float) -> None:
-        """Hear that a request was not answered: nobody knows whether it was carried out."""
+        """Process the loss of a request, which may or may not have been carried out."""
         self._requests[send.node_id] -= 1
         for batch in send.batches:
             batch.was_lost = True
-            self._retry(self._landed(batch), batch, error, now_ms)
+            self._retry(self._remove_from_flight(batch), batch, error, now_ms)
 
     def on_written(self, send: Send) -> None:
-        """Hear that a request that gets no answer (acks=0) was given to the network."""
+        """Finish a request with acks=0 after it was sent, because it gets no answer."""
         self._requests[send.node_id] -= 1
         for batch in send.batches:
-            self._landed(batch)
+            self._remove_from_flight(batch)
             self._finish(batch)
 
-    def _landed(self, batch: ProducerBatch) -> Stream:
+    def _remove_from_flight(self, batch: ProducerBatch) -> Stream:
         stream = self._streams[batch.topic, batch.partition]
         stream.in_flight.remove(batch)
         return stream
 
     def _on_answer(self, batch: ProducerBatch, answer: Answer, now_ms: float) -> None:
-        stream = self._landed(batch)
+        stream = self._remove_from_flight(batch)
         if answer.code in WRITTEN:
             stream.is_proven = True
             self._finish(batch, answer)
             return
         error = BrokerError(answer.code, answer.message, about=f"{batch.topic}-{batch.partition}")
         if answer.code in OUT_OF_SEQUENCE and self._config.idempotence:
-            # Rule 4. With another before it, only that one's fate can tell whether there is a gap.
+            # Rule 4. If another batch is before this one, only the outcome of that batch shows whether there is a gap.
             stream.needs_epoch = stream.needs_epoch or stream.is_first(batch)
             self._retry(stream, batch, error, now_ms)
         elif effect_of(answer.code) in (Effect.RETRY, Effect.REFRESH):
@@ -440,11 +442,11 @@ class Accumulator:
 
     def _expire(self, now_ms: float) -> None:
         for stream in list(self._active.values()):
-            for batch in stream.late(now_ms):
+            for batch in stream.expired(now_ms):
                 self._give_up(stream, batch)
 
     def _give_up(self, stream: Stream, batch: ProducerBatch) -> None:
-        # One in flight stays there until it is answered or lost: it still keeps its place in the order.
+        # A batch in flight stays in `in_flight` until it is answered or lost, because it still counts for the order.
         if batch in stream.waiting:
             stream.waiting.remove(batch)
         elif batch in stream.queue:
@@ -452,14 +454,14 @@ class Accumulator:
         self._finish(batch, error=self._too_late(batch, batch.cause))
 
     def _too_late(self, batch: ProducerBatch, cause: ClientError | None) -> ClientError:
-        why = f"the last attempt: {cause}" if cause else "no attempt was possible: was a leader known?"
+        why = f"the last attempt failed with: {cause}" if cause else "no leader or no producer id was known"
         return DeliveryTimedOut(
             f"{batch.record_count} records for {batch.topic}-{batch.partition} were not acknowledged within"
             f" {self._config.delivery_timeout_ms} ms, after {batch.attempts} attempts; {why}"
         )
 
     def give_up(self, error: ClientError) -> None:
-        """Break every promise that is open: the producer ends without waiting."""
+        """Fail every record that is not done, because the producer ends without waiting."""
         for stream in list(self._active.values()):
             for batch in list(stream.batches()):
                 if not batch.is_done:
@@ -469,15 +471,15 @@ class Accumulator:
         self._active = {key: stream for key, stream in self._active.items() if not stream.is_idle}
 
     def take_finished(self) -> list[ProducerBatch]:
-        """The batches that were done since the last call."""
+        """The batches that became done since the last call."""
         finished, self._finished = self._finished, []
         return finished
 
-    # What is left to do ---------------------------------------------------------------------------------------------
+    # Open work --------------------------------------------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
-        """Whether every promise is settled."""
+        """Whether every record is done."""
         return not any(True for stream in self._active.values() for _batch in stream.oldest())
 
     def has_before(self, order: int) -> bool:
@@ -486,11 +488,11 @@ class Accumulator:
 
     @property
     def next_order(self) -> int:
-        """The number that the next batch will get: those before it are all that a flush waits for."""
+        """The order number of the next batch. A flush waits for all batches with a lower number."""
         return self._next_order
 
     def due_ms(self, topic: str, partition: int) -> float | None:
-        """When the next batch of a partition may leave by itself: 0 if nothing but the sender is waited for."""
+        """When the next batch of a partition becomes due; 0 if it can be sent at once."""
         stream = self._streams[topic, partition]
         if not stream.queue or stream.is_held or stream.waiting:
             return None
@@ -498,9 +500,10 @@ class Accumulator:
         return 0.0 if first.is_closed or self._is_short_of_memory() else first.ready_ms
 
     def wakeup_ms(self, after_ms: float) -> float | None:
-        """When something becomes due by itself: a linger ends, a wait before an attempt, a deadline.
+        """The next time at which a linger, a wait before an attempt, or a deadline ends.
 
-        What was due at `after_ms` was drained then, or waits for an answer, for a leader or for a producer id.
+        Earlier times do not count: batches due at `after_ms` were drained then, or wait for an answer, a leader or a
+        producer id.
         """
         times: list[float] = []
         for stream in self._active.values():
@@ -514,14 +517,14 @@ class Accumulator:
 
 def _in_doubt(batch: ProducerBatch) -> ClientError:
     return DeliveryInDoubt(
-        f"{batch.record_count} records for {batch.topic}-{batch.partition} were sent on a connection that was lost, and"
-        " what stood before them is missing in the log: whether they were written is not known, and sending them again"
-        " could write them twice"
+        f"{batch.record_count} records for {batch.topic}-{batch.partition} may have been written or not: their"
+        " connection was lost, and the batch before them is missing in the log. Read the log before you send them"
+        " again, or they may be written twice"
     )
 
 
 def produce_request(send: Send, config: ProducerConfig) -> ProduceRequest:
-    """The request of an order: batches by topic, each encoded now if it was not before."""
+    """The request with these batches, grouped by topic. A batch that has not been sent yet is encoded now."""
     topics: dict[str, list[PartitionProduceData]] = {}
     for batch in send.batches:
         data = PartitionProduceData(index=batch.partition, records=batch.encode(config.compression))

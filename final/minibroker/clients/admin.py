@@ -1,7 +1,7 @@
 """Administration: topics, partitions, configurations, offsets, the cluster.
 
-Each function asks for one thing, and raises if the broker refuses any part of it: a `BrokerError` for one topic or
-partition, `BrokerErrors` with all of them for more. What was not refused has been done.
+Each function makes one request, and raises if the broker refuses any part of it: a `BrokerError` for one topic or
+partition, `BrokerErrors` for several. The parts that were not refused have been carried out.
 """
 
 import enum
@@ -68,11 +68,11 @@ from minibroker.wire.uuids import NO_UUID
 
 TO_THE_END = -1  # in place of an offset: delete every record
 
-_DELETE_BY_NAME = 5  # the last version of DeleteTopics that has names only, which every broker understands
+_DELETE_BY_NAME = 5  # the last version of DeleteTopics with names only, which every broker understands
 
 
 class ResourceType(enum.IntEnum):
-    """What a configuration belongs to."""
+    """The kind of resource that a configuration belongs to."""
 
     TOPIC = 2
     BROKER = 4
@@ -80,7 +80,7 @@ class ResourceType(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value of a configuration comes from."""
+    """The source of a configuration value."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -91,7 +91,7 @@ class ConfigSource(enum.IntEnum):
 
 
 class ConfigOperation(enum.IntEnum):
-    """What to do with one value."""
+    """A change of one configuration value."""
 
     SET = 0
     DELETE = 1
@@ -101,7 +101,7 @@ class ConfigOperation(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be made; -1 is the broker's default, and `assignments` says which nodes hold which partition."""
+    """A topic to create. A count of -1 means the broker's default. `assignments` has the replicas by partition."""
 
     name: str
     partitions: int = -1
@@ -112,7 +112,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic as the broker made it; an old broker does not tell, and leaves -1."""
+    """A topic as the broker created it; the numbers are -1 if the broker is too old to send them."""
 
     name: str
     topic_id: bytes
@@ -123,7 +123,7 @@ class CreatedTopic:
 
 @dataclass(frozen=True, slots=True)
 class DescribedPartition:
-    """Where a partition is; a leader of -1 is none."""
+    """The leader and the replicas of a partition; a leader_id of -1 means that it has no leader."""
 
     partition: int
     leader_id: int
@@ -146,7 +146,7 @@ class DescribedTopic:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One value of a configuration, and where it comes from; a sensitive one has no value."""
+    """One configuration value and its source; a sensitive value is None."""
 
     name: str
     value: str | None
@@ -160,7 +160,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The nodes of a cluster; those that are fenced serve nobody, and an old broker does not tell of them."""
+    """The brokers of a cluster; fenced brokers serve no clients, and an old broker does not list them."""
 
     cluster_id: str
     controller_id: int
@@ -170,18 +170,18 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """How far a node has the metadata log; -1 is not known."""
+    """The progress of a node in the metadata log. A value of -1 is not known."""
 
     node_id: int
     log_end_offset: int
     last_fetch_ms: int
     directory_id: bytes = NO_UUID
-    """Which disk it has; an old broker does not tell."""
+    """The id of the node's data directory; an old broker does not send it."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumDescription:
-    """Who decides about metadata, and who follows."""
+    """The leader, the voters and the observers of the metadata log."""
 
     leader_id: int
     leader_epoch: int
@@ -189,17 +189,17 @@ class QuorumDescription:
     voters: Sequence[QuorumReplica]
     observers: Sequence[QuorumReplica]
     nodes: Sequence[Node] = ()
-    """Where the voters are, as far as the broker tells."""
+    """The addresses of the voters, if the broker sends them."""
 
-    def present(self, node_id: int) -> QuorumReplica | None:
-        """A node as it was heard last. One that has got another disk is known with both for a while."""
+    def latest_state(self, node_id: int) -> QuorumReplica | None:
+        """The newest state of a node. A node with a new disk is listed twice for a while, once for each disk."""
         known = [it for it in (*self.voters, *self.observers) if it.node_id == node_id]
         return max(known, key=lambda it: it.last_fetch_ms, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition that is being moved: who has it now, who is to come, who is to go."""
+    """A partition that is being moved: its replicas now, those being added, and those being removed."""
 
     replicas: Sequence[int]
     adding: Sequence[int]
@@ -208,7 +208,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """A data directory of a node: the bytes of each partition in it, and those of its disk (-1 if not told)."""
+    """A data directory of a node, with the sizes of its partitions and of its disk (-1 if not known)."""
 
     path: str
     error_code: int
@@ -223,7 +223,7 @@ class LogDirectory:
 def create_topics(
     client: Client, topics: Iterable[NewTopic], *, validate_only: bool = False
 ) -> dict[str, CreatedTopic]:
-    """Make topics; with `validate_only` only find out whether they could be made."""
+    """Create topics; with `validate_only`, only check whether they could be created."""
     request = CreateTopicsRequest(
         topics=[_creatable(topic) for topic in topics],
         timeout_ms=client.config.timeout_ms,
@@ -233,7 +233,7 @@ def create_topics(
     response = client.run(dialogue)
     raise_errors({f"topic {it.name}": (it.error_code, it.error_message) for it in response.topics})
     if not validate_only:
-        _doubt(client.core, [it.name for it in response.topics])
+        _mark_stale(client.core, [it.name for it in response.topics])
     return {
         it.name: CreatedTopic(
             it.name,
@@ -260,8 +260,7 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
     )
 
 
-def _doubt(core: Core, topics: Iterable[str]) -> None:
-    # What was known of them is no longer true.
+def _mark_stale(core: Core, topics: Iterable[str]) -> None:
     for topic in topics:
         core.routes.doubt(topic)
 
@@ -274,7 +273,7 @@ def delete_topics(client: Client, topics: Iterable[str]) -> None:
         client.core, request, lambda it: [topic.error_code for topic in it.responses], version_max=_DELETE_BY_NAME
     )
     response = client.run(dialogue)
-    _doubt(client.core, names)
+    _mark_stale(client.core, names)
     raise_errors({f"topic {it.name}": (it.error_code, it.error_message) for it in response.responses})
 
 
@@ -285,7 +284,7 @@ def create_partitions(
     assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Let topics grow to these numbers of partitions; `assignments` says which nodes hold each new one."""
+    """Increase the number of partitions; `assignments` lists the replicas of each new partition."""
     given = assignments or {}
     request = CreatePartitionsRequest(
         topics=[
@@ -302,7 +301,7 @@ def create_partitions(
         validate_only=validate_only,
     )
     response = client.run(ask_controller(client.core, request, lambda it: [topic.error_code for topic in it.results]))
-    _doubt(client.core, counts)
+    _mark_stale(client.core, counts)
     raise_errors({f"topic {it.name}": (it.error_code, it.error_message) for it in response.results})
 
 
@@ -313,7 +312,7 @@ def list_topics(client: Client, *, include_internal: bool = False) -> list[str]:
 
 
 def describe_topics(client: Client, topics: Iterable[str] | None = None) -> dict[str, DescribedTopic]:
-    """Topics with their partitions, all of them if none are named."""
+    """Describe topics and their partitions, or all topics if none are named."""
     response = client.metadata(None if topics is None else list(topics))
     raise_errors({f"topic {it.name}": (it.error_code, None) for it in response.topics})
     return {it.name: _described(it, it.name) for it in response.topics if it.name is not None}
@@ -347,7 +346,7 @@ def describe_configs(
     include_synonyms: bool = False,
     include_documentation: bool = False,
 ) -> dict[str, dict[str, ConfigEntry]]:
-    """The configuration of topics, or of brokers by their ids: every value, or those of some keys."""
+    """The configurations of topics, or of brokers by id, with all values or only those of `keys`."""
     resources = [
         DescribeConfigsResource(
             resource_type=resource_type, resource_name=name, configuration_keys=None if keys is None else list(keys)
@@ -355,7 +354,7 @@ def describe_configs(
         for name in names
     ]
     found: dict[str, dict[str, ConfigEntry]] = {}
-    # What is a broker's own only that broker knows; any of them knows a topic's.
+    # Only a broker itself knows its own configuration. Any broker knows the configuration of a topic.
     for group in [[it] for it in resources] if resource_type is not ResourceType.TOPIC else [resources]:
         request = DescribeConfigsRequest(
             resources=group, include_synonyms=include_synonyms, include_documentation=include_documentation
@@ -393,7 +392,7 @@ def alter_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change single values and leave the others: a text sets a value, None goes back to its default."""
+    """Change single values: a text sets a value, None returns it to its default."""
     if isinstance(changes, Mapping):
         changes = [
             (key, ConfigOperation.DELETE if value is None else ConfigOperation.SET, value)
@@ -423,7 +422,7 @@ def alter_configs(
 
 
 def reassign_partitions(client: Client, replicas: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-    """Begin to move partitions to these nodes, the preferred leader first; None takes a move back."""
+    """Begin to move partitions to these nodes, the preferred leader first; None cancels a move."""
     topics: dict[str, list[ReassignablePartition]] = {}
     for (topic, partition), nodes in replicas.items():
         move = ReassignablePartition(partition_index=partition, replicas=None if nodes is None else list(nodes))
@@ -438,7 +437,7 @@ def reassign_partitions(client: Client, replicas: Mapping[TopicPartition, Sequen
         lambda it: [it.error_code, *(one.error_code for topic in it.responses for one in topic.partitions)],
     )
     response = client.run(dialogue)
-    _doubt(client.core, topics)
+    _mark_stale(client.core, topics)
     raise_errors({"moving partitions": (response.error_code, response.error_message)})
     raise_errors(
         {
@@ -450,7 +449,7 @@ def reassign_partitions(client: Client, replicas: Mapping[TopicPartition, Sequen
 
 
 def list_reassignments(client: Client) -> dict[TopicPartition, Reassignment]:
-    """The moves that are under way."""
+    """The partitions that are being moved."""
     request = ListPartitionReassignmentsRequest(timeout_ms=client.config.timeout_ms, topics=None)
     response = client.run(ask_controller(client.core, request, _only_code, is_read=True))
     raise_errors({"listing moves": (response.error_code, response.error_message)})
@@ -469,9 +468,10 @@ def elect_leaders(
     *,
     is_unclean: bool = False,
 ) -> list[TopicPartition]:
-    """Give partitions, all if none are named, their preferred leader; returns where one was elected.
+    """Elect the preferred leaders of partitions, or of all if none are named. Return those that got a new leader.
 
-    An unclean election gives those that have none any live leader: what it lacks is lost.
+    An unclean election elects any live replica of a partition without a leader. Records that this replica lacks are
+    lost.
     """
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions or ():
@@ -489,7 +489,7 @@ def elect_leaders(
         for topic in response.replica_election_results
         for it in topic.partition_result
     }
-    _doubt(client.core, {name.topic for name in results})
+    _mark_stale(client.core, {name.topic for name in results})
     refused = {
         str(name): (it.error_code, it.error_message)
         for name, it in results.items()
@@ -508,7 +508,7 @@ def _election_codes(response: ElectLeadersResponse) -> list[int]:
 
 
 def delete_records(client: Client, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Delete the records before an offset, TO_THE_END for all; returns where each log starts now."""
+    """Delete the records before an offset, or TO_THE_END; return the new start of each log."""
     return client.run(_delete_records(client.core, before))
 
 
@@ -537,7 +537,7 @@ def _delete_records(core: Core, before: Mapping[TopicPartition, int]) -> Dialogu
 def list_offsets(
     client: Client, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0
 ) -> dict[TopicPartition, FoundOffset]:
-    """Offsets by time: EARLIEST, LATEST, MAX_TIMESTAMP, or the first record at or after a time in milliseconds."""
+    """The offsets of EARLIEST, LATEST, MAX_TIMESTAMP, or of the first record at or after a time in milliseconds."""
     return client.run(dialogues.list_offsets(client.core, timestamps, isolation_level=isolation_level))
 
 
@@ -559,14 +559,16 @@ def describe_cluster(client: Client) -> ClusterDescription:
 
 
 def describe_quorum(client: Client) -> QuorumDescription:
-    """Who leads the quorum of the metadata, and how far everybody is."""
+    """The leader of the metadata quorum, and the progress of every voter and observer."""
     topic = QuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[QuorumPartition(partition_index=0)])
     request = DescribeQuorumRequest(topics=[topic])
     response = client.run(ask_controller(client.core, request, _quorum_codes, node_id=None, is_read=True))
     raise_errors({"describing the quorum": (response.error_code, response.error_message)})
     found = response.topics[0].partitions[0]
     if found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-        raise BrokerError(ErrorCode.NOT_CONTROLLER, "nobody decides at the moment", about="describing the quorum")
+        raise BrokerError(
+            ErrorCode.NOT_CONTROLLER, "there is no controller at the moment", about="describing the quorum"
+        )
     raise_errors({"describing the quorum": (found.error_code, found.error_message)})
     return QuorumDescription(
         found.leader_id,
@@ -579,7 +581,7 @@ def describe_quorum(client: Client) -> QuorumDescription:
 
 
 def _quorum_codes(response: DescribeQuorumResponse) -> list[int]:
-    # Who does not lead the quorum has another code for that.
+    # A node that is not the leader of the quorum answers NOT_LEADER_OR_FOLLOWER, which means NOT_CONTROLLER here.
     codes = [it.error_code for topic in response.topics for it in topic.partitions]
     is_led = ErrorCode.NOT_LEADER_OR_FOLLOWER not in codes
     return [response.error_code if is_led else ErrorCode.NOT_CONTROLLER]
@@ -598,7 +600,7 @@ def _quorum_replicas(states: Iterable[ReplicaState]) -> list[QuorumReplica]:
 
 
 def add_voter(client: Client, node_id: int, directory_id: bytes, address: Address) -> None:
-    """Let a node vote that follows the metadata with this directory (KIP-853); returns when it is decided."""
+    """Make an observer with this directory a voter (KIP-853); return when the change is committed."""
     request = AddRaftVoterRequest(
         timeout_ms=client.config.timeout_ms,
         voter_id=node_id,
@@ -610,21 +612,21 @@ def add_voter(client: Client, node_id: int, directory_id: bytes, address: Addres
 
 
 def remove_voter(client: Client, node_id: int, directory_id: bytes) -> None:
-    """Let a node that votes with this directory vote no more; returns when it is decided."""
+    """Remove the voter with this directory; return when the change is committed."""
     request = RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=directory_id)
     response = client.run(ask_controller(client.core, request, _only_code, node_id=None))
     raise_errors({f"removing the voter {node_id}": (response.error_code, response.error_message)})
 
 
 def unregister_broker(client: Client, broker_id: int) -> None:
-    """Let the cluster forget a broker that will not come back (KIP-631); returns when it is decided."""
+    """Unregister a broker that will not come back (KIP-631); return when the change is committed."""
     request = UnregisterBrokerRequest(broker_id=broker_id)
     response = client.run(ask_controller(client.core, request, _only_code, node_id=None))
     raise_errors({f"removing the broker {broker_id}": (response.error_code, response.error_message)})
 
 
 def describe_log_dirs(client: Client, nodes: Iterable[int] | None = None) -> dict[int, list[LogDirectory]]:
-    """The data directories of nodes, all of them if none are named."""
+    """The data directories of nodes; of all nodes if none are named."""
     if nodes is None:
         nodes = sorted(node.node_id for node in describe_cluster(client).nodes)
     return {node_id: _log_directories(client, node_id) for node_id in nodes}

@@ -1,7 +1,8 @@
-"""A batch on its way from an application to a broker, and the promise given for each record in it. A pure module.
+"""A batch that a producer sends, and the promise for each of its records (`Delivery`). A pure module.
 
-Records are encoded as they come; the header is put before them when the batch is first sent, for only then is it known
-which number the batch has in its producer's sequence. If it must be numbered anew, these fields are written in place.
+Records are encoded when they are added. The header is written when the batch is first sent, because its sequence
+number is not known before. If the batch gets another number later, the producer's fields and the checksum are
+overwritten in place.
 """
 
 import struct
@@ -32,13 +33,13 @@ PRODUCER_AT = MAX_TIMESTAMP_AT + 8
 _PRODUCER = struct.Struct(">q h i")  # producer id, producer epoch, base sequence
 _CRC = struct.Struct(">I")
 
-RECORD_BYTES_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5  # length, attributes, timestamp, offset, three counts: all varints full
+RECORD_BYTES_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5  # longest varints of length, attributes, timestamp, offset, three counts
 Callback = Callable[["Delivery"], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Identity:
-    """What a broker knows a producer by; the epoch rises when sequences must start anew."""
+    """The producer id and epoch by which a broker knows a producer; the epoch rises when sequences restart at 0."""
 
     producer_id: int
     producer_epoch: int
@@ -56,7 +57,7 @@ class ProducerBatch:
     order: int
     ready_ms: float
     deadline_ms: float
-    place: int = -1  # among the numbered batches of its partition
+    place: int = -1  # its index among the numbered batches of its partition
     records: bytearray = field(default_factory=bytearray)
     size: int = HEADER_SIZE
     base_timestamp: int = -1
@@ -72,20 +73,20 @@ class ProducerBatch:
     base_offset: int = NO_OFFSET
     log_append_time_ms: int = -1
     error: ClientError | None = None
-    cause: ClientError | None = None  # of the last failed attempt
+    cause: ClientError | None = None  # the error of the last failed attempt
     callbacks: "list[tuple[Callback, Delivery]]" = field(default_factory=list)
     _next_delta: int = 0
 
     @property
     def record_count(self) -> int:
-        """How many records are in it."""
+        """The number of records in the batch."""
         return self._next_delta
 
     def append(
         self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
     ) -> "Delivery":
         """Add one record."""
-        assert not self.is_closed, "a batch that was sent is not changed"
+        assert not self.is_closed, "a closed batch takes no more records"
         if self._next_delta == 0:
             self.base_timestamp = self.max_timestamp = timestamp
         record = encode_record(
@@ -103,7 +104,7 @@ class ProducerBatch:
         return Delivery(self, self._next_delta - 1)
 
     def number(self, identity: Identity, sequence: int) -> None:
-        """Give the batch its place in a producer's sequence, for the first time or anew."""
+        """Set or replace the producer and the sequence number of the batch."""
         self.identity = Identity(producer_id=identity.producer_id, producer_epoch=identity.producer_epoch)
         self.sequence = sequence
         if self.encoded is None:
@@ -112,7 +113,7 @@ class ProducerBatch:
         _CRC.pack_into(self.encoded, CRC_AT, crc32c(memoryview(self.encoded)[ATTRIBUTES_AT:]))
 
     def encode(self, compression: Compression) -> bytearray:
-        """The bytes to send: compressed once, whatever happens to them on the way."""
+        """The bytes to send; they are compressed once, even if the batch is sent several times."""
         if self.encoded is None:
             self.encoded = encode_batch(self._header(compression), self.records)
             self.records = bytearray()
@@ -138,7 +139,7 @@ class ProducerBatch:
     def finish(
         self, *, base_offset: int = NO_OFFSET, log_append_time_ms: int = -1, error: ClientError | None = None
     ) -> None:
-        """Settle every promise that was given for a record of this batch, once."""
+        """Settle the promises for all records of this batch, once."""
         assert not self.is_done, "a promise is kept or broken once"
         self.is_done = True
         self.base_offset = base_offset
@@ -147,7 +148,7 @@ class ProducerBatch:
 
 
 class Delivery:
-    """The promise for one record: done when its batch was acknowledged, refused, or given up."""
+    """The promise for one record; it is done when the batch is acknowledged, refused or given up."""
 
     __slots__ = ("_batch", "_index")
 
@@ -167,25 +168,25 @@ class Delivery:
 
     @property
     def is_done(self) -> bool:
-        """Whether its fate is known; if so, `error` is None or says why it is lost."""
+        """Whether the outcome is known; then `error` is None, or says why the record was not written."""
         return self._batch.is_done
 
     @property
     def error(self) -> ClientError | None:
-        """Why the record was not written, if it was not."""
+        """Why the record was not written, or None."""
         return self._batch.error
 
     @property
     def offset(self) -> int:
-        """The record's offset once it is acknowledged; -1 where the broker did not tell, as with acks=0."""
+        """The offset of the acknowledged record; -1 if the broker sent none, as with acks=0."""
         base_offset = self._batch.base_offset
         return base_offset + self._index if base_offset >= 0 else NO_OFFSET
 
     @property
     def log_append_time_ms(self) -> int:
-        """The broker's clock at the append, if the topic's timestamps are the broker's; otherwise -1."""
+        """The broker's time of the append, if the topic uses log append time; otherwise -1."""
         return self._batch.log_append_time_ms
 
     def on_done(self, callback: Callback) -> None:
-        """Have a function called with this delivery when it is done."""
+        """Call a function with this delivery when it is done."""
         self._batch.callbacks.append((callback, self))

@@ -1,7 +1,7 @@
 """The blocking transport: one socket per node, every call with a deadline.
 
-A `Client` is for one thread. Whoever needs several in flight at once, as producers and consumers do, takes a node's
-`Link` and waits for many of them together.
+A `Client` is for one thread, and has one request in flight at a time. Producers and consumers need more. They use
+the `Link` of each node, and wait for several links together.
 """
 
 import random
@@ -36,9 +36,9 @@ __all__ = ["CONTROLLER", "Client", "Link", "connect"]
 
 T = TypeVar("T")
 OpenSocket = Callable[[Address, float], socket.socket]
-"""How a connection is made, given an address and a timeout in seconds; TLS is another such function."""
+"""Opens a connection, given an address and a timeout in seconds; TLS can be added with another such function."""
 
-_JOIN_BYTES_MAX = 32 * 1024  # below this a copy is cheaper than a longer list of buffers
+_JOIN_BYTES_MAX = 32 * 1024  # up to this size one copy is cheaper than a list of buffers
 _PARTS_MAX = 64
 
 
@@ -50,7 +50,7 @@ def connect(address: Address, timeout: float) -> socket.socket:
 
 
 class Link:
-    """One socket and the connection on it: requests go out in order, responses come in order."""
+    """One socket and its connection: responses arrive in the order of the requests."""
 
     def __init__(self, address: Address, config: ClientConfig, *, open_socket: OpenSocket = connect) -> None:
         self.address = address
@@ -76,29 +76,31 @@ class Link:
             try:
                 self.receive(deadline_ms)
             except RequestTimedOut as error:
-                raise BrokerUnavailable(f"{self.address} accepts connections but does not answer") from error
+                raise BrokerUnavailable(
+                    f"{self.address} accepts connections but does not answer: is it a broker?"
+                ) from error
             except ConnectionLost as error:
                 raise TurnedAway(self.address) from error
 
     def fileno(self) -> int:
-        """For those who wait for many links at once."""
+        """The file descriptor, so that a selector can wait for many links."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the socket."""
         self._socket.close()
 
     def version_of(self, api_key: int) -> int:
-        """The version of an API that requests on this link have."""
+        """The version of an API that this link uses."""
         return self._connection.version_of(api_key)
 
     @property
     def pending_count(self) -> int:
-        """How many responses are awaited."""
+        """The number of requests without a response."""
         return self._connection.pending_count
 
     def is_alive(self) -> bool:
-        """Whether the other side has not closed a link on which nothing is awaited."""
+        """Whether the connection is still open. Call it only for a link without pending requests."""
         try:
             return bool(self._socket.recv(1, socket.MSG_PEEK))
         except (BlockingIOError, InterruptedError):
@@ -131,12 +133,12 @@ class Link:
     # In -------------------------------------------------------------------------------------------------------------
 
     def receive(self, deadline_ms: float) -> list[tuple[int, Any]]:
-        """Wait for bytes, and return the responses that are whole now, perhaps none."""
+        """Wait for bytes, and return the responses that are complete now, perhaps none."""
         self._wait(select.POLLIN, deadline_ms)
         return self.received()
 
     def received(self) -> list[tuple[int, Any]]:
-        """The responses that are whole now, without waiting."""
+        """The responses that are complete now, without waiting."""
         responses: list[tuple[int, Any]] = []
         while True:
             buffer = self._connection.buffer()
@@ -151,7 +153,7 @@ class Link:
                 left = "1 request" if count == 1 else f"{count} requests"
                 raise ConnectionLost(f"{self.address} closed the connection with {left} not answered")
             responses += self._connection.received(count)
-            # A buffer that was not filled means that the kernel has no more now.
+            # If the buffer was not filled, the kernel has no more bytes now.
             if count < len(buffer) or responses:
                 return responses
 
@@ -169,7 +171,7 @@ def _buffers(parts: Iterable[Part]) -> list[memoryview]:
 
 
 def _without(buffers: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of some buffers when their first bytes are gone."""
+    """The buffers without their first `count` bytes."""
     for index, buffer in enumerate(buffers):
         if count < len(buffer):
             return [buffer[count:], *buffers[index + 1 :]]
@@ -178,7 +180,7 @@ def _without(buffers: list[memoryview], count: int) -> list[memoryview]:
 
 
 class Closing(ABC):
-    """What a `with` closes at its end."""
+    """An object that a `with` statement closes."""
 
     def __enter__(self) -> Self:
         return self
@@ -188,11 +190,11 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release all resources."""
 
 
 class Client(Closing):
-    """A cluster seen from one thread: requests to any node, to one node, to the controller, to a leader."""
+    """A client for one thread: sends requests to any node, a given node, the controller or a leader."""
 
     def __init__(
         self,
@@ -220,18 +222,18 @@ class Client(Closing):
 
     @property
     def config(self) -> ClientConfig:
-        """The settings it was made with."""
+        """The settings of the client."""
         return self.core.config
 
     def sibling(self) -> "Client":
-        """Another client of the same cluster with sockets of its own, for another thread."""
+        """Another client of the same cluster with its own sockets, for another thread."""
         other = Client.__new__(Client)
         other._set_up(self.core.routes.bootstrap, self.config, self._open_socket)
         other.core.routes.nodes.update(self.core.routes.nodes)
         return other
 
     def close(self) -> None:
-        """Close every connection; a second time does nothing."""
+        """Close every connection; a second call does nothing."""
         self._is_closed = True
         for address in list(self._links):
             self.drop(address)
@@ -249,7 +251,8 @@ class Client(Closing):
     ) -> Any:
         """Send one request, in the highest version that both sides know, and wait for its response.
 
-        It goes to any node, to the one with that id, or to the CONTROLLER. Error codes in it are the caller's.
+        It goes to any node, to the node with this id, or to the CONTROLLER. Error codes are not raised: the caller
+        finds them in the response.
         """
         wait_ms = self.config.timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = precise_ms() + wait_ms
@@ -266,19 +269,19 @@ class Client(Closing):
             self.drop(link.address)
             raise RequestTimedOut(unanswered(link.address, message, wait_ms)) from None
         except BaseException:
-            # Whatever is left on this connection would be taken for the answer to something else.
+            # Close the connection: a late response would be taken for the answer to another request.
             if link.pending_count or not expects_response:
                 self.drop(link.address)
             raise
         return None
 
     def run(self, dialogue: Dialogue[T]) -> T:
-        """Have a conversation of several requests."""
+        """Run a dialogue, and return its result."""
         try:
             order = next(dialogue)
             while True:
                 try:
-                    response = self._obey(order)
+                    response = self._execute(order)
                 except ClientError as error:
                     order = dialogue.throw(error)
                 else:
@@ -287,7 +290,7 @@ class Client(Closing):
             result: T = stop.value
             return result
 
-    def _obey(self, order: Any) -> Any:
+    def _execute(self, order: Any) -> Any:
         if isinstance(order, Ask):
             return self.send(order.message, node_id=order.node_id, version_max=order.version_max)
         time.sleep(order.ms / 1000)
@@ -298,11 +301,11 @@ class Client(Closing):
     def metadata(
         self, topics: Iterable[str] | None = None, *, allow_auto_topic_creation: bool = False
     ) -> MetadataResponse:
-        """What any node says of the cluster and of some topics, all if none are named."""
+        """The metadata of some topics, or of all if none are named, from any node."""
         return self.run(self.core.metadata(topics, allow_auto_topic_creation=allow_auto_topic_creation))
 
     def leader(self, topic: str, partition: int) -> int:
-        """The id of the node that leads a partition."""
+        """The node id of the leader of a partition."""
         return self.run(self.core.leader(topic, partition))
 
     def partition_count(self, topic: str, *, allow_auto_topic_creation: bool = False) -> int:
@@ -312,15 +315,15 @@ class Client(Closing):
     # Links ----------------------------------------------------------------------------------------------------------
 
     def link(self, node_id: int) -> Link:
-        """The connection to a node, made now if there is none."""
+        """The connection to a node, opened now if there is none."""
         found = self.run(self.core.node(node_id))
         return self._open(self.core.routes.nodes[found].address)
 
     def any_link(self) -> Link:
-        """A connection to any node: one that is there, or to the first that answers."""
+        """A connection to any node: an open one, or else one to the first node that answers."""
         reasons: list[BrokerUnavailable] = []
         places = [address for _node_id, address in self.core.routes.addresses()]
-        # Those with a connection come first.
+        # Nodes with an open connection come first.
         for address in sorted(places, key=lambda it: it not in self._links):
             try:
                 return self._open(address)

@@ -1,7 +1,8 @@
-"""The consumer: batches of assigned partitions, as the brokers store them; records for those who iterate.
+"""The consumer: reads batches of assigned partitions as the brokers store them; iteration decodes the records.
 
-It has no thread. `poll` takes what has arrived and asks for more before it returns, so that the brokers work while the
-caller does. Groups and commits come with chapter 06; here the caller says which partitions, and from where.
+It has no thread. `poll` returns the batches that have arrived, and sends the next fetches before it returns, so that
+the brokers work while the caller does. Groups and commits come with chapter 06; here the caller chooses the partitions
+and the offsets.
 """
 
 import random
@@ -30,11 +31,11 @@ from minibroker.wire.codes import ErrorCode
 
 __all__ = ["EARLIEST", "LATEST", "READ_COMMITTED", "READ_UNCOMMITTED", "Consumer", "OffsetReset", "TopicPartition"]
 
-_GRACE_MS = 5_000  # a long poll may last as long as it may, and then the answer is under way
+_GRACE_MS = 5_000  # added to the longest wait of a fetch, for the answer to arrive
 
 
 class Consumer(Closing):
-    """Reads assigned partitions. For one thread; its connections are its own."""
+    """Reads assigned partitions. It is for one thread, and has its own connections."""
 
     def __init__(
         self,
@@ -62,9 +63,9 @@ class Consumer(Closing):
         self._fetcher = Fetcher(self._config, random.random)
         self._selector = selectors.DefaultSelector()
         self._in_flight: dict[Link, tuple[FetchOrder, float]] = {}
-        self._resting: dict[int, float] = {}
+        self._not_before_ms: dict[int, float] = {}
         self._failures: dict[int, int] = {}
-        self._trouble_since_ms: float | None = None
+        self._failing_since_ms: float | None = None
         self._error: ClientError | None = None
 
     def close(self) -> None:
@@ -73,40 +74,40 @@ class Consumer(Closing):
         self._selector.close()
         self._client.close()
 
-    # Which partitions, and from where -------------------------------------------------------------------------------
+    # Assignment -------------------------------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Read these partitions and no others; an offset may be EARLIEST or LATEST; none: `offset_reset`."""
+        """Read only these partitions, from an offset, EARLIEST or LATEST. By default, `offset_reset` decides."""
         self._fetcher.assign(partitions, offsets)
 
     def assign_topic(self, topic: str, offset: int | None = None) -> list[TopicPartition]:
-        """Read every partition that a topic has now."""
+        """Read all partitions that a topic has now."""
         partitions = [TopicPartition(topic, number) for number in range(self._client.partition_count(topic))]
         self.assign(partitions, None if offset is None else dict.fromkeys(partitions, offset))
         return partitions
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """The assigned partitions."""
         return self._fetcher.assignment
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at another offset, at EARLIEST or at LATEST."""
+        """Continue at another offset, at EARLIEST or at LATEST."""
         self._fetcher.seek(TopicPartition(*partition), offset)
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record; looked up if need be."""
+        """The offset of the next record, looked up if necessary."""
         name = TopicPartition(*partition)
         if self._fetcher.position(name) is None:
             self._look_up(self._fetcher.plan(precise_ms(), self._client.core.routes).lookups)
         return self._fetcher.position(name) or 0
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The end of what can be read, as of the last fetch; -1 before the first."""
+        """The high watermark in the last answer; -1 before the first."""
         return self._fetcher.high_watermark(TopicPartition(*partition))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch nothing more of these until they are resumed."""
+        """Stop fetching these partitions until `resume`."""
         self._fetcher.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -120,7 +121,7 @@ class Consumer(Closing):
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition that this consumer may read."""
+        """The offset after the last record of each partition that this consumer may read."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
     def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, FoundOffset | None]:
@@ -148,13 +149,13 @@ class Consumer(Closing):
     # Reading --------------------------------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: float = 1000) -> list[FetchedBatches]:
-        """Wait until something has been fetched, for at most this time; the list is empty if nothing was."""
+        """Wait for batches, at most this long; the list is empty if none arrived."""
         deadline_ms = precise_ms() + timeout_ms
         while True:
             self._ask(deadline_ms)
             fetched = self._take(deadline_ms)
             if fetched:
-                # While the caller works on this, the brokers get on with what is next.
+                # The brokers prepare the next answers while the caller works.
                 self._fetch_all()
                 return fetched
             error = self._take_error()
@@ -164,17 +165,17 @@ class Consumer(Closing):
                 return []
 
     def _ask(self, deadline_ms: float) -> None:
-        """Find out what must be known, and send a fetch to every node that has none."""
+        """Look up missing leaders and offsets, and send a fetch to every node that has none in flight."""
         core = self._client.core
         plan = self._fetcher.plan(precise_ms(), core.routes)
         left_ms = max(0.0, deadline_ms - precise_ms())
         try:
             if plan.topics_without_leader:
-                self._client.run(core.know(plan.topics_without_leader, timeout_ms=left_ms))
+                self._client.run(core.learn_routes(plan.topics_without_leader, timeout_ms=left_ms))
             if plan.lookups:
                 self._look_up(plan.lookups, left_ms)
         except (BrokerUnavailable, ConnectionLost, RequestTimedOut, BrokerError) as error:
-            self._on_trouble(error)
+            self._on_failure(error)
             for partition in plan.lookups:
                 self._fetcher.on_lookup_failed(partition, now_ms=precise_ms())
         self._fetch_all()
@@ -183,21 +184,21 @@ class Consumer(Closing):
         routes = self._client.core.routes
         now = precise_ms()
         busy = {order.node_id for order, _deadline_ms in self._in_flight.values()}
-        busy |= {node_id for node_id, until_ms in self._resting.items() if until_ms > now}
+        busy |= {node_id for node_id, until_ms in self._not_before_ms.items() if until_ms > now}
         plan = self._fetcher.plan(now, routes, busy)
         for topic in plan.topics_without_leader:
             routes.doubt(topic)
         for node_id, partitions in plan.fetches.items():
             self._fetch(node_id, partitions)
 
-    def _on_trouble(self, error: ClientError) -> None:
-        """Put up with a broker that does not answer, but not for longer than the client's timeout."""
-        self._trouble_since_ms = self._trouble_since_ms or precise_ms()
-        if precise_ms() - self._trouble_since_ms >= self._patience_ms(error):
-            # Not raised here: what was fetched from others, if anything, comes first.
-            self._trouble_since_ms, self._error = None, error
+    def _on_failure(self, error: ClientError) -> None:
+        """Tolerate an error for a while; after that, keep it for `poll` to raise."""
+        self._failing_since_ms = self._failing_since_ms or precise_ms()
+        if precise_ms() - self._failing_since_ms >= self._tolerated_ms(error):
+            # The error is not raised here, so that batches from other nodes are returned first.
+            self._failing_since_ms, self._error = None, error
 
-    def _patience_ms(self, error: ClientError) -> float:
+    def _tolerated_ms(self, error: ClientError) -> float:
         if not isinstance(error, BrokerError):
             return self._client.config.timeout_ms
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -214,7 +215,7 @@ class Consumer(Closing):
         try:
             link = self._client.link(node_id)
         except (BrokerUnavailable, ConnectionLost, RequestTimedOut) as error:
-            self._rest(node_id, error)
+            self._back_off(node_id, error)
             return
         order = self._fetcher.order(node_id, partitions, core.routes, version=link.version_of(ApiKey.FETCH))
         self._in_flight[link] = order, deadline_ms
@@ -224,15 +225,15 @@ class Consumer(Closing):
         except ClientError as error:
             self._lose(link, error)
 
-    def _rest(self, node_id: int, error: ClientError) -> None:
-        """Leave a node alone for a while."""
+    def _back_off(self, node_id: int, error: ClientError) -> None:
+        """Send nothing to a node for a while after a failure."""
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         self._client.core.routes.on_disconnect(node_id)
-        self._resting[node_id] = precise_ms() + self._config.retry.delay_ms(failures, random.random())
-        self._on_trouble(error)
+        self._not_before_ms[node_id] = precise_ms() + self._config.retry.delay_ms(failures, random.random())
+        self._on_failure(error)
 
     def _take(self, deadline_ms: float) -> list[FetchedBatches]:
-        """Wait for answers and take all that have come."""
+        """Wait for answers, and process all that have arrived."""
         fetched: list[FetchedBatches] = []
         for key, _events in self._selector.select(self._wait_s(deadline_ms)):
             link = key.fileobj
@@ -242,7 +243,7 @@ class Consumer(Closing):
                     order, _deadline_ms = self._in_flight.pop(link)
                     self._selector.unregister(link)
                     self._failures.pop(order.node_id, None)
-                    self._trouble_since_ms = None
+                    self._failing_since_ms = None
                     routes = self._client.core.routes
                     fetched += self._fetcher.on_response(order, response, routes, now_ms=precise_ms())
             except ClientError as error:
@@ -255,11 +256,11 @@ class Consumer(Closing):
     def _wait_s(self, deadline_ms: float) -> float:
         now = precise_ms()
         times = [deadline_ms, *(overdue_ms for _order, overdue_ms in self._in_flight.values())]
-        times += [until_ms for until_ms in self._resting.values() if until_ms > now]
+        times += [until_ms for until_ms in self._not_before_ms.values() if until_ms > now]
         wakeup_ms = self._fetcher.wakeup_ms(now)
         times += [wakeup_ms] if wakeup_ms is not None else []
         if not self._in_flight:
-            # Nothing is under way, perhaps because a leader is not known: look again soon.
+            # No fetch is in flight, perhaps because a leader is not known, so try again soon.
             times.append(now + self._client.config.retry.backoff_ms)
         return max(0.0, min(times) - now) / 1000
 
@@ -269,4 +270,4 @@ class Consumer(Closing):
         self._client.drop(link.address)
         self._client.core.routes.on_disconnect(order.node_id)
         self._fetcher.on_lost(order, now_ms=precise_ms())
-        self._on_trouble(error)
+        self._on_failure(error)

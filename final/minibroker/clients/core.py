@@ -1,7 +1,7 @@
-"""What takes more than one request: learning the cluster, finding a leader, asking again. A pure module.
+"""Work that takes more than one request: learning the cluster, finding a leader, trying again. A pure module.
 
-Each such conversation is a generator, a `Dialogue`: it yields what it wants done next, `Ask` or `Pause`, is sent the
-response, and returns its result. The blocking transport runs it, and a test runs it with answers of its own:
+Such work is a generator, a `Dialogue`. It yields its next step, `Ask` or `Pause`, is sent the response, and returns its
+result at the end. The blocking transport runs it; a test runs it with its own answers:
 
     def leader(self, topic, partition):
         response = yield Ask(MetadataRequest(...))
@@ -32,15 +32,14 @@ Clock = Callable[[], float]
 Chance = Callable[[], float]
 
 CONTROLLER: Final = -2
-"""In place of a node's id: the node that the cluster's metadata names as its controller."""
+"""In place of a node id: the node that the metadata names as the controller."""
 
-UNKNOWN_TOPIC_MS = (
-    3_000  # a topic that was just created is not known everywhere at once; one that is not there never is
-)
+UNKNOWN_TOPIC_MS = 3_000
+"""How long to ask again for an unknown topic: nodes learn of a new topic a moment after it was created."""
 
 
 class Ask(NamedTuple):
-    """Send a request, to any node unless one is named; the response is wanted."""
+    """Send a request, to any node unless one is named, and wait for the response."""
 
     message: Request
     node_id: int | None = None
@@ -48,7 +47,7 @@ class Ask(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Wait before going on."""
+    """Wait before the next step."""
 
     ms: float
 
@@ -58,7 +57,7 @@ Dialogue: TypeAlias = Generator[Ask | Pause, Any, T]
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Kafka's settings of any client."""
+    """Kafka's settings for all clients."""
 
     client_id: str = "minibroker"
     timeout_ms: int = 30_000
@@ -69,7 +68,7 @@ class ClientConfig:
 
 
 class Core:
-    """A client without its transport: what is known of the cluster, and the dialogues that extend it."""
+    """A client without its transport: the routes, and the dialogues that update them."""
 
     def __init__(self, bootstrap: Sequence[Address], config: ClientConfig, *, clock: Clock, chance: Chance) -> None:
         self.config = config
@@ -78,19 +77,19 @@ class Core:
         self.routes = Routes(bootstrap)
 
     def attempts(self, timeout_ms: float | None = None) -> Attempts:
-        """Attempts until a timeout, counted from now."""
+        """Attempts that end with a timeout, counted from now."""
         deadline_ms = self.clock() + (self.config.timeout_ms if timeout_ms is None else timeout_ms)
         return Attempts(self.config.retry, deadline_ms=deadline_ms)
 
     def pause_or_raise(self, attempts: Attempts, error: ClientError) -> Dialogue[None]:
-        """Wait before the next attempt; when there is no time for one, the error is the caller's."""
+        """Wait before the next attempt; raise the error if there is no time for one."""
         delay_ms = self.delay_ms(attempts)
         if delay_ms is None:
             raise error
         yield Pause(delay_ms)
 
     def delay_ms(self, attempts: Attempts) -> int | None:
-        """How long to wait before the next attempt; None if there is no time for one."""
+        """The wait before the next attempt; None if there is no time for one."""
         return attempts.next_delay_ms(now_ms=self.clock(), chance=self.chance())
 
     # The cluster ----------------------------------------------------------------------------------------------------
@@ -98,17 +97,17 @@ class Core:
     def metadata(
         self, topics: Iterable[str] | None = None, *, allow_auto_topic_creation: bool = False
     ) -> Dialogue[MetadataResponse]:
-        """Ask any node about the cluster and about some topics, all if none are named; remember the answer."""
+        """Ask any node for the metadata of some topics, or of all if none are named, and update the routes."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=allow_auto_topic_creation)
         response: MetadataResponse = yield Ask(request)
         self.routes.update(response, now_ms=self.clock())
         return response
 
-    def know(
+    def learn_routes(
         self, topics: Iterable[str], *, allow_auto_topic_creation: bool = False, timeout_ms: float | None = None
     ) -> Dialogue[None]:
-        """Return once the routes of these topics are known; ask again while a topic is just being made."""
+        """Return when the routes of these topics are known; ask again while a topic is being created."""
         attempts = self.attempts(timeout_ms)
         patience = self.attempts(min(UNKNOWN_TOPIC_MS, attempts.left_ms(self.clock())))
         wanted = list(topics)
@@ -130,10 +129,10 @@ class Core:
         return self.routes.is_known(topic, now_ms=self.clock(), age_ms_max=age_ms_max)
 
     def leader(self, topic: str, partition: int, *, timeout_ms: float | None = None) -> Dialogue[int]:
-        """The node that leads a partition; waits for an election."""
+        """The leader of a partition. If there is none, wait for an election."""
         attempts = self.attempts(timeout_ms)
         while True:
-            yield from self.know([topic], timeout_ms=attempts.left_ms(self.clock()))
+            yield from self.learn_routes([topic], timeout_ms=attempts.left_ms(self.clock()))
             known = self.routes.topics[topic].partitions
             if partition not in known:
                 raise BrokerError(
@@ -150,14 +149,14 @@ class Core:
             )
 
     def node(self, node_id: int) -> Dialogue[int]:
-        """The id of a node that is known, asking for the cluster if it is not; CONTROLLER is resolved."""
+        """Resolve CONTROLLER to a node id; ask for the metadata if the node is not known."""
         if self._resolve(node_id) not in self.routes.nodes:
             yield from self.metadata([])
         found = self._resolve(node_id)
         if found not in self.routes.nodes:
             names = ", ".join(str(known) for known in sorted(self.routes.nodes)) or "none"
-            what = "a controller" if node_id == CONTROLLER else f"node {node_id}"
-            raise BrokerUnavailable(f"{what} is not known in this cluster: its nodes are {names}")
+            what = "controller at the moment" if node_id == CONTROLLER else f"node {node_id}"
+            raise BrokerUnavailable(f"this cluster has no {what}: its nodes are {names}")
         return found
 
     def _resolve(self, node_id: int) -> int:

@@ -1,4 +1,4 @@
-"""Conversations with a cluster that only the full clients have: about offsets, and with the controller. A pure module.
+"""Dialogues that only the full client has: about offsets, and with the controller. A pure module.
 
 Each is a `Dialogue` over a `Core`, as in `minibroker.clients.core`.
 """
@@ -21,11 +21,11 @@ from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request
 from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
-UNDECIDED_MS = 3_000  # an election of the controller takes a second; without a majority no node is elected
+NO_CONTROLLER_MS_MAX = 3_000  # an election takes about a second; without a majority it never ends
 
 
 class FoundOffset(NamedTuple):
-    """What was found for a timestamp: offset -1 means that no record is that new."""
+    """The offset that was found for a timestamp; -1 if no record is that new."""
 
     offset: int
     timestamp: int
@@ -34,7 +34,7 @@ class FoundOffset(NamedTuple):
 
 def partition_count(core: Core, topic: str, *, allow_auto_topic_creation: bool = False) -> Dialogue[int]:
     """How many partitions a topic has."""
-    yield from core.know([topic], allow_auto_topic_creation=allow_auto_topic_creation)
+    yield from core.learn_routes([topic], allow_auto_topic_creation=allow_auto_topic_creation)
     return len(core.routes.topics[topic].partitions)
 
 
@@ -47,12 +47,12 @@ def ask_controller(
     version_max: int | None = None,
     is_read: bool = False,
 ) -> Dialogue[Any]:
-    """Ask the controller, and the new one if it has moved; for a moment also if there is none.
+    """Send a request to the controller; while there is none, or it has changed, try again for a few seconds.
 
-    Kafka's brokers pass on what is for the controller, so newer requests may go to any node. What only reads may
-    be asked again also if no answer came.
+    Kafka's brokers forward newer requests to the controller, so `node_id` may be None, which means any node. A request
+    that only reads is sent again even if its answer was lost.
     """
-    attempts = core.attempts(min(UNDECIDED_MS, core.config.timeout_ms))
+    attempts = core.attempts(min(NO_CONTROLLER_MS_MAX, core.config.timeout_ms))
     while True:
         try:
             response = yield Ask(message, node_id, version_max)
@@ -62,7 +62,7 @@ def ask_controller(
             core.routes.controller_id = -1
             yield from core.pause_or_raise(attempts, error)
             continue
-        # A node that is not the controller has done nothing, so another one may be asked the same.
+        # A node that is not the controller has changed nothing, so the request may be sent again.
         is_refused = ErrorCode.NOT_CONTROLLER in codes_of(response)
         delay_ms = core.delay_ms(attempts) if is_refused else None
         if delay_ms is None:
@@ -74,12 +74,12 @@ def ask_controller(
 def list_offsets(
     core: Core, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0, timeout_ms: float | None = None
 ) -> Dialogue[dict[TopicPartition, FoundOffset]]:
-    """Look up offsets by time: the first record at or after it, or EARLIEST, LATEST, MAX_TIMESTAMP."""
+    """Look up the offset of the first record at or after a time, or of EARLIEST, LATEST, MAX_TIMESTAMP."""
     attempts = core.attempts(timeout_ms)
     found: dict[TopicPartition, FoundOffset] = {}
     while left := {TopicPartition(*name): at for name, at in timestamps.items() if name not in found}:
         left_ms = attempts.left_ms(core.clock())
-        yield from core.know({partition.topic for partition in left}, timeout_ms=left_ms)
+        yield from core.learn_routes({partition.topic for partition in left}, timeout_ms=left_ms)
         error: ClientError | None = None
         for node_id, group in (yield from by_leader(core, left, timeout_ms=left_ms)).items():
             try:
@@ -97,7 +97,7 @@ def list_offsets(
 def by_leader(
     core: Core, partitions: Mapping[TopicPartition, int], *, timeout_ms: float | None = None
 ) -> Dialogue[dict[int, dict[TopicPartition, int]]]:
-    """Group partitions, each with a number, by the node that leads them."""
+    """Group partitions and their values by leader."""
     groups: dict[int, dict[TopicPartition, int]] = {}
     for partition, value in partitions.items():
         leader = yield from core.leader(*partition, timeout_ms=timeout_ms)
@@ -141,7 +141,7 @@ def _list_offsets_request(
 
 
 def raise_errors(codes: Mapping[str, tuple[int, str | None]]) -> None:
-    """Raise what a broker said of the things in one request, if it refused any; the keys say what they are."""
+    """Raise the errors of one request, if there are any. Each key says what its error is about."""
     errors = {
         name: BrokerError(code, message, about=name) for name, (code, message) in codes.items() if known_code(code)
     }

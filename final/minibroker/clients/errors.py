@@ -1,4 +1,4 @@
-"""What the full client refuses or reports, beside the errors of any client. A pure module."""
+"""The errors of the full client, in addition to those of `minibroker.client`. A pure module."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,11 @@ from minibroker.client.errors import BrokerError, ClientError
 
 
 class InvalidSetting(ClientError):
-    """Settings that cannot work, alone or together."""
+    """A setting that cannot work, alone or together with another."""
 
 
 class BrokerErrors(ClientError):
-    """Several things were asked for in one request, and some of them were refused."""
+    """Some of the topics or partitions of one request were refused."""
 
     def __init__(self, errors: Mapping[str, BrokerError]) -> None:
         self.errors = dict(errors)
@@ -18,11 +18,11 @@ class BrokerErrors(ClientError):
 
 
 class BufferFull(ClientError):
-    """Records are produced faster than the brokers take them, and the memory set aside for them is used up."""
+    """Records are produced faster than the brokers accept them, and buffer_memory is used up."""
 
 
 class RecordTooLarge(ClientError):
-    """A record that no request may carry."""
+    """A record that does not fit into any request."""
 
 
 class DeliveryTimedOut(ClientError):
@@ -30,15 +30,15 @@ class DeliveryTimedOut(ClientError):
 
 
 class DeliveryInDoubt(ClientError):
-    """A record may have been written or not, and cannot be sent again without the risk of a second copy."""
+    """A record may have been written, and sending it again could write it twice."""
 
 
 class OffsetOutOfRange(ClientError):
-    """The log no longer has, or does not have yet, the offset that a consumer wants to read."""
+    """The log does not have the offset that a consumer wants to read: not any more, or not yet."""
 
 
 class LogTruncated(ClientError):
-    """A new leader's log ends before what a consumer has read: the records after that are gone."""
+    """The log of a new leader ends before the position of a consumer: records that were read are lost."""
 
 
 class CorruptRecords(ClientError):

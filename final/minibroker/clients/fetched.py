@@ -1,8 +1,8 @@
-"""What came back from one fetch of a partition: the broker's bytes, and records only for those who ask. A pure module.
+"""The batches of one partition from one fetch, decoded into records only on demand. A pure module.
 
-A broker sends whole batches from the one that holds the offset asked for, so the first records may be older than that.
-It also sends what is not meant for applications: control batches and, to those that read committed records, the batches
-of transactions that were aborted, with a list of which these are.
+A broker sends whole batches, from the one that contains the requested offset on, so the first records may be before
+that offset. It also sends batches that applications must not see: control batches and, with read committed, the batches
+of aborted transactions together with a list of these transactions.
 """
 
 import struct
@@ -19,7 +19,7 @@ from minibroker.log.errors import LogError
 from minibroker.log.record import Record
 from minibroker.segments.checkpoint import TopicPartition
 
-# What is needed of each batch to know where it ends and which offset follows, without making an object of it:
+# The fields of a batch header that are needed to find the next batch, read without making an object:
 # base offset, length, leader epoch, magic, crc, last offset delta.
 _HOP = struct.Struct(">q i i b I 2x i")
 
@@ -27,14 +27,14 @@ EMPTY = memoryview(b"")
 
 
 class Aborted(NamedTuple):
-    """A transaction that was aborted: records of this producer from this offset on, up to its marker, do not count."""
+    """An aborted transaction: the records of this producer from this offset up to its marker are hidden."""
 
     producer_id: int
     first_offset: int
 
 
 class Span(NamedTuple):
-    """What the headers of a run of batches say."""
+    """The whole batches at the beginning of a record set, as their headers describe them."""
 
     byte_count: int
     next_offset: int
@@ -42,26 +42,28 @@ class Span(NamedTuple):
 
 
 def span(records: memoryview, *, offset: int, check_crcs: bool) -> Span:
-    """Hop over the whole batches of a record set; one that is cut off at its end does not count."""
+    """Find the whole batches of a record set; a last batch that is cut off does not count."""
     position, next_offset, leader_epoch, size = 0, offset, -1, len(records)
     while size - position >= HEADER_SIZE:
         base_offset, length, epoch, magic, crc, last_offset_delta = _HOP.unpack_from(records, position)
         end = position + LENGTH_COUNTS_FROM + length
         if magic != MAGIC or length < HEADER_SIZE - LENGTH_COUNTS_FROM:
             raise CorruptRecords(
-                f"the batch at offset {base_offset} has magic {magic} and length {length}: only format {MAGIC} is read"
+                f"the batch at offset {base_offset} has magic {magic} and length {length}: only magic {MAGIC} is read"
             )
         if end > size:
             break
         if check_crcs and crc32c(records[position + ATTRIBUTES_AT : end]) != crc:
-            raise CorruptRecords(f"the batch at offset {base_offset} has a wrong checksum: its broker's disk may fail")
+            raise CorruptRecords(
+                f"the batch at offset {base_offset} has a wrong checksum: check the disk of its broker"
+            )
         position, next_offset, leader_epoch = end, base_offset + last_offset_delta + 1, epoch
     return Span(position, next_offset, leader_epoch)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class FetchedBatches:
-    """Batches of one partition, as the broker stores them. Iterating gives the records from `fetch_offset` on."""
+    """Batches of one partition, as the broker stores them. Iteration yields the records from `fetch_offset` on."""
 
     topic: str
     partition: int
@@ -81,11 +83,11 @@ class FetchedBatches:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where the batches are from."""
+        """The partition of the batches."""
         return TopicPartition(self.topic, self.partition)
 
     def batches(self) -> Iterator[Batch]:
-        """The batches that are meant for an application, not decoded; the first may begin before `fetch_offset`."""
+        """The batches that an application may see, not decoded; the first may begin before `fetch_offset`."""
         waiting = sorted(self.aborted, key=lambda it: it.first_offset, reverse=True)
         ignored: set[int] = set()
         for batch in batches(self.records):

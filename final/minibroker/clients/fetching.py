@@ -1,8 +1,9 @@
-"""Positions, fetch requests, and what their answers change. A pure module.
+"""The positions of a consumer, its fetch requests, and the processing of the answers. A pure module.
 
-Each partition has a position: the offset that is fetched next. It moves when an answer is taken, from the headers of
-the batches alone. A partition whose position is unknown, or no longer in the log, is looked up first: at the beginning
-or at the end of the log, as the caller chose. A node has one request at a time; a partition is in one at most.
+Each partition has a position, the offset that is fetched next. An answer moves the position. Only the headers of the
+batches are read for this. A position that is unknown, or no longer in the log, is looked up first: it becomes the start
+or the end of the log, as the caller chose. Each node gets one request at a time, and each partition is in at most one
+request.
 """
 
 import enum
@@ -22,16 +23,16 @@ from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchResp
 from minibroker.wire.uuids import NO_UUID
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-"""Kafka's timestamps with a meaning, in place of an offset or a time: the log's end, its start, its newest record."""
+"""Kafka's special timestamps, in place of an offset or a time: the log's end, its start, its newest record."""
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
-_TOPIC_IDS_FROM = 13  # the version of Fetch that names topics by id
-_EPOCHS_FROM = 12  # the version of Fetch that finds out whether a log was cut off
+_TOPIC_IDS_FROM = 13  # the first version of Fetch that names topics by id
+_EPOCHS_FROM = 12  # the first version of Fetch that detects a truncated log
 
 
 class OffsetReset(enum.Enum):
-    """Where to go when a position is not in the log: Kafka's `auto.offset.reset`."""
+    """What to do when a position is not in the log: Kafka's `auto.offset.reset`."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -39,13 +40,13 @@ class OffsetReset(enum.Enum):
 
     @property
     def timestamp(self) -> int:
-        """What to look up."""
+        """The timestamp to look up."""
         return EARLIEST if self is OffsetReset.EARLIEST else LATEST
 
 
 @dataclass(frozen=True, slots=True)
 class FetchConfig:
-    """Kafka's settings of a consumer, with its defaults."""
+    """Kafka's settings for consumers, with its defaults."""
 
     min_bytes: int = 1
     max_wait_ms: int = 500
@@ -59,11 +60,13 @@ class FetchConfig:
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1 or self.partition_max_bytes < 1:
-            raise InvalidSetting(f"max_bytes={self.max_bytes}, partition_max_bytes={self.partition_max_bytes}: too few")
+            raise InvalidSetting(
+                f"max_bytes={self.max_bytes}, partition_max_bytes={self.partition_max_bytes}: both must be at least 1"
+            )
 
 
 class Position:
-    """Where the reading of one partition stands."""
+    """The state of one assigned partition."""
 
     __slots__ = (
         "attempts",
@@ -83,7 +86,7 @@ class Position:
         self.offset: int | None = None
         self.lookup: int | None = None  # the timestamp to look up if the offset is unknown
         self.generation = generation
-        self.topic_id = NO_UUID  # of the topic that the offset was fetched from
+        self.topic_id = NO_UUID  # the id of the topic from which the offset was fetched
         self.last_epoch = -1
         self.is_in_flight = False
         self.is_paused = False
@@ -94,7 +97,7 @@ class Position:
 
 
 class Plan(NamedTuple):
-    """What can be fetched from whom, what must be looked up, and whose leader is not known."""
+    """The partitions to fetch by node, the positions to look up, and the topics without a known leader."""
 
     fetches: dict[int, list[TopicPartition]]
     lookups: dict[TopicPartition, int]
@@ -102,7 +105,7 @@ class Plan(NamedTuple):
 
 
 class FetchOrder(NamedTuple):
-    """A fetch that is to be sent, and what its answer is about."""
+    """A fetch to send, and what is needed to interpret its answer."""
 
     node_id: int
     request: FetchRequest
@@ -122,10 +125,10 @@ class Fetcher:
         self._generation = 0
         self._errors: list[ClientError] = []
 
-    # Which partitions, and from where -------------------------------------------------------------------------------
+    # Assignment -------------------------------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Read these partitions and no others, from the given offsets; a partition that is kept goes on."""
+        """Read only these partitions. One that was assigned before keeps its position, unless an offset is given."""
         kept, self._positions = self._positions, {}
         self._errors.clear()
         given = offsets or {}
@@ -142,15 +145,16 @@ class Fetcher:
         return Position(generation=self._generation)
 
     def seek(self, partition: TopicPartition, offset: int | None) -> None:
-        """Go on at an offset, at EARLIEST or LATEST; None is what `offset_reset` says."""
+        """Continue at an offset, at EARLIEST or at LATEST. With None, `offset_reset` decides."""
         known = self._known(partition)
         position = self._new()
         position.is_paused, position.is_in_flight = known.is_paused, known.is_in_flight
-        # What is in flight was asked for another place: its generation tells.
+        # The answer to a fetch that is in flight has the old generation, and will be dropped.
         if offset is None:
             if self._config.offset_reset is OffsetReset.ERROR:
                 raise OffsetOutOfRange(
-                    f"{partition}: no offset is given, and offset_reset is `none`: pass an offset, earliest or latest"
+                    f"{partition}: no offset is given, and offset_reset is `none`; give an offset, or set offset_reset"
+                    " to earliest or latest"
                 )
             position.lookup = self._config.offset_reset.timestamp
         elif offset >= 0:
@@ -158,7 +162,9 @@ class Fetcher:
         elif offset in (EARLIEST, LATEST):
             position.lookup = offset
         else:
-            raise OffsetOutOfRange(f"{partition}: offset {offset} is negative; {EARLIEST} is earliest, {LATEST} latest")
+            raise OffsetOutOfRange(
+                f"{partition}: offset {offset} is negative; {EARLIEST} means earliest, {LATEST} latest"
+            )
         self._positions[partition] = position
 
     def _known(self, partition: TopicPartition) -> Position:
@@ -168,7 +174,7 @@ class Fetcher:
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """The assigned partitions."""
         return list(self._positions)
 
     def position(self, partition: TopicPartition) -> int | None:
@@ -176,7 +182,7 @@ class Fetcher:
         return self._known(partition).offset
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The end of what can be read, as of the last answer; -1 before the first."""
+        """The high watermark in the last answer; -1 before the first."""
         return self._known(partition).high_watermark
 
     def pause(self, partitions: Iterable[TopicPartition], *, is_paused: bool = True) -> None:
@@ -184,10 +190,10 @@ class Fetcher:
         for partition in partitions:
             self._known(partition).is_paused = is_paused
 
-    # What to do now -------------------------------------------------------------------------------------------------
+    # Requests ---------------------------------------------------------------------------------------------------------
 
     def plan(self, now_ms: float, routes: Routes, busy: Container[int] = ()) -> Plan:
-        """Group what can be fetched now by leader; `busy` nodes have not answered their last request."""
+        """Plan the next requests. Nodes in `busy` have not answered their last request, so they get no other."""
         plan = Plan({}, {}, set())
         for partition, position in self._positions.items():
             if position.is_paused or position.not_before_ms > now_ms:
@@ -204,29 +210,29 @@ class Fetcher:
         return plan
 
     def _check_topic(self, partition: TopicPartition, position: Position, topic_id: bytes) -> None:
-        """An offset of a topic that was deleted means nothing in another of the same name."""
+        """Reset the position if the topic was deleted and created again, because its new log has other records."""
         if position.is_in_flight or position.topic_id in (topic_id, NO_UUID) or topic_id == NO_UUID:
             return
         offset, position.topic_id, position.last_epoch = position.offset, NO_UUID, -1
         if self._config.offset_reset is OffsetReset.ERROR:
             self._errors.append(
                 LogTruncated(
-                    f"{partition} was read up to offset {offset}; then its topic was deleted and made anew: start again"
-                    " from earliest or latest"
+                    f"{partition} was read up to offset {offset}; then its topic was deleted and created again: start"
+                    " again from earliest or latest"
                 )
             )
         else:
             position.offset, position.lookup = None, self._config.offset_reset.timestamp
 
     def wakeup_ms(self, now_ms: float) -> float | None:
-        """When a partition that waits may be tried again."""
+        """The earliest time at which a partition that is backing off may be fetched again."""
         times = [it.not_before_ms for it in self._positions.values() if it.not_before_ms > now_ms]
         return min(times, default=None)
 
     def order(self, node_id: int, partitions: Iterable[TopicPartition], routes: Routes, *, version: int) -> FetchOrder:
-        """Make the request for a node in a version of Fetch, or in one below it."""
+        """Make the request for a node, in the given version of Fetch or an older one."""
         chosen = list(partitions)
-        # From version 13 on topics have no names but ids: one topic without an id keeps the request below that.
+        # From version 13 on topics have only ids, so a single topic without an id forces version 12.
         ids = {partition.topic: routes.topic_id(partition.topic) for partition in chosen}
         if NO_UUID in ids.values():
             version = min(version, _TOPIC_IDS_FROM - 1)
@@ -266,33 +272,33 @@ class Fetcher:
             partition_max_bytes=self._config.partition_max_bytes,
         )
 
-    # What came of it ------------------------------------------------------------------------------------------------
+    # Answers ----------------------------------------------------------------------------------------------------------
 
     def on_offset(self, partition: TopicPartition, offset: int) -> None:
-        """Hear where a partition that was looked up begins or ends."""
+        """Set the position of a partition that was looked up."""
         position = self._positions.get(partition)
         if position is not None and position.offset is None:
             position.offset, position.lookup, position.attempts = offset, None, 0
 
     def on_lookup_failed(self, partition: TopicPartition, *, now_ms: float) -> None:
-        """Hear that a partition could not be looked up: try again later."""
+        """Back off after a lookup that failed."""
         if partition in self._positions:
             self._back_off(self._positions[partition], now_ms)
 
     def on_lost(self, order: FetchOrder, *, now_ms: float) -> None:
-        """Hear that a fetch was not answered."""
+        """Back off after a fetch that was not answered."""
         for partition, position in self._current(order):
             del partition
             self._back_off(position, now_ms)
 
     def _current(self, order: FetchOrder) -> list[tuple[TopicPartition, Position]]:
-        """The partitions of a fetch whose answer still counts; all of them are free to be fetched again."""
+        """Mark the partitions of a fetch as not in flight, and return those for which the answer still counts."""
         current = []
         for partition, generation in order.generations.items():
             position = self._positions.get(partition)
             if position is not None:
                 position.is_in_flight = False
-                # What came for a paused partition is fetched again when it is resumed.
+                # The answer for a paused partition is dropped; it is fetched again after `resume`.
                 if position.generation == generation and not position.is_paused:
                     current.append((partition, position))
         return current
@@ -300,7 +306,7 @@ class Fetcher:
     def on_response(
         self, order: FetchOrder, response: FetchResponse, routes: Routes, *, now_ms: float
     ) -> list[FetchedBatches]:
-        """Take an answer: move the positions, and give what was fetched."""
+        """Process an answer: move the positions, and return the fetched batches."""
         current = dict(self._current(order))
         if response.error_code:
             self._on_request_error(current, response.error_code, now_ms)
@@ -351,7 +357,7 @@ class Fetcher:
         if whole.byte_count == 0 or whole.next_offset <= offset:
             return None
         position.offset, position.last_epoch = whole.next_offset, whole.leader_epoch
-        # Partitions that were served go to the end: those that a full answer left out come first next time.
+        # A partition that got records goes to the end of the next request, so that those that did not fit come first.
         self._positions[partition] = self._positions.pop(partition)
         aborted = data.aborted_transactions if self._config.isolation_level == READ_COMMITTED else None
         return FetchedBatches(
@@ -383,7 +389,7 @@ class Fetcher:
         if effect is Effect.FAIL:
             self._errors.append(BrokerError(data.error_code, about=f"fetching {partition}"))
         if effect is Effect.RETRY and hint is not None:
-            return  # the leader is another one now, and has not failed yet
+            return  # the hint names a new leader, which can be asked at once
         self._back_off(position, now_ms)
 
     def _on_out_of_range(self, partition: TopicPartition, position: Position, data: PartitionData) -> None:
@@ -391,11 +397,15 @@ class Fetcher:
             position.offset, position.lookup = None, self._config.offset_reset.timestamp
             position.last_epoch = -1
             return
-        known = f", which has {data.log_start_offset} to {data.high_watermark - 1}" if data.high_watermark >= 0 else ""
+        known = (
+            f", which has offsets {data.log_start_offset} to {data.high_watermark - 1}"
+            if data.high_watermark >= 0
+            else ""
+        )
         self._errors.append(
             OffsetOutOfRange(
-                f"offset {position.offset} is not in {partition}{known}: read from earliest or latest, or set"
-                " offset_reset to one of them"
+                f"offset {position.offset} is not in {partition}{known}: seek to another offset, or set offset_reset to"
+                " earliest or latest"
             )
         )
 
@@ -407,8 +417,8 @@ class Fetcher:
         if self._config.offset_reset is OffsetReset.ERROR:
             self._errors.append(
                 LogTruncated(
-                    f"{partition} was read up to offset {old}, but its log was cut off at {end} by an unclean election:"
-                    " records that were read from there on no longer exist"
+                    f"{partition} was read up to offset {old}, but an unclean election truncated its log to {end}:"
+                    f" the records from offset {end} on that were read no longer exist"
                 )
             )
 
@@ -417,5 +427,5 @@ class Fetcher:
         position.not_before_ms = now_ms + self._config.retry.delay_ms(position.attempts, self._chance())
 
     def take_error(self) -> ClientError | None:
-        """The oldest thing that the caller must know of."""
+        """The oldest error that the caller has not seen; None if there is none."""
         return self._errors.pop(0) if self._errors else None

@@ -1,4 +1,4 @@
-"""The leader that an answer names in place of the node that was asked (KIP-951). A pure module."""
+"""The new leader that a response of a former leader names (KIP-951). A pure module."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -7,7 +7,7 @@ from minibroker.clients.routing import LeaderHint, Node
 
 
 class Endpoint(Protocol):
-    """A node as Produce and Fetch responses name it; each has a class of its own."""
+    """A node as Produce and Fetch responses name it; each response has its own class for it."""
 
     node_id: int
     host: str
@@ -23,10 +23,10 @@ class CurrentLeader(Protocol):
 
 
 def nodes_of(endpoints: Iterable[Endpoint]) -> list[Node]:
-    """The nodes that a response names beside its hints."""
+    """The nodes that a response names, with their addresses."""
     return [Node(it.node_id, it.host, it.port, it.rack) for it in endpoints]
 
 
 def hint_of(current: CurrentLeader | None) -> LeaderHint | None:
-    """The leader that a response names, if it does."""
+    """The leader that a response names, if it names one."""
     return LeaderHint(current.leader_id, current.leader_epoch) if current and current.leader_id >= 0 else None

@@ -1,9 +1,9 @@
-"""Which partition a record goes to: Kafka's own rule, and the ways around a key that is too popular.
+"""Chooses the partition of a record: Kafka's own rule, and several ways to split a key that is too popular.
 
-A partition is what keeps order, so a partitioner decides which records stay in order among each other. Each class below
+Records are in order only within a partition, so a partitioner decides which records stay in order. Each class below
 says what it gives up.
 
-| partitioner   | records with a key            | records without        | gives up                                 |
+| partitioner   | records with a key            | records without a key  | gives up                                 |
 |---------------|-------------------------------|------------------------|------------------------------------------|
 | `Default`     | by murmur2 of the key         | sticky: batch by batch | nothing; a popular key fills one partition |
 | `RoundRobin`  | in turn                       | in turn                | the order of every key; full batches     |
@@ -11,10 +11,10 @@ says what it gives up.
 | `Salted`      | a hot key by key and salt     | as the inner one       | the order of the hot keys                |
 | `FallThrough` | past a threshold in turn      | as the inner one       | the order of a key while it is hot       |
 
-Where the order of a key is given up, its reader merges: it reads all partitions in question and sorts by something that
-the records themselves carry, a sequence number or a timestamp.
+If the order of a key is given up, its reader has to merge: it reads all partitions that may hold the key, and sorts the
+records by a sequence number or a timestamp that they carry.
 
-Time and chance come in as arguments. A pure module.
+Time and chance are arguments. A pure module.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,27 +23,27 @@ from typing import Protocol
 from minibroker.client.partitioners import partition_of
 
 Chance = Callable[[int], int]
-"""A number from 0 up to its argument, exclusive: `random.Random(seed).randrange`."""
+"""Returns a random number from 0 up to its argument, exclusive, such as `random.Random(seed).randrange`."""
 
 Clock = Callable[[], int]
 """The time in milliseconds."""
 
 
 class Partitioner(Protocol):
-    """What a producer asks for each record that names no partition."""
+    """Chooses the partition of each record that is sent without one."""
 
     def partition(self, topic: str, key: bytes | None, partition_count: int) -> int:
-        """Choose from 0 up to `partition_count`, exclusive."""
+        """Choose a partition from 0 up to `partition_count`, exclusive."""
 
     def on_new_batch(self, topic: str, partition_count: int, previous: int) -> None:
-        """Hear that the batch of a partition is full or was sent, so that a record without a key may go elsewhere."""
+        """Note that the batch of a partition is full or was sent, so that a sticky partitioner may choose another."""
 
 
 class Default:
-    """Kafka's rule: a key goes to its hash, records without one stick to a partition until its batch is full (KIP-480).
+    """Kafka's rule: a key's hash chooses the partition; records without a key share one per batch (KIP-480).
 
-    Gives up nothing: the records of a key stay in order. But a key that is half of all traffic is half of the load,
-    too, all of it on one partition, and records without a key are even only over many batches.
+    It gives up nothing: the records of a key stay in order. But a key with half of all traffic puts half of the load on
+    one partition, and records without a key are spread evenly only over many batches.
     """
 
     def __init__(self, chance: Chance) -> None:
@@ -51,29 +51,29 @@ class Default:
         self._sticky: dict[str, int] = {}
 
     def partition(self, topic: str, key: bytes | None, partition_count: int) -> int:
-        """By the key, or the partition that this topic sticks to now."""
+        """The partition of the key's hash, or the sticky partition of the topic."""
         if key is not None:
             return partition_of(key, partition_count)
         partition = self._sticky.get(topic)
-        # A topic that was deleted and made anew may have fewer partitions than before.
+        # A topic that was deleted and created again may have fewer partitions than before.
         if partition is None or partition >= partition_count:
             partition = self._sticky[topic] = self._chance(partition_count)
         return partition
 
     def on_new_batch(self, topic: str, partition_count: int, previous: int) -> None:
-        """Move on to another partition, if it is the sticky one whose batch is full."""
+        """Choose another sticky partition, if the batch of the present one is full."""
         if self._sticky.get(topic) != previous or partition_count == 1:
             return
-        # One of the others, each as likely: the numbers from `previous` on are shifted past it.
+        # One of the others with equal probability: the numbers from `previous` on are shifted by one.
         chosen = self._chance(partition_count - 1)
         self._sticky[topic] = chosen + (chosen >= previous)
 
 
 class RoundRobin:
-    """Each record to the next partition, whatever its key.
+    """Each record goes to the next partition; keys are ignored.
 
-    Gives up the order of every key, and full batches: with n partitions n batches fill at a time, each n times
-    as slowly.
+    It gives up the order of every key, and full batches: with n partitions, n batches fill at the same time, each n
+    times as slowly.
     """
 
     def __init__(self) -> None:
@@ -86,18 +86,18 @@ class RoundRobin:
         return partition
 
     def on_new_batch(self, topic: str, partition_count: int, previous: int) -> None:
-        """Nothing sticks."""
+        """Do nothing: there is no sticky partition."""
 
 
 class GeoRouting:
-    """A partitioner of one's own, as an example: the text before the separator is a region, and has its own partitions.
+    """An example of a custom partitioner: the part of a key before the separator is a region with its own partitions.
 
-    With the regions `eu`, `us` and `asia` and six partitions, `eu:order-7` goes to 0 or 1, by the hash of the key.
-    A reader in Europe then fetches those two and no others. Keys of no region, and records without a key, go where the
-    inner partitioner wants them.
+    With the regions `eu`, `us` and `asia` and six partitions, `eu:order-7` goes to partition 0 or 1, by the hash of the
+    key. A reader in Europe then fetches only those two. The inner partitioner chooses for keys without a region and for
+    records without a key.
 
-    Gives up evenness: the partitions of a busy region are busy, and others cannot help. When partitions are added, keys
-    move as they do with `Default`, and regions move with them.
+    It gives up evenness: the load of a busy region stays on its few partitions. When partitions are added, keys move as
+    they do with `Default`, and regions move with them.
     """
 
     def __init__(self, regions: Sequence[str], inner: Partitioner, *, separator: bytes = b":") -> None:
@@ -114,15 +114,16 @@ class GeoRouting:
         return partitions[partition_of(key, len(partitions))]
 
     def on_new_batch(self, topic: str, partition_count: int, previous: int) -> None:
-        """Tell the inner one."""
+        """Pass it on to the inner partitioner."""
         self._inner.on_new_batch(topic, partition_count, previous)
 
     def partitions_of(self, region: str, partition_count: int) -> range:
-        """Where a reader finds a region; keys of no region may be there, too."""
+        """The partitions of a region; they may hold keys without a region, too."""
         return self._block(self._number[region.encode()], partition_count)
 
     def _block(self, number: int, partition_count: int) -> range:
-        # Neighbouring partitions, as even as it goes; where there are fewer partitions than regions, they share.
+        # A region gets neighbouring partitions, and all regions about the same number. If there are fewer partitions
+        # than regions, several regions share one.
         count = len(self._number)
         if partition_count < count:
             return range(number % partition_count, number % partition_count + 1)
@@ -130,13 +131,13 @@ class GeoRouting:
 
 
 class Salted:
-    """A hot key is split: a salt from 1 to `salts`, each in turn, is put behind it before it is hashed.
+    """Splits hot keys: a salt from 1 to `salts`, each in turn, is appended to a hot key before it is hashed.
 
-    The salt is for the choice of the partition only: the record keeps its key, and readers see nothing of it. One salt
-    splits nothing. Two salts may hash to the same partition: n salts reach n partitions at most, often fewer.
+    The salt only serves to choose the partition: the record keeps its key, and readers do not see the salt. A single
+    salt splits nothing. Two salts may hash to the same partition, so n salts reach at most n partitions.
 
-    Gives up the order of the hot keys, and compaction's promise for them: the newest record of a hot key is only the
-    newest in its partition. The reader merges `partitions_of(key)`. All other keys are as before.
+    It gives up the order of the hot keys, and compaction for them: each partition keeps its own newest record of a hot
+    key. The reader merges `partitions_of(key)`. Other keys are not affected.
     """
 
     def __init__(self, inner: Partitioner, *, salts: int, hot_keys: Collection[bytes]) -> None:
@@ -147,7 +148,7 @@ class Salted:
         self._turn = dict.fromkeys(hot_keys, 0)
 
     def partition(self, topic: str, key: bytes | None, partition_count: int) -> int:
-        """As the inner one would; a hot key with its next salt."""
+        """The inner partitioner's choice for the key. A hot key first gets its next salt appended."""
         if key is None or key not in self._turn:
             return self._inner.partition(topic, key, partition_count)
         turn = self._turn[key]
@@ -155,11 +156,11 @@ class Salted:
         return self._inner.partition(topic, _salted(key, turn + 1), partition_count)
 
     def on_new_batch(self, topic: str, partition_count: int, previous: int) -> None:
-        """Tell the inner one."""
+        """Pass it on to the inner partitioner."""
         self._inner.on_new_batch(topic, partition_count, previous)
 
     def partitions_of(self, topic: str, key: bytes, partition_count: int) -> list[int]:
-        """Where a reader finds a key: all of these are to be merged."""
+        """The partitions that may hold a key; a reader has to merge them."""
         keys = [_salted(key, salt) for salt in range(1, self._salts + 1)] if key in self._turn else [key]
         return sorted({self._inner.partition(topic, each, partition_count) for each in keys})
 
@@ -169,18 +170,18 @@ def _salted(key: bytes, salt: int) -> bytes:
 
 
 class FallThrough:
-    """A key stays in its partition up to a threshold of writes within a window; what is more goes round all partitions.
+    """Keeps a key in its partition up to a threshold of writes per window; further writes go to all partitions in turn.
 
-    No list of hot keys is needed: a key is hot as long as it is, and goes home when the next window begins. So many
-    counters are kept as there were keys in the window.
+    No list of hot keys is needed: a key is hot while it is above the threshold, and returns to its partition in the
+    next window. One counter is kept for each key of the window.
 
-    Gives up the order of a key while it is hot, and that a reader could know where it is: any partition may hold some
-    of it, so the reader merges them all. A key that never passes the threshold keeps its order.
+    It gives up the order of a key while it is hot. Any partition may then hold records of the key, so a reader has to
+    merge all of them. A key that never passes the threshold keeps its order.
     """
 
     def __init__(self, inner: Partitioner, *, threshold: int, window_ms: int, clock: Clock) -> None:
         if threshold < 0 or window_ms < 1:
-            raise ValueError(f"threshold={threshold}, window_ms={window_ms}: at least 0 and 1 are needed")
+            raise ValueError(f"threshold={threshold}, window_ms={window_ms}: they must be at least 0 and 1")
         self._inner = inner
         self._threshold = threshold
         self._window_ms = window_ms
@@ -190,10 +191,10 @@ class FallThrough:
         self._round = RoundRobin()
 
     def partition(self, topic: str, key: bytes | None, partition_count: int) -> int:
-        """As the inner one would, until the key was written too often."""
+        """The choice of the inner partitioner, up to the threshold; then the next partition in turn."""
         if key is None:
             return self._inner.partition(topic, key, partition_count)
-        # A new window forgets who was hot.
+        # A new window begins with no hot keys.
         window = self._clock() // self._window_ms
         if window != self._window:
             self._window = window
@@ -204,5 +205,5 @@ class FallThrough:
         return chosen.partition(topic, key, partition_count)
 
     def on_new_batch(self, topic: str, partition_count: int, previous: int) -> None:
-        """Tell the inner one."""
+        """Pass it on to the inner partitioner."""
         self._inner.on_new_batch(topic, partition_count, previous)

@@ -1,8 +1,8 @@
-"""The producer: records from the caller's threads, batches to the brokers from a thread of its own.
+"""The producer: takes records from the caller's threads, and sends batches from its own thread.
 
 The caller's thread chooses a partition and adds the record to a batch; it waits only when memory is used up. The
-sender's thread sends what is due, takes answers, and keeps every promise by its deadline. One lock stands between them,
-around the accumulator; compression and sockets are outside of it.
+sender's thread sends the batches that are due, processes answers, and settles every record by its deadline. One lock
+protects the accumulator; compression and sockets are outside of it.
 """
 
 import random
@@ -39,11 +39,11 @@ from minibroker.wire.tables.produce import ProduceResponse
 
 MAX_BLOCK_MS = 60_000
 _CLOSE_TIMEOUT_MS = 30_000
-_SETTLING_MS = 1_000  # every promise is settled by its deadline, and a thread needs a moment to say so
+_SETTLING_MS = 1_000  # added to the deadline of the records, for the sender's thread to settle them
 
 
 class Producer:
-    """Sends records. Any thread may call it; a record is never sent twice unless idempotence is off."""
+    """Sends records. Any thread may call it; with idempotence, no record is written twice."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Producer:
         max_block_ms: int = MAX_BLOCK_MS,
         allow_auto_topic_creation: bool = True,
     ) -> None:
-        """Take the cluster and the settings of a client; idempotence is on if nothing else is said and acks is -1."""
+        """Use the cluster and the settings of a client. If `idempotence` is not given, it is on when acks is -1."""
         self._config = ProducerConfig(
             acks=acks,
             idempotence=acks == ACKS_ALL if idempotence is None else idempotence,
@@ -93,7 +93,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an exception nobody wants to wait for a broker that may be the reason for it.
+        # After an exception, do not wait for a broker that may have caused it.
         self.close(timeout_ms=_CLOSE_TIMEOUT_MS if kind is None else 0)
 
     # Records in -----------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Producer:
         *,
         on_delivery: Callback | None = None,
     ) -> Delivery:
-        """Give a record to be sent soon. The delivery is done when the record is acknowledged, refused or given up."""
+        """Queue a record. The delivery is done when the record is acknowledged, refused or given up."""
         _check_types(value, key, headers)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
@@ -126,7 +126,7 @@ class Producer:
         return delivery
 
     def _choose(self, topic: str, key: bytes | None, count: int) -> int:
-        # A record without a key sticks to a partition until a batch of it is full or on its way.
+        # Records without a key stick to a partition until its batch is full or sent.
         if self._accumulator.filled:
             for filled_topic, filled in self._accumulator.take_filled():
                 if filled_topic == topic:
@@ -142,7 +142,7 @@ class Producer:
             return self._client.partition_count(topic, allow_auto_topic_creation=self._allow_auto_topic_creation)
 
     def _demand_partition(self, topic: str, partition: int) -> None:
-        """Look again, for the topic may have grown; if it has not, the error says what there is."""
+        """Refresh the metadata, because partitions may have been added; raise if there still is no such partition."""
         with self._asking:
             self._client.core.routes.doubt(topic)
             self._client.leader(topic, partition)
@@ -169,7 +169,7 @@ class Producer:
             except BufferFull:
                 if now >= deadline_ms:
                     raise
-            # Memory comes back when batches are done, and somebody says so then.
+            # The sender notifies when batches are done and their memory is free.
             self._sender.wake()
             self._changed.wait((deadline_ms - now) / 1000)
             now = precise_ms()
@@ -177,7 +177,7 @@ class Producer:
     # The end --------------------------------------------------------------------------------------------------------
 
     def flush(self, timeout_ms: float | None = None) -> None:
-        """Wait until every record given so far is acknowledged, refused or given up."""
+        """Wait until every record queued so far is acknowledged, refused or given up."""
         wait_ms = self._config.delivery_timeout_ms + _SETTLING_MS if timeout_ms is None else timeout_ms
         deadline_ms = precise_ms() + wait_ms
         with self._changed:
@@ -188,25 +188,29 @@ class Producer:
                 self._sender.raise_if_dead()
                 left_ms = deadline_ms - precise_ms()
                 if left_ms <= 0:
-                    raise RequestTimedOut(f"not every record is acknowledged after {wait_ms:.0f} ms of flush")
+                    raise RequestTimedOut(
+                        f"flush did not finish within {wait_ms:.0f} ms: some records are not acknowledged yet"
+                    )
                 self._changed.wait(left_ms / 1000)
 
     def wait(self, delivery: Delivery, timeout_ms: float | None = None) -> int:
-        """Wait for one record, and return its offset or raise what is wrong with it."""
+        """Wait for one record, and return its offset or raise its error."""
         wait_ms = self._config.delivery_timeout_ms + _SETTLING_MS if timeout_ms is None else timeout_ms
         deadline_ms = precise_ms() + wait_ms
         with self._changed:
             while not delivery.is_done:
                 self._sender.raise_if_dead()
                 if precise_ms() >= deadline_ms:
-                    raise RequestTimedOut(f"a record for {delivery.topic}-{delivery.partition} is not acknowledged yet")
+                    raise RequestTimedOut(
+                        f"a record for {delivery.topic}-{delivery.partition} is not acknowledged after {wait_ms:.0f} ms"
+                    )
                 self._changed.wait(max(0.0, deadline_ms - precise_ms()) / 1000)
         if delivery.error is not None:
             raise delivery.error
         return delivery.offset
 
     def close(self, timeout_ms: float = _CLOSE_TIMEOUT_MS) -> None:
-        """Send what is left, for at most this time, and end; what is not acknowledged then is given up."""
+        """Flush for at most this time, then stop; records that are not acknowledged by then are given up."""
         if self._is_closed:
             return
         try:
@@ -228,18 +232,18 @@ def _check_types(value: object, key: object, headers: Sequence[object]) -> None:
             case (str(), bytes() | None):
                 pass
             case _:
-                raise TypeError(f"a header is a text and bytes or None, not {header!r}")
+                raise TypeError(f"a header is a pair of str and bytes or None, not {header!r}")
 
 
 class _Sender(threading.Thread):
-    """The thread that talks to the brokers. It alone uses its client and its links."""
+    """The thread that sends batches. Only this thread uses its client and its links."""
 
     def __init__(
         self, client: Client, config: ProducerConfig, accumulator: Accumulator, changed: threading.Condition
     ) -> None:
         super().__init__(name="minibroker-producer", daemon=True)
         self._client = client
-        # Questions in between go over connections of their own: an answer to a batch must not be taken for theirs.
+        # Other requests use their own connections, so that their answers are not mixed up with those to batches.
         self._asking = client.sibling()
         self._asking.core = client.core
         self._config = config
@@ -253,27 +257,27 @@ class _Sender(threading.Thread):
         self._changes_seen = 0
         self._failure: BaseException | None = None
         self._selector = selectors.DefaultSelector()
-        self._bell, self._ear = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ear.setblocking(False)
-        self._selector.register(self._ear, selectors.EVENT_READ)
+        self._wake_sender, self._wake_receiver = socket.socketpair()
+        self._wake_sender.setblocking(False)
+        self._wake_receiver.setblocking(False)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         self._in_flight: dict[Link, dict[int, tuple[Send, float]]] = {}
         self._not_before_ms: dict[int, float] = {}
         self._failures: dict[int, int] = {}
         self._metadata_not_before_ms = 0.0
         self._id_not_before_ms = 0.0
 
-    # For the callers' threads ---------------------------------------------------------------------------------------
+    # Called by other threads ------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Have the thread look around now; the caller holds the lock."""
+        """Wake the thread now; the caller holds the lock."""
         self._is_called = True
         if self._is_asleep:
             self._is_asleep = False
-            self._bell.send(b"!")
+            self._wake_sender.send(b"!")
 
     def wake_if_due(self, topic: str, partition: int) -> None:
-        """Wake the thread if it would sleep past something that is due; the caller holds the lock."""
+        """Wake the thread if it would sleep until after a new batch is due; the caller holds the lock."""
         if self._accumulator.changes == self._changes_seen:
             return
         self._changes_seen = self._accumulator.changes
@@ -282,12 +286,12 @@ class _Sender(threading.Thread):
             self.wake()
 
     def raise_if_dead(self) -> None:
-        """Tell the caller of a bug that ended the thread; nothing would be sent any more."""
+        """Raise if a bug has ended the thread, because nothing would be sent any more."""
         if self._failure is not None:
             raise ClientClosed(f"the producer's thread has failed: {self._failure!r}") from self._failure
 
     def stop(self) -> None:
-        """End the thread and give everything back."""
+        """End the thread and close its connections."""
         with self._changed:
             self._is_stopping = True
             self.wake()
@@ -296,7 +300,7 @@ class _Sender(threading.Thread):
     # The thread -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Send what is due, take what comes, until told to stop."""
+        """Send batches and process answers until `stop`."""
         try:
             while not self._is_stopping:
                 self._step()
@@ -311,15 +315,15 @@ class _Sender(threading.Thread):
             self._client.close()
             self._asking.close()
             self._selector.close()
-            self._bell.close()
-            self._ear.close()
+            self._wake_sender.close()
+            self._wake_receiver.close()
 
     def _step(self) -> None:
         self._send_due()
         self._settle()
         for key, _events in self._selector.select(self._sleep_s()):
-            if key.fileobj is self._ear:
-                self._ear.recv(4096)
+            if key.fileobj is self._wake_receiver:
+                self._wake_receiver.recv(4096)
             else:
                 assert isinstance(key.fileobj, Link)
                 self._receive(key.fileobj)
@@ -335,12 +339,12 @@ class _Sender(threading.Thread):
             times += [at for at in self._not_before_ms.values() if at > now]
             times += [at for at in (self._metadata_not_before_ms, self._id_not_before_ms) if at > now]
             self._wakes_at_ms = min((at for at in times if at is not None), default=now + 60_000)
-            # A caller that rang since the last look has to be heard, so then there is no sleep.
+            # If a caller has called `wake` since the last drain, the thread must not sleep.
             self._is_asleep = not (self._is_called or self._is_stopping)
             return max(0.0, self._wakes_at_ms - now) / 1000 if self._is_asleep else 0.0
 
     def _settle(self) -> None:
-        """Tell everybody who waits, and call back, outside of the lock."""
+        """Notify the waiting threads, and call the callbacks outside of the lock."""
         with self._changed:
             finished = self._accumulator.take_finished()
             if finished:
@@ -358,7 +362,7 @@ class _Sender(threading.Thread):
         while drained.sends:
             for send in drained.sends:
                 self._send(send)
-            # A request takes one batch of each partition; there may be more of them.
+            # A request takes one batch of each partition; there may be more batches.
             drained = self._drain()
         if drained.topics_without_leader and precise_ms() >= self._metadata_not_before_ms:
             self._ask_metadata(drained.topics_without_leader)
@@ -371,7 +375,7 @@ class _Sender(threading.Thread):
 
     def _leader_of(self, topic: str, partition: int) -> int | None:
         leader = self._client.core.routes.leader(topic, partition)
-        # A node to which no connection could be made is given a rest; its partitions keep.
+        # A node that could not be reached is left alone for a while; its batches wait.
         if leader is not None and self._not_before_ms.get(leader, 0) > precise_ms():
             return None
         return leader
@@ -401,7 +405,7 @@ class _Sender(threading.Thread):
             self._metadata_not_before_ms = precise_ms() + self._config.retry.backoff_ms_max
             return
         with self._changed:
-            # What had no leader may have one now, and nothing else would make the thread look.
+            # Partitions may have a leader now, and nothing else would wake the thread for them.
             self._is_called = True
 
     def _send(self, send: Send) -> None:
@@ -424,8 +428,8 @@ class _Sender(threading.Thread):
 
     def _expect(self, link: Link, number: int, send: Send, deadline_ms: float) -> None:
         if link not in self._in_flight:
-            # The client opens a link anew where it finds the old one dead. The old one must leave the selector first,
-            # for the new one may have its file descriptor.
+            # The client opens a new link if the old one is dead. The old one must leave the selector first, because
+            # the new one may have the same file descriptor.
             for old in [it for it in self._in_flight if it.address == link.address]:
                 self._forget(old, ConnectionLost(f"{link.address} closed the connection"))
             self._in_flight[link] = {}
@@ -466,19 +470,19 @@ class _Sender(threading.Thread):
                     hint = hint_of(it.current_leader)
                     routes = self._client.core.routes
                     routes.on_error(topic.name, it.index, it.error_code, hint=hint, endpoints=endpoints)
-        missing = Answer(-1, message="the broker's answer does not mention this partition")
+        missing = Answer(-1, message="the answer of the broker does not contain this partition")
         with self._changed:
             self._accumulator.on_answers(
                 send, lambda batch: answers.get((batch.topic, batch.partition), missing), now_ms=precise_ms()
             )
 
     def _lose(self, link: Link, error: ClientError) -> None:
-        """Give up a link and what was in flight on it."""
+        """Close a link, and give up its requests in flight."""
         self._client.drop(link.address)
         self._forget(link, error)
 
     def _forget(self, link: Link, error: ClientError) -> None:
-        """What was in flight on a link is lost; whether it has arrived, nobody knows."""
+        """Report the requests in flight on a link as lost; the broker may have carried them out or not."""
         sends = self._in_flight.pop(link, None)
         if sends is not None:
             self._selector.unregister(link)

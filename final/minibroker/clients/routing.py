@@ -1,8 +1,8 @@
-"""Which node leads a partition, which is the controller, and what an error says about that. A pure module.
+"""The leader of each partition, the controller, and what an error code says about them. A pure module.
 
-A client learns the cluster from any node that answers: first from one of its bootstrap addresses, later from the nodes
-they named. What it learns ages, and an error code is how it finds out: `EFFECTS` says what each one means. A broker
-that is no longer the leader may name the new one in its answer (KIP-951), which saves the question.
+A client learns the routes from any node that answers: first from one of its bootstrap addresses, later from the nodes
+that those have named. A stale route leads to an error code, and `EFFECTS` says what to do about each code. A broker
+that is no longer the leader may name the new leader in its answer (KIP-951), which saves a metadata request.
 """
 
 import enum
@@ -21,9 +21,9 @@ from minibroker.wire.uuids import NO_UUID
 class Effect(enum.Enum):
     """What to do about an error code."""
 
-    NONE = "it is no error"
+    NONE = "it is not an error"
     RETRY = "ask the same node again, later"
-    REFRESH = "ask for the metadata, then the node that it names"
+    REFRESH = "ask for the metadata, then ask the node that the metadata names"
     FAIL = "tell the caller"
 
 
@@ -42,7 +42,7 @@ EFFECTS: dict[ErrorCode, Effect] = {
     ErrorCode.UNKNOWN_TOPIC_ID: Effect.REFRESH,
     ErrorCode.INCONSISTENT_TOPIC_ID: Effect.REFRESH,
 }
-"""What is not listed is retried if Kafka calls it retriable, and fails otherwise."""
+"""A code that is not listed is retried if Kafka calls it retriable, and fails otherwise."""
 
 
 def effect_of(code: int) -> Effect:
@@ -52,7 +52,7 @@ def effect_of(code: int) -> Effect:
 
 
 def parse_addresses(text: str | Sequence[str]) -> list[Address]:
-    """Read `HOST:PORT[,HOST:PORT…]`, or a sequence of such."""
+    """Read `HOST:PORT[,HOST:PORT…]`, or a sequence of such texts."""
     texts = text.split(",") if isinstance(text, str) else text
     addresses = [parse_address(one.strip()) for one in texts if one.strip()]
     if not addresses:
@@ -61,7 +61,7 @@ def parse_addresses(text: str | Sequence[str]) -> list[Address]:
 
 
 class Node(NamedTuple):
-    """A broker that metadata named."""
+    """A broker that is named in the metadata."""
 
     node_id: int
     host: str
@@ -70,12 +70,12 @@ class Node(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address at which the node listens."""
         return Address(self.host, self.port)
 
 
 class PartitionRoute(NamedTuple):
-    """Where a partition is."""
+    """The leader and the replicas of a partition."""
 
     leader_id: int
     leader_epoch: int
@@ -86,7 +86,7 @@ class PartitionRoute(NamedTuple):
 
 
 class TopicRoute(NamedTuple):
-    """A topic's identity and partitions."""
+    """The id and the partitions of a topic."""
 
     name: str
     topic_id: bytes
@@ -95,14 +95,14 @@ class TopicRoute(NamedTuple):
 
 
 class LeaderHint(NamedTuple):
-    """The leader that a broker named in place of itself."""
+    """The new leader, as named by a broker that is no longer the leader."""
 
     leader_id: int
     leader_epoch: int
 
 
 class Routes:
-    """What is known of the cluster."""
+    """What a client knows of the cluster."""
 
     def __init__(self, bootstrap: Sequence[Address]) -> None:
         self.bootstrap = list(bootstrap)
@@ -118,40 +118,40 @@ class Routes:
     # What is known --------------------------------------------------------------------------------------------------
 
     def addresses(self) -> list[tuple[int | None, Address]]:
-        """Everywhere a node may answer, those that metadata named first; each address once."""
+        """Every address at which a node may answer, once each; those from metadata come first."""
         places: dict[Address, int | None] = {node.address: node.node_id for node in self.nodes.values()}
         for address in self.bootstrap:
             places.setdefault(address, None)
         return [(node_id, address) for address, node_id in places.items()]
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The node that leads a partition, as far as is known."""
+        """The leader of a partition; None if it is not known or stale."""
         route = self.partition(topic, partition)
         if route is None or route.leader_id not in self.nodes or topic in self._stale:
             return None
         return route.leader_id
 
     def partition(self, topic: str, partition: int) -> PartitionRoute | None:
-        """What is known of a partition."""
+        """The route of a partition, if it is known."""
         known = self.topics.get(topic)
         return known.partitions.get(partition) if known else None
 
     def topic_id(self, topic: str) -> bytes:
-        """A topic's id, or no id if the broker did not tell."""
+        """The id of a topic, or NO_UUID if the broker sent none."""
         known = self.topics.get(topic)
         return known.topic_id if known else NO_UUID
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The topic of an id."""
+        """The name of the topic with this id."""
         return self._names.get(topic_id)
 
     def error_of(self, topic: str) -> BrokerError | None:
-        """What the last metadata said is wrong with a topic."""
+        """The error that the last metadata gave for a topic."""
         code = self._errors.get(topic, 0)
-        return BrokerError(code, about=f"topic {topic}{_what_to_do(topic, code)}") if code else None
+        return BrokerError(code, about=f"topic {topic}{_advice(topic, code)}") if code else None
 
     def is_known(self, topic: str, *, now_ms: float, age_ms_max: float) -> bool:
-        """Whether a topic's routes were learnt, are believed, and are not too old."""
+        """Whether the routes of a topic are known, not stale, and younger than `age_ms_max`."""
         if topic not in self.topics or topic in self._stale:
             return False
         return now_ms - self._learnt_ms[topic] < age_ms_max
@@ -159,7 +159,7 @@ class Routes:
     # What changes it ------------------------------------------------------------------------------------------------
 
     def update(self, response: MetadataResponse, *, now_ms: float) -> None:
-        """Believe an answer about the cluster and some or all of its topics."""
+        """Update the routes from the answer to a metadata request, which is about some topics or all."""
         self.nodes = {it.node_id: Node(it.node_id, it.host, it.port, it.rack) for it in response.brokers}
         self.cluster_id = response.cluster_id or self.cluster_id
         self.controller_id = response.controller_id
@@ -173,7 +173,8 @@ class Routes:
             self._forget(name)
             return
         known = self.topics.get(name)
-        # A topic that was deleted and created anew has other leader epochs: only the same topic's are compared.
+        # A topic that was deleted and created again starts with new leader epochs, so they are compared only if the
+        # id is the same.
         old = known.partitions if known and known.topic_id == topic.topic_id else {}
         partitions = {it.partition_index: _newer(old.get(it.partition_index), it) for it in topic.partitions}
         self.topics[name] = TopicRoute(name, bytes(topic.topic_id), topic.is_internal, partitions)
@@ -197,17 +198,17 @@ class Routes:
         hint: LeaderHint | None = None,
         endpoints: Iterable[Node] = (),
     ) -> Effect:
-        """Learn from an error code of a partition, and say what to do about it."""
+        """Update the routes after an error code of a partition, and return what to do about it."""
         effect = effect_of(code)
         if effect is not Effect.REFRESH:
             return effect
-        if hint is not None and self._believe(topic, partition, hint, endpoints):
+        if hint is not None and self._apply_hint(topic, partition, hint, endpoints):
             return Effect.RETRY
         self._stale.add(topic)
         return effect
 
-    def _believe(self, topic: str, partition: int, hint: LeaderHint, endpoints: Iterable[Node]) -> bool:
-        # A hint counts only if it is news, and if it is known where the new leader listens.
+    def _apply_hint(self, topic: str, partition: int, hint: LeaderHint, endpoints: Iterable[Node]) -> bool:
+        # A hint counts only if its epoch is newer and the address of the new leader is known.
         route = self.partition(topic, partition)
         if route is None or hint.leader_id < 0 or hint.leader_epoch <= route.leader_epoch:
             return False
@@ -219,18 +220,18 @@ class Routes:
         return True
 
     def on_disconnect(self, node_id: int) -> None:
-        """Doubt every topic that a node leads: a connection to it was lost or could not be made."""
+        """Mark every topic that a node leads as stale: its connection was lost or could not be opened."""
         for name, topic in self.topics.items():
             if any(route.leader_id == node_id for route in topic.partitions.values()):
                 self._stale.add(name)
 
     def doubt(self, topic: str) -> None:
-        """Have a topic's routes asked for before they are used again."""
+        """Mark the routes of a topic as stale, so that they are asked for before their next use."""
         self._stale.add(topic)
 
 
 def _newer(old: PartitionRoute | None, new: MetadataResponsePartition) -> PartitionRoute:
-    """What metadata says of a partition, unless a newer leader is known: nodes do not learn at the same time."""
+    """The new route, unless the old one has a newer leader epoch: nodes learn of a leader at different times."""
     if old is not None and NO_LEADER_EPOCH < new.leader_epoch < old.leader_epoch:
         return old
     return PartitionRoute(
@@ -243,7 +244,7 @@ def _newer(old: PartitionRoute | None, new: MetadataResponsePartition) -> Partit
     )
 
 
-def _what_to_do(topic: str, code: int) -> str:
+def _advice(topic: str, code: int) -> str:
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return f" does not exist (create it with `minibroker topics create {topic}`)"
     return ""

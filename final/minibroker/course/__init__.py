@@ -1,22 +1,24 @@
-"""The learner's workspace: what `minibroker course list | start | check | diff` does.
+"""The learner's workspace, and the work of the commands `minibroker course list | start | check | status | diff`.
 
 A chapter lists its tasks in `exercises.toml`: exercises, which are functions (the fast track), and modules to build
 (the build track). Starting a chapter copies its package into `workspace/` with that code taken out. Python then finds
 the learner's package before the reference's, because the first path that holds `minibroker/log/` wins (PEP 420), and
-every other package stays the reference.
+every other package stays the reference. A run does not use an unfinished copy of another chapter, but the reference
+of that chapter.
 
-| module      | owns                                                                    |
-|-------------|-------------------------------------------------------------------------|
-| `house`     | where things stand: the clone, its chapters, the workspace              |
-| `exercises` | the format of `exercises.toml`, and what can be wrong with it           |
-| `stripping` | taking code out of a source, and leaving the learner an outline         |
-| `workspace` | copies of a chapter, old ones too, and how the reference changed since  |
-| `whose`     | the order of the paths: whose code Python takes, and saying so          |
-| `witness`   | a pytest plugin that writes down what each test did                     |
-| `checking`  | running a task's tests and judging it by them                           |
-| `comparing` | the difference between the learner's code and the reference             |
-| `overview`  | one row per chapter: is it there, how far is the learner                |
-| `errors`    | what the tool refuses                                                   |
+| module         | owns                                                                        |
+|----------------|-----------------------------------------------------------------------------|
+| `repository`   | the paths of the repository, its chapters and the workspace                 |
+| `exercises`    | the format of `exercises.toml`, and the search for mistakes in it           |
+| `stripping`    | taking code out of a source, and leaving the learner an outline             |
+| `workspace`    | a chapter's copies, current and old, and later changes of the reference     |
+| `choosing`     | which copies a run uses, and why it leaves the others out                   |
+| `import_order` | the order of `sys.path`, which makes Python import the chosen copies        |
+| `recorder`     | a pytest plugin that records what each test did                             |
+| `checking`     | running a task's tests and judging the task by them                         |
+| `comparing`    | the difference between the learner's code and the reference                 |
+| `overview`     | one row per chapter, with the learner's progress                            |
+| `errors`       | the errors of the tool                                                      |
 
-None of them prints: `minibroker.cli.course` does.
+None of them prints; `minibroker.cli.course` does.
 """

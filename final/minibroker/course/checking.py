@@ -1,7 +1,7 @@
-"""Running the tests that a task lists, against the learner's code, and judging the task by them.
+"""Runs the tests that a task lists against the learner's code, and judges the task by their outcomes.
 
-pytest runs in a process of its own, so that it imports the learner's code fresh and its options are ours
-alone; one run serves all tasks. `witness` writes down what each test did.
+pytest runs in a process of its own, so that it imports the learner's code anew and gets only the options that are set
+here. One run serves all tasks. `recorder` records what each test did.
 """
 
 import importlib.util
@@ -17,128 +17,150 @@ from pathlib import Path
 
 from minibroker.course.errors import CourseError
 from minibroker.course.exercises import Chapter, Task
-from minibroker.course.house import House
-from minibroker.course.witness import is_listed, total_beside
+from minibroker.course.recorder import is_listed, total_beside
+from minibroker.course.repository import Repository
 
-OnSign = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 DONE, NOT_YET, FAILING = "done", "not yet", "failing"
 TEST_SECONDS_MAX = 60  # a learner's endless loop should not take the suite's full timeout
-SIGN_SECONDS = 20  # how often a long run gives a sign of life
+PROGRESS_SECONDS = 20  # how often a long run reports its progress
 _RAN = (0, 1, 5)  # pytest's exit codes for: all passed, some failed, none found
 
-# As the exception itself, as its repr inside another message, or as the line of source in a traceback.
+# Matches the exception itself, its repr inside another message, and the line of source in a traceback.
 _STRIPPED = re.compile(r"NotImplementedError(?:: |\(\\?['\"])((?:exercise|build) \d+\.B?\d+): ([\w.]+)")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one test did, or one file that could not be collected."""
+    """The outcome of one test, or of one file that could not be imported.
+
+    If the learner's code made the import fail, `place` and `source` show the line.
+    """
 
     test: str
     outcome: str
     line: str
     text: str
+    place: str = ""
+    source: str = ""
 
     @property
     def stripped(self) -> list[tuple[str, str]]:
-        """The tasks (label and function) whose missing body shows in the failure."""
+        """The label and the function of each task whose missing body the failure mentions."""
         return [] if self.outcome == "passed" else _STRIPPED.findall(self.text)
 
     @property
     def claim(self) -> str:
-        """What the test claims: its name, as words; nothing for a file that could not be collected."""
+        """The test's name as words, which states its claim; empty for a file that could not be imported."""
         name, _, case = self.test.partition("::")[2].partition("[")
         words = name.rpartition("::")[2].removeprefix("test_").replace("_", " ")
         return f"{words} ({case.removesuffix(']')})" if case else words
 
     @property
     def because(self) -> str:
-        """Which claim does not hold, and how that shows."""
+        """The claim that does not hold, and the message of the failure."""
         return ": ".join(filter(None, [self.claim, self.line]))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How far one task is, why, and the test that shows it."""
+    """The state of one task, the reason, and the test that shows it.
+
+    If the learner's code cannot be imported, `place` and `source` show the line.
+    """
 
     task: Task
     state: str
     because: str = ""
     test: str = ""
+    place: str = ""
+    source: str = ""
 
     def __str__(self) -> str:
         return f"{self.state}: {self.because}" if self.because else self.state
 
 
-def check(house: House, chapter: Chapter, tasks: Sequence[Task]) -> list[Verdict]:
-    """Run the tests of these tasks against the learner's code and judge each task."""
-    listed = [test for task in tasks for test in node_ids(house, chapter, task)]
-    outcomes = run_tests(house, listed, mine=True)
-    return [judge(task, node_ids(house, chapter, task), outcomes) for task in tasks]
+def check(
+    repository: Repository, chapter: Chapter, tasks: Sequence[Task], *, unfinished: bool = False
+) -> list[Verdict]:
+    """Run the tests of these tasks against the learner's code and judge each task.
+
+    Other chapters that are not done are replaced by the reference, unless `unfinished` is set.
+    """
+    listed = [test for task in tasks for test in node_ids(repository, chapter, task)]
+    outcomes = run_tests(repository, listed, mine=True, unfinished=unfinished)
+    return [judge(task, node_ids(repository, chapter, task), outcomes) for task in tasks]
 
 
-def check_the_rest(house: House, chapter: Chapter, *, on_sign: OnSign) -> list[Outcome]:
+def check_the_rest(
+    repository: Repository, chapter: Chapter, *, unfinished: bool = False, on_progress: OnProgress
+) -> list[Outcome]:
     """Run all tests of the chapter that no task of the track lists, against the learner's code. It can take minutes."""
-    listed = [test for task in chapter.tasks for test in node_ids(house, chapter, task)]
-    return run_tests(house, listed, mine=True, instead=chapter.folder / "tests", on_sign=on_sign)
+    listed = [test for task in chapter.tasks for test in node_ids(repository, chapter, task)]
+    folder = chapter.folder / "tests"
+    return run_tests(repository, listed, mine=True, unfinished=unfinished, instead=folder, on_progress=on_progress)
 
 
-def node_ids(house: House, chapter: Chapter, task: Task) -> list[str]:
+def node_ids(repository: Repository, chapter: Chapter, task: Task) -> list[str]:
     """Return the task's tests as pytest names them when it runs in the repository's root."""
-    return [f"{chapter.folder.relative_to(house.root).as_posix()}/{test}" for test in task.tests]
+    return [f"{chapter.folder.relative_to(repository.root).as_posix()}/{test}" for test in task.tests]
 
 
 def run_tests(
-    house: House,
+    repository: Repository,
     listed: Sequence[str],
     *,
     mine: bool,
+    unfinished: bool = False,
     instead: Path | None = None,
     to_first_failure: bool = False,
-    on_sign: OnSign = lambda _ran, _total: None,
+    on_progress: OnProgress = lambda _ran, _total: None,
 ) -> list[Outcome]:
-    """Run the listed tests, or those in the folder `instead` that are not listed; return what each did.
+    """Run the listed tests, or, if `instead` is given, all tests in that folder that are not listed.
 
-    `on_sign` is called now and then, with how many have run so far, and of how many.
+    `on_progress` is called every PROGRESS_SECONDS, with the number of tests that have run and the number of all tests.
     """
     if importlib.util.find_spec("pytest") is None:
         raise CourseError("pytest is not installed: run `make setup-dev`")
     with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "witness.jsonl"
-        command = [sys.executable, "-m", "pytest", *_options(house, report)]
+        report = Path(scratch) / "record.jsonl"
+        command = [sys.executable, "-m", "pytest", *_options(repository, report)]
         command += ["--mine"] if mine else []
+        command += ["--unfinished"] if unfinished else []
         command += ["--exitfirst"] if to_first_failure else []
         command += [f"--listed={test}" for test in listed]
         command += ["--unlisted", str(instead)] if instead else _limited(listed)
-        ended = _run(house, command, lambda: on_sign(*_how_far(report)))
+        ended = _run(repository, command, lambda: on_progress(*_progress(report)))
         if ended.returncode not in _RAN:
-            raise CourseError(f"pytest could not run (exit {ended.returncode}): {_last_words(ended)}")
+            raise CourseError(f"pytest could not run (exit {ended.returncode}): {_last_line(ended)}")
         return _read(report)
 
 
-def _run(house: House, command: list[str], on_sign: Callable[[], None]) -> subprocess.CompletedProcess[str]:
-    env = _environment(house, os.environ)
+def _run(
+    repository: Repository, command: list[str], on_progress: Callable[[], None]
+) -> subprocess.CompletedProcess[str]:
+    env = _environment(repository, os.environ)
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=house.root, env=env, text=True, stdout=pipe, stderr=pipe) as process:
+    with subprocess.Popen(command, cwd=repository.root, env=env, text=True, stdout=pipe, stderr=pipe) as process:
         try:
-            said, complained = _listen(process, on_sign)
+            stdout, stderr = _wait(process, on_progress)
         except BaseException:
             process.kill()
             raise
-        return subprocess.CompletedProcess(command, process.returncode, said, complained)
+        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
-def _listen(process: subprocess.Popen[str], on_sign: Callable[[], None]) -> tuple[str, str]:
+def _wait(process: subprocess.Popen[str], on_progress: Callable[[], None]) -> tuple[str, str]:
     while True:
         try:
-            return process.communicate(timeout=SIGN_SECONDS)
+            return process.communicate(timeout=PROGRESS_SECONDS)
         except subprocess.TimeoutExpired:
-            on_sign()
+            on_progress()
 
 
 def judge(task: Task, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verdict:
-    """Say how far a task is: its own code missing counts before all else, then the first failure."""
+    """Say how far a task is. Its own missing code counts first, then another task's, then the first failure."""
     concerned = outcomes_of(tests, outcomes)
     failed = [outcome for outcome in concerned if outcome.outcome == "failed"]
     for outcome in failed:
@@ -149,12 +171,13 @@ def judge(task: Task, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verd
         for label, function in outcome.stripped:
             return Verdict(task, NOT_YET, f"needs {label} first: {function}", outcome.test)
     if failed:
-        return Verdict(task, FAILING, failed[0].because, failed[0].test)
-    return _unless_unseen(task, tests, concerned)
+        first = failed[0]
+        return Verdict(task, FAILING, first.because, first.test, first.place, first.source)
+    return _done_if_all_passed(task, tests, concerned)
 
 
-def _unless_unseen(task: Task, tests: Sequence[str], concerned: Sequence[Outcome]) -> Verdict:
-    # No failure is not yet a success: each listed test must have been seen to pass.
+def _done_if_all_passed(task: Task, tests: Sequence[str], concerned: Sequence[Outcome]) -> Verdict:
+    # A run without failures is not enough: each listed test must have run and passed.
     for test in tests:
         seen = [outcome for outcome in concerned if is_listed(outcome.test, [test])]
         if not any(outcome.outcome == "passed" for outcome in seen):
@@ -164,7 +187,7 @@ def _unless_unseen(task: Task, tests: Sequence[str], concerned: Sequence[Outcome
 
 
 def outcomes_of(tests: Sequence[str], outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return what these tests did: their cases, and the files that should hold them but could not be read."""
+    """Return the outcomes of these tests, of their cases, and of their files that could not be imported."""
     return [outcome for outcome in outcomes if _concerns(outcome, tests)]
 
 
@@ -174,14 +197,14 @@ def _concerns(outcome: Outcome, tests: Sequence[str]) -> bool:
     return is_listed(outcome.test, tests) or any(test.startswith(inside) for test in tests)
 
 
-def _options(house: House, report: Path) -> list[str]:
+def _options(repository: Repository, report: Path) -> list[str]:
     return [
-        f"--rootdir={house.root}",
+        f"--rootdir={repository.root}",
         "--quiet",
         "--continue-on-collection-errors",
         "-pno:cacheprovider",
-        "-pminibroker.course.witness",
-        f"--witness={report}",
+        "-pminibroker.course.recorder",
+        f"--record={report}",
     ]
 
 
@@ -190,23 +213,24 @@ def _limited(listed: Sequence[str]) -> list[str]:
     return [f"--override-ini=timeout={TEST_SECONDS_MAX}", *files]
 
 
-def _environment(house: House, environ: Mapping[str, str]) -> dict[str, str]:
-    # The packages of this repository, and none that an outer run of pytest put before them.
+def _environment(repository: Repository, environ: Mapping[str, str]) -> dict[str, str]:
+    # PYTHONPATH begins with the packages of this repository. Other folders with a `minibroker` package, which an outer
+    # run of pytest may have added, are left out.
     inherited = environ.get("PYTHONPATH", "").split(os.pathsep)
     others = [entry for entry in inherited if entry and not (Path(entry) / "minibroker").is_dir()]
     return {
         **{key: value for key, value in environ.items() if key != "PYTEST_ADDOPTS"},
-        "PYTHONPATH": os.pathsep.join([*map(str, house.roots()), *others]),
-        "MINIBROKER_WORKSPACE": str(house.workspace),
+        "PYTHONPATH": os.pathsep.join([*map(str, repository.roots()), *others]),
+        "MINIBROKER_WORKSPACE": str(repository.workspace),
     }
 
 
-def _last_words(ended: subprocess.CompletedProcess[str]) -> str:
+def _last_line(ended: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "it printed nothing"
 
 
-def _how_far(report: Path) -> tuple[int, int]:
+def _progress(report: Path) -> tuple[int, int]:
     total = total_beside(report)
     ran = report.read_bytes().count(b"\n") if report.exists() else 0
     return ran, int(total.read_text()) if total.exists() else 0

@@ -1,7 +1,7 @@
-"""What the course tool refuses. Every message is one line, with what to do next where there is something.
+"""The errors of the course tool. Every message is one line and says what to do next, if anything can be done.
 
-These errors have a base of their own, beside `minibroker.log.errors.ExpectedError`: the tool must not import a package
-that it is about to replace with the learner's.
+The errors do not derive from `minibroker.log.errors.ExpectedError`, because the tool must not import a package that it
+is about to replace with the learner's copy.
 """
 
 
@@ -10,12 +10,12 @@ class CourseError(Exception):
 
 
 class WrongUsage(CourseError):
-    """The command names something that does not exist: the caller typed it wrong."""
+    """The command names something that does not exist."""
 
 
 class InvalidExercises(CourseError):
-    """An `exercises.toml` that contradicts itself or its chapter: the course's mistake, not the learner's."""
+    """An `exercises.toml` that contradicts itself or its chapter; a mistake of the course, not of the learner."""
 
 
 class FunctionNotFound(CourseError):
-    """A file that does not define the function, or defines it more than once."""
+    """A file does not define the function, or defines it more than once."""

@@ -1,4 +1,4 @@
-"""The format of a chapter's `exercises.toml`, and everything that can be wrong with one.
+"""The format of a chapter's `exercises.toml`, and the check of it.
 
     [[exercise]]                             # the fast track: functions to write
     id = "1.1"                               # chapter, point, number
@@ -15,9 +15,9 @@
     tests = ["tests/test_log_logfile.py::test_a_log_may_begin_at_any_offset"]
     hint = "Begin with append and read."     # may be left out
 
-A test is a pytest node id from the chapter's folder; the name of a parametrised test stands for all its
-cases. With its functions or its module taken out, every test of a task must fail:
-`tests/test_exercises_proof.py` demands it.
+A test is a pytest node id from the chapter's folder; the name of a parametrised test stands for all its cases. Every
+test of a task must fail when the task's functions, or its module, are taken out; `tests/test_exercises_proof.py` checks
+this.
 """
 
 import re
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from minibroker.course.errors import CourseError, InvalidExercises, WrongUsage
-from minibroker.course.house import House
+from minibroker.course.repository import Repository
 from minibroker.course.stripping import function_row, reduce, strip
 
 FILE_NAME = "exercises.toml"
@@ -45,7 +45,7 @@ class Track(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """Code for the learner to write, and the tests that tell whether it is right."""
+    """Code for the learner to write, and the tests that judge it."""
 
     KIND: ClassVar[str]
     TRACK: ClassVar[Track]
@@ -60,7 +60,7 @@ class Task(ABC):
 
     @property
     def label(self) -> str:
-        """What the error of a missing body calls the task: `exercise 1.1`."""
+        """The task's name in the error of a missing body: `exercise 1.1`."""
         return f"{self.KIND} {self.id}"
 
     @property
@@ -70,7 +70,7 @@ class Task(ABC):
 
     @abstractmethod
     def strip(self, source: str) -> str:
-        """Return the file's source without what the learner writes."""
+        """Return the file's source without the code that the learner writes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Exercise(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class Build(Task):
-    """A task of the build track: a whole module, of which only the public signatures are given."""
+    """A task of the build track: a whole module, of which only the public signatures stay."""
 
     KIND = "build"
     TRACK = Track.BUILD
@@ -111,7 +111,7 @@ _OPTIONAL = ("hint",)
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter that has code, seen on one of its tracks, with the tasks of that track in order."""
+    """A chapter that has code, and the tasks of one of its tracks, in order."""
 
     number: int
     folder: Path
@@ -121,7 +121,7 @@ class Chapter:
 
     @property
     def packages(self) -> list[str]:
-        """The packages that hold tasks: those a learner gets a copy of."""
+        """The packages that contain tasks; a learner gets copies of these."""
         return sorted({task.package for task in self.tasks})
 
     def task(self, task_id: str) -> Task:
@@ -142,29 +142,29 @@ def chapter_title(folder: Path) -> str:
 
 
 def is_written(folder: Path | None) -> bool:
-    """Tell whether the chapter has code: the folder of a chapter to come holds only a page that says so."""
+    """Tell whether the chapter has code; the folder of a future chapter has only a page."""
     return folder is not None and (folder / "minibroker").is_dir()
 
 
-def load_chapter(house: House, number: int, track: Track = Track.FAST) -> Chapter:
-    """Read and check one chapter's list of tasks; return the chapter with those of one track."""
-    folder = house.folder(number)
+def load_chapter(repository: Repository, number: int, track: Track = Track.FAST) -> Chapter:
+    """Read and check one chapter's list of tasks; return the chapter with the tasks of one track."""
+    folder = repository.folder(number)
     if folder is None or not is_written(folder):
-        raise CourseError(f"chapter {number} is not written yet: `minibroker course list` shows what is there")
+        raise CourseError(f"chapter {number} is not written yet: `minibroker course list` shows the chapters")
     path = folder / FILE_NAME
     if not path.is_file():
         raise CourseError(f"chapter {number} has no exercises yet: `minibroker course list` shows which have")
-    tasks = tuple(task for task in _checked_tasks(path, house.show(path), number) if track == task.TRACK)
+    tasks = tuple(task for task in _checked_tasks(path, repository.show(path), number) if track == task.TRACK)
     if not tasks:
         raise CourseError(f"chapter {number} has no {track} track yet: `minibroker course list` shows which have")
     return Chapter(number, folder, chapter_title(folder), track, tasks)
 
 
-def count_tasks(house: House, number: int) -> dict[Track, int]:
-    """Return how many tasks each track of a chapter has, whose list must be there."""
-    folder = house.folder(number)
+def count_tasks(repository: Repository, number: int) -> dict[Track, int]:
+    """Return the number of tasks on each track of a chapter, whose list must exist."""
+    folder = repository.folder(number)
     assert folder is not None
-    tasks = _checked_tasks(folder / FILE_NAME, house.show(folder / FILE_NAME), number)
+    tasks = _checked_tasks(folder / FILE_NAME, repository.show(folder / FILE_NAME), number)
     return {track: sum(track == task.TRACK for task in tasks) for track in Track}
 
 
@@ -201,7 +201,7 @@ def _tables(path: Path, shown: str) -> Iterator[tuple[type[Task], int, dict[str,
 
 
 def _mistakes(kind: type[Task], table: dict[str, Any], folder: Path, number: int) -> Iterator[str]:
-    """Say what is wrong with one task. The first answer counts: later ones may follow from it."""
+    """Yield the mistakes in one task. The first one counts; the others may follow from it."""
     yield from _shape_mistakes(kind, table)
     if not re.fullmatch(kind.ID.format(chapter=number), table["id"]):
         letter = "B" if kind is Build else ""
@@ -256,8 +256,8 @@ def _test_mistakes(table: dict[str, Any], folder: Path) -> Iterator[str]:
 
 
 def _claim(claimed: set[tuple[str, str]], task: Task, shown: str) -> None:
-    # Taking out a function takes out what is defined inside it, so neither may belong to two exercises.
-    # A module is claimed under an empty name: it overlaps with no function, because the tracks are apart.
+    # Taking out a function also takes out the functions inside it. So the functions of two exercises must not be the
+    # same or inside one another. A task of the build track takes a whole module, which is claimed under an empty name.
     for name in task.functions if isinstance(task, Exercise) else [""]:
         for file, other in claimed:
             first, second = sorted([name, other], key=len)

@@ -1,12 +1,12 @@
-"""One row per chapter: is it there, how many tasks has it on each track, how far is the learner."""
+"""One row per chapter: whether it is written, how many tasks each track has, and how far the learner is."""
 
 from dataclasses import dataclass
 
 from minibroker.course.checking import DONE
 from minibroker.course.errors import CourseError
 from minibroker.course.exercises import FILE_NAME, Chapter, Track, chapter_title, count_tasks, is_written, load_chapter
-from minibroker.course.house import CHAPTER_NUMBERS, House
-from minibroker.course.workspace import Copy, drift, find_copy
+from minibroker.course.repository import CHAPTER_NUMBERS, Repository
+from minibroker.course.workspace import Copy, drift, files_digest, find_copy
 
 
 @dataclass(frozen=True)
@@ -21,40 +21,54 @@ class Row:
     state: str
 
 
-def overview(house: House) -> list[Row]:
+def overview(repository: Repository) -> list[Row]:
     """Return a row for every chapter, written or not."""
-    return [_row(house, number) for number in CHAPTER_NUMBERS]
+    return [_row(repository, number) for number in CHAPTER_NUMBERS]
 
 
-def _row(house: House, number: int) -> Row:
-    folder = house.folder(number)
+def _row(repository: Repository, number: int) -> Row:
+    folder = repository.folder(number)
     title = chapter_title(folder) if folder else ""
     if folder is None or not is_written(folder):
         return Row(number, title, written=False, exercises=0, builds=0, state="not written yet")
     if not (folder / FILE_NAME).is_file():
         return Row(number, title, written=True, exercises=0, builds=0, state="no exercises yet")
-    counts = count_tasks(house, number)
-    return Row(number, title, True, counts[Track.FAST], counts[Track.BUILD], _state(house, number))
+    counts = count_tasks(repository, number)
+    return Row(number, title, True, counts[Track.FAST], counts[Track.BUILD], _state(repository, number))
 
 
-def _state(house: House, number: int) -> str:
-    copy = find_copy(house, number)
+def _state(repository: Repository, number: int) -> str:
+    copy = find_copy(repository, number)
     if copy is None:
         return "not started"
     try:
-        chapter = load_chapter(house, number, copy.track)
+        chapter = load_chapter(repository, number, copy.track)
     except CourseError:
         return f"started on the {copy.track} track, which the chapter no longer has"
-    state = _progress(chapter, copy) if copy.checked else "started, not checked yet"
+    state = open_work(repository, chapter, copy) or _count_done(chapter, copy)
     state = f"build track: {state}" if copy.track is Track.BUILD else state
     return f"{state}; no longer matches the repository" if drift(chapter, copy) else state
 
 
-def _progress(chapter: Chapter, copy: Copy) -> str:
+def open_work(repository: Repository, chapter: Chapter, copy: Copy) -> str:
+    """Return how far an unfinished copy is; empty if the copy is done.
+
+    A copy is done when `course check` has passed with its current code, including the chapter's other tests.
+    """
+    if not copy.checked:
+        return "started, not checked yet"
+    done, check = _count_done(chapter, copy), f"`minibroker course check {chapter.number}`"
+    if not all(copy.checked.get(task.id) == DONE for task in chapter.tasks):
+        return done
+    if copy.others_failing is None:
+        return f"{done}, but other tests of the chapter have not run; {check}"
+    if copy.others_failing:
+        return f"{done}, but other tests of the chapter fail: {copy.others_failing}; {check}"
+    if copy.passed and copy.passed != files_digest(repository.workspace, copy.packages):
+        return f"{done}, but your code has changed since; {check}"
+    return ""
+
+
+def _count_done(chapter: Chapter, copy: Copy) -> str:
     done = sum(copy.checked.get(task.id) == DONE for task in chapter.tasks)
-    progress = f"{done} of {len(chapter.tasks)} done"
-    if done < len(chapter.tasks) or copy.others_failing == 0:
-        return progress
-    # The tasks are not the whole chapter: its other tests run when all of them are done.
-    others = "have not run" if copy.others_failing is None else f"fail: {copy.others_failing}"
-    return f"{progress}, but other tests of the chapter {others}; `minibroker course check {chapter.number}`"
+    return f"{done} of {len(chapter.tasks)} done"

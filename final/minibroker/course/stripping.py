@@ -1,14 +1,12 @@
-"""Taking code out for the learner to write. Functions of source text; nothing is run and no file is touched.
+"""Takes code out of a source for the learner to write. These functions work on text; they run and write nothing.
 
-`strip` takes the body out of one function. What stays is the learner's outline: decorators, signature, docstring
-and every comment with a line to itself. The rest of the body makes way for
-`raise NotImplementedError("exercise 1.1: decode")`.
+`strip` takes the body out of one function. Decorators, signature, docstring and every full-line comment stay as the
+learner's outline. The rest of the body is replaced by `raise NotImplementedError("exercise 1.1: decode")`.
 
-`reduce` does more to a whole module: every body goes with its comments, and so does every private name that nothing
-left over uses. Imports, public constants, types, signatures and docstrings stay.
+`reduce` works on a whole module: it removes every body with its comments, and every private name that the rest does not
+use. Imports, public constants, types, signatures and docstrings stay.
 
-The rest of the file is the same to the byte. `ast` says where a definition is and `tokenize` what a comment is; that
-is all it takes.
+All other bytes of the file stay the same. `ast` gives the positions of definitions, `tokenize` those of comments.
 """
 
 import ast
@@ -33,7 +31,7 @@ def reduce(source: str, label: str) -> str:
     """Return the source of a module reduced to its public signatures, docstrings, constants and types."""
     text = _Text.of(source)
     tree = ast.parse(source)
-    gone = _what_goes(tree)
+    gone = _unused_private(tree)
     return text.edited(_reductions(text, tree, gone, "", label))
 
 
@@ -50,7 +48,10 @@ def function_row(source: str, function: str) -> int:
 
 @dataclass(frozen=True)
 class _Edit:
-    """Rows, from 1, and the text that takes their place; None takes the empty lines around them away, too."""
+    """Rows, from 1, and the text that replaces them.
+
+    If the text is None, the rows are removed, and the empty lines before and after them are merged.
+    """
 
     first_row: int
     last_row: int
@@ -59,7 +60,7 @@ class _Edit:
 
 @dataclass(frozen=True)
 class _Header:
-    """The end of a signature: its last row, that row up to the colon, and how the body is written."""
+    """The end of a signature: its last row, the text of that row up to the colon, and the indent of the body."""
 
     line: str
     row: int
@@ -69,7 +70,7 @@ class _Header:
 
 @dataclass(frozen=True)
 class _Kept:
-    """A piece of the outline: a comment or the docstring, whole lines."""
+    """A part of the outline, in whole lines: a comment or the docstring."""
 
     first_row: int
     last_row: int
@@ -79,7 +80,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Text:
-    """A source as rows, tokens and comments that have a line to themselves."""
+    """A source as rows, tokens and full-line comments."""
 
     source: str
     lines: list[str]
@@ -94,7 +95,7 @@ class _Text:
 
     def edited(self, edits: Iterable[_Edit]) -> str:
         lines = list(self.lines)
-        # From the bottom up, so that the rows of the edits to come stay what they are.
+        # The edits are made from the bottom up, so that the row numbers of the remaining ones stay valid.
         for edit in sorted(edits, key=lambda edit: edit.first_row, reverse=True):
             first, last = edit.first_row - 1, edit.last_row
             if edit.text is not None:
@@ -122,7 +123,8 @@ def _find(source: str, function: str) -> Function:
 
 
 def _definitions(scope: ast.AST) -> Iterator[Definition]:
-    # A definition may stand inside an `if` or a `try`; inside another definition it has a longer name.
+    # The search goes into an `if` or a `try`, but not into another definition: what is nested there has a dotted name,
+    # such as `Class.method`.
     for child in ast.iter_child_nodes(scope):
         if isinstance(child, Definition):
             yield child
@@ -137,7 +139,7 @@ def _is_overload(node: Function) -> bool:
 def _without_body(text: _Text, node: Function, order: str, *, keep_comments: bool) -> _Edit:
     header = _header(text, node)
     last = _last_row(text, node, len(header.indent))
-    # The outline is what is kept of the body, in the order of its rows.
+    # The outline consists of the comments and the docstring; `_paragraphs` sorts them by row.
     outline = [comment for row, comment in text.comments.items() if keep_comments and header.row < row <= last]
     outline += _docstring(text.source, node, header)
     body = _paragraphs(outline, header.newline)
@@ -146,7 +148,7 @@ def _without_body(text: _Text, node: Function, order: str, *, keep_comments: boo
 
 
 def _lines_of(source: str) -> list[str]:
-    # str.splitlines also splits at form feeds and other characters that Python does not count as line ends.
+    # str.splitlines also splits at form feeds and other characters that are not line ends in Python.
     return list(io.StringIO(source, newline=""))
 
 
@@ -171,7 +173,7 @@ def _header(text: _Text, node: Function) -> _Header:
 
 
 def _colon(tokens: Sequence[tokenize.TokenInfo], node: Function) -> int:
-    # Colons inside brackets belong to annotations, slices and lambdas; the first outside ends the signature.
+    # Colons inside brackets belong to annotations, slices and lambdas; the first one outside ends the signature.
     depth = 0
     for index, token in enumerate(tokens):
         if token.start[0] < node.lineno or token.type != tokenize.OP:
@@ -192,8 +194,8 @@ def _first_row(node: ast.stmt) -> int:
 
 
 def _last_row(text: _Text, node: ast.stmt, body_indent: int) -> int:
-    # To the parser a definition ends with its last statement; to a reader, with the comments after it that are
-    # indented like its body.
+    # For the parser a definition ends with its last statement. For a reader the comments after it that are indented
+    # like its body belong to it, too.
     assert node.end_lineno is not None
     last = node.end_lineno
     for row in range(last + 1, len(text.lines) + 1):
@@ -216,7 +218,7 @@ def _docstring(source: str, node: Function, header: _Header) -> list[_Kept]:
 
 
 def _paragraphs(outline: list[_Kept], newline: str) -> str:
-    # Comments that code stood between are separate steps: an empty line keeps them apart.
+    # Comments with code between them are separate steps, so an empty line separates them.
     text = ""
     before: _Kept | None = None
     for kept in sorted(outline, key=lambda kept: kept.first_row):
@@ -230,8 +232,8 @@ def _paragraphs(outline: list[_Kept], newline: str) -> str:
 # A whole module
 
 
-def _what_goes(tree: ast.Module) -> set[ast.stmt]:
-    """Return the private statements that nothing names which stays."""
+def _unused_private(tree: ast.Module) -> set[ast.stmt]:
+    """Return the private statements that no remaining statement uses."""
     private = {node: names for node in _members(tree) if (names := _private_names(node, tree))}
     gone = set(private)
     while True:
@@ -250,11 +252,11 @@ def _members(scope: ast.Module | ast.ClassDef) -> Iterator[ast.stmt]:
 
 
 def _private_names(node: ast.stmt, tree: ast.Module) -> set[str]:
-    """Return the names that a statement defines, if all of them are private and it may go at all."""
+    """Return the names that a statement defines, if all of them are private and it may be removed."""
     if isinstance(node, Definition):
         names = {node.name}
     elif isinstance(node, ast.Assign | ast.AnnAssign) and node in tree.body:
-        # A constant. Inside a class it would be a field, and belongs to the shape of the type.
+        # A constant. An assignment inside a class is a field, which belongs to the type and stays.
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = {it.id for target in targets for it in ast.walk(target) if isinstance(it, ast.Name)}
     else:
@@ -273,7 +275,7 @@ def _names_left(node: ast.AST, gone: set[ast.stmt]) -> Iterator[str]:
 
 
 def _is_given(node: Function) -> bool:
-    # An overload, or a method of a protocol: there is no body to write.
+    # An overload, or a method of a protocol, has no body to write.
     return _is_overload(node) or all(
         isinstance(it, ast.Pass) or (isinstance(it, ast.Expr) and isinstance(it.value, ast.Constant))
         for it in node.body
@@ -288,7 +290,7 @@ def _reductions(text: _Text, scope: ast.AST, gone: set[ast.stmt], prefix: str, l
             if not _is_given(node):
                 yield _without_body(text, node, f"{label}: {prefix}{node.name}", keep_comments=False)
         elif isinstance(node, ast.ClassDef) and gone.issuperset(node.body):
-            # A class must have a body, so one statement makes way for a word instead of for nothing.
+            # A class must have a body, so its first statement is replaced by `pass`.
             first, *others = (_removal(text, it) for it in node.body)
             indent = _indent(text.lines[node.body[0].lineno - 1])
             yield _Edit(first.first_row, first.last_row, f"{indent}pass\n")
@@ -299,7 +301,7 @@ def _reductions(text: _Text, scope: ast.AST, gone: set[ast.stmt], prefix: str, l
 
 
 def _removal(text: _Text, node: ast.stmt) -> _Edit:
-    # A comment right above a definition speaks of it, and goes with it.
+    # A comment directly above a definition belongs to it, and is removed with it.
     first = _first_row(node)
     while first - 1 in text.comments:
         first -= 1

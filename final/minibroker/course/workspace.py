@@ -1,8 +1,8 @@
-"""The learner's copies: made once, never overwritten, and remembered with the reference they were made from.
+"""The learner's copies, which are made once and never overwritten, and the record of each copy.
 
-workspace/minibroker/log/       the copy of a chapter's package, the tasks of one track taken out
+workspace/minibroker/log/       the copy of a chapter's package, with the tasks of one track taken out
 workspace/.old/01-log.1/        a copy that was set aside, numbered, with a record of its own
-workspace/.course.json          per chapter: track; the hash of every reference file at copy time; the last verdicts
+workspace/.course.json          per chapter: its track, the hashes of the reference files it was made from, the verdicts
 """
 
 import hashlib
@@ -17,23 +17,26 @@ from typing import Any
 
 from minibroker.course.errors import CourseError
 from minibroker.course.exercises import Chapter, Task, Track, load_chapter
-from minibroker.course.house import House
+from minibroker.course.repository import Repository
 
 RECORD = ".course.json"
-_NAMES_MAX = 3  # how many files of a kind a message names
+_NAMES_MAX = 3  # a message lists at most this many file names for each kind of change
 
 
 @dataclass
 class Copy:
-    """What is remembered of a copy: reference file → hash, task id → state at the last check, and its track.
+    """The record of a copy.
 
-    And how many of the chapter's other tests failed; None if they have not run since a task was open.
+    `files` maps each reference file to its hash, `checked` each task's id to its state at the last check.
+    `others_failing` is the number of the chapter's other tests that failed; None if they have not run yet, or if a task
+    has failed since. `passed` is the digest of the learner's files when all tests passed.
     """
 
     files: dict[str, str]
     checked: dict[str, str] = field(default_factory=dict)
     others_failing: int | None = None
     track: Track = Track.FAST
+    passed: str | None = None
 
     @property
     def packages(self) -> list[str]:
@@ -43,7 +46,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Drift:
-    """How the reference differs from the one that a copy was made from: reference files by what became of them."""
+    """The difference between the reference and the version that a copy was made from, by kind of change."""
 
     gone: list[str]
     new: list[str]
@@ -54,7 +57,7 @@ class Drift:
 
     @property
     def is_moved(self) -> bool:
-        """Whether files came or went: then other packages may import what the copy does not have."""
+        """Whether files were added or removed; then other packages may import a file that the copy does not have."""
         return bool(self.gone or self.new)
 
     def __str__(self) -> str:
@@ -64,45 +67,45 @@ class Drift:
 
 @dataclass(frozen=True)
 class Started:
-    """What `start` did with earlier copies: where it put one, where it took one back from."""
+    """The folder to which `start` moved the current copy, and the folder of the earlier copy that it resumed."""
 
     aside: Path | None = None
     aside_track: Track | None = None
     resumed_from: Path | None = None
 
 
-def start(house: House, chapter: Chapter, *, again: bool = False) -> Started:
+def start(repository: Repository, chapter: Chapter, *, again: bool = False) -> Started:
     """Copy the chapter's packages into the workspace for one track.
 
-    A copy that is there stays there, and `start` refuses, unless the learner says `again`, changes the track, or the
-    repository has files that the copy does not have. Then the copy is set aside. A change of track goes on with the
-    copy of that track that was set aside last, if there is one.
+    An existing copy stays, and `start` refuses, unless `again` is set, the track changes, or files were added to or
+    removed from the repository. Then the copy is set aside. A change of track resumes the copy of that track that was
+    set aside last, if there is one.
     """
-    copy = find_copy(house, chapter.number)
+    copy = find_copy(repository, chapter.number)
     is_switch = copy is not None and copy.track != chapter.track
-    earlier = _earlier_copy(house, chapter) if is_switch and not again else None
-    made = _read(house, earlier)[str(chapter.number)] if earlier else Copy({}, track=chapter.track)
-    taken = _taken(house, {*chapter.packages, *made.packages, *(copy.packages if copy else [])})
+    earlier = _earlier_copy(repository, chapter) if is_switch and not again else None
+    made = _read(repository, earlier)[str(chapter.number)] if earlier else Copy({}, track=chapter.track)
+    taken = _taken(repository, {*chapter.packages, *made.packages, *(copy.packages if copy else [])})
     if taken and not again and not is_switch and not (copy and drift(chapter, copy).is_moved):
         n, build = chapter.number, " --build" if chapter.track is Track.BUILD else ""
         raise CourseError(
-            f"{house.show(taken[0])} is already there: `minibroker course check {n}` tests it, "
-            f"`minibroker course start {n}{build} --again` keeps it aside and starts anew"
+            f"{repository.show(taken[0])} is already there: `minibroker course check {n}` tests it, "
+            f"`minibroker course start {n}{build} --again` sets it aside and starts again"
         )
-    house.workspace.mkdir(parents=True, exist_ok=True)
-    # The copy is made beside its place and moved in whole: an interrupted start leaves no half package.
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=house.workspace) as fresh:
+    repository.workspace.mkdir(parents=True, exist_ok=True)
+    # The copy is made in a temporary folder and moved as a whole, so that an interrupted start leaves no half package.
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=repository.workspace) as fresh:
         source = earlier or Path(fresh)
         if not earlier:
             made.files = copy_packages(chapter, source, chapter.tasks)
-        aside = _set_aside(house, chapter, taken, copy) if taken else None
+        aside = _set_aside(repository, chapter, taken, copy) if taken else None
         for package in sorted((source / "minibroker").iterdir()):
-            place = house.workspace / "minibroker" / package.name
+            place = repository.workspace / "minibroker" / package.name
             place.parent.mkdir(exist_ok=True)
             package.rename(place)
     if earlier:
         shutil.rmtree(earlier)
-    save_copy(house, chapter.number, made)
+    save_copy(repository, chapter.number, made)
     return Started(aside, copy.track if aside and copy else None, earlier)
 
 
@@ -130,7 +133,7 @@ def reference_files(chapter: Chapter) -> Iterator[tuple[str, Path]]:
 
 
 def drift(chapter: Chapter, copy: Copy) -> Drift:
-    """Return the reference files that changed, came or went since the copy was made."""
+    """Return the reference files that were changed, added or removed since the copy was made."""
     now = {name: _hash(path.read_bytes()) for name, path in reference_files(chapter)}
     return Drift(
         gone=sorted(copy.files.keys() - now.keys()),
@@ -139,15 +142,15 @@ def drift(chapter: Chapter, copy: Copy) -> Drift:
     )
 
 
-def complaints(house: House) -> list[str]:
-    """Say, for each package in the workspace that no longer matches the repository, what differs and what helps."""
-    return [*_drifted(house), *_unknown(house)]
+def complaints(repository: Repository) -> list[str]:
+    """Return a message for each package of the workspace that no longer matches the repository."""
+    return [*_drifted(repository), *_unknown(repository)]
 
 
-def _drifted(house: House) -> Iterator[str]:
-    for number, copy in sorted(_read(house).items()):
+def _drifted(repository: Repository) -> Iterator[str]:
+    for number, copy in sorted(_read(repository).items()):
         try:
-            found = drift(load_chapter(house, int(number), copy.track), copy)
+            found = drift(load_chapter(repository, int(number), copy.track), copy)
         except CourseError as error:
             yield f"your copy of chapter {number}: {error}"
             continue
@@ -157,54 +160,67 @@ def _drifted(house: House) -> Iterator[str]:
             yield (
                 f"your copy of chapter {number} ({', '.join(f'minibroker.{it}' for it in copy.packages)}) no longer "
                 f"matches the repository: {found}; `minibroker course diff {number}` shows it, "
-                f"`{start_again}` sets your copy aside and begins from the repository's"
+                f"`{start_again}` sets your copy aside and makes a new one"
             )
 
 
-def _unknown(house: House) -> Iterator[str]:
-    """A package in the workspace that the repository does not have: every import of it takes the learner's."""
-    known = {package.name for root in house.roots() for package in (root / "minibroker").iterdir()}
-    folders = sorted(path for path in (house.workspace / "minibroker").glob("[a-z]*/") if any(path.glob("*.py")))
-    recorded = {package for copy in _read(house).values() for package in copy.packages}
-    for folder in folders:
-        if folder.name not in known | recorded:
-            yield f"{house.show(folder)} is a package that the repository does not have: move it out of the workspace"
+def _unknown(repository: Repository) -> Iterator[str]:
+    """Yield a message for each package of the workspace that the repository does not have."""
+    known = {package.name for root in repository.roots() for package in (root / "minibroker").iterdir()}
+    recorded = {package for copy in _read(repository).values() for package in copy.packages}
+    for package in held_packages(repository.workspace):
+        if package not in known | recorded:
+            shown = repository.show(repository.workspace / "minibroker" / package)
+            yield f"{shown} is a package that the repository does not have: move it out of the workspace"
 
 
-def find_copy(house: House, number: int) -> Copy | None:
-    """Return what is remembered of a chapter's copy; None if the learner has not started it."""
-    return _read(house).get(str(number))
+def held_packages(workspace: Path) -> list[str]:
+    """Return the names of the packages that the workspace holds."""
+    folders = sorted((workspace / "minibroker").glob("[a-z]*/"))
+    return [folder.name for folder in folders if any(folder.glob("*.py"))]
 
 
-def started_copy(house: House, chapter: Chapter) -> Copy:
-    """Return what is remembered of a chapter's copy, which must be there."""
-    copy, n = find_copy(house, chapter.number), chapter.number
+def files_digest(workspace: Path, packages: Iterable[str]) -> str:
+    """Return one hash of the names and contents of the learner's files in these packages."""
+    folders = [workspace / "minibroker" / package for package in sorted(packages)]
+    paths = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    return _hash("".join(f"{path.relative_to(workspace)} {_hash(path.read_bytes())}\n" for path in paths).encode())
+
+
+def find_copy(repository: Repository, number: int) -> Copy | None:
+    """Return the record of a chapter's copy; None if the learner has not started it."""
+    return _read(repository).get(str(number))
+
+
+def started_copy(repository: Repository, chapter: Chapter) -> Copy:
+    """Return the record of a chapter's copy, which must be there."""
+    copy, n = find_copy(repository, chapter.number), chapter.number
     if copy is None:
         raise CourseError(f"chapter {n} is not started: `minibroker course start {n}`")
     for package in chapter.packages:
-        place = house.workspace / "minibroker" / package
+        place = repository.workspace / "minibroker" / package
         if not place.is_dir():
             build = " --build" if chapter.track is Track.BUILD else ""
             raise CourseError(
-                f"{house.show(place)} is missing from your copy of chapter {n}: `minibroker course start {n}{build}` "
-                "sets aside what is left of it and starts anew"
+                f"{repository.show(place)} is missing from your copy of chapter {n}: "
+                f"`minibroker course start {n}{build}` sets the rest of it aside and starts again"
             )
     return copy
 
 
-def save_copy(house: House, number: int, copy: Copy) -> None:
-    """Remember a chapter's copy."""
-    _write(house.workspace, {**_read(house), str(number): copy})
+def save_copy(repository: Repository, number: int, copy: Copy) -> None:
+    """Write the record of a chapter's copy."""
+    _write(repository.workspace, {**_read(repository), str(number): copy})
 
 
-def _taken(house: House, packages: set[str]) -> list[Path]:
-    places = [house.workspace / "minibroker" / package for package in sorted(packages)]
+def _taken(repository: Repository, packages: set[str]) -> list[Path]:
+    places = [repository.workspace / "minibroker" / package for package in sorted(packages)]
     return [place for place in places if place.exists()]
 
 
-def _set_aside(house: House, chapter: Chapter, packages: list[Path], copy: Copy | None) -> Path:
+def _set_aside(repository: Repository, chapter: Chapter, packages: list[Path], copy: Copy | None) -> Path:
     number = 1
-    while (aside := house.workspace / ".old" / f"{chapter.folder.name}.{number}").exists():
+    while (aside := repository.workspace / ".old" / f"{chapter.folder.name}.{number}").exists():
         number += 1
     (aside / "minibroker").mkdir(parents=True)
     for package in packages:
@@ -214,37 +230,39 @@ def _set_aside(house: House, chapter: Chapter, packages: list[Path], copy: Copy 
     return aside
 
 
-def _earlier_copy(house: House, chapter: Chapter) -> Path | None:
-    """Return where the copy of the chapter's track is that was set aside last."""
-    folders = (house.workspace / ".old").glob(f"{chapter.folder.name}.*/")
+def _earlier_copy(repository: Repository, chapter: Chapter) -> Path | None:
+    """Return the folder of the copy of the chapter's track that was set aside last."""
+    folders = (repository.workspace / ".old").glob(f"{chapter.folder.name}.*/")
     for folder in sorted(folders, key=lambda path: int(path.suffix[1:]), reverse=True):
-        copy = _read(house, folder).get(str(chapter.number))
+        copy = _read(repository, folder).get(str(chapter.number))
         if copy and copy.track == chapter.track:
             return folder
     return None
 
 
-def _read(house: House, folder: Path | None = None) -> dict[str, Copy]:
-    path = (folder or house.workspace) / RECORD
+def _read(repository: Repository, folder: Path | None = None) -> dict[str, Copy]:
+    path = (folder or repository.workspace) / RECORD
     try:
         chapters: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["chapters"]
         return {number: _copy_of(entry) for number, entry in chapters.items()}
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError) as error:
-        raise CourseError(f"{house.show(path)} cannot be read: move it away and start the chapter again") from error
+        raise CourseError(
+            f"{repository.show(path)} cannot be read: move it away and start the chapter again"
+        ) from error
 
 
 def _copy_of(entry: dict[str, Any]) -> Copy:
-    # Records from before there were two tracks do not name one.
+    # Older records do not name a track.
     track = Track(entry.get("track", Track.FAST))
-    return Copy(entry["files"], entry["checked"], entry.get("others_failing"), track)
+    return Copy(entry["files"], entry["checked"], entry.get("others_failing"), track, entry.get("passed"))
 
 
 def _write(folder: Path, copies: dict[str, Copy]) -> None:
     chapters = {number: asdict(copy) for number, copy in copies.items()}
     text = json.dumps({"chapters": chapters}, indent=2, sort_keys=True) + "\n"
-    # Replaced in one step, so that no command ever reads half a record.
+    # The file is replaced in one step, so that no command reads half a record.
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix=RECORD, delete=False) as file:
         file.write(text)
     os.replace(file.name, folder / RECORD)

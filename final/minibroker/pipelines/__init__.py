@@ -1,1 +1,1 @@
-"""Data pipelines on Spark: what `minibroker pipeline` runs, each a module that can be read in one sitting."""
+"""The data pipelines on Spark that `minibroker pipeline` runs, each a short module."""

@@ -1,16 +1,16 @@
-"""A topic as Parquet files by date, each record once; small files are made into large ones; and the way back.
+"""Archives a topic as Parquet files by date, each record once, compacts small files, and replays the archive.
 
     DIR/date=2026-05-01/4f1c09aa-0000000012-0.parquet    query 4f1c09aa, batch 12: published by a rename
-    DIR/date=2026-05-01/compacted-91b2….parquet          what was many small files
-    DIR/_staging/                                        being written; readers look past names that begin with _
+    DIR/date=2026-05-01/compacted-91b2….parquet          one file made from many small ones
+    DIR/_staging/                                        files being written; readers ignore names that begin with _
     DIR/_plans/                                          compactions that are decided and not done yet
-    DIR/_checkpoint/                                     how far the topic was read
+    DIR/_checkpoint/                                     the offsets up to which the topic was read
 
-Once, because a batch that is tried again has the same offsets and first takes away what it had published before; and
-because only batches that the checkpoint has as done are compacted. A compaction is decided by writing its plan: from
-then on it is carried out, by the next run if this one dies.
+Each record is in the archive once, for two reasons. A repeated batch has the same offsets, and first removes the files
+of its earlier attempt. And only batches that the checkpoint records as done are compacted. A compaction is decided when
+its plan is written. If the run then dies, the next run carries out the plan.
 
-DIR is a folder that the driver and all executors see under one name. One run at a time writes to it: it holds a lock.
+DIR is a folder that the driver and all executors see under one name. One run at a time writes to it, with a lock.
 """
 
 import fcntl
@@ -60,14 +60,15 @@ class Archive:
 
 
 def run(spark: "SparkSession", settings: Archive) -> None:
-    """Archive until stopped, or with `once` up to the end that the topic has now; then compact."""
+    """Archive until stopped, or with `once` up to the topic's current end; then compact."""
     prepare_topics(settings.bootstrap, read=[settings.topic])
     with locked(settings.directory):
         finish_plans(settings.directory)
-        # What a run that died was writing. Each attempt has a folder of its own, so one that still writes harms nobody.
+        # These are the files of a run that died. Each attempt has a folder of its own, so a task that still writes does
+        # no harm.
         shutil.rmtree(settings.directory / "_staging", ignore_errors=True)
         follow({"archive": start(spark, settings)})
-        # The query has ended by itself, so the checkpoint has every batch as done.
+        # The query has ended by itself, so the checkpoint records every batch as done.
         compact(spark, settings)
 
 
@@ -78,10 +79,10 @@ def start(spark: "SparkSession", settings: Archive) -> "StreamingQuery":
     started, names = threading.Event(), [""]
 
     def publish_one(rows: "DataFrame", batch_id: int) -> None:
-        # The name of the query is in its files, so that a new checkpoint cannot take the files of an old one away.
+        # File names contain the query's id, so a query with a new checkpoint does not remove files of an earlier query.
         started.wait()
         name = f"{names[0]}-{batch_id:010}"
-        # First of all, for what this batch published in an attempt that died must not be compacted.
+        # Files of an attempt that died must not be compacted, so they are removed before the compaction.
         withdraw(settings.directory, name=name)
         if batch_id and batch_id % settings.compact_every == 0:
             compact(spark, settings)
@@ -101,13 +102,13 @@ def start(spark: "SparkSession", settings: Archive) -> "StreamingQuery":
 
 
 def withdraw(directory: Path, *, name: str) -> None:
-    """Take away what an earlier attempt at a batch has published."""
+    """Remove the files that an earlier attempt at a batch has published."""
     for old in directory.glob(f"date=*/{name}-*.parquet"):
         old.unlink()
 
 
 def publish(rows: "DataFrame", directory: Path, *, name: str) -> None:
-    """Write the rows of a batch aside, then move them into their dates."""
+    """Write the rows of a batch into the staging folder, then move the files into the folders of their dates."""
     staging = directory / "_staging" / f"{name}-{uuid.uuid4().hex}"
     dated = rows.withColumn("date", f.date_format("timestamp", "yyyy-MM-dd"))
     dated.write.mode("overwrite").partitionBy("date").parquet(str(staging))
@@ -120,7 +121,7 @@ def publish(rows: "DataFrame", directory: Path, *, name: str) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """The right to write to an archive, given back when the process ends, however it ends."""
+    """Lock an archive for writing; the lock is released when the process ends, however it ends."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "_lock").open("a") as lock:
         try:
@@ -136,7 +137,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def compact(spark: "SparkSession", settings: Archive) -> int:
-    """Make the small files of each date into as few as the target size allows; returns how many files were replaced."""
+    """Merge the small files of each date into files of up to the target size; return how many were replaced."""
     groups = [
         (folder, group)
         for folder in sorted(settings.directory.glob("date=*"))
@@ -149,7 +150,7 @@ def compact(spark: "SparkSession", settings: Archive) -> int:
 
 
 def small_groups(folder: Path, *, small_bytes: int, target_bytes: int) -> list[list[Path]]:
-    """The small files of a folder in groups of the target size; one file alone is no group."""
+    """Return the small files of a folder in groups of at most the target size, each of two files or more."""
     groups: list[list[Path]] = [[]]
     size = 0
     for path in sorted(folder.glob("*.parquet")):
@@ -181,7 +182,7 @@ def _compact_group(spark: "SparkSession", directory: Path, folder: Path, group: 
 
 
 def finish_plans(directory: Path) -> int:
-    """Carry out the compactions that were decided; each step may have been done before."""
+    """Carry out the compactions that were decided; a run that died may have done some of the steps."""
     plans = _plans(directory)
     for path in plans:
         plan = json.loads(path.read_text())
@@ -191,7 +192,7 @@ def finish_plans(directory: Path) -> int:
         if made.exists():
             made.rename(place)
         path.unlink()
-    # What is left there belongs to batches and compactions that were given up.
+    # The remaining folders belong to compactions that were given up.
     for left in (directory / "_staging").glob(f"{COMPACTED}*"):
         shutil.rmtree(left)
     return len(plans)
@@ -201,7 +202,7 @@ def finish_plans(directory: Path) -> int:
 
 
 def read(spark: "SparkSession", directory: Path) -> "DataFrame":
-    """An archive as rows, each record once, also while a run writes to it or after one was killed."""
+    """Read an archive, each record once, even while a run writes to it or after one was killed."""
     files = settled_files(directory)
     if not files:
         raise ArchiveInvalid(f"{directory} holds no archive: `minibroker pipeline run archive` makes one")
@@ -209,16 +210,16 @@ def read(spark: "SparkSession", directory: Path) -> "DataFrame":
 
 
 def settled_files(directory: Path) -> list[Path]:
-    """The files of one moment. A list that a compaction changed in the making would have records twice, or not."""
+    """Return a consistent list of files. A list taken during a compaction could have records twice, or miss some."""
     deadline = time.monotonic() + SETTLED_S_MAX
     while True:
         _await_plans(directory, deadline)
         files = sorted(directory.glob("date=*/*.parquet"))
-        # No compaction was under way, and none has come since: the same files are there.
+        # If there is no plan and a second listing has the same files, no compaction ran during the first one.
         if not _plans(directory) and files == sorted(directory.glob("date=*/*.parquet")):
             return files
         if time.monotonic() > deadline:
-            raise ArchiveInvalid(f"{directory} does not come to rest within {SETTLED_S_MAX} s: try again")
+            raise ArchiveInvalid(f"{directory} was being compacted for all of {SETTLED_S_MAX} s: try again")
 
 
 def _plans(directory: Path) -> list[Path]:
@@ -226,7 +227,7 @@ def _plans(directory: Path) -> list[Path]:
 
 
 def _await_plans(directory: Path, deadline: float) -> None:
-    """Finish what a dead run has left, or wait until a living one has finished it."""
+    """Finish the compactions of a run that died, or wait until a live run has finished its own."""
     while _plans(directory):
         try:
             with locked(directory):
@@ -247,10 +248,10 @@ def replay(
     until: str | None = None,
     keep_partitions: bool = False,
 ) -> int:
-    """Write an archive, or some dates of it, into a topic; what was in order in a partition stays so. Returns a count.
+    """Write an archive, or some dates of it, into a topic; return the number of records.
 
-    The partition is chosen by the key anew, unless those of the archive are kept. At least once: a replay that is
-    killed and run again writes from the beginning.
+    Records of one partition keep their order. Keys choose the partitions anew, unless `keep_partitions` is set.
+    Delivery is at least once: a replay that is killed and run again writes from the beginning.
     """
     rows = read(spark, directory)
     if since is not None:

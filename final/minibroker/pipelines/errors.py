@@ -1,15 +1,15 @@
-"""What a pipeline refuses or reports, in one line."""
+"""The errors of pipelines, each one line."""
 
 from minibroker.log.errors import ExpectedError
 
 
 class PipelineError(ExpectedError):
-    """Anything that this package raises."""
+    """The base of all errors of this package."""
 
 
 class PipelineFailed(PipelineError):
-    """A query ended with an error; the checkpoint says where the next run goes on."""
+    """A query ended with an error; the next run continues from the checkpoint."""
 
 
 class ArchiveInvalid(PipelineError):
-    """A folder that is no archive, or one that is in use."""
+    """A folder that is not an archive, or an archive that is in use."""

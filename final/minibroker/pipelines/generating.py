@@ -1,4 +1,4 @@
-"""Writes generated orders into a topic with the client's producer, as fast as asked or as fast as it goes."""
+"""Writes generated orders into a topic with the client's producer, at a given rate or as fast as possible."""
 
 import sys
 import time
@@ -11,11 +11,11 @@ from minibroker.clients.producer import Producer
 from minibroker.pipelines.generator import Shape, events
 from minibroker.pipelines.running import prepare_topics
 
-TELL_EVERY_S = 1.0
+REPORT_EVERY_S = 1.0
 
 
 class Tally:
-    """Counts what became of the records; any thread may call it."""
+    """Counts the records by kind, and keeps the first error; any thread may call it."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -23,7 +23,7 @@ class Tally:
         self.failed: list[Exception] = []
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """Keep the first errors."""
+        """Keep the first error."""
         if delivery.error is not None and len(self.failed) < 1:
             self.failed.append(delivery.error)
 
@@ -52,7 +52,7 @@ def generate(
             tally.kinds[event.bad or "good"] += 1
             if tally.failed:
                 raise tally.failed[0]
-            if time.monotonic() - told_s >= TELL_EVERY_S:
+            if time.monotonic() - told_s >= REPORT_EVERY_S:
                 told_s = time.monotonic()
                 print(f"generate: {tally.made} of {count} orders", file=out or sys.stderr, flush=True)
         producer.flush()

@@ -1,7 +1,7 @@
-"""Order events as a shop has them: few customers order much, few orders are dear, some come late, some are broken.
+"""Generates the orders of a shop: a few customers order much, a few orders are large, some are late, some are broken.
 
-The same seed gives the same events. Keys are customers, drawn by Zipf's law, so partitions are as uneven as they are in
-life. Of the broken events each kind has a name, and what a pipeline sets aside can be counted against what was made.
+The same seed gives the same events. Keys are customers, drawn by Zipf's law, so partitions are as uneven as in
+practice. Each kind of broken event has a name, so that the dead letters of a pipeline can be counted by kind.
 """
 
 import json
@@ -20,7 +20,7 @@ BAD_KINDS = ("not json", "no region", "negative amount", "no time")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the events are like."""
+    """The parameters of the events."""
 
     seed: int = 1
     customers: int = 1000
@@ -32,7 +32,7 @@ class Shape:
 
 
 class Event(NamedTuple):
-    """One order as it goes to a topic; `bad` says what is wrong with it, if anything is."""
+    """One order as it is written to a topic; `bad` is the kind of a broken order, else None."""
 
     key: bytes
     value: bytes
@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
 
 def events(shape: Shape, *, count: int, start_ms: int, first: int = 0) -> Iterator[Event]:
-    """Make `count` events whose times begin at `start_ms`; `first` is the number in the first one's order id."""
+    """Make `count` events whose times begin at `start_ms`; the order ids count from `first`."""
     chance = random.Random(shape.seed + first)
     regions = _regions(shape)
     weights = list(accumulate(1 / rank**shape.skew for rank in range(1, shape.customers + 1)))

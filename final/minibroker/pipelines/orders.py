@@ -1,13 +1,13 @@
-"""Revenue per region in event-time windows, from a topic into a topic; what is no order goes to a dead-letter topic.
+"""Sums revenue per region in event-time windows, from topic to topic; invalid orders go to a dead-letter topic.
 
 Two queries read the same topic, each with a checkpoint of its own below the given folder:
 
     orders ──▶ revenue        windows by the orders' own time, open until the watermark has passed them
-           ──▶ dead letters   the record as it came, and in its headers why, and where it stood
+           ──▶ dead letters   the unchanged record, with the problem and its offset in the headers
 
-The result of a window is written each time it changes, under the key `region|start of the window`: the last one counts,
-so a topic with cleanup.policy=compact keeps what is true. A result that is written twice, as at-least-once allows, says
-the same twice. The sums themselves are exact: they are Spark's state, kept in the checkpoint together with the offsets.
+The result of a window is written each time it changes, under the key `region|start of the window`. The last result of a
+key counts, so a topic with cleanup.policy=compact keeps the current results. Delivery is at least once, so the same
+result may be written twice. The sums are exact, because Spark keeps them in the checkpoint together with the offsets.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Orders:
 
 
 def parsed(records: "DataFrame") -> "DataFrame":
-    """Each record with the order in it, and under `problem` what is wrong with it, if anything is."""
+    """Add the columns `order`, parsed from the value, and `problem`, which is null for a valid order."""
     order = f.from_json(f.col("value").cast("string"), ORDER, {"columnNameOfCorruptRecord": CORRUPT})
     return records.withColumn("order", order).withColumn("problem", _problem())
 
@@ -61,7 +61,7 @@ def _problem() -> "Column":
 
 
 def revenue(records: "DataFrame", *, window: str, watermark: str) -> "DataFrame":
-    """The sum of each region and window, as key and value of a record."""
+    """Return the sum of each region and window, as key and value of a record."""
     good = parsed(records).where(f.col("problem").isNull()).select("order.region", "order.amount", "order.time")
     sums = good.withWatermark("time", watermark).groupBy(f.window("time", window), "region")
     totals = sums.agg(f.count("*").alias("orders"), f.sum("amount").alias("revenue"))
@@ -71,7 +71,7 @@ def revenue(records: "DataFrame", *, window: str, watermark: str) -> "DataFrame"
 
 
 def dead_letters(records: "DataFrame") -> "DataFrame":
-    """The records that are no orders, as they came; the reason and the place come after the headers that they had."""
+    """Return the invalid records unchanged, with the problem, the partition and the offset as further headers."""
     place = f.concat_ws("-", "topic", "partition")
     headers = {"problem": f.col("problem"), "partition": place, "offset": f.col("offset")}
     structs = [
@@ -95,7 +95,7 @@ def start(spark: "SparkSession", settings: Orders) -> dict[str, "StreamingQuery"
 
 
 def _start_results(rows: "DataFrame", settings: Orders) -> "StreamingQuery":
-    # A sink in Python has no update mode. So each batch of what has changed is written as a batch.
+    # A sink in Python has no update mode, so the changed results of each micro-batch are written as a batch.
     def write(changed: "DataFrame", _batch_id: int) -> None:
         writer = changed.write.format(FORMAT).mode("append").option("kafka.bootstrap.servers", settings.bootstrap)
         writer.option("topic", settings.results).save()
@@ -114,6 +114,6 @@ def _start(writer: "DataStreamWriter", settings: Orders, *, name: str) -> "Strea
 
 
 def run(spark: "SparkSession", settings: Orders) -> None:
-    """Run until stopped, or with `once` until the end that the topic has now."""
+    """Run until stopped, or with `once` up to the topic's current end."""
     prepare_topics(settings.bootstrap, read=[settings.topic], written={settings.results: -1, settings.dead_letters: -1})
     follow(start(spark, settings))

@@ -1,4 +1,4 @@
-"""What every pipeline needs around its query: a session, topics, progress on stderr, errors in one line."""
+"""The parts that all pipelines share: the session, topics, progress on stderr, errors in one line."""
 
 import json
 import logging
@@ -32,21 +32,21 @@ INITIALIZING = "Initializing sources"
 TOO_SLOW = "Python worker failed to connect back"
 REASON_CHARS_MAX = 400
 MASTER_S_MAX = 5
-BATCH_S_MAX = 10  # that Ctrl-C waits for a batch that is under way
+BATCH_S_MAX = 10  # how long Ctrl-C waits for a batch that is under way
 
 QUIET = {
     "spark.log.level": "OFF",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # An error is one line, and not followed by where in the JVM it came up.
+    # This makes an error one line, without the stack trace of the JVM.
     "spark.sql.dataFrameQueryContext.enabled": "false",
-    # Two hundred are Spark's default, and with the few keys of a pipeline each batch would be all overhead.
+    # With Spark's default of 200 and the few keys of a pipeline, each batch would be mostly overhead.
     "spark.sql.shuffle.partitions": "4",
 }
 
-# With MINIBROKER_QUICK=1, as the commands of the pages are tested: a JVM that lives for seconds gains nothing from its
-# better compilers.
+# Further settings if MINIBROKER_QUICK=1, as in the tests of the documented commands. A JVM that lives for seconds gains
+# nothing from its optimising compiler.
 QUICK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
@@ -55,34 +55,34 @@ QUICK = {
 
 
 def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSession":
-    """A session that is quiet and counts time in UTC, unless its settings say otherwise."""
+    """Start a session without log output, with times in UTC, unless its settings say otherwise."""
     demand_packages()
     demand_master(master)
     print(f"{name}: starting Spark on {master}; that and the first batch take seconds", file=sys.stderr, flush=True)
     if master.startswith("local"):
-        # Nobody else needs to find the driver, and Spark would warn about the address that it chose.
+        # No other machine connects to the driver. Without this setting Spark warns about the address that it chose.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
         quick = QUICK if os.environ.get("MINIBROKER_QUICK") else {}
-        # A JVM that loses us while it starts would stay for ever.
+        # Ctrl-C must not end this process now: a JVM whose parent dies while it starts would run for ever.
         with noted_interrupts():
             spark = session(f"minibroker-{name}", master, **{**QUIET, **quick, **conf})
-        hush_interrupts()
+        end_quietly_on_interrupt()
         return spark
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise
-        raise PipelineFailed(f"{name}: Spark does not start on {master}: {reason(error)}") from error
+        raise PipelineFailed(f"{name}: Spark does not start on {master} ({reason(error)})") from error
 
 
-def hush_interrupts() -> None:
-    """Ctrl-C is how a pipeline is ended, and no reason to show where in py4j it came.
+def end_quietly_on_interrupt() -> None:
+    """Let Ctrl-C, the usual end of a pipeline, raise KeyboardInterrupt without log output of py4j.
 
-    Spark's own handler asks the JVM to cancel all jobs, in the midst of whatever was being asked of it, and fails at
-    that. The jobs end anyway, with the session.
+    Spark's own handler asks the JVM to cancel all jobs. In the middle of another call this fails. The jobs end with the
+    session anyway.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # It logs under its own name, and in some places under none.
+    # py4j logs under its own name, and in some places with the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_py4js)
 
@@ -93,7 +93,10 @@ def _is_not_py4js(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def noted_interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C has come, to be asked between two questions to Spark; a second one does not wait for that."""
+    """Yield a function that tells whether Ctrl-C was pressed; call it between two calls to Spark.
+
+    The first Ctrl-C raises KeyboardInterrupt only at the end of the `with`, a second one at once.
+    """
     noted: list[int] = []
 
     def note(number: int, _frame: object) -> None:
@@ -110,7 +113,7 @@ def noted_interrupts() -> Iterator[Callable[[], bool]]:
 
 
 def demand_master(master: str) -> None:
-    """Fail now if none of the masters `spark://HOST:PORT,HOST:PORT` is there: Spark would try for a minute."""
+    """Fail now if none of the masters `spark://HOST:PORT,HOST:PORT` answers; Spark would try for a minute."""
     if not master.startswith("spark://"):
         return
     refused = []
@@ -126,7 +129,10 @@ def demand_master(master: str) -> None:
 
 
 def prepare_topics(bootstrap: str, *, read: Iterable[str] = (), written: Mapping[str, int] | None = None) -> None:
-    """Demand the topics that are read; make those that are written: name → partitions, -1 for the broker's default."""
+    """Check that the topics `read` exist; create missing topics in `written`, which maps names to partition counts.
+
+    A count of -1 means the broker's default.
+    """
     with Client(bootstrap, client_id="minibroker-pipeline") as client:
         there = set(admin.list_topics(client))
         for name in read:
@@ -141,7 +147,7 @@ def _make_topic(client: Client, name: str, partitions: int) -> None:
     try:
         admin.create_topics(client, [admin.NewTopic(name, partitions=partitions)])
     except BrokerError as error:
-        # Somebody else was faster.
+        # Another client may have created it in the meantime.
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
 
@@ -153,28 +159,28 @@ def _no_topic(name: str, others: Iterable[str]) -> PipelineError:
 
 
 def stream(spark: "SparkSession", bootstrap: str, topic: str, options: dict[str, str]) -> "DataFrame":
-    """A topic as a stream, with these options of the connector."""
+    """Read a topic as a stream, with these options of the connector."""
     reader = spark.readStream.format(FORMAT).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     return reader.options(**options).load()
 
 
 def read_options(max_per_trigger: int | None, *, skips_lost: bool) -> dict[str, str]:
-    """The flags of a pipeline as options of the connector: a topic is read from its beginning, with headers."""
+    """Return the flags of a pipeline as options of the connector; a topic is read from its beginning, with headers."""
     limit = {} if max_per_trigger is None else {"maxOffsetsPerTrigger": str(max_per_trigger)}
     loss = {"failOnDataLoss": "false"} if skips_lost else {}
     return {"startingOffsets": "earliest", "includeHeaders": "true", **limit, **loss}
 
 
 def triggered(writer: "DataStreamWriter", *, once: bool, interval: str) -> "DataStreamWriter":
-    """With what is there now, then the end; or for ever, a batch each interval."""
+    """Set the trigger: read the records that are there now and end, or run a batch each interval for ever."""
     return writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
 
 
 def begin(start: Callable[[], "StreamingQuery"]) -> "StreamingQuery":
-    """Start a query, and wait until the process that plans it is there.
+    """Start a query, and wait until its planner process runs.
 
-    Spark gives that process ten seconds to start, and on a busy machine that can be too little. Nothing has been done
-    then, so it is started again; and queries that are begun one after the other do not take each other's time.
+    Spark gives that process ten seconds to start, which can be too short on a busy machine. In that case the query has
+    done nothing yet, and is started again. Waiting also keeps several queries from starting at the same time.
     """
     for _ in range(STARTS_MAX - 1):
         query = start()
@@ -189,13 +195,13 @@ def begin(start: Callable[[], "StreamingQuery"]) -> "StreamingQuery":
 
 
 def follow(queries: Mapping[str, "StreamingQuery"], *, out: TextIO | None = None) -> None:
-    """Show progress until all queries have ended; if one fails, or the reader presses Ctrl-C, all are stopped."""
+    """Show progress until all queries have ended; if one fails, or the user presses Ctrl-C, stop all of them."""
     shown = dict.fromkeys(queries, -1)
     is_active = True
     with noted_interrupts() as is_interrupted:
         try:
             while is_active and not is_interrupted():
-                # Each is looked at, for any of them may have failed.
+                # Each query is checked, because any of them may have failed.
                 states = [_wait(name, query) for name, query in queries.items()]
                 is_active = any(states)
                 _show(queries, shown, out or sys.stderr)
@@ -205,7 +211,7 @@ def follow(queries: Mapping[str, "StreamingQuery"], *, out: TextIO | None = None
 
 
 def _stop(query: "StreamingQuery") -> None:
-    """Stop a query, if it can be between two batches: one that is cut off is run again by the next run."""
+    """Stop a query, between two batches if possible, because the next run repeats a batch that was interrupted."""
     deadline_s = time.monotonic() + BATCH_S_MAX
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline_s:
         time.sleep(POLL_S / 10)
@@ -214,11 +220,11 @@ def _stop(query: "StreamingQuery") -> None:
 
 
 def _wait(name: str, query: "StreamingQuery") -> bool:
-    """Whether it goes on after a short while."""
-    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 (only those who run one need it)
+    """Wait a short time; tell whether the query still runs."""
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 (slow to import)
 
     try:
-        # Spark takes parts of a second, too, though its annotation says otherwise.
+        # Spark accepts fractions of a second, though its annotation says otherwise.
         return not query.awaitTermination(POLL_S)  # type: ignore[arg-type]
     except StreamingQueryException as error:
         raise PipelineFailed(f"{name}: {reason(error)}") from error
@@ -233,7 +239,7 @@ def _show(queries: Mapping[str, "StreamingQuery"], shown: dict[str, int], out: T
 
 
 def progress_line(name: str, progress: Any) -> str:
-    """One line about one micro-batch: rows in, rows a second, and how far the topic's end is away."""
+    """One line about one micro-batch: records read, records per second, and the lag behind the topic's end."""
     source = progress["sources"][0]
     rate = progress["processedRowsPerSecond"] or 0
     line = f"{name}: batch {progress['batchId']}: {progress['numInputRows']} records, {rate:,.0f}/s"
@@ -242,7 +248,7 @@ def progress_line(name: str, progress: Any) -> str:
 
 
 def behind_of(end: object, latest: object) -> int | None:
-    """How many records are between two offsets as progress reports tell them, if they tell."""
+    """Return the number of records between two offsets of a progress report; None if an offset is missing."""
     places = [_offsets(it) for it in (end, latest)]
     if places[0] is None or places[1] is None:
         return None
@@ -258,7 +264,7 @@ def _offsets(told: object) -> dict[tuple[str, str], int] | None:
     if not isinstance(told, Mapping):
         return None
     try:
-        # Beside the topics stands what the source remembers for itself, under names with a $.
+        # Names that begin with $ are not topics; under them the source keeps data of its own.
         topics = {name: each for name, each in told.items() if not name.startswith("$")}
         return {(topic, number): int(at) for topic, each in topics.items() for number, at in each.items()}
     except (AttributeError, TypeError, ValueError):
@@ -271,14 +277,14 @@ _RAISED = re.compile(r"^(?:[\w]+\.)*(?P<kind>[A-Z]\w*): (?P<what>.+)$", re.MULTI
 _OURS = re.compile(r"^minibroker\.[\w.]+: (?P<what>.+)$", re.MULTILINE)
 
 
-# What py4j says first, before the line that says what happened.
+# The first line of a py4j error; the cause comes after it.
 _CALLED = "An error occurred while calling"
-# The connector names its option, which whoever runs a pipeline sets by a flag.
+# The connector's messages name its options, which the user of a pipeline sets with flags.
 _FLAGS = {"set failOnDataLoss=false": "run it with --skip-lost"}
 
 
 def reason(error: BaseException) -> str:
-    """The one line of a Spark error that a person can act on: what our code raised in a worker, else its first line."""
+    """Return the useful line of a Spark error: the error that our code raised in a worker, else the first line."""
     text = str(error)
     found = _OURS.findall(text)
     if not found and "Traceback (most recent call last)" in text:

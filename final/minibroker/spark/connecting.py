@@ -1,4 +1,4 @@
-"""Owns the clients of the connector: the driver's own, and those that the tasks of a worker process share."""
+"""The clients of the connector: the driver's, and those that the tasks of a worker process share."""
 
 import os
 
@@ -10,7 +10,7 @@ _clients: dict[tuple[int, ClientSettings], Client] = {}
 
 
 def new_client(settings: ClientSettings) -> Client:
-    """A client with these settings; it connects when it is first used."""
+    """Make a client with these settings; it connects when it is first used."""
     return Client(
         settings.bootstrap_servers,
         client_id=settings.client_id,
@@ -21,13 +21,13 @@ def new_client(settings: ClientSettings) -> Client:
 
 
 def demand_broker(settings: ClientSettings) -> None:
-    """Fail now if nobody answers, and not in each attempt of each task."""
+    """Fail now if no broker answers, rather than later in each attempt of each task."""
     with new_client(settings) as client:
         client.metadata([])
 
 
 def cached_client(settings: ClientSettings) -> Client:
-    """The client of this process for these settings; a fork makes its own."""
+    """Return the client of this process for these settings; a forked process makes its own."""
     key = os.getpid(), settings
     if key not in _clients:
         while len(_clients) >= _CLIENTS_MAX:
@@ -37,13 +37,13 @@ def cached_client(settings: ClientSettings) -> Client:
 
 
 def forget_client(settings: ClientSettings) -> None:
-    """Close the client, so that the next task has a new one."""
+    """Close the client, so that the next task gets a new one."""
     client = _clients.pop((os.getpid(), settings), None)
     if client is not None:
         client.close()
 
 
 def close_clients() -> None:
-    """Close the connections of this process; a worker keeps them for as long as it lives."""
+    """Close the connections of this process, which a worker otherwise keeps until it ends."""
     while _clients:
         _clients.popitem()[1].close()

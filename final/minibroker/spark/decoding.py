@@ -1,14 +1,13 @@
-"""Record sets into Arrow: what a fetch brought, as columns, without an object for every record. A pure module.
+"""Decodes the record sets of a fetch into Arrow columns, without an object for every record. A pure module.
 
-A record's place is known only when the length of the one before it is, so Python hops over the lengths; where many
-records in a row have the same length, one strided comparison takes them all. Everything else is numpy over all records
-of several batches at once: each field is one varint per record, read for all of them together. Keys and values are
-copied by Arrow: a binary array over the raw bytes with the offsets [start, end, start, end, …], of which it takes every
-second slot.
+A record's position follows from the length of the record before it, so Python walks over the lengths one by one. Where
+many consecutive records have the same length, one strided comparison finds them all. numpy reads everything else, field
+by field, for all records of several batches at once; each field is one varint per record.
+Arrow copies the keys, and likewise the values: in a binary array over the raw bytes with the offsets [start, end,
+start, end, …], every second element is a key, and `take` copies these elements.
 
-What looks odd in any way (a length that does not add up, a varint that is too long, a number near the limits of its
-type) is not judged here. Chapter 01's plain decoder reads those batches instead, and either raises its own error or
-finds that all is well.
+A batch with anything unusual (a length that does not add up, a varint that is too long, a number near the limits of its
+type) is left to chapter 01's plain decoder, which either raises its own error or decodes the batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,17 +55,17 @@ SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS))
 ROWS_MAX = 10_000
 OFFSET_MAX = 2**63 - 1
 
-_GROUP_BYTES_MAX = 4 * 1024 * 1024  # of records decoded together: enough for numpy, little enough for the cache
+_GROUP_BYTES_MAX = 4 * 1024 * 1024  # records decoded together: enough for numpy, small enough for the cache
 _ARROW_BYTES_MAX = 2**31 - 1  # Arrow's binary arrays count bytes in 32 bits
 _RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key, value, headers: one byte each
 _MICROS = 1000  # in a millisecond
 _TIMESTAMP_MAX = OFFSET_MAX // _MICROS  # milliseconds that Arrow can hold as microseconds
-_SAFE = 2**61  # two numbers within ± this have a sum that fits 64 bits
+_SAFE = 2**61  # the sum of two numbers fits in 64 bits if both are smaller than this, and greater than its negative
 _RAW_NULL = 1  # zigzag(-1)
 
-_RUN_MIN = 16  # records of one length in a row that are worth a strided comparison
-_WINDOW = 64  # records compared at first; four times as many whenever all of them were equal
-_HOPS = 256  # records to hop over one by one before equal lengths are looked for again
+_RUN_MIN = 16  # consecutive records of one length that are worth a strided comparison
+_WINDOW = 64  # records in the first comparison; each further comparison takes four times as many
+_HOPS = 256  # records to walk over one by one before the next search for equal lengths
 
 
 def decode(
@@ -83,8 +82,8 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Decode records from `from_offset` up to `upto_offset`, exclusive, into Arrow batches of up to `rows_max` rows.
 
-    Control batches are skipped, and so is a batch that is cut off at the end of the record set. `bytes_max` bounds what
-    one batch may decompress to. Headers are only looked at when they are asked for; a record without any has null.
+    Control batches are skipped, and so is a batch that is cut off at the end of the record set. `bytes_max` bounds the
+    decompressed size of one batch. Headers are decoded only with `include_headers`; a record without any has null.
     """
     schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA
     bytes_max = min(bytes_max, _ARROW_BYTES_MAX)
@@ -114,7 +113,7 @@ class _Part(NamedTuple):
 def _wanted(
     record_set: Bytes, *, from_offset: int, upto_offset: int, bytes_max: int, check_crcs: bool
 ) -> Iterator[_Part]:
-    """Walk over the whole batches as chapter 01's `batches` does, and decompress those that are asked for."""
+    """Walk over the whole batches as chapter 01's `batches` does, and decompress those within the offsets."""
     view, position = memoryview(record_set), 0
     while len(view) - position >= HEADER_SIZE:
         header = read_header(view, position)
@@ -133,14 +132,14 @@ def _plain(header: BatchHeader, records: memoryview, bytes_max: int) -> _Part:
     codec = header.attributes & COMPRESSION_MASK
     if codec != Compression.NONE:
         plain = decompress(codec, records, bytes_max=bytes_max)
-    # A count is only a claim; one that cannot be true must not make us allocate for it.
+    # The count is not trusted: one that is too large must not cause a huge allocation.
     if not 0 <= header.record_count <= len(plain) // _RECORD_BYTES_MIN:
         raise InvalidRecord(f"{header.record_count} records do not fit in {len(plain)} bytes")
     return _Part(header, plain)
 
 
 def _groups(wanted: Iterator[_Part], *, rows_max: int) -> Iterator[list[_Part]]:
-    """Gather batches that are decoded together: as many as fit in one Arrow batch, and at least one."""
+    """Group batches to decode together: as many as fit in one Arrow batch, and at least one."""
     group: list[_Part] = []
     row_count = byte_count = 0
     for part in wanted:
@@ -168,8 +167,8 @@ class _Columns(NamedTuple):
     headers: pa.Array
 
 
-class _Odd(Exception):
-    """Something that the plain decoder is to judge."""
+class _Unusual(Exception):
+    """A batch that is left to the plain decoder."""
 
 
 def _columns(group: Sequence[_Part], *, from_offset: int, upto_offset: int, include_headers: bool) -> _Columns:
@@ -193,7 +192,7 @@ def _fixed(kind: pa.DataType, numbers: npt.NDArray[Any]) -> pa.Array:
 
 
 def _binary(data: bytes, at: Ints, raw: Ints) -> pa.Array:
-    """Copy ragged pieces of the data into an array; a raw length of 1 is null."""
+    """Copy pieces of different lengths from the data into an array; a raw length of 1 is null."""
     count = len(at)
     null = raw == _RAW_NULL
     is_some_null = bool(null.any())
@@ -210,7 +209,7 @@ def _binary(data: bytes, at: Ints, raw: Ints) -> pa.Array:
 
 
 def _headers(rows: "_Rows") -> pa.Array:
-    """Decode the headers of those records that have any, one by one."""
+    """Decode the headers, record by record, of the records that have any."""
     found: list[Sequence[Header]] = []
     counts = np.zeros(len(rows.offset), np.int32)
     for row in np.flatnonzero(rows.has_headers).tolist():
@@ -234,7 +233,7 @@ def _header_lists(counts: npt.NDArray[np.int32], flat: Sequence[Header]) -> pa.A
 
 
 class _Rows(NamedTuple):
-    """Where the fields of each record are in `data`; lengths are raw, that is zigzagged."""
+    """The positions of the fields of each record in `data`; raw lengths are zigzag-encoded."""
 
     data: bytes
     start: Ints
@@ -249,7 +248,7 @@ class _Rows(NamedTuple):
     has_headers: npt.NDArray[np.bool_]
 
     def within(self, from_offset: int, upto_offset: int) -> "_Rows":
-        """The rows of which an offset is asked for."""
+        """Return the rows within these offsets."""
         offset = self.offset
         if not len(offset) or (offset.min() >= from_offset and offset.max() < upto_offset):
             return self
@@ -262,7 +261,7 @@ def _try_fields(group: Sequence[_Part], walk: "type[_Walk]") -> _Rows | None:
     try:
         data = b"".join([part.records for part in group])
         return _fields(group, data, *_bounds(group, walk(data)))
-    except (_Odd, IndexError, InvalidVarint):
+    except (_Unusual, IndexError, InvalidVarint):
         return None
 
 
@@ -272,14 +271,14 @@ def _fields(group: Sequence[_Part], data: bytes, start: Ints, end: Ints) -> _Row
     length, position = _varints(octets, start, VARINT_BYTES_MAX)
     _demand(not (length & np.uint64(1)).any())
     _demand(bool((position + (length >> np.uint64(1)).view(np.int64) == end).all()))
-    # One byte of attributes that mean nothing yet.
+    # Skip one byte of attributes, which have no meaning yet.
     timestamp_raw, position = _varints(octets, position + 1, VARLONG_BYTES_MAX)
     offset_raw, position = _varints(octets, position, VARINT_BYTES_MAX)
     key_raw, key_at = _lengths(octets, position)
     value_raw, value_at = _lengths(octets, key_at + (key_raw >> 1))
     header_at = value_at + (value_raw >> 1)
     has_headers = octets.take(header_at, mode="clip") != 0
-    # Positions only grow, so a field that ran past the record shows at its end, wherever it was read from.
+    # Positions only grow, so a field that goes beyond its record also puts the last position beyond the record's end.
     _demand(bool((has_headers | (header_at + 1 == end)).all()) and bool((header_at < end).all()))
     offset, timestamp, timestamp_type = _stamps(group, _unzigzag(offset_raw), _unzigzag(timestamp_raw))
     return _Rows(data, start, end, offset, timestamp, timestamp_type, key_at, key_raw, value_at, value_raw, has_headers)
@@ -287,11 +286,11 @@ def _fields(group: Sequence[_Part], data: bytes, start: Ints, end: Ints) -> _Row
 
 def _demand(holds: bool) -> None:
     if not holds:
-        raise _Odd
+        raise _Unusual
 
 
 def _varints(octets: Octets, at: Ints, bytes_max: int) -> tuple[Raws, Ints]:
-    """Read one unsigned varint at each position; return them and the positions behind them."""
+    """Read one unsigned varint at each position; return the numbers and the positions after them."""
     first = octets.take(at, mode="clip")
     value = first.astype(np.uint64)
     position = at + 1
@@ -300,7 +299,7 @@ def _varints(octets: Octets, at: Ints, bytes_max: int) -> tuple[Raws, Ints]:
         return value, position
     value &= np.uint64(0x7F)
     for shift in range(7, 7 * bytes_max, 7):
-        # Where all of them go on, as the lengths of large values do, there is no need to pick them out.
+        # If all varints have another byte, as the lengths of large values do, no selection is needed.
         if len(more) == len(at):
             byte = octets.take(position, mode="clip")
             value |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
@@ -314,8 +313,8 @@ def _varints(octets: Octets, at: Ints, bytes_max: int) -> tuple[Raws, Ints]:
             _demand(shift < 7 * (bytes_max - 1))
             return value, position
         more = more[goes_on]
-    # Longer than its type allows.
-    raise _Odd
+    # A varint is longer than its type allows.
+    raise _Unusual
 
 
 def _lengths(octets: Octets, at: Ints) -> tuple[Ints, Ints]:
@@ -330,8 +329,8 @@ def _unzigzag(raw: Raws) -> Ints:
 
 
 def _stamps(group: Sequence[_Part], offset_delta: Ints, timestamp_delta: Ints) -> tuple[Ints, Ints, Ints]:
-    """Offsets, timestamps and timestamp types: the deltas of the records and what their batches say."""
-    # The fields of all headers, each as a column.
+    """Compute offsets, timestamps and timestamp types from the deltas of the records and the batch headers."""
+    # Each field of the headers becomes a column.
     columns: list[Any] = list(zip(*(part.header for part in group), strict=True))
     fields = BatchHeader(*columns)
     counts = np.array(fields.record_count)
@@ -355,7 +354,7 @@ def _stamps(group: Sequence[_Part], offset_delta: Ints, timestamp_delta: Ints) -
 
 
 def _bounds(group: Sequence[_Part], walk: "_Walk") -> tuple[Ints, Ints]:
-    """Find where each record starts and ends, by hopping from length to length."""
+    """Find the start and the end of each record, by walking from length to length."""
     lasts, ends = [], []
     count = 0
     for part in group:
@@ -365,7 +364,7 @@ def _bounds(group: Sequence[_Part], walk: "_Walk") -> tuple[Ints, Ints]:
             lasts.append(count - 1)
             ends.append(walk.position)
     start = walk.starts()
-    # A record ends where the next one starts, the last of a batch where its batch does.
+    # A record ends where the next one starts; the last record of a batch ends with the batch.
     end_of = np.empty_like(start)
     end_of[:-1] = start[1:]
     end_of[lasts] = ends
@@ -373,9 +372,10 @@ def _bounds(group: Sequence[_Part], walk: "_Walk") -> tuple[Ints, Ints]:
 
 
 class _Walk:
-    """Hops over the records of one batch after the other, and notes where each starts.
+    """Walks over the records of one batch after the other, and collects their starts.
 
-    Lengths are taken to have one or two bytes, which is 8 KB; whoever reads them all at once sees where that was wrong.
+    It assumes that each length takes one or two bytes, so that a record has up to 8 KB. `_fields` reads all lengths
+    again and detects a longer one.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -385,7 +385,7 @@ class _Walk:
         self._hopped: list[int] = []
 
     def starts(self) -> Ints:
-        """Where all the records start."""
+        """Return the starts of all records."""
         self._close()
         return np.concatenate(self._pieces) if self._pieces else np.empty(0, np.int64)
 
@@ -395,7 +395,7 @@ class _Walk:
             self._hopped.clear()
 
     def over(self, count: int, end: int) -> None:
-        """Hop over `count` records, which must end at `end`."""
+        """Walk over `count` records, which must end at `end`."""
         window = _WINDOW
         while count:
             run = self._run(min(count, window), end) if count >= _WINDOW else 0
@@ -410,9 +410,10 @@ class _Walk:
         _demand(self.position == end)
 
     def _run(self, window: int, end: int) -> int:
-        """Take all records from here on that have the same length as the first, and say how many they are.
+        """Walk over all records from here on that are as long as the first; return their number.
 
-        This is no guess: where a record takes n bytes and the next one does too, the third starts 2n behind the first.
+        The bytes of the length fields are compared at a fixed distance, the size of the first record. As long as they
+        are equal, each record has that size, so the next record does start where the comparison expects it.
         """
         data, position = self._data, self.position
         raw, body = decode_unsigned_varint(data, position)
@@ -429,10 +430,11 @@ class _Walk:
         return run
 
     def _hop(self, count: int) -> None:
-        """Take the next records one by one."""
+        """Walk over the next records one by one."""
         data, position, steps = self._data, self.position, _STEPS
         self._hopped.append(position)
-        # The last of these is where the record behind them starts. A comprehension takes a quarter less than a loop.
+        # The last number is the start of the record after these, and becomes the new position. A comprehension takes a
+        # quarter less time than a loop.
         self._hopped += [
             position := position
             + (steps[raw] if (raw := data[position]) < 0x80 else steps[raw] + (data[position + 1] << 6))
@@ -442,7 +444,7 @@ class _Walk:
 
 
 class _FarWalk(_Walk):
-    """The same for lengths of any width."""
+    """Walks over records with lengths of any width."""
 
     def _hop(self, count: int) -> None:
         data, position = self._data, self.position
@@ -453,7 +455,8 @@ class _FarWalk(_Walk):
         self.position = position
 
 
-# From a record to the next, by the first byte of its length. The lowest bit is the sign; a second byte counts 64 times.
+# The distance to the next record, for each value of the length's first byte. The lowest bit of that byte is the sign. A
+# second byte adds 64 times its value.
 _STEPS = [1 + (raw >> 1) if raw < 0x80 else 2 + (raw - 0x80 >> 1) for raw in range(0x100)]
 
 
@@ -497,5 +500,5 @@ def _refuse_unrepresentable(record: Record) -> None:
     if not -_TIMESTAMP_MAX <= record.timestamp <= _TIMESTAMP_MAX:
         raise InvalidRecord(
             f"the record at offset {record.offset} has timestamp {record.timestamp} ms, and a DataFrame holds up to"
-            f" {_TIMESTAMP_MAX}: start behind it (startingOffsets {record.offset + 1})"
+            f" {_TIMESTAMP_MAX}: start after it (startingOffsets {record.offset + 1})"
         )

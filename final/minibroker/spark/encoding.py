@@ -1,12 +1,12 @@
-"""Arrow columns into batches: what a sink is given, as producers send it, no object for each row. A pure module.
+"""Encodes the Arrow columns of a sink into batches, without an object for each row. A pure module.
 
-A record is its fields one behind the other, and all but key, value and headers are varints. numpy writes the varints of
-each row into a slot of its own; then Arrow puts slots, keys and values together. It is the decoder's trick the other
-way round: a binary array over all the sources with the offsets [start, end, start, end, …], of which every second slot
-is taken, and what it has copied is the records one behind the other.
+A record is a sequence of fields, and all but key, value and headers are varints. numpy writes the varints of each row
+into a slot of its own; then Arrow joins slots, keys and values. As in the decoder, there is a binary array over all
+sources with the offsets [start, end, start, end, …]. Every second element of it is a piece of a record, and `take`
+copies the pieces one after another, so that the copied bytes are the records in order.
 
-Where a batch ends is known before anything is written, from the most that each row can take. Chapter 01 then compresses
-the records of each batch, puts the header before them and computes the checksum.
+The end of each batch is computed first, from the largest size that each row can have. Chapter 01 then compresses the
+records of each batch, adds the header and computes the checksum.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,24 +35,24 @@ from minibroker.spark.murmur2 import murmur2 as murmur2
 from minibroker.spark.murmur2 import partitions_of as partitions_of
 
 Ints = npt.NDArray[np.int64]
-_Piece = tuple[memoryview | None, Ints, Ints]  # the data, and where each row's part of it starts and how long it is
+_Piece = tuple[memoryview | None, Ints, Ints]  # the data, and the start and the size of each row's part of it
 
 BATCH_BYTES_MAX = 16 * 1024
 
-_CHUNK_BYTES_MAX = 4 * 1024 * 1024  # of records written together: enough for numpy, little enough for the cache
+_CHUNK_BYTES_MAX = 4 * 1024 * 1024  # records encoded together: enough for numpy, small enough for the cache
 _ARROW_BYTES_MAX = 2**31 - 1  # Arrow's binary arrays count bytes in 32 bits
-_SEQUENCES = 2**31  # then they begin again with 0
+_SEQUENCES = 2**31  # after this many, sequences begin again with 0
 
-# Written for a row: the end of the row before, length, attributes, timestamp, offset, lengths of key and value.
+# A slot has the last byte of the row before, then length, attributes, timestamp, offset, lengths of key and value.
 _SLOT_BYTES = 1 + 5 + 1 + 10 + 5 + 5 + 5
 _RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key, value, headers: one byte each
 _RAW_NULL = 1  # zigzag(-1)
 _NO_HEADERS = b"\x00"
-_TIMESTAMP_SPAN_MAX = 2**62  # a difference that is left with room to be zigzagged
+_TIMESTAMP_SPAN_MAX = 2**62  # the largest difference that can be zigzag-encoded in 64 bits
 
 
 class Producer(NamedTuple):
-    """What stands in a batch's header for idempotence; `base_sequence` is that of the first row."""
+    """The fields of a batch's header for idempotence; `base_sequence` is the sequence of the first row."""
 
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
@@ -80,8 +80,7 @@ def encode(
 ) -> Iterator[bytearray]:
     """Encode rows for one partition, in their order, as batches of up to `batch_bytes_max` bytes before compression.
 
-    A row that is larger has a batch by itself. A row without a timestamp is given `timestamp_ms`; a null value is a
-    tombstone.
+    A larger row gets a batch of its own. A row without a timestamp gets `timestamp_ms`; a null value is a tombstone.
     """
     count = len(values)
     if count == 0:
@@ -101,7 +100,7 @@ def encode(
 
 
 class _Payload(NamedTuple):
-    """A column of bytes: where each row's are in the data, how many, and the same zigzagged, where 1 is null."""
+    """A column of bytes: the start and the size of each row's bytes, and `raw`, the size in zigzag; 1 means null."""
 
     data: memoryview
     start: Ints
@@ -160,7 +159,7 @@ def _milliseconds(column: pa.Array | None, count: int, timestamp_ms: int) -> Int
 
 
 def _tails(column: pa.Array | None, count: int) -> _Payload | None:
-    """The headers of each row, encoded, one by one; None if no row has any."""
+    """Encode the headers of each row; None if no row has any."""
     if column is None or column.null_count == count:
         return None
     _demand_headers(column, count)
@@ -169,7 +168,7 @@ def _tails(column: pa.Array | None, count: int) -> _Payload | None:
     if not len(rows):
         return None
     encoded = [_encode_headers(headers) for headers in column.take(pa.array(rows)).to_pylist()]
-    # All rows without headers share the one byte at the start.
+    # All rows without headers share the single byte at the start.
     start, size = np.zeros(count, np.int64), np.ones(count, np.int64)
     size[rows] = [len(one) for one in encoded]
     start[rows] = len(_NO_HEADERS) + np.cumsum(size[rows]) - size[rows]
@@ -200,19 +199,19 @@ def _encode_headers(headers: Sequence[dict[str, Any] | None]) -> bytes:
 
 
 def _cuts(rows: _Rows, batch_bytes_max: int) -> tuple[list[int], list[int]]:
-    """The first row of each batch and, last, the number of rows; and the most that each batch's records can take."""
+    """Return the first row of each batch, followed by the row count, and the largest size of each batch's records."""
     count = len(rows.timestamp)
     span = int(rows.timestamp.max()) - int(rows.timestamp.min())
     if span >= _TIMESTAMP_SPAN_MAX:
-        raise InvalidRecord(f"the timestamps of {count} rows are {span} ms apart: a batch cannot hold them")
-    # Attributes, the widest timestamp delta and offset delta, and what each row has of its own.
+        raise InvalidRecord(f"the timestamps of {count} rows are {span} ms apart, which is more than a batch can hold")
+    # The largest size of a record: attributes, the widest timestamp delta and offset delta, and the row's own bytes.
     offset_delta_max = min(count, max(batch_bytes_max // _RECORD_BYTES_MIN, 1))
     body = 1 + len(encode_varint(span)) + len(encode_varint(offset_delta_max)) + _own_bytes(rows)
     total = np.cumsum(body + _widths(body << 1))
     cuts, sizes, before = [0], [], 0
     while cuts[-1] < count:
-        room = before + batch_bytes_max - HEADER_SIZE
-        cut = max(int(total.searchsorted(room, "right")), cuts[-1] + 1)
+        limit = before + batch_bytes_max - HEADER_SIZE
+        cut = max(int(total.searchsorted(limit, "right")), cuts[-1] + 1)
         sizes.append(int(total[cut - 1]) - before)
         before = int(total[cut - 1])
         cuts.append(cut)
@@ -220,7 +219,7 @@ def _cuts(rows: _Rows, batch_bytes_max: int) -> tuple[list[int], list[int]]:
 
 
 def _own_bytes(rows: _Rows) -> Ints:
-    """The bytes of key, value and headers, with their lengths."""
+    """Return the size of each row's key, value and headers, including the length fields."""
     key = 1 if rows.key is None else _widths(rows.key.raw) + rows.key.size
     tail = len(_NO_HEADERS) if rows.tail is None else rows.tail.size
     own: Ints = key + _widths(rows.value.raw) + rows.value.size + tail
@@ -228,7 +227,7 @@ def _own_bytes(rows: _Rows) -> Ints:
 
 
 def _chunks(cuts: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of batches that are written together."""
+    """Yield ranges of batches that are encoded together."""
     first = byte_count = 0
     for batch, size in enumerate(sizes):
         if size + _SLOT_BYTES * (cuts[batch + 1] - cuts[batch]) > _ARROW_BYTES_MAX:
@@ -270,7 +269,7 @@ def _encode_chunk(
 
 
 def _deltas(rows: _Rows, cuts: Sequence[int]) -> tuple[Ints, Ints]:
-    """How far each row is from the first of its batch: in offsets, and in milliseconds."""
+    """Return each row's difference from the first row of its batch, in offsets and in milliseconds."""
     firsts = np.array(cuts[:-1])
     first_of = np.repeat(firsts, np.diff(cuts))
     return np.arange(cuts[0], cuts[-1]) - first_of, rows.timestamp[cuts[0] : cuts[-1]] - rows.timestamp[first_of]
@@ -280,12 +279,12 @@ def _deltas(rows: _Rows, cuts: Sequence[int]) -> tuple[Ints, Ints]:
 
 
 def _records(rows: _Rows, chosen: slice, offset_delta: Ints, timestamp_delta: Ints) -> tuple[memoryview, Ints]:
-    """The records of the chosen rows, and where each starts and the last one ends."""
+    """Return the records of the chosen rows, the start of each, and the end of the last."""
     key = None if rows.key is None else _part(rows.key, chosen)
     value = _part(rows.value, chosen)
     tail = None if rows.tail is None else _part(rows.tail, chosen)
     slots = _write_slots(_Rows(key, value, tail, rows.timestamp), offset_delta, timestamp_delta)
-    # The order of the pieces is that of the fields. Where no row has a key, its length and that of the value adjoin.
+    # The pieces are in the order of the fields. If no row has a key, the lengths of key and value are adjacent.
     middle = (
         [] if key is None else [(key.data, key.start, key.size), (None, slots.value_at, slots.end - slots.value_at)]
     )
@@ -296,19 +295,19 @@ def _records(rows: _Rows, chosen: slice, offset_delta: Ints, timestamp_delta: In
     bounds = np.zeros(len(value.size) + 1, np.int64)
     np.cumsum(sum(size for _data, _start, size in pieces), out=bounds[1:])
     records = _join(slots.octets, pieces)
-    # Without headers a row's last byte stands before the next row's first: the batches begin one byte later.
+    # Without headers, a record's last byte is the first byte of the next slot, so each record begins one byte later.
     return records, bounds if tail is not None else bounds + len(_NO_HEADERS)
 
 
 def _part(payload: _Payload, chosen: slice) -> _Payload:
-    """The rows chosen, over no more of the data than is theirs."""
+    """Return the chosen rows, with only their part of the data."""
     start, size = payload.start[chosen], payload.size[chosen]
     low, high = int(start.min()), int((start + size).max())
     return _Payload(payload.data[low:high], start - low, size, payload.raw[chosen])
 
 
 class _Slots(NamedTuple):
-    """The varints of each row: its slot starts at `start`, the length of the value at `value_at`."""
+    """The varints of each row: its slot starts at `start`, and the length of its value at `value_at`."""
 
     octets: npt.NDArray[np.uint8]
     start: Ints
@@ -322,7 +321,7 @@ def _write_slots(rows: _Rows, offset_delta: Ints, timestamp_delta: Ints) -> _Slo
     timestamp_raw = (timestamp_delta << 1) ^ (timestamp_delta >> 63)
     offset_raw = offset_delta << 1
     length = 1 + _widths(timestamp_raw) + _widths(offset_raw) + _own_bytes(rows)
-    # The slots are zero, so the end of the row before and the attributes are there already.
+    # The slots are filled with zeros, so the last byte of the row before and the attributes need not be written.
     start = np.arange(0, count * _SLOT_BYTES, _SLOT_BYTES) + (rows.tail is not None)
     position = _put(octets, start + (rows.tail is None), length << 1)
     position = _put(octets, position + 1, timestamp_raw)
@@ -336,7 +335,7 @@ def _write_slots(rows: _Rows, offset_delta: Ints, timestamp_delta: Ints) -> _Slo
 
 
 def _widths(raw: Ints) -> Ints:
-    """The bytes of each number as a varint."""
+    """Return the size of each number as a varint."""
     widths = np.ones(len(raw), np.int64)
     limit, highest = 0x80, int(raw.max())
     while limit <= highest:
@@ -346,7 +345,7 @@ def _widths(raw: Ints) -> Ints:
 
 
 def _put(octets: npt.NDArray[np.uint8], at: Ints, raw: Ints) -> Ints:
-    """Write a varint at each position; return the positions behind them."""
+    """Write a varint at each position; return the positions after them."""
     goes_on = raw > 0x7F
     octets[at] = (raw & 0x7F) | (goes_on << 7)
     position = at + 1
@@ -362,7 +361,7 @@ def _put(octets: npt.NDArray[np.uint8], at: Ints, raw: Ints) -> Ints:
 
 
 def _join(slots: npt.NDArray[np.uint8], pieces: Sequence[_Piece]) -> memoryview:
-    """Copy the pieces of each row one behind the other, then a zero; those without data are in the slots."""
+    """Copy the pieces of all rows in order, then a zero byte; a piece whose data is None comes from the slots."""
     sources: list[Any] = [slots]
     source_bytes = len(slots)
     count, width = len(pieces[0][1]), len(pieces)
@@ -376,7 +375,8 @@ def _join(slots: npt.NDArray[np.uint8], pieces: Sequence[_Piece]) -> memoryview:
             source_bytes += len(data)
         np.add(start, base, out=of_row[:, index, 0])
         np.add(of_row[:, index, 0], size, out=of_row[:, index, 1])
-    # Without headers each row ends with the zero that the next one's slot begins with; the last has this one.
+    # Without headers, each row ends with the first byte of the next slot, a zero. The last row ends with the zero that
+    # is added here.
     offsets[-2:] = source_bytes, source_bytes + len(_NO_HEADERS)
     sources.append(_NO_HEADERS)
     if source_bytes >= _ARROW_BYTES_MAX:

@@ -1,30 +1,30 @@
-"""What the Spark connector refuses or reports, each in one line: Spark shows it below a traceback. A pure module."""
+"""The errors of the Spark connector, each one line, which Spark shows below a traceback. A pure module."""
 
 from minibroker.log.errors import ExpectedError
 
 
 class ConnectorError(ExpectedError):
-    """Anything that this package raises."""
+    """The base of all errors of this package."""
 
 
 class InvalidOption(ConnectorError):
-    """An option that is missing, not known, or has a value that cannot work; the line begins with its name."""
+    """An option that is missing, unknown, or has a value that cannot work; the message begins with its name."""
 
 
 class UnknownTopic(ConnectorError):
-    """A topic or a partition that was asked for and is not there."""
+    """A topic or a partition that the query names and the cluster does not have."""
 
 
 class DataLoss(ConnectorError):
-    """Records that were to be read are gone: deleted, expired, or their whole topic was removed."""
+    """Records were deleted before they were read, by retention, by a client, or with their whole topic."""
 
 
 class ReadTimedOut(ConnectorError):
-    """The broker has not given the records of a split for too long."""
+    """The broker has not returned the records of a split in time."""
 
 
 class SparkMissing(ConnectorError):
-    """The extra `spark` is not installed, or not all of it."""
+    """The extra `spark` is not installed, or only in part."""
 
 
 class JavaMissing(ConnectorError):

@@ -1,8 +1,8 @@
-"""Filters that need not be left to Spark: on topic, partition, offset and timestamp, in batch reads.
+"""Filters that the source applies itself: on topic, partition, offset and timestamp, in batch reads.
 
-Topics and partitions that are not wanted are left out, ranges of offsets are cut; both are exact, so Spark need not
-look again. A lower bound of the timestamp moves the start to the first record that new, and Spark still looks at each
-record, for records in a log need not be in the order of their timestamps. That is also why an upper bound is of no use.
+Unwanted topics and partitions are left out, and ranges of offsets are cut; both are exact, so Spark need not filter
+again. A lower bound of the timestamp moves the start to the first record at or after that time. Spark still filters
+these records, because a log need not be in the order of timestamps. For the same reason an upper bound is not used.
 """
 
 from collections.abc import Callable, Iterable
@@ -45,7 +45,7 @@ _HOLDS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclass
 class Pushed:
-    """What Spark asked for, as far as the source can see to it."""
+    """The filters of a query that the source applies."""
 
     names: list[Filter] = field(default_factory=list)
     offset_min: int = 0
@@ -53,7 +53,7 @@ class Pushed:
     timestamp_ms_min: int | None = None
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Take what can be taken; the rest, and what Spark has to look at again, is returned."""
+        """Take the filters that the source can apply; return those that Spark still has to apply."""
         return [it for it in filters if not self._take(it)]
 
     def _take(self, it: Filter) -> bool:
@@ -86,12 +86,12 @@ class Pushed:
     def _take_timestamp(self, it: Filter) -> None:
         value = getattr(it, "value", None)
         if isinstance(it, EqualTo | GreaterThan | GreaterThanOrEqual) and isinstance(value, datetime) and value.tzinfo:
-            # Rounded up: a record's time is in whole milliseconds.
+            # The time is rounded up, because a record's time is in whole milliseconds.
             ms = -((_EPOCH - value) // _MS)
             self.timestamp_ms_min = max(self.timestamp_ms_min or 0, ms)
 
     def wants(self, partition: TopicPartition) -> bool:
-        """Whether a partition can have records that are asked for."""
+        """Tell whether a partition can have records that pass the filters."""
         return all(_holds(it, getattr(partition, _column(it))) for it in self.names)
 
 

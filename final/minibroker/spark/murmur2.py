@@ -1,8 +1,7 @@
-"""Kafka's hash of keys for a whole column at once: equal to `minibroker.client.partitioners.murmur2`. A pure module.
+"""Kafka's hash of keys for a whole column at once, equal to `minibroker.client.partitioners.murmur2`. A pure module.
 
-The hash takes in four bytes at a time, so all keys step together: the first word of every key, the second word of every
-key that has one, and so on. A key that is much longer than others would make steps for itself alone; such keys are
-hashed one by one.
+The hash reads four bytes at a time, so all keys are processed together: the first word of every key, the second word of
+every key that has one, and so on. Long keys, which would need many steps for few rows, are hashed one by one.
 """
 
 import numpy as np
@@ -14,11 +13,11 @@ from minibroker.client import partitioners
 Hashes = npt.NDArray[np.int32]
 
 _MULTIPLIER = np.uint32(partitioners.MULTIPLIER)
-_LONG = 256  # bytes, from which on a key is hashed by itself
+_LONG = 256  # bytes; a key of this size or more is hashed by itself
 
 
 def murmur2(keys: pa.Array) -> Hashes:
-    """The signed 32-bit hash of each key, binary or string. A null is hashed as if it were empty; it has no meaning."""
+    """Return the signed 32-bit hash of each key, binary or string; the hash of a null has no meaning."""
     if pa.types.is_string(keys.type) or pa.types.is_large_binary(keys.type) or pa.types.is_large_string(keys.type):
         keys = keys.cast(pa.binary())
     count = len(keys)
@@ -34,7 +33,7 @@ def murmur2(keys: pa.Array) -> Hashes:
 
 
 def partitions_of(keys: pa.Array, partition_count: int) -> Hashes:
-    """The partition of each key, as Kafka's clients choose it; -1 for a null, which any partition may take."""
+    """Return the partition of each key, as Kafka's clients choose it; -1 for a null, which may go to any partition."""
     partitions = (murmur2(keys) & np.int32(partitioners.POSITIVE)) % np.int32(partition_count)
     if keys.null_count:
         partitions[keys.is_null().to_numpy(zero_copy_only=False)] = -1
@@ -80,7 +79,7 @@ def _with_rest(
     size: npt.NDArray[np.int64],
     mixed: npt.NDArray[np.uint32],
 ) -> npt.NDArray[np.uint32]:
-    """Take in the last one to three bytes of those keys that have them."""
+    """Hash the last one to three bytes of the keys whose length is not a multiple of four."""
     rest_size = size & 3
     rows = np.flatnonzero(rest_size)
     if not len(rows):

@@ -1,8 +1,9 @@
-"""Offsets: as Spark logs them, as the cluster has them, and how a range is limited and split.
+"""Offsets in Spark's log and in the cluster, and how ranges of offsets are limited and split.
 
-In JSON they look as in Spark's Kafka connector, `{"orders":{"0":23,"1":42}}`. The end of a batch may also say where
-partitions that its start does not name begin: under STARTS, a key that no topic can have. Spark logs the end of a batch
-before it runs it, so what stands there is pinned: a batch that is run again after a crash begins where it began.
+Offsets have the JSON format of Spark's Kafka connector, `{"orders":{"0":23,"1":42}}`. The document of a batch's end may
+also have the key STARTS, which no topic can have as its name. It holds the starts of partitions that are not in the
+document of the batch's start. Spark logs the end of a batch before it runs the batch, so these starts are pinned: a
+batch that is repeated after a crash begins at the same offsets.
 """
 
 import itertools
@@ -30,7 +31,7 @@ Document: TypeAlias = dict[str, Any]
 
 STARTS = "$start"
 _SURVEYS_MAX = 3
-_NAMES_MAX = 5  # partitions that a message lists before it counts the rest
+_NAMES_MAX = 5  # a message lists at most this many partitions
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets; compaction may have left fewer records."""
+        """The number of offsets; compaction may have left fewer records."""
         return self.until - self.start
 
 
@@ -53,7 +54,7 @@ class Range(NamedTuple):
 
 
 def to_document(offsets: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int] | None = None) -> Document:
-    """Offsets for Spark's log, in a stable order; Spark compares them as text."""
+    """Return offsets for Spark's log, sorted, because Spark compares them as text."""
     document: Document = {}
     for (topic, partition), offset in sorted(offsets.items()):
         document.setdefault(topic, {})[str(partition)] = offset
@@ -63,7 +64,7 @@ def to_document(offsets: Mapping[TopicPartition, int], starts: Mapping[TopicPart
 
 
 def from_document(document: Document) -> Offsets:
-    """What `to_document` made, without the pinned starts."""
+    """Return the offsets of a document, without the pinned starts."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in document.items()
@@ -73,17 +74,17 @@ def from_document(document: Document) -> Offsets:
 
 
 def ranges_between(start: Document, end: Document) -> list[Range]:
-    """What a batch reads: a function of nothing but its start and its end."""
+    """Return the ranges of a batch, which depend only on its start and its end."""
     starts = from_document(start) | from_document(end.get(STARTS, {}))
     ends = from_document(end)
     unknown = [partition for partition in ends if partition not in starts]
     if unknown:
-        raise DataLoss(f"the checkpoint does not say where {names(unknown)} begins: it was not written by this source")
+        raise DataLoss(f"the checkpoint has no start for {names(unknown)}: it was not written by this source")
     return [Range(*it, starts[it], until) for it, until in sorted(ends.items()) if until > starts[it]]
 
 
 def names(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions by name, a few of them."""
+    """Return the names of the first few partitions, and the number of the others."""
     found = sorted(partitions)
     more = f" and {len(found) - _NAMES_MAX} more" if len(found) > _NAMES_MAX else ""
     return ", ".join(str(it) for it in found[:_NAMES_MAX]) + more
@@ -93,13 +94,13 @@ def names(partitions: Iterable[TopicPartition]) -> str:
 
 
 def limited(starts: Offsets, ends: Offsets, offsets_max: int) -> Offsets:
-    """Ends that are at most so many offsets away, each partition in proportion to what it has."""
+    """Limit the ends to `offsets_max` offsets in total, shared in proportion to the offsets of each partition."""
     sizes = {it: ends[it] - starts[it] for it in sorted(ends) if ends[it] > starts[it]}
     total = sum(sizes.values())
     if total <= offsets_max:
         return ends
     shares = {it: offsets_max * size // total for it, size in sizes.items()}
-    # What is lost in rounding goes to some, one each, and to others the next time: none waits for ever.
+    # The offsets lost by rounding go to some partitions, one each, in turns, so that none waits for ever.
     left = offsets_max - sum(shares.values())
     order = list(sizes)
     turn = sum(starts.values()) % len(order)
@@ -109,12 +110,12 @@ def limited(starts: Offsets, ends: Offsets, offsets_max: int) -> Offsets:
 
 
 def split(ranges: Iterable[Range], *, partitions_min: int | None, records_max: int | None) -> list[Range]:
-    """Cut ranges so that none is larger than allowed, and so that there are about as many as wanted."""
+    """Cut ranges into pieces of at most `records_max` offsets; cut further if there are fewer than `partitions_min`."""
     pieces = [piece for it in ranges if it.size > 0 for piece in _cut(it, -(-it.size // (records_max or it.size)))]
     if partitions_min is None or len(pieces) >= partitions_min:
         return pieces
     total = sum(it.size for it in pieces)
-    # Those that are too small to be cut take one of the wanted number each; the rest is for the large ones.
+    # Each range too small to be cut counts as one piece; the other pieces are shared by the large ranges.
     small = [it for it in pieces if _share(it.size, partitions_min, total) == 1]
     wanted, large = max(1, partitions_min - len(small)), total - sum(it.size for it in small)
     counts = {it: 1 if it in small else _share(it.size, wanted, large) for it in pieces}
@@ -122,12 +123,12 @@ def split(ranges: Iterable[Range], *, partitions_min: int | None, records_max: i
 
 
 def _share(size: int, count: int, total: int) -> int:
-    """What part of a count a size has in a total, rounded, and at least 1."""
+    """Return the share of `count` that `size` has in `total`, rounded, at least 1."""
     return max(1, (2 * size * count + total) // (2 * total))
 
 
 def _cut(whole: Range, count: int) -> list[Range]:
-    """Cut into pieces whose sizes differ by one at most; none is empty."""
+    """Cut a range into pieces whose sizes differ by at most one; none is empty."""
     count = min(count, whole.size)
     edges = [whole.start + whole.size * number // count for number in range(count + 1)]
     return [whole._replace(start=start, until=until) for start, until in itertools.pairwise(edges)]
@@ -137,20 +138,20 @@ def _cut(whole: Range, count: int) -> list[Range]:
 
 
 class Found(NamedTuple):
-    """The partitions of a subscription that are there, and what it names that is not."""
+    """The partitions of a subscription that exist, and the names in it that do not."""
 
     partitions: list[TopicPartition]
     missing: list[str]
 
 
 class Cluster:
-    """What the driver asks brokers: which partitions there are, and their offsets."""
+    """The driver's questions to brokers: the partitions and their offsets."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._client: Client | None = None
         self._has_answered = False
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._found: Found | None = None
         self._found_ms = 0.0
         self.given_up: set[str] = set()
@@ -162,7 +163,7 @@ class Cluster:
         self._client = None
 
     def _ask(self, question: Callable[[Client], T]) -> T:
-        """Brokers that answered once may be away for a while; one that never did is most likely a wrong address."""
+        """Ask, and ask again while no broker answers. If none has ever answered, fail: the address may be wrong."""
         deadline_ms = precise_ms() + self._options.client.timeout_ms
         while True:
             self._client = self._client or new_client(self._options.client)
@@ -177,17 +178,17 @@ class Cluster:
             return answer
 
     def lose(self, what: str) -> None:
-        """Fail because records are gone, or say so, once, and go on."""
+        """Fail because records are gone, or warn once and continue, as `failOnDataLoss` says."""
         if self._options.fails_on_data_loss:
-            raise DataLoss(f"{what}; to go on with what is left, set failOnDataLoss=false")
-        if what not in self._told:
-            self._told.add(what)
-            _log.warning("%s; going on without them, because failOnDataLoss=false", what)
+            raise DataLoss(f"{what}; to continue with the records that are left, set failOnDataLoss=false")
+        if what not in self._warned:
+            self._warned.add(what)
+            _log.warning("%s; continuing without them, because failOnDataLoss=false", what)
 
     # Partitions ------------------------------------------------------------------------------------------------------
 
     def find(self) -> Found:
-        """The partitions that the query reads: as of now, or as old as partition.metadata.cache.ttl.ms allows."""
+        """Return the partitions that the query reads, from a cache if partition.metadata.cache.ttl.ms allows it."""
         if self._found is None or precise_ms() - self._found_ms >= self._options.partitions_age_ms_max:
             subscription = self._options.subscription
             wanted = _topics_of(subscription)
@@ -196,27 +197,27 @@ class Cluster:
         return self._found
 
     def is_named(self, partition: TopicPartition) -> bool:
-        """Whether the query asks for a partition, be it there or not."""
+        """Tell whether the query names a partition, even if it does not exist."""
         subscription = self._options.subscription
         if subscription.kind is SubscriptionKind.PATTERN:
             return re.search(subscription.pattern, partition.topic) is not None
         return partition.topic in subscription.topics or partition in subscription.partitions
 
     def demand(self) -> list[TopicPartition]:
-        """The same for a query that begins: everything it names must be there."""
+        """Return the partitions of a new query; everything that it names must exist."""
         found = self.find()
         if found.missing:
             option = self._options.subscription.kind.value
-            raise UnknownTopic(f"{option}: {', '.join(found.missing)} is not in the cluster: create it first")
+            raise UnknownTopic(f"{option}: {', '.join(found.missing)} is not in the cluster; create it first")
         return found.partitions
 
     # Offsets ---------------------------------------------------------------------------------------------------------
 
     def survey(self, begun: Offsets | None = None) -> tuple[Found, Offsets]:
-        """The partitions and their ends.
+        """Return the partitions and their ends.
 
-        Compared with where a stream stands, what looks like a loss is looked at again, for it may be none: a node that
-        has just started, or has just become the leader, may not know yet what was known before.
+        If the positions `begun` of a stream suggest that records are gone, ask again: a node that has just started, or
+        has just become the leader, may not know all partitions and offsets yet.
         """
         for _ in range(self._options.looks_max - 1):
             found, latest = self._survey()
@@ -231,7 +232,7 @@ class Cluster:
         return is_cut or bool(begun.keys() - set(found.partitions) or set(found.missing) - self.given_up)
 
     def _survey(self) -> tuple[Found, Offsets]:
-        """A topic that is deleted between the two questions makes it ask both again."""
+        """Ask for partitions, then for offsets; if a topic is deleted in between, ask both again."""
         for _ in range(_SURVEYS_MAX - 1):
             found = self.find()
             try:
@@ -244,15 +245,15 @@ class Cluster:
         return found, self.latest(found.partitions)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The first offset of each partition."""
+        """Return the first offset of each partition."""
         return self._look_up(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The offset behind the last record of each partition that may be read."""
+        """Return the end of each partition: the offset after the last record that may be read."""
         return self._look_up(dict.fromkeys(partitions, LATEST))
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> Offsets:
-        """The first offset at or after a time in ms; -1 where no record is that new."""
+        """Return the first offset at or after a time in ms; -1 if no record is that new."""
         return self._look_up(times)
 
     def _look_up(self, timestamps: Mapping[TopicPartition, int]) -> Offsets:
@@ -263,23 +264,24 @@ class Cluster:
         return {partition: it.offset for partition, it in found.items()}
 
     def span(self, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
-        """Where a batch begins and where it ends, which must not be before."""
+        """Return the starts and the ends of a batch; no end may be before its start."""
         starts, ends = self.starts(partitions), self.ends(partitions)
-        # A start for which there is no record that new is the log's end, wherever the batch was to end.
+        # If `is_latest_if_no_match` is set and no record is new enough, a start is the log's end, which may be after
+        # the batch's end.
         backward = [] if self._options.is_latest_if_no_match else [it for it in partitions if ends[it] < starts[it]]
         for it in backward[:1]:
             ending, starting = self._options.ending.option, self._options.starting.option
             raise InvalidOption(
-                f"{ending}: {it} would end at offset {ends[it]}, before it begins, at {starts[it]}: see {starting}"
+                f"{ending}: {it} would end at offset {ends[it]}, before it begins, at {starts[it]}; see {starting}"
             )
         return starts, ends
 
     def starts(self, partitions: list[TopicPartition]) -> Offsets:
-        """Where a new query begins."""
+        """Return the starts of a new query."""
         return self._at(self._options.starting, partitions, is_start=True)
 
     def ends(self, partitions: list[TopicPartition]) -> Offsets:
-        """Where a batch ends."""
+        """Return the ends of a batch."""
         return self._at(self._options.ending, partitions, is_start=False)
 
     def _at(self, place: Place, partitions: list[TopicPartition], *, is_start: bool) -> Offsets:
@@ -296,7 +298,7 @@ class Cluster:
         none = [partition for partition, offset in found.items() if offset < 0]
         if none and is_start and not self._options.is_latest_if_no_match:
             raise InvalidOption(
-                f"{place.option}: {names(none)} has no record at or after {times[min(none)]} ms: choose an earlier"
+                f"{place.option}: {names(none)} has no record at or after {times[min(none)]} ms; choose an earlier"
                 " time, or set startingOffsetsByTimestampStrategy=latest"
             )
         return found | self.latest(none)
@@ -346,7 +348,7 @@ def _check_complete(place: Place, partitions: list[TopicPartition]) -> None:
     there, given = set(partitions), set(place.each)
     if there - given:
         hint = "" if place.is_time else "; -2 is earliest, -1 latest"
-        raise InvalidOption(f"{place.option}: {names(there - given)} is missing: name every partition{hint}")
+        raise InvalidOption(f"{place.option}: {names(there - given)} is missing; name every partition{hint}")
     if given - there:
         raise InvalidOption(f"{place.option}: {names(given - there)} is not among the partitions that are read")
 
@@ -355,7 +357,7 @@ def _check_complete(place: Place, partitions: list[TopicPartition]) -> None:
 
 
 class Progress(NamedTuple):
-    """From where to where a stream can go now; `pinned` are starts that the end of the last batch did not say."""
+    """The starts and ends of the next batch; `pinned` are starts that are not in the end of the last batch."""
 
     starts: Offsets
     ends: Offsets
@@ -363,27 +365,29 @@ class Progress(NamedTuple):
 
 
 def progress(cluster: Cluster, begun: Offsets, found: Found, latest: Offsets) -> Progress:
-    """Compare where a stream stands with the cluster: new partitions, those that are gone, logs that were cut off."""
-    # A topic that was deleted, or that is named and was never there.
+    """Compare a stream's positions with the cluster, to find new partitions, deleted ones and truncated logs."""
+    # The stream has a position in these partitions, but they are no longer found.
     gone = sorted(set(begun) - set(found.partitions))
     unnamed = [it for it in gone if not cluster.is_named(it)]
     if unnamed:
         cluster.lose(
-            f"{names(unnamed)}: the checkpoint has them, but this query does not name them: if it is another query than"
-            " the one that wrote the checkpoint, give it a checkpoint of its own"
+            f"{names(unnamed)}: the checkpoint has them, but this query does not read them; if another query wrote the"
+            " checkpoint, give this one a checkpoint of its own"
         )
     if len(gone) > len(unnamed):
-        cluster.lose(f"{names(set(gone) - set(unnamed))}: the partitions are gone, and with them what was not read yet")
+        cluster.lose(
+            f"{names(set(gone) - set(unnamed))}: the partitions are gone, with the records that were not read yet"
+        )
     missing = sorted(set(found.missing) - {it.topic for it in gone} - {str(it) for it in gone})
     if missing:
         cluster.lose(f"{', '.join(missing)}: it is not in the cluster")
     cluster.given_up = set(found.missing)
-    # A log that ends before the place where the stream stands: most likely the topic was deleted and made anew.
+    # These logs end before the stream's position. Most likely the topic was deleted and created again.
     cut = [it for it in latest if it in begun and latest[it] < begun[it]]
     for partition in cut:
         cluster.lose(
-            f"{partition}: it was read up to offset {begun[partition]}, and its log now ends at {latest[partition]}:"
-            " was the topic deleted and made anew?"
+            f"{partition}: it was read up to offset {begun[partition]}, and its log now ends at {latest[partition]};"
+            " was the topic deleted and created again?"
         )
     new = [it for it in latest if it not in begun]
     pinned = cluster.earliest([*new, *cut])

@@ -1,7 +1,7 @@
 """The options of the format `minibroker`: names, defaults and refusals of Spark's own Kafka connector. A pure module.
 
-One difference: an option that nobody knows is refused, with the nearest name, where Spark's connector would ignore it.
-Spark hands over the names in lower case; whatever is said about an option is said with its real name.
+There is one difference. An unknown option is refused, and the error suggests the nearest name; Spark's connector would
+ignore the option. Spark passes the names in lower case; messages use the real names.
 """
 
 import difflib
@@ -25,7 +25,7 @@ READ = (BATCH, STREAM)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A row of the table: what an option is called, where it counts, what it is if not given, what it is about."""
+    """A row of the table: an option's name, the queries that use it, its default, its meaning."""
 
     name: str
     where: tuple[str, ...]
@@ -52,7 +52,12 @@ OPTIONS = (
         'Where a new query begins: earliest, latest (streams only) or `{"orders":{"0":23,"1":-2}}`; -2 is earliest, -1'
         " latest. Partitions that appear later begin at their earliest offset.",
     ),
-    Option("startingTimestamp", READ, "", "Begin at the first record at or after a time in ms. Before the next two."),
+    Option(
+        "startingTimestamp",
+        READ,
+        "",
+        "Begin at the first record at or after a time in ms. Overrides startingOffsetsByTimestamp and startingOffsets.",
+    ),
     Option("startingOffsetsByTimestamp", READ, "", 'The same per partition: `{"orders":{"0":1000,"1":2000}}`.'),
     Option(
         "startingOffsetsByTimestampStrategy",
@@ -61,46 +66,58 @@ OPTIONS = (
         "If no record is that new: error, or latest to begin at the end.",
     ),
     Option("endingOffsets", (BATCH,), "latest", "Where a batch ends, exclusive: latest or offsets per partition."),
-    Option("endingTimestamp", (BATCH,), "", "End before the first record at or after a time in ms; none: at the end."),
-    Option("endingOffsetsByTimestamp", (BATCH,), "", "The same per partition."),
-    Option("maxOffsetsPerTrigger", (STREAM,), "no limit", "At most so many offsets per trigger, over all partitions."),
     Option(
-        "minOffsetsPerTrigger", (STREAM,), "no limit", "Wait until so many offsets have come, up to maxTriggerDelay."
+        "endingTimestamp",
+        (BATCH,),
+        "",
+        "End before the first record at or after a time in ms, or at the end if there is none.",
     ),
+    Option("endingOffsetsByTimestamp", (BATCH,), "", "The same per partition."),
+    Option("maxOffsetsPerTrigger", (STREAM,), "no limit", "The most offsets per trigger, over all partitions."),
+    Option("minOffsetsPerTrigger", (STREAM,), "no limit", "Wait for this many new offsets, up to maxTriggerDelay."),
     Option(
         "maxTriggerDelay", (STREAM,), "15m", "How long minOffsetsPerTrigger may delay a trigger: 500ms, 30s, 15m, 1h."
     ),
     Option(
-        "minPartitions", READ, "one per partition", "At least about so many Spark partitions: large ranges are split."
+        "minPartitions",
+        READ,
+        "one per partition",
+        "About the least number of Spark partitions: large ranges are split.",
     ),
-    Option("maxRecordsPerPartition", READ, "no limit", "At most so many offsets in a Spark partition."),
+    Option("maxRecordsPerPartition", READ, "no limit", "The most offsets in a Spark partition."),
     Option(
-        "failOnDataLoss", READ, "true", "Fail if records are gone before they were read; false goes on without them."
+        "failOnDataLoss",
+        READ,
+        "true",
+        "Fail if records were deleted before they were read; false continues without them.",
     ),
     Option(
-        "includeHeaders", (*READ, WRITE), "false", "Reading: a column headers. Writing: the column is written anyway."
+        "includeHeaders",
+        (*READ, WRITE),
+        "false",
+        "Reads add the column headers. Writes ignore the option: a column headers is always written.",
     ),
     Option(
         "groupIdPrefix",
         READ,
         "spark-minibroker-source",
-        "The client id by which brokers see the query: no group is joined.",
+        "The client id of the query at brokers; no group is joined.",
     ),
-    Option("kafkaConsumer.pollTimeoutMs", READ, "120000", "How long a task waits for records that must be there."),
+    Option("kafkaConsumer.pollTimeoutMs", READ, "120000", "How long a task waits for records within its offsets."),
     Option(
         "fetchOffset.numRetries",
         READ,
         "3",
-        "How often a stream looks before it takes a partition for gone, or a log for cut off.",
+        "How often a stream asks before it treats a partition as deleted, or a log as truncated.",
     ),
-    Option("fetchOffset.retryIntervalMs", READ, "1000", "How long it waits in between."),
+    Option("fetchOffset.retryIntervalMs", READ, "1000", "How long it waits between two attempts."),
     Option(
         "partition.metadata.cache.ttl.ms",
         READ,
         "-1",
-        "How long a stream goes without looking for new partitions; -1: it looks at every trigger.",
+        "How long a stream waits before it looks for new partitions again; -1 looks at every trigger.",
     ),
-    Option("topic", (WRITE,), "", "The topic for every row, in place of a column topic."),
+    Option("topic", (WRITE,), "", "The topic for every row; it overrides the column topic."),
     Option(
         "delivery", (WRITE,), "at-least-once", "at-least-once; exactly-once is refused until there are transactions."
     ),
@@ -109,7 +126,7 @@ OPTIONS = (
 )
 _BY_LOWER_NAME = {option.name.lower(): option for option in OPTIONS}
 
-# Settings of Kafka's clients, behind `kafka.` ------------------------------------------------------------------------
+# Settings of Kafka's clients, after `kafka.` -------------------------------------------------------------------------
 
 USED_SETTINGS = {
     "bootstrap.servers": "",
@@ -188,7 +205,7 @@ REFUSED_SETTINGS = {
     "key.serializer": "keys are written from strings or bytes: cast the column",
     "value.serializer": "values are written from strings or bytes: cast the column",
     "enable.auto.commit": "Spark keeps the offsets in the checkpoint, and commits none",
-    "interceptor.classes": "there is no Java client here to intercept",
+    "interceptor.classes": "there is no Java client here",
     "partitioner.class": "there is no Java class to run here: add a column partition",
     "transactional.id": "transactions are not supported yet",
     "transaction.two.phase.commit.enable": "transactions are not supported yet",
@@ -197,20 +214,20 @@ REFUSED_VALUES = {
     (
         "enable.idempotence",
         "true",
-    ): "a lost acknowledgement can still mean that a record is written twice: leave it out",
+    ): "this writer is not idempotent, and may write a record twice if an acknowledgement is lost: remove the option",
     (
         "partitioner.ignore.keys",
         "true",
-    ): "records go by their keys: leave the column key out, or add a column partition",
+    ): "keys choose the partitions: leave the column key out, or add a column partition",
 }
-"""What would promise more than is done."""
+"""Values that would promise more than the connector does."""
 
 _SECURITY = ("ssl.", "sasl.", "security.providers")
 _KAFKA = "kafka."
 
 
 class SubscriptionKind(enum.Enum):
-    """How the partitions are named; the value is the option."""
+    """How a query names its partitions; the value is the name of the option."""
 
     TOPICS = "subscribe"
     PATTERN = "subscribePattern"
@@ -219,7 +236,7 @@ class SubscriptionKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which partitions are read."""
+    """The partitions that a query reads."""
 
     kind: SubscriptionKind
     topics: tuple[str, ...] = ()
@@ -229,7 +246,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to begin or to end: one place for all partitions, or one for each; by offset or by time."""
+    """A start or an end: one for all partitions or one for each, as an offset or as a time."""
 
     option: str
     everywhere: int | None = None
@@ -239,7 +256,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What a connection and its fetches need to know; two that are equal can share a connection."""
+    """The settings of a connection and its fetches; equal settings share a connection."""
 
     bootstrap_servers: str
     client_id: str
@@ -254,7 +271,7 @@ class ClientSettings:
 
     @property
     def retry(self) -> RetryPolicy:
-        """How long to wait before another attempt."""
+        """The delays between attempts."""
         return RetryPolicy(self.backoff_ms, max(self.backoff_ms, self.backoff_ms_max))
 
 
@@ -307,7 +324,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a query that writes, checked; `kafka` has the settings behind `kafka.` as they were given."""
+    """The options of a query that writes, checked; `kafka` has the settings with the prefix `kafka.` as given."""
 
     client: ClientSettings
     topic: str | None = None
@@ -321,9 +338,9 @@ class WriteOptions:
         given = _Given(options, WRITE)
         topic = given.text("topic")
         if topic is not None and not topic.strip():
-            raise InvalidOption("topic: it is empty: name a topic, or leave it out and have a column topic")
+            raise InvalidOption("topic: it is empty; name a topic, or leave it out and add a column topic")
         if given.choice("delivery", ("at-least-once", "exactly-once")) == "exactly-once":
-            raise InvalidOption("delivery: exactly-once needs transactions, which are not there yet: use at-least-once")
+            raise InvalidOption("delivery: exactly-once needs transactions, which are not there yet; use at-least-once")
         return cls(
             client=_client(given, "spark-minibroker-sink"),
             topic=topic and topic.strip(),
@@ -332,11 +349,11 @@ class WriteOptions:
         )
 
 
-# What was given ------------------------------------------------------------------------------------------------------
+# The given options ---------------------------------------------------------------------------------------------------
 
 
 class _Given:
-    """Options by their real names, each of them known and meant for this use."""
+    """Options by their real names; each is known and valid for this kind of query."""
 
     def __init__(self, options: Mapping[str, str], mode: str) -> None:
         self.mode = mode
@@ -374,7 +391,7 @@ class _Given:
         unit_ms = _UNITS_MS.get(match[2]) if match else None
         if match is None or unit_ms is None:
             raise InvalidOption(
-                f"{name}: {text!r} is not a duration: write a number with ms, s, m, h or d, such as 15m"
+                f"{name}: {text!r} is not a duration; write a number with ms, s, m, h or d, such as 15m"
             )
         return int(match[1]) * unit_ms
 
@@ -395,10 +412,10 @@ def _known(name: str, mode: str) -> Option:
         names = [it.name for it in OPTIONS if mode in it.where]
         raise InvalidOption(f"{name}: there is no such option{_nearest(name, names)}")
     if mode in option.where or (mode == BATCH and STREAM in option.where):
-        return option  # what only a stream needs is of no use to a batch, and does no harm
+        return option  # an option of streams has no effect on a batch
     if mode == STREAM and BATCH in option.where:
-        raise InvalidOption(f"{option.name}: a stream has no end: it counts in batch reads only")
-    hint = ": to read topics, use subscribe" if option.name == "topic" else ""
+        raise InvalidOption(f"{option.name}: a stream has no end; the option is for batch reads only")
+    hint = "; to read topics, use subscribe" if option.name == "topic" else ""
     raise InvalidOption(f"{option.name}: it is not an option of a {_MODE_NAMES[mode]}{hint}")
 
 
@@ -407,11 +424,11 @@ _MODE_NAMES = {BATCH: "read", STREAM: "read", WRITE: "write"}
 
 def _check_setting(setting: str, value: str, mode: str) -> None:
     if setting in REFUSED_SETTINGS:
-        raise InvalidOption(f"{_KAFKA}{setting}: it cannot be set: {REFUSED_SETTINGS[setting]}")
+        raise InvalidOption(f"{_KAFKA}{setting}: it cannot be set; {REFUSED_SETTINGS[setting]}")
     if why := REFUSED_VALUES.get((setting, value.strip().lower())):
-        raise InvalidOption(f"{_KAFKA}{setting}: it cannot be {value.strip()}: {why}")
+        raise InvalidOption(f"{_KAFKA}{setting}: it cannot be {value.strip()}; {why}")
     if setting.startswith(_SECURITY):
-        raise InvalidOption(f"{_KAFKA}{setting}: TLS and SASL are not supported yet: connect to a PLAINTEXT listener")
+        raise InvalidOption(f"{_KAFKA}{setting}: TLS and SASL are not supported yet; connect to a PLAINTEXT listener")
     known = {*USED_SETTINGS, *IGNORED_SETTINGS, *PRODUCER_SETTINGS}
     if setting not in known:
         near = _nearest(_KAFKA + setting, [_KAFKA + it for it in known])
@@ -423,7 +440,7 @@ def _check_setting(setting: str, value: str, mode: str) -> None:
 def _nearest(name: str, names: list[str]) -> str:
     by_lower = {it.lower(): it for it in names}
     found = difflib.get_close_matches(name.lower(), sorted(by_lower), n=1, cutoff=0.5)
-    return f": did you mean {by_lower[found[0]]}?" if found else ""
+    return f"; did you mean {by_lower[found[0]]}?" if found else ""
 
 
 def _flag(name: str, text: str) -> bool:
@@ -442,7 +459,7 @@ def _whole(name: str, text: str, *, least: int) -> int:
     except ValueError:
         raise InvalidOption(f"{name}: {text!r} is not a whole number") from None
     if value < least:
-        raise InvalidOption(f"{name}: {value} is too small: it must be {least} or more")
+        raise InvalidOption(f"{name}: {value} is too small; it must be {least} or more")
     return value
 
 
@@ -460,7 +477,7 @@ def _client(given: _Given, group_prefix: str) -> ClientSettings:
     protocol = (given.setting("security.protocol") or "PLAINTEXT").upper()
     if protocol != "PLAINTEXT":
         raise InvalidOption(
-            f"kafka.security.protocol: {protocol} is not supported yet: connect to a PLAINTEXT listener"
+            f"kafka.security.protocol: {protocol} is not supported yet; connect to a PLAINTEXT listener"
         )
     levels = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
     level = _one_of("kafka.isolation.level", given.setting("isolation.level") or "read_uncommitted", tuple(levels))
@@ -483,7 +500,7 @@ def _subscription(given: _Given) -> Subscription:
     found = [kind for kind in SubscriptionKind if given.text(kind.value) is not None]
     names = "subscribe, subscribePattern, assign"
     if not found:
-        raise InvalidOption(f"subscribe: one of {names} must be set: which topics are to be read?")
+        raise InvalidOption(f"subscribe: one of {names} must be set; name the topics to read")
     if len(found) > 1:
         both = " and ".join(kind.value for kind in found)
         raise InvalidOption(f"{found[0].value}: only one of {names} can be set, not {both}")
@@ -505,7 +522,7 @@ def _pattern(text: str) -> Subscription:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise InvalidOption(f"subscribePattern: {pattern!r} is not a regular expression: {error}") from None
+        raise InvalidOption(f"subscribePattern: {pattern!r} is not a regular expression ({error})") from None
     return Subscription(SubscriptionKind.PATTERN, pattern=pattern)
 
 
@@ -515,10 +532,10 @@ def _assigned(text: str) -> Subscription:
     partitions = set()
     for topic, numbers in parsed.items():
         if not isinstance(numbers, list) or not all(_is_whole(it) and it >= 0 for it in numbers):
-            raise InvalidOption(f"assign: the partitions of {topic} are not a list of numbers: write {shape}")
+            raise InvalidOption(f"assign: the partitions of {topic} are not a list of numbers; write {shape}")
         partitions |= {TopicPartition(topic, number) for number in numbers}
     if not partitions:
-        raise InvalidOption(f"assign: {text!r} names no partition: write {shape}")
+        raise InvalidOption(f"assign: {text!r} names no partition; write {shape}")
     return Subscription(SubscriptionKind.ASSIGNED, partitions=frozenset(partitions))
 
 
@@ -534,19 +551,19 @@ def _starting(given: _Given) -> Place:
     names = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
     place = _place(given, names, default, least=EARLIEST)
     if given.mode == BATCH and not place.is_time and LATEST in (place.everywhere, *place.each.values()):
-        raise InvalidOption("startingOffsets: a batch cannot begin at latest (-1): there would be nothing to read")
+        raise InvalidOption("startingOffsets: a batch cannot begin at latest (-1); there would be nothing to read")
     return place
 
 
 def _ending(given: _Given) -> Place:
     place = _place(given, ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"), "latest", least=EARLIEST)
     if not place.is_time and EARLIEST in (place.everywhere, *place.each.values()):
-        raise InvalidOption("endingOffsets: a batch cannot end at earliest (-2): there would be nothing to read")
+        raise InvalidOption("endingOffsets: a batch cannot end at earliest (-2); there would be nothing to read")
     return place
 
 
 def _check_order(starting: Place, ending: Place) -> None:
-    """Refuse what can be seen before anybody is asked: both given for each partition, and the end before the start."""
+    """Check that starts are before ends, if both are given per partition; this needs no broker."""
     if not starting.each or not ending.each or starting.is_time != ending.is_time:
         return
     differing = starting.each.keys() ^ ending.each.keys()
@@ -559,7 +576,7 @@ def _check_order(starting: Place, ending: Place) -> None:
 
 
 def _place(given: _Given, names: tuple[str, str, str], default: str, *, least: int) -> Place:
-    """The option that counts most comes first: one time, times, offsets."""
+    """Return the place that the first given option sets: one time, times per partition, or offsets."""
     time, times, offsets = names
     if (text := given.text(time)) is not None:
         return Place(time, _whole(time, text, least=0), is_time=True)
@@ -573,18 +590,20 @@ def _place(given: _Given, names: tuple[str, str, str], default: str, *, least: i
 
 
 def numbers_by_partition(name: str, text: str, *, least: int) -> dict[TopicPartition, int]:
-    """The content of an option such as `{"orders":{"0":23,"1":-2}}`."""
+    """Parse an option such as `{"orders":{"0":23,"1":-2}}`."""
     shape = '{"orders":{"0":23,"1":42}}'
     numbers: dict[TopicPartition, int] = {}
     for topic, partitions in _json(name, text, shape).items():
         if not isinstance(partitions, dict):
-            raise InvalidOption(f"{name}: what stands at {topic} is not a number per partition: write {shape}")
+            raise InvalidOption(
+                f"{name}: the value of {topic} is not an object of numbers per partition; write {shape}"
+            )
         for partition, number in partitions.items():
             if not (partition.isascii() and partition.isdigit() and _is_whole(number) and number >= least):
-                raise InvalidOption(f"{name}: {json.dumps({partition: number})} at {topic} cannot be: write {shape}")
+                raise InvalidOption(f"{name}: {json.dumps({partition: number})} of {topic} is not valid; write {shape}")
             numbers[TopicPartition(topic, int(partition))] = number
     if not numbers:
-        raise InvalidOption(f"{name}: {text!r} names no partition: write {shape}")
+        raise InvalidOption(f"{name}: {text!r} names no partition; write {shape}")
     return numbers
 
 
@@ -595,7 +614,7 @@ def _json(name: str, text: str, shape: str) -> dict[str, Any]:
         parsed = None
     if not isinstance(parsed, dict):
         words = "earliest, latest or " if name in ("startingOffsets", "endingOffsets") else ""
-        raise InvalidOption(f"{name}: {text!r} cannot be understood: write {words}{shape}")
+        raise InvalidOption(f"{name}: {text!r} cannot be understood; write {words}{shape}")
     return parsed
 
 
@@ -609,11 +628,13 @@ def _whole_of(given: _Given, name: str, default: int, *, least: int) -> int:
 
 
 def _partitions_age(given: _Given) -> int:
-    """0 stands for looking every time, which is said with -1."""
+    """Return the longest age of the cached partitions; the option's -1 becomes 0, which asks at every trigger."""
     name = "partition.metadata.cache.ttl.ms"
     age_ms = _whole_of(given, name, -1, least=-1)
     if age_ms == 0:
-        raise InvalidOption(f"{name}: 0 is neither a number of milliseconds nor -1, which means: look every time")
+        raise InvalidOption(
+            f"{name}: 0 is neither a number of milliseconds nor -1, which looks for new partitions at every trigger"
+        )
     return max(0, age_ms)
 
 

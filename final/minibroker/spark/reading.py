@@ -1,7 +1,7 @@
-"""What a task does: fetch the offsets of one split, and turn the broker's bytes into Arrow.
+"""The work of a reading task: fetch the offsets of one split, and decode the broker's bytes into Arrow.
 
-The next fetch is under way while the last one is decoded; so a worker holds two answers at most, however large the
-split is. Connections are kept in the worker process for the tasks that follow.
+The next fetch is under way while the last one is decoded, so a worker holds at most two responses, however large the
+split is. The worker process keeps its connections for later tasks.
 """
 
 import logging
@@ -48,7 +48,7 @@ class Split(InputPartition):
 
 
 def read_split(options: ReadOptions, split: Split) -> "Iterator[RecordBatch]":
-    """The records of a split, as Arrow record batches."""
+    """Read the records of a split, as Arrow record batches."""
     client = cached_client(options.client)
     for fetched in fetch_range(client, options, split):
         yield from decode(
@@ -58,19 +58,19 @@ def read_split(options: ReadOptions, split: Split) -> "Iterator[RecordBatch]":
             from_offset=fetched.fetch_offset,
             upto_offset=split.until,
             include_headers=options.includes_headers,
-            check_crcs=False,  # the fetcher has done that
+            check_crcs=False,  # the fetcher has checked them
         )
 
 
 def _committed(fetched: FetchedBatches) -> memoryview:
-    """The bytes without the batches of transactions that were aborted, of which there are hardly ever any."""
+    """Return the bytes without the batches of aborted transactions, which are rare."""
     if not fetched.aborted:
         return fetched.records
     return memoryview(b"".join(batch.view for batch in fetched.batches()))
 
 
 def fetch_range(client: Client, options: ReadOptions, split: Split) -> Iterator[FetchedBatches]:
-    """Fetch a split; what is gone is an error or left out, as `failOnDataLoss` says."""
+    """Fetch a split; deleted records are an error or are skipped, as `failOnDataLoss` says."""
     pipe = _Pipe(client, options, split)
     try:
         while pipe.position < split.until:
@@ -82,7 +82,7 @@ def fetch_range(client: Client, options: ReadOptions, split: Split) -> Iterator[
 
 
 class _Pipe:
-    """One partition's fetches: at most one under way, and the next sent before the last is handed out."""
+    """The fetches of one partition: at most one is under way, and it is sent before the last one's batches are used."""
 
     def __init__(self, client: Client, options: ReadOptions, split: Split) -> None:
         self._client = client
@@ -96,19 +96,19 @@ class _Pipe:
         self.position = split.start
 
     def close(self) -> None:
-        """An answer that nobody waits for any more must not be taken for the next task's."""
+        """Drop the connection if a response is pending, so that the next task does not receive it."""
         if self._in_flight is not None:
             self._client.drop(self._in_flight[0].address)
             self._in_flight = None
 
     def take(self) -> FetchedBatches | None:
-        """Wait for what is under way, ask for what follows, and hand out what came, if anything did."""
+        """Wait for the fetch under way, send the next one, and return the batches; None if there were none."""
         try:
             if self._in_flight is None:
                 self._send()
             fetched = self._receive()
         except (BrokerUnavailable, ConnectionLost, RequestTimedOut) as error:
-            self._on_trouble(error)
+            self._on_lost_broker(error)
             return None
         except BrokerError as error:
             self._on_refusal(error)
@@ -124,7 +124,7 @@ class _Pipe:
     def _move(self, position: int) -> None:
         self.position, self._moved_ms = position, precise_ms()
 
-    # Out and in ------------------------------------------------------------------------------------------------------
+    # Fetches ---------------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
         core = self._client.core
@@ -141,11 +141,11 @@ class _Pipe:
             self._in_flight = link, order, number
 
     def _send_ahead(self) -> None:
-        """An error here is not of what is handed out: it shows again when it is that fetch's turn."""
+        """Send the next fetch. An error is only logged, because the fetched batches are good; the fetch is repeated."""
         try:
             self._send()
         except ClientError as error:
-            _log.info("%s: the next fetch has to be repeated: %s", self._name, error)
+            _log.info("%s: the next fetch has to be repeated (%s)", self._name, error)
 
     def _deadline_ms(self) -> float:
         return precise_ms() + self._options.client.timeout_ms + self._options.client.fetch_wait_ms_max
@@ -173,7 +173,7 @@ class _Pipe:
         self._client.core.routes.on_disconnect(order.node_id)
         self._fetcher.on_lost(order, now_ms=precise_ms())
 
-    # Trouble ---------------------------------------------------------------------------------------------------------
+    # Errors ----------------------------------------------------------------------------------------------------------
 
     def _check_progress(self) -> None:
         error = self._fetcher.take_error()
@@ -186,11 +186,11 @@ class _Pipe:
         elif precise_ms() - self._moved_ms >= self._options.poll_timeout_ms:
             raise ReadTimedOut(
                 f"{self._split}: nothing came from offset {self.position} on for {self._options.poll_timeout_ms} ms;"
-                f" the log's end is {self._fetcher.high_watermark(self._name)}: see kafkaConsumer.pollTimeoutMs"
+                f" the log's end is {self._fetcher.high_watermark(self._name)}; see kafkaConsumer.pollTimeoutMs"
             )
 
-    def _on_trouble(self, error: ClientError) -> None:
-        """A broker may be away for as long as the client's timeout."""
+    def _on_lost_broker(self, error: ClientError) -> None:
+        """Wait for a broker that does not answer, for as long as the client's timeout."""
         if precise_ms() - self._moved_ms >= self._options.client.timeout_ms:
             raise error
         self._pause()
@@ -207,17 +207,17 @@ class _Pipe:
         self._lose(f"{self._name} is gone", self._split.until)
 
     def _on_loss(self, error: ClientError) -> None:
-        """Go on where the log begins, if that is ahead; what a log that was cut off no longer has is skipped."""
+        """Continue at the log's start if it is after the position; else the log was truncated, so skip the rest."""
         log = {at: admin.list_offsets(self._client, {self._name: at})[self._name].offset for at in (EARLIEST, LATEST)}
         has = f"its log goes from {log[EARLIEST]} to {log[LATEST]}"
         is_ahead = self.position < log[EARLIEST]
         self._lose(f"{error}; {has}", min(log[EARLIEST], self._split.until) if is_ahead else self._split.until)
 
     def _lose(self, what: str, position: int) -> None:
-        lost = f"{self._split}: records from offset {self.position} to {position - 1} are gone: {what}"
+        lost = f"{self._split}: records from offset {self.position} to {position - 1} are gone; {what}"
         if self._options.fails_on_data_loss:
-            raise DataLoss(f"{lost}; to go on with what is left, set failOnDataLoss=false")
-        _log.warning("%s; going on without them, because failOnDataLoss=false", lost)
+            raise DataLoss(f"{lost}; to continue with the records that are left, set failOnDataLoss=false")
+        _log.warning("%s; continuing without them, because failOnDataLoss=false", lost)
         self._move(position)
         if position < self._split.until:
             self._fetcher.seek(self._name, position)

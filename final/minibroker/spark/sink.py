@@ -1,7 +1,7 @@
-"""The driver's half of the sink: checks the columns as Spark's Kafka sink does, and hands each task to `writing`.
+"""The driver's half of the sink: checks the columns as Spark's Kafka sink does, and gives each task to `writing`.
 
-Both writers are at least once: a task that is tried again writes its rows again, and so does a batch of a stream that
-was not committed in the checkpoint when the driver died. There is nothing to undo in a log, so `abort` undoes nothing.
+Both writers deliver at least once. A repeated task writes its rows again. If the driver dies before the checkpoint has
+committed a stream's batch, the batch is written again. Records cannot be removed from a log, so `abort` does nothing.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "partition": ((IntegerType,), "int"),
     "headers": ((ArrayType,), "array<struct<key:string,value:binary>>"),
 }
-"""The columns that a sink reads, the types that each may have, and how these are told. Other columns are ignored."""
+"""The columns that a sink reads, the types that each may have, and their names in messages. Others are ignored."""
 
 
 class SchemaRefused(ConnectorError):
@@ -39,7 +39,7 @@ class SchemaRefused(ConnectorError):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task has written, for the driver."""
+    """The numbers that one task reports to the driver."""
 
     row_count: int
     byte_count: int
@@ -54,14 +54,14 @@ def check_columns(schema: StructType, *, topic: str | None) -> None:
         )
     if "value" not in names:
         raise SchemaRefused(f"required column 'value' not found: the columns are {', '.join(names) or 'none'}")
-    for name, (types, told) in COLUMNS.items():
+    for name, (types, wanted) in COLUMNS.items():
         if name not in names or (name == "topic" and topic is not None):
-            continue  # the option goes before the column, whatever that is
+            continue  # the option overrides the column
         if names.count(name) > 1:
-            raise SchemaRefused(f"column '{name}' stands {names.count(name)} times: which one is meant?")
+            raise SchemaRefused(f"column '{name}' is there {names.count(name)} times: keep one of them")
         found = schema[name].dataType
         if not isinstance(found, types) or (name == "headers" and not _are_headers(found)):
-            raise SchemaRefused(f"column '{name}' is {found.simpleString()}, must be {told}: cast it")
+            raise SchemaRefused(f"column '{name}' is {found.simpleString()}, must be {wanted}: cast it")
 
 
 def _are_headers(found: DataType) -> bool:
@@ -72,7 +72,7 @@ def _are_headers(found: DataType) -> bool:
 
 
 class _Writer:
-    """What both writers are made of: it is pickled for the tasks, so it holds settings and no connection."""
+    """The shared part of both writers. It is pickled for the tasks, so it holds settings and no connection."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema, topic=options.topic)
@@ -84,34 +84,34 @@ class _Writer:
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """`df.write.format("minibroker")`: append only, for a log has no other mode."""
+    """`df.write.format("minibroker")`: append is the only mode of a log."""
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
-        """In a task: write its rows, and return when they are acknowledged."""
+        """Write the rows of a task, in the worker; return when they are acknowledged."""
         return self._write(iterator)
 
     def abort(self, messages: list[Any]) -> None:
-        """What other tasks wrote stays: at least once."""
+        """Do nothing: rows that other tasks wrote stay in the log."""
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("minibroker")`: the rows of each micro-batch, at least once.
+    """`df.writeStream.format("minibroker")`: writes the rows of each micro-batch, at least once.
 
-    Exactly-once will begin here: in a task the query and the batch are known,
+    Exactly-once will plug in here. A task knows its query and its batch,
 
         TaskContext.get().getLocalProperty("sql.streaming.queryId"), ...("streaming.sql.batchId"),
 
-    from which follow the transactional id, `<prefix>-<queryId>-<sparkPartition>`, for `writing.Delivery`, and the
-    offset `batchId + 1` that the transaction commits for its partition, by which a second attempt sees that it has
-    nothing to do.
+    which give the transactional id, `<prefix>-<queryId>-<sparkPartition>`, for `writing.Delivery`, and the offset
+    `batchId + 1` that the transaction commits for its partition. A second attempt reads that offset and sees that
+    nothing is left to do.
     """
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
-        """In a task: write its rows, and return when they are acknowledged."""
+        """Write the rows of a task, in the worker; return when they are acknowledged."""
         return self._write(iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Every task has its acknowledgements, so there is nothing left to do."""
+        """Do nothing: every task has waited for its acknowledgements."""
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """What other tasks wrote stays: at least once."""
+        """Do nothing: rows that other tasks wrote stay in the log."""

@@ -1,7 +1,7 @@
-"""The data source `minibroker`: planning on the driver, where offsets are resolved; tasks only read what was planned.
+"""The data source `minibroker`: the driver plans and resolves offsets; tasks read the planned ranges.
 
-A stream's batch is a function of its start and its end, which Spark logs before it runs the batch. So a batch that is
-run again, in another process after a crash, has the same records: see `minibroker.spark.offsets` for what is pinned.
+The batch of a stream depends only on its start and its end, which Spark logs before it runs the batch. So a batch that
+is repeated in another process after a crash has the same records; `minibroker.spark.offsets` explains how.
 """
 
 import sys
@@ -73,75 +73,77 @@ class MinibrokerSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """The name for `format(...)`."""
         return "minibroker"
 
     def schema(self) -> StructType:
-        """The columns of Spark's Kafka connector; it is the first that Spark asks of a read, batch or stream."""
-        # Which of the two is not known yet: what both refuse is refused here, at load().
+        """Return the columns of Spark's Kafka connector. Spark calls this first, for a batch and for a stream."""
+        # It is not known yet whether this is a batch or a stream. Options that both refuse are refused here, at load().
         options = {name: value for name, value in self.options.items() if not name.lower().startswith("ending")}
         mode = BATCH if len(options) < len(self.options) else STREAM
         has_headers = ReadOptions.parse(self.options, mode).includes_headers
         return StructType([*COLUMNS.fields, HEADERS]) if has_headers else COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read in a batch."""
+        """Make the reader of a batch."""
         options = ReadOptions.parse(self.options, BATCH)
         self._check_schema(schema)
         return FilteringReader(options) if _is_pushing() else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Read as a stream."""
+        """Make the reader of a stream."""
         options = ReadOptions.parse(self.options, STREAM)
         self._check_schema(schema)
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
-        """Write in a batch."""
-        from minibroker.spark.sink import BatchWriter  # noqa: PLC0415 - a query that reads needs none of it
+        """Make the writer of a batch."""
+        from minibroker.spark.sink import BatchWriter  # noqa: PLC0415 - a query that reads does not need it
 
         if overwrite:
-            raise InvalidOption("mode: a topic cannot be overwritten, records are only ever added: use mode('append')")
+            raise InvalidOption(
+                "mode: a topic cannot be overwritten, because records are only appended; use mode('append')"
+            )
         options = WriteOptions.parse(self.options)
         writer = BatchWriter(options, schema)
         demand_broker(options.client)
         return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":  # noqa: N802
-        """Write a stream."""
+        """Make the writer of a stream."""
         from minibroker.spark.sink import StreamWriter  # noqa: PLC0415
 
         if overwrite:
             raise InvalidOption(
-                "outputMode: complete would write the whole result again and again: use append or update"
+                "outputMode: complete would write the whole result with each batch; use append or update"
             )
         return StreamWriter(WriteOptions.parse(self.options), schema)
 
     def _check_schema(self, schema: StructType) -> None:
         expected = self.schema().simpleString()
         if schema.simpleString() != expected:
-            raise InvalidOption(f"schema: it cannot be chosen: the columns are {expected}")
+            raise InvalidOption(f"schema: it cannot be chosen; the columns are {expected}")
 
 
 def _is_pushing() -> bool:
-    """Whether Spark is about to push filters.
+    """Tell whether Spark is about to push filters.
 
-    A reader that has `pushFilters` while `spark.sql.python.filterPushdown.enabled` is not set makes Spark fail, and the
-    setting cannot be seen from here. But Spark pushes filters in a process of its own.
+    If a reader has `pushFilters` while `spark.sql.python.filterPushdown.enabled` is not set, Spark fails. This code
+    cannot read the setting. But Spark pushes filters in a separate process, which is recognised by its main module.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN in sys.modules or getattr(main, "name", "") == _PUSHDOWN
 
 
 class BatchReader(DataSourceReader):
-    """Reads what the topics have when the query is planned."""
+    """Reads the records that the topics have when the query is planned."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._pushed = Pushed()
 
     def partitions(self) -> list[InputPartition]:
-        """The splits, with offsets that are fixed here."""
+        """Return the splits; later records do not change their offsets."""
         cluster = Cluster(self._options)
         try:
             ranges = self._ranges(cluster)
@@ -158,26 +160,26 @@ class BatchReader(DataSourceReader):
         ranges = []
         for it in wanted:
             until = min(ends[it], self._pushed.offset_end)
-            # No record that new: there is nothing to read.
+            # A negative offset means that no record is that new, so there is nothing to read.
             first = newer.get(it, 0) if newer.get(it, 0) >= 0 else until
             ranges.append(Range(*it, max(starts[it], self._pushed.offset_min, first), until))
         return ranges
 
     def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":
-        """In a task: the records of a split."""
+        """Read the records of a split, in a task."""
         return _read(self._options, partition)
 
 
 class FilteringReader(BatchReader):
-    """The same, for Spark with `spark.sql.python.filterPushdown.enabled=true`."""
+    """A `BatchReader` for Spark with `spark.sql.python.filterPushdown.enabled=true`."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take the filters that save reading; return those that Spark has to apply."""
+        """Take the filters that reduce the reads; return those that Spark still has to apply."""
         return self._pushed.push(filters)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans the batches of a stream. Spark keeps one in a process of its own for as long as the query runs."""
+    """Plans the batches of a stream. Spark keeps it in a process of its own while the query runs."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -189,17 +191,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_ms: float | None = None
 
     def initialOffset(self) -> Document:  # noqa: N802
-        """Where a query without a checkpoint begins; asked for twice, and it must not move in between."""
+        """Return the start of a query without a checkpoint; Spark asks twice and expects the same answer."""
         if self._initial is None:
             self._initial = to_document(self._cluster.starts(self._cluster.demand()))
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember where the logs end: what comes later is for another run."""
+        """Remember the present ends of the logs; later records are left to another run."""
         self._target = self._cluster.survey()[1]
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What the options say; Spark hands it back, or ReadAllAvailable where the trigger demands it."""
+        """Return the limit that the options set; Spark passes it to `latestOffset`, unless a trigger reads it all."""
         if self._options.offsets_per_trigger_max is not None:
             return ReadMaxRows(self._options.offsets_per_trigger_max)
         if self._options.offsets_per_trigger_min is not None:
@@ -207,19 +209,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
-        """Where the next batch ends, given where it starts; the same as the start if there is nothing to do."""
+        """Return the end of the batch that begins at `start`; it equals the start if there is nothing to read."""
         begun = from_document(start)
         found, self._latest = self._cluster.survey(begun)
         now = progress(self._cluster, begun, found, self._reachable(begun, self._latest))
         ends = self._admitted(now.starts, now.ends, limit)
         self._has_begun |= start != self._initial
         if not self._has_begun:
-            # The first end says where the query began, for the case that its first batch has to be run again.
+            # The first end includes the starts of the query, in case its first batch must be repeated.
             return to_document(ends, now.starts)
         return start if ends == begun and not now.pinned else to_document(ends, now.pinned)
 
     def _reachable(self, begun: Offsets, latest: Offsets) -> Offsets:
-        """Up to the target of a run with availableNow; a query that began at latest may stand behind it already."""
+        """Limit the ends to the target of a run with availableNow, but never to less than the stream's position."""
         if self._target is None:
             return latest
         targets = {it: max(self._target.get(it, 0), begun.get(it, 0)) for it in (*self._target, *begun)}
@@ -235,22 +237,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return limited(starts, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
 
     def _must_wait(self, available: int) -> bool:
-        """Whether too little has come for a batch that is not overdue either; the first is never delayed."""
+        """Tell whether to wait for more records, until the trigger's delay is over; the first batch never waits."""
         least = self._options.offsets_per_trigger_min
         if least is None or available >= least or self._target is not None or self._triggered_ms is None:
             return False
         return precise_ms() - self._triggered_ms < self._options.trigger_delay_ms_max
 
     def reportLatestOffset(self) -> Document | None:  # noqa: N802
-        """The logs' ends as of the last trigger: less the end of the batch it is the lag."""
+        """Return the logs' ends at the last trigger; the difference from the end of the batch is the lag."""
         return None if self._latest is None else to_document(self._latest)
 
     def partitions(self, start: Document, end: Document) -> list[InputPartition]:
-        """The splits of a batch."""
+        """Return the splits of a batch."""
         return _splits(self._options, ranges_between(start, end))
 
     def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":
-        """In a task: the records of a split."""
+        """Read the records of a split, in a task."""
         return _read(self._options, partition)
 
     def stop(self) -> None:
@@ -258,7 +260,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks get a copy, which needs no connection of the driver's.
+        # Tasks get a copy, which does not need the driver's connections.
         return {"_options": self._options}
 
 
@@ -268,5 +270,5 @@ def _splits(options: ReadOptions, ranges: Iterable[Range]) -> list[InputPartitio
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> "Iterator[RecordBatch]":
-    # Spark makes a partition of its own where there are none.
+    # If there are no splits, Spark passes a partition of its own, which has no records.
     return read_split(options, partition) if isinstance(partition, Split) else iter(())

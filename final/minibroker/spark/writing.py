@@ -1,12 +1,12 @@
-"""The executor's half of the sink: Arrow rows become batches, and batches are produced until every one is acknowledged.
+"""The executor's half of the sink: encodes Arrow rows into batches, and sends each batch until it is acknowledged.
 
-At least once, with acks=all: a batch leaves its queue only when its leader has said that it is written. What was sent
-on a connection that broke is sent again, and so may stand in the log twice. Within one task the rows of a partition
-keep their order: one batch of a partition is in flight at a time.
+Delivery is at least once, with acks=all: a batch leaves its queue only when its leader has acknowledged it. A batch
+whose connection broke is sent again, and may be in the log twice. Within one task the rows of a partition keep their
+order, because only one batch of a partition is in flight at a time.
 
-Exactly-once is to come, and this is where it plugs in: an `Outbox` takes a transactional id, which goes into each
-request. What is missing is around it: `InitProducerId` before the first batch, producer id, epoch and sequence in each
-batch's header, and `TxnOffsetCommit` and `EndTxn` once `flush` has returned.
+Exactly-once will plug in here: an `Outbox` takes a transactional id, which goes into each request. Still missing are
+`InitProducerId` before the first batch, producer id, epoch and sequence in each batch's header, and `TxnOffsetCommit`
+and `EndTxn` after `flush`.
 """
 
 import random
@@ -35,15 +35,15 @@ from minibroker.spark.options import ClientSettings, WriteOptions
 from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 ACKS_ALL = -1
-_AROUND_A_BATCH = 4096  # what a request has beside its batches, so that both stay below what a broker takes
+_AROUND_A_BATCH = 4096  # bytes left for the rest of a request, so that the request stays below the broker's limit
 QUEUED_BYTES_MAX = 8 * 1024 * 1024
-"""What a task holds of encoded batches before it waits for the brokers."""
+"""The most bytes of encoded batches that a task holds before it waits for the brokers."""
 
 _LOST = (BrokerUnavailable, ConnectionLost, RequestTimedOut)
 
 
 class RowRefused(ConnectorError):
-    """A row that cannot be written; the task fails, and fails again when it is tried again."""
+    """A row that cannot be written; the task fails, and so does every repetition of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ _ACKS = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": 1}
 
 
 def delivery_of(options: WriteOptions) -> Delivery:
-    """The settings behind `kafka.` that a producer has; what cannot work is refused by its name."""
+    """Return the producer settings with the prefix `kafka.`; the error for an invalid value names the setting."""
     return Delivery(
         replace(options.client, timeout_ms=_whole(options, "request.timeout.ms", 30_000)),
         acks=_choice(options, "acks", _ACKS, ACKS_ALL),
@@ -88,7 +88,7 @@ def _whole(options: WriteOptions, name: str, default: int, *, least: int = 1) ->
 
 
 class Written(NamedTuple):
-    """What a task wrote."""
+    """The numbers of rows and bytes that a task wrote."""
 
     row_count: int
     byte_count: int
@@ -98,7 +98,7 @@ class Written(NamedTuple):
 
 
 def write(rows: Iterable[pa.RecordBatch], delivery: Delivery, *, topic: str | None) -> Written:
-    """Write all rows of a task, and return when every one is acknowledged; the given topic goes before the column."""
+    """Write all rows of a task, and return when all are acknowledged; a given topic overrides the column."""
     client = cached_client(delivery.client)
     writing = Writing(client, delivery, topic=topic)
     try:
@@ -106,13 +106,13 @@ def write(rows: Iterable[pa.RecordBatch], delivery: Delivery, *, topic: str | No
             writing.add(batch)
         return writing.finish()
     except BaseException:
-        # Answers to what was left behind would be taken for answers to the next task.
+        # The client is closed, because otherwise the next task would receive the pending responses.
         forget_client(delivery.client)
         raise
 
 
 class Writing:
-    """Rows of one task on their way: split by topic and partition, encoded, given to the outbox."""
+    """Splits the rows of one task by topic and partition, encodes them, and puts them into the outbox."""
 
     def __init__(self, client: Client, delivery: Delivery, *, topic: str | None) -> None:
         self._client = client
@@ -123,11 +123,11 @@ class Writing:
         self._row_count = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Encode some rows and send what is due."""
+        """Encode some rows and send full requests."""
         now = time.time_ns() // 1_000_000
         for topic, chosen in by_topic(rows, self._topic):
             self._add_to(topic, chosen, now)
-        # Rows without a key stick to a partition for a batch, then move on.
+        # All rows of one call without a key go to one partition. The next call uses the next partition.
         self._sticky += 1
         self._row_count += rows.num_rows
 
@@ -154,13 +154,13 @@ class Writing:
 
 
 def column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
-    """A column, if the rows have it."""
+    """Return a column; None if the rows do not have it."""
     place = rows.schema.get_field_index(name)
     return rows.column(place) if place >= 0 else None
 
 
 def binary(rows: pa.RecordBatch, name: str) -> pa.Array:
-    """A column as bytes: a string as its UTF-8, a column that is not there as nulls."""
+    """Return a column as bytes: strings as UTF-8, a missing column as nulls."""
     found = column(rows, name)
     if found is None:
         return pa.nulls(rows.num_rows, pa.binary())
@@ -168,13 +168,13 @@ def binary(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each topic, in their order; the given topic takes them all."""
+    """Yield the rows of each topic, in their order; a given topic gets all rows."""
     if topic is not None:
         if rows.num_rows:
             yield topic, rows
         return
     names = column(rows, "topic")
-    assert names is not None, "the driver demands the option or the column"
+    assert names is not None, "the driver has checked that there is the option or the column"
     if names.null_count:
         raise RowRefused(
             f"null topic present in the data, in {names.null_count} of {rows.num_rows} rows: set the option topic"
@@ -185,7 +185,7 @@ def by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.
 
 
 def choose(keys: pa.Array, given: pa.Array | None, *, topic: str, count: int, sticky: int) -> np.ndarray[Any, Any]:
-    """The partition of each row: the one it names, else by its key as Kafka does, else the sticky one."""
+    """Return the partition of each row: the one in its column, else by its key as in Kafka, else the sticky one."""
     chosen = encoding.partitions_of(keys, count)
     chosen[chosen < 0] = sticky
     if given is not None and given.null_count < len(given):
@@ -202,7 +202,7 @@ def _demand_partitions(numbers: np.ndarray[Any, Any], *, topic: str, count: int)
 
 
 def by_partition(partitions: np.ndarray[Any, Any]) -> Iterator[tuple[int, pa.Array | None]]:
-    """Each partition with the places of its rows, in their order; None stands for all rows."""
+    """Yield each partition with the indexes of its rows, in their order; None stands for all rows."""
     if not len(partitions):
         return
     if (partitions == partitions[0]).all():
@@ -219,7 +219,7 @@ def by_partition(partitions: np.ndarray[Any, Any]) -> Iterator[tuple[int, pa.Arr
 
 
 class Queue:
-    """The batches of one partition that are not acknowledged; only the first may be in flight."""
+    """The batches of one partition that are not acknowledged yet; only the first may be in flight."""
 
     __slots__ = ("batches", "cause", "failures", "is_in_flight", "not_before_ms", "since_ms")
 
@@ -228,12 +228,12 @@ class Queue:
         self.is_in_flight = False
         self.failures = 0
         self.not_before_ms = 0.0
-        self.since_ms = precise_ms()  # when the first of them could be sent
+        self.since_ms = precise_ms()  # the time from which on the first batch could have been sent
         self.cause: ClientError | None = None
 
 
 class Sent(NamedTuple):
-    """A request that awaits its answer."""
+    """A request without a response yet."""
 
     link: Link
     node_id: int
@@ -243,10 +243,10 @@ class Sent(NamedTuple):
 
 
 class Outbox:
-    """Batches for any partitions, sent to their leaders until they are acknowledged. For one thread.
+    """Batches for any partitions, sent to their leaders until they are acknowledged. Only one thread may use it.
 
-    Requests are in flight while the next rows are encoded. The client must not be asked anything else then, for on one
-    connection it would drop an answer that is not its own: so whatever needs the client collects first.
+    Requests are in flight while the next rows are encoded. Meanwhile the client must send nothing else, because it
+    would drop a response that it does not expect. So each method that needs the client first collects all responses.
     """
 
     def __init__(self, client: Client, delivery: Delivery) -> None:
@@ -258,7 +258,7 @@ class Outbox:
         self.byte_count = 0
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; one that is not there is created, if the broker allows it."""
+        """Return the number of a topic's partitions; a missing topic is created, if the broker allows it."""
         core = self._client.core
         known = core.routes.topics.get(topic)
         if known and core.routes.is_known(topic, now_ms=precise_ms(), age_ms_max=core.config.metadata_max_age_ms):
@@ -267,7 +267,7 @@ class Outbox:
         return self._client.partition_count(topic, allow_auto_topic_creation=True)
 
     def put(self, topic: str, partition: int, batch: bytearray) -> None:
-        """Take a batch; waits for the brokers only when too much is queued."""
+        """Queue a batch; wait for the brokers only if too much is queued."""
         queue = self._queues.setdefault(TopicPartition(topic, partition), Queue())
         if not queue.batches:
             queue.since_ms = precise_ms()
@@ -280,7 +280,7 @@ class Outbox:
             self._turn()
 
     def flush(self) -> None:
-        """Return when every batch is acknowledged; raise when one is refused, or not acknowledged in time."""
+        """Return when every batch is acknowledged; raise if one is refused, or not acknowledged in time."""
         while self._queues:
             self._turn()
 
@@ -294,10 +294,10 @@ class Outbox:
         wait_ms = min(queue.not_before_ms for queue in self._queues.values()) - precise_ms()
         time.sleep(max(0.0, wait_ms) / 1000)
 
-    # Out ------------------------------------------------------------------------------------------------------------
+    # Requests ---------------------------------------------------------------------------------------------------------
 
     def _post(self) -> None:
-        """Send the first batch of each partition that may be sent, a request to each leader."""
+        """Send the first batch of each partition that is ready, in one request to each leader."""
         now = precise_ms()
         by_leader: dict[int, list[TopicPartition]] = {}
         for place, queue in self._queues.items():
@@ -307,14 +307,14 @@ class Outbox:
             leader = self._leader(place, queue)
             if leader is not None:
                 by_leader.setdefault(leader, []).append(place)
-        # The client is asked for all that it must know before the first request is in flight.
+        # Open all connections before sending anything: opening one blocks, and may send a metadata request of its own.
         links = {node_id: self._link(node_id, places) for node_id, places in by_leader.items()}
         for node_id, link in links.items():
             if link is not None:
                 self._send(link, node_id, self._fitting(by_leader[node_id]))
 
     def _leader(self, place: TopicPartition, queue: Queue) -> int | None:
-        assert not self._in_flight, "an answer would be lost"
+        assert not self._in_flight, "a response would be lost"
         timeout_ms = queue.since_ms + self._delivery.delivery_timeout_ms - precise_ms()
         try:
             return self._client.run(self._client.core.leader(*place, timeout_ms=timeout_ms))
@@ -330,7 +330,7 @@ class Outbox:
             return None
 
     def _fitting(self, places: list[TopicPartition]) -> list[TopicPartition]:
-        """As many as one request may carry, at least one; the others have their turn next."""
+        """Return as many partitions as fit in one request, at least one; the others come next."""
         size = 0
         fitting: list[TopicPartition] = []
         for place in places:
@@ -364,10 +364,10 @@ class Outbox:
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
 
-    # In -------------------------------------------------------------------------------------------------------------
+    # Responses---------------------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        """Wait for the answers to all that is in flight."""
+        """Wait for the responses to all requests in flight."""
         in_flight, self._in_flight = self._in_flight, []
         for sent in in_flight:
             for place in sent.places:
@@ -391,7 +391,7 @@ class Outbox:
         for place in sent.places:
             answer = answers.get(place)
             if answer is None:
-                raise ConnectionLost(f"node {sent.node_id} answered without a word about {place}")
+                raise ConnectionLost(f"node {sent.node_id} answered without a result for {place}")
             if not answer.error_code:
                 self._acknowledge(place)
                 continue
@@ -409,10 +409,10 @@ class Outbox:
         if not queue.batches:
             del self._queues[place]
 
-    # What went wrong ------------------------------------------------------------------------------------------------
+    # Failures -------------------------------------------------------------------------------------------------------
 
     def _lose(self, node_id: int, places: list[TopicPartition], error: ClientError) -> None:
-        """Doubt what is known of a node, and try again later: whether the batches were written, nobody knows."""
+        """Forget which partitions the node leads, and retry later; the batches may or may not have been written."""
         self._client.core.routes.on_disconnect(node_id)
         for place in places:
             if place in self._queues:

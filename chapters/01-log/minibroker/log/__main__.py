@@ -4,8 +4,8 @@
     python -m minibroker.log tail FILE        records to standard output
     python -m minibroker.log dump FILE        what is in the file, down to the byte
 
-Appending locks the file; reading does not, and never changes it. A torn tail, which is what a crash leaves, is cut off
-by appending; anything else that is no log stays as it is, unless `--cut` says so.
+`append` locks the file; `tail` and `dump` do not, and never change it. `append` cuts off a torn tail, which is what a
+crash leaves. It refuses a file that is damaged in any other way, unless `--cut` is given.
 """
 
 import argparse
@@ -53,12 +53,12 @@ def _append_options(parser: argparse.ArgumentParser) -> None:
     codecs = [codec.name.lower() for codec in Compression]
     parser.add_argument("file")
     parser.add_argument("--batch", type=program.count, metavar="N", help="records in a batch (100; 1 from a terminal)")
-    parser.add_argument("--key-separator", type=program.separator, metavar="S", help="what stands before it is the key")
+    parser.add_argument("--key-separator", type=program.separator, metavar="S", help="the text before it is the key")
     parser.add_argument("--compression", choices=codecs, default="none", help=f"{', '.join(codecs)} (none)")
     parser.add_argument("--timestamp", type=program.timestamp, metavar="MS", help="the records' time (now)")
-    flush = "to disk never, every N records, or before every ack (never)"
+    flush = "flush to disk never, every N records, or before every ack (never)"
     parser.add_argument("--flush", type=_flush_policy, default=NEVER, metavar="never|N|ack", help=flush)
-    parser.add_argument("--cut", action="store_true", help="cut the file where it is damaged, whatever is behind")
+    parser.add_argument("--cut", action="store_true", help="cut the file where it is damaged, whatever follows")
     parser.set_defaults(command=_append)
 
 
@@ -69,7 +69,7 @@ def _flush_policy(text: str) -> FlushPolicy:
     try:
         return FlushPolicy(interval_messages=program.count(text))
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, nor is it never or ack") from None
+        raise argparse.ArgumentTypeError(f"{error}, 'never' or 'ack'") from None
 
 
 def _append(options: argparse.Namespace) -> int:
@@ -102,7 +102,7 @@ def _locked(path: str) -> Iterator[None]:
 
 
 def _demand_log(path: str) -> None:
-    """Refuse a file of which more would be cut off than a crash can have torn."""
+    """Refuse a file if opening it would cut off more than a crash can have torn."""
     file = program.open_file(path)
     recovered = recover(file, start=Recovered(size=0, log_end_offset=0))
     if recovered.damage is None or _is_torn(file, recovered):
@@ -115,7 +115,7 @@ def _demand_log(path: str) -> None:
 
 
 def _is_torn(file: File, recovered: Recovered) -> bool:
-    # The first batch of this program begins with offset 0, eight zeros: no other beginning can be torn off one.
+    # The first batch of this program has base offset 0, which is eight zero bytes. A torn first batch has them too.
     is_ours = recovered.size > 0 or not any(file.pread(BASE_OFFSET_BYTES, 0))
     return is_ours and is_torn_tail(file, recovered)
 
@@ -147,23 +147,23 @@ def _tail(options: argparse.Namespace) -> int:
     printed = Recovered(size=0, log_end_offset=0)
     given_up: int | None = None
     while True:
-        # Only what recovery would believe is printed; a file that begins in the middle of a log, or has gaps, may.
-        believed = recover(file, start=printed, dense=False)
-        _print_records(file, printed.size, believed.size, options.offset)
-        printed = believed._replace(damage=None)
-        # Whatever is torn may become a batch: somebody may be writing it right now. Damage with more behind it will
-        # not; that it is still there at a second look says that it was not half a write when we read it.
-        if believed.damage is not None and (not options.follow or printed.size == given_up):
-            raise believed.damage
+        # Only valid batches are printed. The file may begin in the middle of a log, and it may have gaps.
+        valid = recover(file, start=printed, dense=False)
+        _print_records(file, printed.size, valid.size, options.offset)
+        printed = valid._replace(damage=None)
+        # A torn tail may still become a batch, because a writer may be in the middle of it. Damage with more bytes
+        # after it cannot become one. Such damage is checked twice, so that half a write is not taken for damage.
+        if valid.damage is not None and (not options.follow or printed.size == given_up):
+            raise valid.damage
         if not options.follow:
             return 0
-        is_given_up = believed.damage is not None and not is_torn_tail(file, believed)
+        is_given_up = valid.damage is not None and not is_torn_tail(file, valid)
         given_up = printed.size if is_given_up else None
         time.sleep(POLL_S)
 
 
 def _print_records(file: File, position: int, size: int, offset: int) -> None:
-    """Print the records from `position` to `size`, from `offset` on."""
+    """Print the records in the file's bytes from `position` to `size`, except those before `offset`."""
     for found, header in headers(file, position=position, size=size):
         if header.next_offset > offset:
             batch = Batch(file.pread(header.size, found))

@@ -1,8 +1,8 @@
-"""Each byte of a batch beside its meaning: what the lesson prints and what `dump --bytes` shows. A pure module."""
+"""Each byte of a batch and its meaning, as `dump --bytes` shows it. A pure module."""
 
 from collections.abc import Callable, Generator, Iterator
 
-from minibroker.log.batch import HEADER_SIZE, LENGTH_AT, RECORDS_AT, Batch
+from minibroker.log.batch import HEADER_SIZE, RECORDS_AT, Batch
 from minibroker.log.compression import decompress
 from minibroker.log.text import bytes_text, compression_text, time_text, timestamp_type_text
 from minibroker.log.varint import decode_varint, decode_varlong
@@ -60,8 +60,8 @@ def _attributes(batch: Batch, value: int) -> str:
 
 
 _MEANINGS: dict[str, Callable[[Batch, int], str]] = {
-    "length": lambda batch, value: f"{value}, behind byte {LENGTH_AT + 4}: {batch.header.size} in all",
-    "crc": lambda _batch, value: f"{value:#010x}, of all bytes behind it",
+    "length": lambda batch, value: f"{value} bytes follow, {batch.header.size} in all",
+    "crc": lambda _batch, value: f"{value:#010x}, of all bytes after it",
     "attributes": _attributes,
     "base timestamp": lambda _batch, value: time_text(value),
     "max timestamp": lambda _batch, value: time_text(value),
@@ -100,7 +100,7 @@ def _bytes_field(name: str, data: bytes, position: int) -> Generator[tuple[str, 
 
 
 def _field(position: int, data: bytes, name: str, meaning: str) -> Iterator[str]:
-    """One field: eight bytes a line, its name and meaning beside the first; a long one is shortened."""
+    """One field, eight bytes a line, with its name and meaning on the first line. A long field is shortened."""
     rows = range(0, len(data), BYTES_PER_LINE)
     for row in rows[:_LINES_PER_FIELD_MAX]:
         shown = data[row : row + BYTES_PER_LINE].hex(" ")

@@ -1,11 +1,11 @@
-"""The record batch: what producers send, brokers store and consumers fetch, one and the same bytes. A pure module.
+"""The record batch: the same bytes are sent by a producer, stored by a broker and fetched by a consumer. Pure.
 
     position  size  field
-           0     8  base offset          the broker stamps these two …
-           8     4  length               (bytes behind this field)
-          12     4  leader epoch         … so they stand before the checksum
+           0     8  base offset          stamped by the broker, outside the checksum
+           8     4  length               (bytes after this field)
+          12     4  leader epoch         stamped by the broker, outside the checksum
           16     1  magic                2
-          17     4  crc                  CRC-32C of everything behind it
+          17     4  crc                  CRC-32C of everything after it
           21     2  attributes           codec, timestamp type, transactional, control
           23     4  last offset delta
           27     8  base timestamp
@@ -16,8 +16,8 @@
           57     4  record count
           61        records              compressed together, if at all
 
-A header is read as a whole, records only when somebody asks for them. Nothing here copies a batch: functions take a
-buffer that somebody else owns, and a broker changes its own fields in place.
+A header is read as a whole; records are decoded only on request. No function here copies a batch: each takes the
+caller's buffer, and a broker changes its own fields in place.
 """
 
 import enum
@@ -70,7 +70,7 @@ NO_OFFSET = -1
 
 
 class TimestampType(enum.IntEnum):
-    """Who wrote the records' timestamps: the producer, or the broker when it appended the batch."""
+    """Whether the producer wrote the records' timestamps, or the broker when it appended the batch."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -95,7 +95,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of the whole batch; `length` does not count itself and what stands before it."""
+        """The bytes of the whole batch; `length` counts only those after itself."""
         return LENGTH_COUNTS_FROM + self.length
 
     @property
@@ -105,12 +105,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the batch."""
+        """The offset after the batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def compression(self) -> int:
-        """The codec's number; a number nobody assigned is refused when the records are read."""
+        """The codec's number; an unassigned one is refused when the records are read."""
         return self.attributes & COMPRESSION_MASK
 
     @property
@@ -120,7 +120,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether a commit or abort marker decides over these records."""
+        """Whether a commit or abort marker decides about these records."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
@@ -130,7 +130,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether the base timestamp is the time at which compaction may drop the tombstones in here."""
+        """Whether the base timestamp is the time at which compaction may drop the tombstones in this batch."""
         return bool(self.attributes & DELETE_HORIZON_BIT)
 
 
@@ -138,13 +138,13 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
-    """Read the header of the batch at `position`, believing its magic and its length only within reason."""
+    """Read the header of the batch at `position`; refuse another magic, and a length that is too small."""
     if len(buffer) - position < HEADER_SIZE:
         raise CorruptBatch(f"batch at position {position}: {len(buffer) - position} of {HEADER_SIZE} header bytes")
-    # What BatchHeader._make does, without a second call: every batch that is appended or found passes here.
+    # The same as BatchHeader._make, without a second call: this runs for every batch that is appended or found.
     header = tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
-        raise CorruptBatch(f"batch at position {position}: magic {header.magic}, only {MAGIC} is supported")
+        raise CorruptBatch(f"batch at position {position}: magic {header.magic}, but only {MAGIC} is supported")
     if header.length < HEADER_SIZE - LENGTH_COUNTS_FROM:
         raise CorruptBatch(f"batch at position {position}: length {header.length} is less than its own header")
     return header
@@ -153,7 +153,7 @@ def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
 def check_crc(buffer: Bytes, header: BatchHeader, position: int = 0) -> None:
     """Demand that the batch at `position` is whole and that its checksum is right."""
     # Take the bytes from the attributes to the batch's end; the buffer may end too early, or hold more batches.
-    # Compare their CRC-32C with the one in the header; the message of a difference names the crc it found.
+    # Compare their CRC-32C with the one in the header. If they differ, the error names the computed crc.
     end = position + header.size
     if end > len(buffer):
         raise CorruptBatch(f"batch at position {position}: {len(buffer) - position} of {header.size} bytes")
@@ -165,7 +165,7 @@ def check_crc(buffer: Bytes, header: BatchHeader, position: int = 0) -> None:
 def check_counts(header: BatchHeader, *, dense: bool = True) -> None:
     """Demand that a batch has records and numbers them densely from its base offset, as a producer must.
 
-    Where compaction may have been, records and even all of them may be missing, but never too many.
+    A compacted log is not `dense`: some or all records of a batch may be missing, but there are never too many.
     """
     count, room = header.record_count, header.last_offset_delta + 1
     if room < 1 or not (1 if dense else 0) <= count <= room or (dense and count < room):
@@ -175,8 +175,8 @@ def check_counts(header: BatchHeader, *, dense: bool = True) -> None:
 
 
 def check_whole(buffer: Bytes) -> None:
-    """Demand that a buffer is one whole batch, valid and honest, as a producer must send it."""
-    # Every append pays for this, so the five fields that matter are taken at once; only a refusal looks closer.
+    """Demand that a buffer is exactly one valid batch, as a producer must send it."""
+    # This runs for every append, so one call unpacks the five fields that matter. If one is wrong, `_refuse` says why.
     if len(buffer) >= HEADER_SIZE:
         length, magic, crc, last_offset_delta, record_count = _CHECKED.unpack_from(buffer)
         if (
@@ -193,14 +193,14 @@ def _refuse(buffer: Bytes) -> NoReturn:
     """Say what is wrong with a buffer that is not one whole batch."""
     header = read_header(buffer)
     if header.size != len(buffer):
-        raise CorruptBatch(f"{len(buffer)} bytes given, the batch in them has {header.size}")
+        raise CorruptBatch(f"the buffer has {len(buffer)} bytes, but the batch in it has {header.size}")
     check_crc(buffer, header)
     check_counts(header)
     raise AssertionError("nothing is wrong with this batch")
 
 
 class Batch:
-    """One batch as a view over bytes that somebody else owns; records are decoded when asked for."""
+    """One batch as a view over the caller's bytes; records are decoded on request."""
 
     __slots__ = ("header", "view")
 
@@ -225,13 +225,13 @@ class Batch:
             base_timestamp=header.base_timestamp,
         )
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-            # The broker wrote its clock once, into the header; it holds for every record.
+            # The broker wrote its time once, into the header; it counts for every record.
             return (record._replace(timestamp=header.max_timestamp) for record in records)
         return records
 
 
 def batches(buffer: Bytes) -> Iterator[Batch]:
-    """Walk over the batches in a buffer, such as a fetched record set. A batch cut off at its end is left out."""
+    """Walk over the batches in a buffer, such as a fetched record set. One cut off at the buffer's end is left out."""
     position = 0
     while len(buffer) - position >= HEADER_SIZE:
         header = read_header(buffer, position)
@@ -245,13 +245,13 @@ def batches(buffer: Bytes) -> Iterator[Batch]:
 
 
 def stamp(buffer: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
-    """Give a batch its place in the log. Both fields stand before the checksum, so it stays valid."""
+    """Give a batch its place in the log. The checksum does not cover these two fields, so it stays valid."""
     _BASE_OFFSET.pack_into(buffer, 0, base_offset)
     _LEADER_EPOCH.pack_into(buffer, LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_log_append_time(buffer: bytearray | memoryview, *, timestamp: int) -> None:
-    """Put the broker's clock in place of the producer's, without touching a record."""
+    """Put the broker's time in place of the producer's, without changing a record."""
     # Set the timestamp type in the attributes, and the time as max timestamp. The checksum covers both fields, so it
     # is computed anew.
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, ATTRIBUTES_AT)
@@ -302,7 +302,7 @@ class BatchBuilder:
         headers: Sequence[Header] = (),
         offset: int | None = None,
     ) -> int:
-        """Add one record and return its offset. Without one given it follows the last; a given one may leave a gap."""
+        """Add one record and return its offset: the next free one, or a later `offset`, which leaves a gap."""
         if offset is None:
             offset = self._next_offset
         assert offset >= self._next_offset, f"offset {offset} is before {self._next_offset}"
@@ -339,7 +339,7 @@ class BatchBuilder:
 
 
 def encode_batch(header: BatchHeader, records: Bytes) -> bytearray:
-    """Compress records as the header says and put it before them; its length and checksum are computed here."""
+    """Compress records as the header says and put the header before them, with its length and checksum."""
     records = compress(header.compression, records)
     batch = bytearray(HEADER_SIZE)
     batch += records

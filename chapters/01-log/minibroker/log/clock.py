@@ -1,4 +1,4 @@
-"""The clocks of a process, the only ones: cores get the time as an argument and never import this module."""
+"""The clocks of a process. The pure modules get the time as an argument and never import this one."""
 
 import time
 

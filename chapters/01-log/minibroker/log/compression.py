@@ -3,8 +3,8 @@
 A batch's header stays readable; only its records are compressed, together, because ten similar records compress far
 better as one text than one by one. A broker stores what the producer sent and never compresses anew.
 
-Decompression is always bounded: a kilobyte of zstd can claim to hold gigabytes, and a broker that believes it dies.
-The codec packages are imported on first use; a missing one is an error that names it, not a traceback at start.
+Decompression is always bounded: a kilobyte of zstd can claim to hold gigabytes, and a broker that allocates them runs
+out of memory. The codec packages are imported on first use; if a package is missing, the error names it.
 """
 
 import enum
@@ -75,13 +75,13 @@ def _gzip_compress(data: bytes) -> bytes:
 
 
 def _gzip_decompress(data: bytes, bytes_max: int) -> bytes:
-    # A gzip stream may have several members, one behind the other; Kafka reads them all.
+    # A gzip stream may have several members, one after the other; Kafka reads them all.
     parts: list[bytes] = []
     room = bytes_max
     while True:
         decompressor = zlib.decompressobj(wbits=_GZIP_WBITS)
         try:
-            # One byte more than there is room for is enough to know; zlib reads a max_length of 0 as "no limit".
+            # One byte above the limit shows that the records are too large. And zlib takes a limit of 0 for "no limit".
             parts.append(decompressor.decompress(data, room + 1))
         except zlib.error as error:
             raise CorruptBatch(f"gzip records do not decompress: {error}") from None
@@ -111,7 +111,7 @@ def _lz4_compress(data: bytes) -> bytes:
 
 
 def _lz4_decompress(data: bytes, bytes_max: int) -> bytes:
-    # The package allocates all that it is allowed to give, so allow it little at first and more as it goes on.
+    # The package allocates as many bytes as it may return, so let it return few at first, and more later.
     decompressor = _load("lz4.frame", "lz4").LZ4FrameDecompressor()
     plain = bytearray()
     step = max(_LZ4_FIRST_STEP, 4 * len(data))
@@ -139,8 +139,8 @@ def _zstd_compress(data: bytes) -> bytes:
 
 
 def _zstd_decompress(data: bytes, bytes_max: int) -> bytes:
-    # Producers stream, so the frame seldom says how much it holds. Offer a buffer, and four times as much whenever it
-    # was too small: memory stays within four times what the data really holds, whatever it claims.
+    # Producers stream, so a frame seldom says how much it holds. Try a buffer, and a four times larger one whenever the
+    # buffer was too small. So memory stays within four times what the data really holds, whatever the frame claims.
     cramjam = _load("cramjam", "zstd")
     capacity = min(max(_ZSTD_FIRST_GUESS, 4 * len(data)), bytes_max)
     while True:
@@ -206,8 +206,8 @@ def _xerial_blocks(data: bytes) -> list[bytes]:
 
 
 def _snappy_block(block: bytes, room: int, bytes_max: int | None = None) -> bytes:
-    # A raw block begins with its own decompressed length: ask before believing. Its longest copy takes 3 bytes and
-    # gives 64, so a larger claim is a lie told to make us allocate.
+    # A raw block begins with its decompressed length, which is checked before anything is allocated. No part of a
+    # block decompresses better than 3 bytes into 64, so a block that claims a higher ratio is damaged.
     cramjam = _load("cramjam", "snappy")
     try:
         claimed = cramjam.snappy.decompress_raw_len(block)

@@ -1,4 +1,4 @@
-"""Control records: what a broker writes into a log by itself. A pure module.
+"""Control records, which a broker itself writes into a log. A pure module.
 
 The records of a control batch are never shown to a consumer. Chapter 06 writes them to end a transaction; they take
 offsets like any other record, which is why readers must accept gaps.

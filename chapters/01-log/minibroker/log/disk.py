@@ -1,6 +1,6 @@
 """The real disk: `Files` on the operating system's calls.
 
-This module, ``program`` and ``__main__`` are the only ones of this room that touch the operating system.
+This module, ``program`` and ``__main__`` are the only ones of this package that call the operating system.
 """
 
 import os
@@ -16,7 +16,7 @@ if sys.platform == "darwin":
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
 else:
-    # fdatasync leaves out what is not needed to read the data back, such as the time of the last change.
+    # fdatasync does not flush what is not needed to read the data back, such as the time of the last change.
     _flush = os.fdatasync
 
 
@@ -31,12 +31,12 @@ class OSFile:
         self._descriptor = os.open(path, flags, 0o644)
 
     def __del__(self) -> None:
-        # A file may be removed from the disk while somebody still holds a slice of it: the last one closes it.
+        # A reader may still hold a slice of a file that was deleted. The file is closed with the last slice.
         if hasattr(self, "_descriptor"):
             self.close()
 
     def fileno(self) -> int:
-        """The descriptor, for system calls that move data without us."""
+        """The descriptor, for system calls such as `sendfile`."""
         return self._descriptor
 
     def pread(self, count: int, position: int) -> bytes:
@@ -51,7 +51,7 @@ class OSFile:
         return os.pwrite(self._descriptor, data, position)
 
     def size(self) -> int:
-        """The file's bytes now."""
+        """The file's size in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def truncate(self, size: int) -> None:
@@ -63,7 +63,7 @@ class OSFile:
         _flush(self._descriptor)
 
     def drop_cache(self) -> None:
-        """Let the clean pages go, where the system can be asked to; dirty ones stay."""
+        """Ask the system to forget the clean pages, where it has such a call; dirty ones stay."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 

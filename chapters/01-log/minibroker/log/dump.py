@@ -1,7 +1,7 @@
 """A log file made readable: its batches, its records, and each byte with its meaning.
 
-Reads only, holds one batch at a time, and goes on behind a damaged batch as long as its length leads to another one.
-It yields lines, or plain dictionaries for JSON; who prints them is not its business.
+The file is only read, one batch at a time. The dump goes on after a damaged batch if that batch's length leads to
+another batch. The functions yield lines, or plain dictionaries for JSON; the caller prints them.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Summary:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything in the file is not as it was written."""
+        """Whether anything in the file is damaged."""
         return self.damaged > 0 or self.tail is not None
 
     def count(self, found: Found) -> None:
@@ -62,7 +62,7 @@ class Summary:
 
 
 def find(file: File, summary: Summary) -> Iterator[Found]:
-    """Walk over a file's batches and check each. Bytes that are no batch end the walk, noted in the summary."""
+    """Check each batch of a file. The walk ends at bytes that are not a batch; the summary says so."""
     previous: BatchHeader | None = None
     try:
         for position, header in headers(file):
@@ -78,7 +78,7 @@ def find(file: File, summary: Summary) -> Iterator[Found]:
 
 
 def is_foreign(file: File) -> bool:
-    """Whether a file begins with what no version of Kafka ever wrote: somebody's text, perhaps."""
+    """Whether a file begins with something that no version of Kafka ever wrote, such as text."""
     return file.pread(1, MAGIC_AT) > bytes([MAGIC])
 
 
@@ -94,7 +94,7 @@ def _damage(batch: Batch, previous: BatchHeader | None) -> str | None:
 
 
 def _check_order(header: BatchHeader, previous: BatchHeader) -> None:
-    # Compaction leaves gaps, so a dump cannot demand dense offsets; but neither offsets nor epochs ever fall.
+    # Compaction leaves gaps, so offsets need not be dense; but neither offsets nor epochs ever decrease.
     if header.base_offset < previous.next_offset:
         raise CorruptBatch(f"base offset {header.base_offset} after last offset {previous.last_offset}")
     if header.leader_epoch < previous.leader_epoch:
@@ -113,7 +113,7 @@ def _check_records(batch: Batch) -> None:
 
 
 def lines(file: File, summary: Summary, *, records: bool = True, annotated: bool = False) -> Iterator[str]:
-    """Show a log file: a line for each batch, under it its records or its annotated bytes."""
+    """Show a log file: a line for each batch, and below it the batch's records or annotated bytes."""
     for found in find(file, summary):
         yield batch_line(found)
         if found.damage is not None:
@@ -174,7 +174,7 @@ def _control(record: Record) -> str:
 
 
 def objects(file: File, summary: Summary, *, records: bool = True) -> Iterator[dict[str, Any]]:
-    """The same as plain data, one object for each batch and one for a damaged tail, ready for JSON."""
+    """Show a log file as plain data for JSON: an object for each batch, and one for a damaged tail."""
     for found in find(file, summary):
         shown: dict[str, Any] = {"position": found.position, "size": found.batch.header.size}
         shown |= found.batch.header._asdict() | {"compression": compression_text(found.batch.header)}
@@ -197,7 +197,7 @@ def _record_object(record: Record) -> dict[str, Any]:
 
 
 def _json_bytes(data: bytes | None) -> str | dict[str, str] | None:
-    # JSON has no bytes: text stays text, anything else is marked as hexadecimal so that nobody mistakes it.
+    # JSON has no bytes: text stays text, and anything else is marked as hexadecimal.
     if data is None:
         return None
     try:

@@ -1,19 +1,19 @@
-"""What can be wrong: with bytes, with an offset, with a disk.
+"""The errors of this package: invalid bytes, an invalid offset, a failing disk.
 
-Every message carries the numbers that a person needs to go and look. The wire of chapter 03 gives each class one of
-Kafka's error codes.
+Every message has the numbers that a person needs to find the place. Chapter 03 answers each class with one of Kafka's
+error codes.
 """
 
 
 class ExpectedError(Exception):
-    """A failure of the world and no bug: its message is one line for a person, who needs no traceback.
+    """A failure that is not a bug: its message is one line for a person, without a traceback.
 
-    The errors of every package derive from it, so that a program can tell both kinds apart.
+    The errors of every package derive from it, so that a program can tell failures from bugs.
     """
 
 
 class LogError(ExpectedError):
-    """Anything this package refuses. The message says what, where, and what to do if there is something to do."""
+    """An error of this package. The message says what is wrong, where, and what to do about it."""
 
 
 class InvalidVarint(LogError):
@@ -25,15 +25,15 @@ class CorruptBatch(LogError):
 
 
 class InvalidRecord(LogError):
-    """A valid checksum over records that contradict themselves or their batch (Kafka: INVALID_RECORD)."""
+    """Records with a valid checksum that contradict themselves or their batch (Kafka: INVALID_RECORD)."""
 
 
 class UnsupportedCompressionType(LogError):
-    """A codec number nobody assigned, or a codec whose package is not installed."""
+    """An unassigned codec number, or a codec whose package is not installed."""
 
 
 class RecordsTooLarge(LogError):
-    """Records that would decompress to more than the caller allows: perhaps a bomb (Kafka: MESSAGE_TOO_LARGE)."""
+    """Records that would decompress to more than the caller allows, such as a zip bomb (Kafka: MESSAGE_TOO_LARGE)."""
 
 
 class OffsetOutOfRange(LogError):
@@ -45,4 +45,4 @@ class StorageError(LogError):
 
 
 class LogOffline(StorageError):
-    """The disk refused a flush or a repair. What is on it is unknown, so nothing is written until a restart."""
+    """The disk refused a flush or a repair. The file's content is unknown, so nothing is written until a restart."""

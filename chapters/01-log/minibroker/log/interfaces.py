@@ -1,10 +1,10 @@
-"""What a disk and a log must offer. A pure module: the state machines of later chapters know these and no more.
+"""What a disk and a log must offer. A pure module: the state machines of later chapters reach a disk only through it.
 
-``Files`` is the only door to a disk. The broker enters it through ``disk.OSFiles``; crash tests through
-``memory.MemoryFiles``, which can lose power between any two calls; the simulator of chapter 04 through a disk of its
-own. So the code that is tested against lost power is the code that runs.
+All access to a disk goes through ``Files``. The broker uses ``disk.OSFiles``. Crash tests use ``memory.MemoryFiles``,
+which can lose power between any two calls, and the simulator of chapter 04 has a disk of its own. So the code that is
+tested against power failures is the code that the broker runs.
 
-``Log`` is what a partition's state machine needs of its storage. Chapter 01 has it in one file, chapter 02 in many.
+``Log`` is the storage of a partition's state machine. Chapter 01 implements it with one file, chapter 02 with many.
 """
 
 from collections.abc import Iterator
@@ -24,19 +24,19 @@ class File(Protocol):
         """Write into the page cache and return how many bytes were taken: a full disk may take only some."""
 
     def size(self) -> int:
-        """The file's bytes now."""
+        """The file's size in bytes."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
 
     def fsync(self) -> None:
-        """Return once the file's data has reached the disk. After an error nothing is known: never try again."""
+        """Return once the data has reached the disk. After an error the file's content is unknown: never try again."""
 
     def drop_cache(self) -> None:
-        """Ask the kernel to forget what it holds of the file in memory, save what it has yet to write."""
+        """Ask the kernel to forget the file's pages in memory, except those that it has yet to write."""
 
     def close(self) -> None:
-        """Give the file back; what was not flushed stays in the page cache."""
+        """Close the file; data that was not flushed stays in the page cache."""
 
 
 class Files(Protocol):
@@ -46,32 +46,32 @@ class Files(Protocol):
         """Open a file; without `create` a missing one is a FileNotFoundError."""
 
     def mkdir(self, directory: str) -> None:
-        """Make a directory, and those above it; one that is there already is fine."""
+        """Make a directory, and those above it. Nothing happens if it exists already."""
 
     def rmdir(self, directory: str) -> None:
         """Remove a directory that is empty."""
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what had that name, all at once; or a directory one that is free."""
+        """Rename a file, atomically replacing one that has the new name. A directory needs a free name."""
 
     def unlink(self, path: str) -> None:
-        """Remove a name. Those who have the file open go on reading it."""
+        """Remove a name. Readers that have the file open go on reading it."""
 
     def list(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
 
     def fsync_directory(self, directory: str) -> None:
-        """Return once the names in a directory have reached the disk: a new file is not durable before."""
+        """Return once the names in a directory have reached the disk: only then is a new file durable."""
 
 
 def directory_of(path: str) -> str:
-    """The directory that a path's name stands in."""
+    """The directory part of a path."""
     directory, slash, _name = path.rpartition("/")
     return directory or slash or "."
 
 
 def write_all(file: File, data: Bytes, position: int) -> None:
-    """Write all of it: a disk that fills up takes a part first, and fails on the next call."""
+    """Write all of the data. A disk that fills up takes a part of it, and fails on the next call."""
     written = file.pwrite(data, position)
     while written < len(data):
         written += file.pwrite(memoryview(data)[written:], position + written)
@@ -86,17 +86,17 @@ class FileSlice:
     count: int
 
     def read(self) -> bytes:
-        """Bring the bytes into memory."""
+        """Read the bytes into memory."""
         return self.file.pread(self.count, self.position)
 
     def chunks(self, chunk_bytes: int) -> Iterator[bytes]:
-        """Bring them into memory piece by piece."""
+        """Read the bytes into memory, piece by piece."""
         for start in range(0, self.count, chunk_bytes):
             yield self.file.pread(min(chunk_bytes, self.count - start), self.position + start)
 
 
 class Log(Protocol):
-    """An append-only sequence of batches. Offsets only grow; `log_end_offset` is exclusive, the next one given.
+    """An append-only sequence of batches. Offsets only grow, and `log_end_offset` is the one after the last record.
 
     Always: log_start_offset <= flushed_offset <= log_end_offset.
     """
@@ -111,22 +111,22 @@ class Log(Protocol):
 
     @property
     def flushed_offset(self) -> int:
-        """Records before it survive a power cut."""
+        """Records before this offset survive a power failure."""
 
     def append(self, batch: bytearray | memoryview, *, leader_epoch: int, log_append_time_ms: int | None = None) -> int:
-        """Check one batch, stamp it in place, write it; return the base offset it was given."""
+        """Check one batch, stamp it in place, write it; return its new base offset."""
 
     def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
-        """Find whole batches from the one that holds `offset`: at least one, even above `bytes_max`.
+        """Find whole batches from the one that holds `offset` on: at least one, even if it exceeds `bytes_max`.
 
-        Only batches that end before `upto_offset` are given: a consumer's bound is the high watermark.
+        Only batches that end before `upto_offset` are returned. For a consumer, `upto_offset` is the high watermark.
         """
 
     def truncate(self, offset: int) -> None:
         """Remove every batch that holds `offset` or a later one."""
 
     def flush(self) -> None:
-        """Make everything appended so far survive a power cut."""
+        """Make everything appended so far survive a power failure."""
 
     def close(self) -> None:
-        """Flush and give the files back."""
+        """Flush and close the files."""

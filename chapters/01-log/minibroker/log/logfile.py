@@ -1,8 +1,7 @@
 """The log: one append-only file of batches.
 
 A producer's batch is checked, stamped and written as it came; a reader gets a slice of the file. Records are never
-looked at. The file may be damaged at its end after a crash: opening it finds the last batch that may be believed and
-cuts off the rest.
+decoded. After a crash the file may be damaged at its end: `open` finds the last valid batch and cuts off the rest.
 """
 
 from typing import NamedTuple, NoReturn
@@ -23,8 +22,8 @@ from minibroker.log.recovery import Recovered, headers, recover
 class FlushPolicy(NamedTuple):
     """When appended records are forced to the disk. Kafka: `log.flush.interval.messages` and `.ms`.
 
-    With neither set the operating system decides, within half a minute or so; a power cut loses what it had not
-    written, and replication is the protection. One message means before every ack.
+    With neither set the operating system writes the data within about half a minute. A power failure loses what
+    was not written yet; replication protects against that. An interval of one message flushes before every ack.
     """
 
     interval_messages: int | None = None
@@ -38,7 +37,7 @@ EVERY_APPEND = FlushPolicy(interval_messages=1)
 
 
 class LogFile:
-    """One file that keeps the contract of `interfaces.Log`. One thread at a time."""
+    """A `Log` in one file. One thread at a time may use it."""
 
     def __init__(self, file: File, recovered: Recovered, *, base_offset: int, flush_policy: FlushPolicy) -> None:
         self._file = file
@@ -63,15 +62,15 @@ class LogFile:
         recovery_point: int = 0,
         flush_policy: FlushPolicy = NEVER,
     ) -> "LogFile":
-        """Open a log or begin one; cut off what a crash has damaged. A disk that refuses is an OSError.
+        """Open a log or begin one; cut off what a crash has damaged. An error of the disk is an OSError.
 
-        Records before `recovery_point` were flushed once. Damage there is no torn tail but a failing disk, and
-        cutting would throw away what the disk still holds: it is refused instead.
+        Records before `recovery_point` were flushed once. Damage there comes from a failing disk, not from a crash,
+        and cutting it off would lose the batches after it. So the log is not opened.
         """
         file = files.open(path)
         try:
             recovered = cls._recovered(file, path, base_offset, recovery_point)
-            # What is served from now on must not vanish with the next power cut, and neither must the file's name
+            # Records that are served from now on must survive a power failure, and so must the file's name
             # (invariant 4).
             file.fsync()
             files.fsync_directory(directory_of(path))
@@ -84,7 +83,7 @@ class LogFile:
     def _recovered(file: File, path: str, base_offset: int, recovery_point: int) -> Recovered:
         recovered = Recovered(size=0, log_end_offset=base_offset)
         if file.size() > 0:
-            # After a failed flush the kernel may hold pages that no disk has, and take them for clean: read the disk.
+            # After a failed flush the kernel may hold clean pages that never reached the disk. So read the disk.
             file.drop_cache()
             recovered = recover(file, start=recovered, recovery_point=recovery_point)
         if recovered.log_end_offset < recovery_point:
@@ -98,29 +97,29 @@ class LogFile:
     def append(
         self, batch: bytearray | memoryview, *, leader_epoch: int = 0, log_append_time_ms: int | None = None
     ) -> int:
-        """Check one batch, stamp it in place, write it; return the base offset it was given."""
-        # Check it, and that the log can take it (invariant 2).
+        """Check one batch, stamp it in place, write it; return its new base offset."""
+        # Check the batch, and that the log can take it (invariant 2).
         check_whole(batch)
         self.check_writable(leader_epoch)
-        # Give it its place in the log without touching a record (invariant 3), and write it.
+        # Give the batch its place in the log without touching a record (invariant 3), and write it.
         base_offset = self.log_end_offset
         stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch)
         if log_append_time_ms is not None:
             stamp_log_append_time(batch, timestamp=log_append_time_ms)
         self.write(batch, read_header(batch))
-        # Flush it if the policy says so.
+        # Flush the log if the policy says so.
         self.flush_if_due()
         return base_offset
 
     def check_writable(self, leader_epoch: int) -> None:
-        """Demand that the log is online, and that an epoch is not older than its last."""
+        """Demand that the log is online, and that an epoch is not older than the log's last one."""
         if self.failure is not None:
             raise self._offline()
         if leader_epoch < self.leader_epoch:
             raise LogError(f"leader epoch {leader_epoch} is older than {self.leader_epoch}, the log's last")
 
     def write(self, batch: bytearray | memoryview, header: BatchHeader) -> None:
-        """Write a batch that was checked, and has its place after the log's end."""
+        """Write a batch that was checked and stamped; its base offset is at the log's end or after it."""
         assert header.base_offset >= self.log_end_offset
         try:
             written = self._file.pwrite(batch, self.size)
@@ -130,7 +129,7 @@ class LogFile:
             self._cut_back()
             raise StorageError(
                 f"append of {len(batch)} bytes at position {self.size} failed ({error.strerror}): "
-                "nothing of it was kept; free some disk and send it again"
+                "none of it was kept; free some disk space and send the batch again"
             ) from error
         # Only now may the log's end move (invariant 1).
         self.size += len(batch)
@@ -141,7 +140,7 @@ class LogFile:
         try:
             self._file.truncate(self.size)
         except OSError as error:
-            # Readers go by the log's size, so what is behind it is not seen; but nothing may be written there.
+            # Readers stop at the log's size and do not see the bytes after it; but nothing may be written there.
             self._go_offline(f"a half-written batch could not be cut off ({error.strerror})", error)
 
     # Flushing ------------------------------------------------------------------------------------------------------
@@ -158,10 +157,10 @@ class LogFile:
             self.flush()
 
     def flush(self) -> None:
-        """Make everything appended so far survive a power cut."""
+        """Make everything appended so far survive a power failure."""
         if self.failure is not None:
             raise self._offline()
-        # Note the end first: what another append adds while the disk works is not covered.
+        # Read the end first: this flush does not cover what another append adds in the meantime.
         flushed_offset = self.log_end_offset
         try:
             self._file.fsync()
@@ -171,7 +170,7 @@ class LogFile:
         assert self.log_start_offset <= self.flushed_offset <= self.log_end_offset  # invariant 5
 
     def tick(self, now_ms: int) -> None:
-        """Flush if the policy's time is over. Whoever owns the log calls this now and then with any steady clock."""
+        """Flush if the policy's interval has passed. The log's owner calls this regularly, with any steady clock."""
         if self._flush_ms is None:
             return
         if self._flushed_ms is None or self.flushed_offset == self.log_end_offset:
@@ -182,7 +181,7 @@ class LogFile:
 
     def _go_offline(self, failure: str, error: OSError) -> NoReturn:
         # After a failed fsync Linux marks the pages clean: a second fsync would succeed without having written them.
-        # So the log stays offline until it is opened again, and that begins with reading what the disk really has.
+        # So the log stays offline until it is opened again, which reads what the disk really has.
         self.failure = failure
         raise self._offline() from error
 
@@ -192,13 +191,13 @@ class LogFile:
     # Reading and truncating ----------------------------------------------------------------------------------------
 
     def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
-        """Find whole batches from the one that holds `offset`: at least one, even above `bytes_max`."""
-        # An offset outside the log is refused with the bounds: offset 7 is not in [0, 5].
+        """Find whole batches from the one that holds `offset` on: at least one, even if it exceeds `bytes_max`."""
+        # Refuse an offset outside the log, and name the bounds: offset 7 is not in [0, 5].
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")
         bound = self.log_end_offset if upto_offset is None else min(upto_offset, self.log_end_offset)
-        # Walk from the file's start, for there is nothing else to tell where an offset is; chapter 02 mends that.
-        # Pass over the batches that end before the offset; take the next ones while they fit and end within the bound.
+        # Walk from the file's start, because nothing else tells where an offset is; chapter 02 adds an index.
+        # Skip the batches that end before the offset; take the next ones while they fit and end within the bound.
         start = stop = self.size
         for position, header in headers(self._file, size=self.size):
             if header.next_offset <= offset:
@@ -222,7 +221,7 @@ class LogFile:
                 self.log_end_offset = header.base_offset
                 self.flushed_offset = min(self.flushed_offset, header.base_offset)
                 self.leader_epoch = leader_epoch
-                # A cut that a power failure could undo would bring back what was to be forgotten.
+                # Without a flush a power failure could bring back the batches that were removed.
                 self.flush()
                 return
             leader_epoch = header.leader_epoch
@@ -233,13 +232,13 @@ class LogFile:
         except OSError as error:
             self._go_offline(f"the file could not be cut to {size} bytes ({error.strerror})", error)
 
-    def let_go(self) -> None:
-        """The file is being deleted, and the log offline: hold it no longer, but for those who have a slice of it."""
+    def release_files(self) -> None:
+        """Release the file of a log that is offline and being deleted; a reader's slice keeps it open."""
         assert self.failure is not None
         del self._file
 
     def close(self) -> None:
-        """Flush and give the file back; a second close does nothing."""
+        """Flush and close the file; a second close does nothing."""
         if self.is_closed:
             return
         self.is_closed = True

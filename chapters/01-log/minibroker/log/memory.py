@@ -1,9 +1,9 @@
-"""A disk in memory that can lose power, fill up and fail. A pure module: chance comes in as an argument.
+"""A disk in memory that can lose power, fill up and fail. A pure module: the source of chance is an argument.
 
-Each file is kept twice: as the page cache sees it, and as the platters hold it. A write changes the first and joins a
-list of pending operations; `fsync` carries the pending ones over to the second. `crash` is a power cut: of each
-file's pending operations a random prefix has reached the disk, the next one in part, the rest never; or, now and then,
-some of them in no order. Names become durable with `fsync_directory`, all at once.
+Each file is kept twice: as it is in the page cache, and as it is on the disk. A write changes the page cache and is
+added to a list of pending operations; `fsync` applies the pending ones to the disk. `crash` is a power failure: a
+random prefix of each file's pending operations has reached the disk, and a part of the next one. In one crash of four,
+a random subset has reached it instead. All names in a directory become durable with `fsync_directory`.
 """
 
 import errno
@@ -15,7 +15,7 @@ from minibroker.log.interfaces import directory_of
 if TYPE_CHECKING:
     from random import Random
 
-_SCATTERED = 0.25  # how often a crash loses operations out of their order
+_SCATTERED = 0.25  # how often a crash keeps a random subset of the operations
 
 
 class _Write(NamedTuple):
@@ -43,7 +43,7 @@ class _Truncate(NamedTuple):
 
 
 class _Node:
-    """One file's two contents and what separates them."""
+    """The content of a file in the page cache and on the disk, and the operations that the disk lacks."""
 
     def __init__(self) -> None:
         self.cached = bytearray()
@@ -64,8 +64,8 @@ class _Node:
         self.cached = bytearray(self.durable)
 
     def _reached(self, chance: "Random") -> list[_Write | _Truncate]:
-        # Mostly a prefix of what was pending, and the next operation in part. But the kernel writes pages in any
-        # order: sometimes each operation takes its own chance, and a later one may leave a hole of zeros before it.
+        # Usually a prefix of the pending operations reaches the disk, and a part of the next one. But the kernel writes
+        # pages in any order, so sometimes a random subset does. Then a hole of zeros may come before a later write.
         if chance.random() < _SCATTERED:
             return [operation.torn(chance) for operation in self.pending if chance.random() < 0.5]
         count = chance.randrange(len(self.pending) + 1)
@@ -73,7 +73,7 @@ class _Node:
 
 
 class MemoryFile:
-    """An open file of a `MemoryFiles`. It is of no use after a crash, like any open file of a dead process."""
+    """An open file of a `MemoryFiles`. A crash closes it, as the end of a process does."""
 
     def __init__(self, files: "MemoryFiles", node: _Node) -> None:
         self._files = files
@@ -90,7 +90,7 @@ class MemoryFile:
         return bytes(self._open_node().cached[position : position + count])
 
     def pwrite(self, data: Bytes, position: int) -> int:
-        """Write into the page cache: all of it, or what there is room for."""
+        """Write into the page cache: all of the data, or as much as there is room for."""
         node = self._open_node()
         taken = bytes(data)[: self._files.take_room(position + len(data) - len(node.cached), len(data))]
         node.change(_Write(position, taken))
@@ -107,23 +107,23 @@ class MemoryFile:
         node.change(_Truncate(size))
 
     def fsync(self) -> None:
-        """Carry the pending operations to the disk, or fail as told. After a failure they are lost to it for good."""
+        """Apply the pending operations to the disk, or lose them and raise `fsync_error`, if it is set."""
         node = self._open_node()
         if self._files.fsync_error is not None:
-            # As Linux does: the pages are marked clean all the same, so a second fsync would succeed and lie.
+            # As on Linux, the pages count as clean after the error: a second fsync succeeds without writing them.
             node.pending = []
             raise self._files.fsync_error
         node.settle(node.pending)
 
     def drop_cache(self) -> None:
-        """Read again what the platters hold; what is pending is still to come."""
+        """Read the disk again; pending operations stay visible."""
         node = self._open_node()
         node.cached = bytearray(node.durable)
         for operation in node.pending:
             operation.apply(node.cached)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._node = None
 
 
@@ -136,7 +136,7 @@ class MemoryFiles:
         self.crashes = 0
         self._names: dict[str, _Node] = {}
         self._durable_names: dict[str, _Node] = {}
-        self._moves: list[tuple[str, str]] = []  # of directories, not durable yet
+        self._moves: list[tuple[str, str]] = []  # renamed directories, not durable yet
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> MemoryFile:  # noqa: ARG002
         """Open a file; memory has no permissions, so every file is writable."""
@@ -145,15 +145,15 @@ class MemoryFiles:
         return MemoryFile(self, self._node(path))
 
     def mkdir(self, directory: str) -> None:
-        """Nothing to do: a directory is what names have in common."""
+        """Do nothing: a directory is a common prefix of names."""
 
     def rmdir(self, directory: str) -> None:
-        """Nothing to do but to refuse if names still have it in common."""
+        """Refuse if the directory still holds names."""
         if self.list(directory):
             raise OSError(errno.ENOTEMPTY, "the directory is not empty", directory)
 
     def rename(self, source: str, target: str) -> None:
-        """Replace `target` by `source`; a directory takes what is in it along."""
+        """Replace `target` by `source`, which may be a directory with names in it."""
         if source not in self._names and self.list(source):
             self.rmdir(target)
             self._names = _moved(self._names, source, target)
@@ -174,13 +174,13 @@ class MemoryFiles:
 
     def list(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
-        # A directory within is there because something is in it.
+        # A subdirectory exists as long as a name is in it.
         prefix = "" if directory == "." else f"{directory}/"
         inside = (path.removeprefix(prefix) for path in self._names if path.startswith(prefix))
         return sorted({path.partition("/")[0] for path in inside})
 
     def fsync_directory(self, directory: str) -> None:
-        """Make the names in a directory durable; of a directory within, that it has another name now."""
+        """Make the names in a directory durable, new names of subdirectories included."""
         for source, target in [move for move in self._moves if directory_of(move[1]) == directory]:
             self._durable_names = _moved(self._durable_names, source, target)
             self._moves.remove((source, target))
@@ -188,7 +188,7 @@ class MemoryFiles:
         self._durable_names = kept | {p: n for p, n in self._names.items() if directory_of(p) == directory}
 
     def crash(self, chance: "Random | None" = None) -> None:
-        """Cut the power. Without a source of chance everything that was not flushed is lost."""
+        """Lose power. Without a source of chance, everything that was not flushed is lost."""
         self.crashes += 1
         self._names = dict(self._durable_names)
         self._moves = []
@@ -196,7 +196,7 @@ class MemoryFiles:
             node.crash(chance)
 
     def take_room(self, growth: int, count: int) -> int:
-        """Reserve room for a file that grows; return how many of `count` bytes may be written. A full disk raises."""
+        """Reserve room for a file that grows; return how many of `count` bytes may be written, or raise if none."""
         if self.room_bytes is None:
             return count
         if growth > 0 and self.room_bytes == 0:

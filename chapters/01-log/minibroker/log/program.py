@@ -1,7 +1,7 @@
-"""What the programs of the chapters share: options that are checked, and endings that a person can read.
+"""What the programs of the chapters share: checked options, and errors that a person can read.
 
-Wrong usage is one line and exit code 2, a failure one line and exit code 1, Ctrl-C is 130. A reader that goes away,
-such as `head`, is met with silence.
+Wrong usage prints one line and exits with 2. A failure prints one line and exits with 1. Ctrl-C exits with 130. If the
+reader of a pipe ends first, as `head` does, nothing is printed.
 """
 
 import argparse
@@ -22,15 +22,15 @@ TIMESTAMP_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 
 
 def run(name: str, command: Callable[[], int]) -> int:
-    """Run a command and return its exit code; what the world does wrong becomes one line."""
+    """Run a command and return its exit code; a failure becomes one line."""
     try:
         try:
             return command()
         finally:
-            # What was printed before a failure stands before the line that tells of it.
+            # Output that came before a failure is printed before the line that reports it.
             sys.stdout.flush()
     except BrokenPipeError:
-        # Nobody reads stdout any more, so what is left in its buffer must not be flushed into the pipe at exit.
+        # The pipe has no reader any more, so the rest of stdout's buffer must not be flushed into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (LogError, OSError) as error:
@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def open_file(path: str) -> OSFile:
-    """Open a file for reading, if it is one."""
+    """Open a regular file for reading; refuse anything else."""
     demand_file(path)
     return OSFiles().open(path, create=False, writable=False)
 
@@ -91,7 +91,7 @@ def timestamp(text: str) -> int:
 
 
 def separator(text: str) -> str:
-    """Read what stands between a key and a value."""
+    """Read the separator of key and value."""
     if not text:
         raise argparse.ArgumentTypeError("an empty text separates nothing; without this option there are no keys")
     return text

@@ -1,8 +1,8 @@
 """One record inside a batch: offset, timestamp, key, value, headers. A pure module.
 
-On the wire and on disk a record carries no absolute number. Offset and timestamp are differences from its batch, so
-most records spend one or two bytes on each, and a broker can give a whole batch its place in the log by changing one
-field of the header. The layout:
+On the wire and on disk a record carries no absolute number. Offset and timestamp are differences from those of its
+batch, so most records spend one or two bytes on each, and a broker can give a whole batch its place in the log by
+changing one field of the header. The layout:
 
     record  = length:varint attributes:int8 timestamp_delta:varlong offset_delta:varint
               key:bytes value:bytes headers:varint header*
@@ -30,7 +30,7 @@ _HEADER_BYTES_MIN = 2  # an empty key and a null value, one length byte each
 
 
 class Record(NamedTuple):
-    """A record as applications see it. Timestamps are milliseconds since 1970; -1 is none."""
+    """A record as applications see it. Timestamps are milliseconds since 1970; -1 means none."""
 
     offset: int
     timestamp: int
@@ -49,7 +49,7 @@ def encode_record(
 ) -> bytes:
     """Write one record, its own length first."""
     # Attributes, timestamp delta, offset delta; then key, value and headers, each with its length before it.
-    # The record's length counts everything behind itself, so it is known last and written first.
+    # The record's length counts everything after itself, so it is known last and written first.
     body = b"".join(
         (
             _ATTRIBUTES,
@@ -73,18 +73,19 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
 
 
 # A consumer spends most of its time in the loops below, and a call costs more than the decoding. So the first byte of
-# each varint is read in place, and the second where there mostly is one. Lengths stay raw, that is zigzagged: 1 is
-# null, even is twice the length, any other odd number is a lie.
+# each varint is read in place, and so is the second where most varints have two. Lengths stay raw, that is zigzagged: 1
+# is null, an even number is twice the length, and any other odd number is a negative length, which is refused.
+# `lengths` is the bitwise or of them all, so it is odd if one of them is.
 
 
 def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp: int) -> Iterator[Record]:
-    """Read `count` records that fill `data` exactly, each as it is asked for.
+    """Read `count` records that fill `data` exactly. A record is decoded when the caller asks for it.
 
-    Takes memory in proportion to `data`, whatever the lengths inside claim: at worst some forty bytes for each of it.
+    Memory stays in proportion to `data`, whatever lengths it claims: about forty bytes at most for each of its bytes.
     """
     new, position = tuple.__new__, 0
     if count < 0:
-        raise InvalidRecord(f"a record count of {count}")
+        raise InvalidRecord(f"the record count {count} is negative")
     try:
         for _ in range(count):
             # The record's length says where the record must end.
@@ -94,7 +95,7 @@ def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp:
                 position += 1
                 if length > 0x3FFF:
                     length, position = decode_unsigned_varint(data, position - 2)
-            end, lies = position + (length >> 1), length
+            end, lengths = position + (length >> 1), length
             # One byte of attributes that mean nothing yet, then the two deltas.
             timestamp, position = data[position + 1], position + 2
             if timestamp > 0x7F:
@@ -111,7 +112,7 @@ def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp:
             if length != _RAW_NULL:
                 if length > 0x7F:
                     length, position = _longer_varint(data, position)
-                lies |= length
+                lengths |= length
                 key = data[position : (position := position + (length >> 1))]
             length, position = data[position], position + 1
             if length != _RAW_NULL:
@@ -120,15 +121,15 @@ def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp:
                     position += 1
                     if length > 0x3FFF:
                         length, position = decode_unsigned_varint(data, position - 2)
-                lies |= length
+                lengths |= length
                 value = data[position : (position := position + (length >> 1))]
             headers: Sequence[Header] = ()
             position += 1
             if data[position - 1]:
                 headers, position = _decode_headers(data, position - 1, end)
-            # A field that ran past the record, or stopped short of its end, shows here.
-            if position != end or lies & 1:
-                raise InvalidRecord(_contradiction(position, end, lies))
+            # If the fields ran past the record's end, or stopped before it, `position` and `end` differ.
+            if position != end or lengths & 1:
+                raise InvalidRecord(_contradiction(position, end, lengths))
             offset = base_offset + ((offset >> 1) ^ -(offset & 1))
             timestamp = base_timestamp + ((timestamp >> 1) ^ -(timestamp & 1))
             yield new(Record, (offset, timestamp, key, value, headers))
@@ -145,8 +146,8 @@ Scanned = tuple[int, int, int, int, bytes | None, bool]
 def scan_records(data: bytes, *, count: int) -> Iterator[Scanned]:
     """Walk over `count` records that fill `data` exactly, without decoding values and headers.
 
-    For compaction, which decides by key and offset and then copies the record's bytes, or does not. It asks of every
-    record in a log what a consumer asks of a few, so it is as fast as `decode_records`.
+    Compaction uses this function: it decides by key and offset whether to copy a record's bytes. The function runs for
+    every record of a log, so it is as fast as `decode_records`.
     """
     position = 0
     try:
@@ -158,7 +159,7 @@ def scan_records(data: bytes, *, count: int) -> Iterator[Scanned]:
                 position += 1
                 if length > 0x3FFF:
                     length, position = decode_unsigned_varint(data, position - 2)
-            end, lies = position + (length >> 1), length
+            end, lengths = position + (length >> 1), length
             timestamp, position = data[position + 1], position + 2
             if timestamp > 0x7F:
                 timestamp, position = _longer_varint(data, position, VARLONG_BYTES_MAX)
@@ -170,11 +171,11 @@ def scan_records(data: bytes, *, count: int) -> Iterator[Scanned]:
             if length != _RAW_NULL:
                 if length > 0x7F:
                     length, position = _longer_varint(data, position)
-                lies |= length
+                lengths |= length
                 key = data[position : (position := position + (length >> 1))]
-            # What is left must hold at least the length of the value.
-            if position >= end or lies & 1:
-                raise InvalidRecord(_contradiction(position, end, lies))
+            # The record's remaining bytes must hold at least the length of the value.
+            if position >= end or lengths & 1:
+                raise InvalidRecord(_contradiction(position, end, lengths))
             has_value = data[position] != _RAW_NULL
             position = end
             yield start, end, (timestamp >> 1) ^ -(timestamp & 1), (offset >> 1) ^ -(offset & 1), key, has_value
@@ -193,8 +194,8 @@ def _damage(error: Exception, data: bytes, count: int) -> str:
     return f"{count} records do not fit in {len(data)} bytes: the last is cut off"
 
 
-def _contradiction(position: int, end: int, lies: int) -> str:
-    if lies & 1:
+def _contradiction(position: int, end: int, lengths: int) -> str:
+    if lengths & 1:
         return "a record holds a negative length"
     return f"a record ends at byte {position}, not {end} as its length says"
 
@@ -210,14 +211,14 @@ def _longer_varint(data: bytes, position: int, bytes_max: int = VARINT_BYTES_MAX
 def _decode_headers(data: bytes, position: int, end: int) -> tuple[list[Header], int]:
     count, position = decode_varint(data, position)
     if not 0 <= count <= (end - position) // _HEADER_BYTES_MIN:
-        raise InvalidRecord(f"{count} headers cannot stand in {end - position} bytes")
+        raise InvalidRecord(f"{count} headers do not fit in {end - position} bytes")
     headers: list[Header] = []
     for _ in range(count):
         key, position = _decode_bytes(data, position)
         value, position = _decode_bytes(data, position)
         if key is None:
             raise InvalidRecord("a header's key is null")
-        # As Kafka does: what is not UTF-8 is replaced, for one odd header must not stop a consumer.
+        # As in Kafka, invalid UTF-8 is replaced, because one odd header must not stop a consumer.
         headers.append((key.decode(errors="replace"), value))
     return headers, position
 
@@ -227,5 +228,5 @@ def _decode_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
     if length == -1:
         return None, position
     if not 0 <= length <= len(data) - position:
-        raise InvalidRecord(f"a length of {length} at byte {position} of {len(data)}")
+        raise InvalidRecord(f"a field claims {length} bytes at byte {position} of {len(data)}")
     return data[position : position + length], position + length

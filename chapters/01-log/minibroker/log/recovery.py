@@ -1,8 +1,8 @@
-"""Which bytes of a log file may be believed after a crash. A pure module.
+"""How much of a log file is valid after a crash. A pure module.
 
-A batch is believed if it is whole, its checksum is right, and it continues the batches before it. The checksum does
-not cover base offset and leader epoch, which the broker stamps. Continuity covers all of the first, because offsets
-in a file that was never compacted are dense, and much of the second, because epochs never fall.
+A batch is valid if it is whole, its checksum is right, and it continues the batches before it. The checksum does not
+cover base offset and leader epoch, which the broker stamps. Continuity finds every wrong base offset, because offsets
+in a file that was never compacted are dense, and most wrong epochs, because epochs never decrease.
 """
 
 from collections.abc import Iterator
@@ -25,18 +25,18 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Recovered(NamedTuple):
-    """The part of a file that may be believed, and why the rest may not."""
+    """The valid part of a file, and what is wrong with the rest."""
 
     size: int
     log_end_offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     batch_count: int = 0
-    gap: int = 0  # offsets missing before its last batch
+    gap: int = 0  # offsets missing before the last valid batch
     damage: CorruptBatch | None = None
 
 
 def headers(file: File, *, position: int = 0, size: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Walk over the batch headers from `position` on, hopping over the records. Ends at `size`, or with the file."""
+    """Read the batch headers from `position` up to `size`, or to the end of the file, skipping the records."""
     size = file.size() if size is None else size
     while position < size:
         header = header_at(file, position)
@@ -51,12 +51,12 @@ def header_at(file: File, position: int) -> BatchHeader:
     try:
         return read_header(file.pread(HEADER_SIZE, position))
     except CorruptBatch as error:
-        # The message counts from the buffer's start; a person needs the place in the file.
+        # The message has the position in the buffer; a person needs the one in the file.
         raise CorruptBatch(str(error).replace("position 0", f"position {position}", 1)) from None
 
 
 def check_batch(file: File, position: int, header: BatchHeader) -> None:
-    """Demand a right checksum, reading a batch of any claimed size in pieces of one chunk."""
+    """Demand that a batch's checksum is right. The batch is read in pieces, because its claimed size may be wrong."""
     crc = 0
     covered = FileSlice(file, position + ATTRIBUTES_AT, header.size - ATTRIBUTES_AT)
     for chunk in covered.chunks(CHUNK_BYTES):
@@ -68,10 +68,10 @@ def check_batch(file: File, position: int, header: BatchHeader) -> None:
 def check_continuity(position: int, header: BatchHeader, *, expected_offset: int, dense: bool = True) -> None:
     """Demand that a batch begins where the one before it ended, and numbers its records densely.
 
-    A log that was compacted, here or on the machine it is copied from, has gaps: then offsets must only not fall.
+    A log that was compacted, here or on another node, has gaps. There offsets may skip numbers, but never decrease.
     """
-    # A base offset below the expected one is damage; one above it too, unless gaps are allowed.
-    # Where they are not, the header's counts must agree as well. Say what was found and what was expected.
+    # A base offset below the expected one is damage. So is one above it, unless gaps are allowed.
+    # Where gaps are not allowed, the header's counts must agree as well. Say what was found and what was expected.
     falls = header.base_offset < expected_offset
     if falls or (dense and header.base_offset > expected_offset):
         raise CorruptBatch(
@@ -84,10 +84,11 @@ def check_continuity(position: int, header: BatchHeader, *, expected_offset: int
 
 
 def recover(file: File, *, start: Recovered, dense: bool = True, recovery_point: int = 0) -> Recovered:
-    """Find how much of a file may be believed. What `start` says is believed already; read from there on."""
-    # Walk over the batches; check the sum of each, its base offset and its epoch against what came before.
-    # Stop at the first that fails: all before it is good. Keep the state before the last good batch as well: where a
-    # number falls, `_fallen` needs both. It never gives up for a doubt what is before the recovery point.
+    """Find how much of a file is valid. The part that `start` describes is not read again."""
+    # Walk over the batches; check the checksum of each, its base offset and its epoch against the batches before it.
+    # Stop at the first one that fails: all before it are good. If an offset or an epoch decreases, `_fallen` decides
+    # which of the two batches is wrong, so keep the state before the last good batch as well. A batch before the
+    # recovery point was flushed, and stays even if `_fallen` blames it.
     before = good = start
     try:
         for position, header in headers(file, position=start.size):
@@ -113,20 +114,20 @@ def _extended(good: Recovered, header: BatchHeader) -> Recovered:
 
 
 def _fallen(file: File, before: Recovered, good: Recovered, position: int, header: BatchHeader) -> Recovered:
-    # One of two neighbours lies: the last good batch, or the newcomer. If the batch behind the newcomer follows the
-    # good one, the newcomer lies; also if it falls in offsets and the good one left no gap. Else, if the newcomer
-    # follows the batch before, the good one stood out.
+    # One of two neighbours is wrong: the last good batch, or the batch after it (the newcomer). The newcomer is wrong
+    # if the batch after it continues the good one, or if only its offset decreases and no offset is missing before the
+    # good one. Otherwise the good one is wrong if the newcomer continues the batch before the good one.
     damage = CorruptBatch(
         f"batch at position {position}: base offset {header.base_offset} and leader epoch {header.leader_epoch} "
         f"after {good.log_end_offset - 1} and {good.leader_epoch}"
     )
     try:
-        newcomer_lies = _follows(header_at(file, position + header.size), good)
+        newcomer_is_wrong = _follows(header_at(file, position + header.size), good)
     except CorruptBatch:
-        newcomer_lies = False
-    newcomer_lies |= header.leader_epoch >= good.leader_epoch and good.gap == 0
-    stood_out = not newcomer_lies and _follows(header, before)
-    return (before if stood_out else good)._replace(damage=damage)
+        newcomer_is_wrong = False
+    newcomer_is_wrong |= header.leader_epoch >= good.leader_epoch and good.gap == 0
+    good_is_wrong = not newcomer_is_wrong and _follows(header, before)
+    return (before if good_is_wrong else good)._replace(damage=damage)
 
 
 def _follows(header: BatchHeader, state: Recovered) -> bool:
@@ -134,14 +135,14 @@ def _follows(header: BatchHeader, state: Recovered) -> bool:
 
 
 def is_torn_tail(file: File, recovered: Recovered) -> bool:
-    """Whether what may not be believed can be a write that a crash interrupted, with nothing behind it.
+    """Whether the invalid rest of a file can be a write that a crash interrupted, with nothing after it.
 
-    Anything else is damage to what was once whole, or no log at all: cutting would throw away more than was torn.
+    Anything else is damage to a whole batch, or no log at all: cutting it off would lose more than was torn.
     """
     left = file.size() - recovered.size
     try:
         header = header_at(file, recovered.size)
     except CorruptBatch:
-        # Fewer bytes than a header, or zeros where the file grew and its data never arrived.
+        # A torn tail is shorter than a header, or all zeros: the file grew, and its data never reached the disk.
         return left < HEADER_SIZE or not any(file.pread(min(left, CHUNK_BYTES), recovered.size))
     return header.size >= left

@@ -10,7 +10,7 @@ _PREVIEW_BYTES = 60
 
 
 def bytes_text(data: bytes | None) -> str:
-    """Bytes for a person: text in quotes if it is text, else hexadecimal; null as null."""
+    """Bytes as quoted text if they are printable, else as hexadecimal; None is shown as null."""
     if data is None:
         return "null"
     shown = data[:_PREVIEW_BYTES]
@@ -23,7 +23,7 @@ def bytes_text(data: bytes | None) -> str:
 
 
 def time_text(timestamp: int) -> str:
-    """A timestamp in milliseconds as UTC; one that no calendar holds as the number it is."""
+    """A timestamp in milliseconds as a date in UTC, or as a number if there is no such date."""
     if timestamp < 0:
         return "none" if timestamp == -1 else f"{timestamp} ms"
     try:
@@ -33,16 +33,16 @@ def time_text(timestamp: int) -> str:
 
 
 def compression_text(header: BatchHeader) -> str:
-    """The codec's name, or the number of one that nobody assigned."""
+    """The codec's name, or the number of an unassigned one."""
     number = header.compression
     return Compression(number).name.lower() if number in set(Compression) else f"codec {number}"
 
 
 def timestamp_type_text(header: BatchHeader) -> str:
-    """Kafka's name for whose clock the timestamps come from."""
+    """Kafka's name for the timestamp type, which says whose clock the timestamps come from."""
     return "LogAppendTime" if header.timestamp_type is TimestampType.LOG_APPEND_TIME else "CreateTime"
 
 
 def counted_text(count: int, one: str, many: str | None = None) -> str:
-    """A number and its noun."""
+    """A number and its noun, which is plural unless the number is 1."""
     return f"{count} {one if count == 1 else many or one + 's'}"

@@ -1,8 +1,8 @@
 """Variable-length integers: small numbers in one byte. A pure module.
 
-Seven bits a byte, lowest first; the high bit says that another byte follows. Signed values are zigzagged first
-(0, -1, 1, -2 … become 0, 1, 2, 3 …), so that small negative numbers stay short. Records use the signed form; the
-flexible versions of the wire protocol, from chapter 03 on, use the unsigned one.
+Each byte holds seven bits of the number, lowest first; its high bit says that another byte follows. Signed values are
+zigzagged first (0, -1, 1, -2 … become 0, 1, 2, 3 …), so that small negative numbers stay short. Records use the signed
+form; the flexible versions of the wire protocol, from chapter 03 on, use the unsigned one.
 """
 
 from minibroker.log.errors import InvalidVarint
@@ -12,7 +12,7 @@ VARLONG_BYTES_MAX = 10  # 64 bits at 7 bits a byte
 
 
 def zigzag(value: int) -> int:
-    """Map a signed number of up to 64 bits to an unsigned one, small to small."""
+    """Map a signed number of up to 64 bits to an unsigned one. Numbers near zero stay small."""
     return (value << 1) ^ (value >> 63)
 
 
@@ -34,10 +34,10 @@ def encode_unsigned_varint(raw: int) -> bytes:
 def decode_unsigned_varint(
     buffer: bytes | bytearray | memoryview, position: int, *, bytes_max: int = VARINT_BYTES_MAX
 ) -> tuple[int, int]:
-    """Read an unsigned varint at `position`; return it and the position behind it."""
+    """Read an unsigned varint at `position`; return it and the position after it."""
     # Take seven bits from each byte, the lowest first, until a byte has its high bit clear.
-    # Refuse, in these words and with the position, what is "cut off" and what is "longer than 5 bytes" (bytes_max);
-    # `_checked` refuses what does not fit the type.
+    # Refuse a varint that is "cut off" or "longer than 5 bytes" (bytes_max); use these words, and name its position.
+    # `_checked` refuses a value that does not fit the type.
     value = 0
     for index in range(bytes_max):
         if position + index >= len(buffer):
@@ -65,17 +65,17 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """Read a signed number of up to 32 bits at `position`; return it and the position behind it."""
+    """Read a signed number of up to 32 bits at `position`; return it and the position after it."""
     raw, position = decode_unsigned_varint(buffer, position, bytes_max=VARINT_BYTES_MAX)
     return unzigzag(raw), position
 
 
 def decode_varlong(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """Read a signed number of up to 64 bits at `position`; return it and the position behind it."""
+    """Read a signed number of up to 64 bits at `position`; return it and the position after it."""
     raw, position = decode_unsigned_varint(buffer, position, bytes_max=VARLONG_BYTES_MAX)
     return unzigzag(raw), position
 
 
-# Nearly every varint in a batch is a small length or a small delta: keep those ready.
+# Nearly every varint in a batch is a small length or a small delta, so the small ones are encoded in advance.
 _SMALL_MAX = 2048
 _SMALL = [encode_unsigned_varint(zigzag(value)) for value in range(_SMALL_MAX)]

@@ -3,12 +3,12 @@
     python -m minibroker.segments append data/orders-0     lines from standard input become records
     python -m minibroker.segments tail data/orders-0       records from an offset or a time on
     python -m minibroker.segments list data/orders-0       the segments
-    python -m minibroker.segments retain data/orders-0     delete what retention lets go
+    python -m minibroker.segments retain data/orders-0     delete what exceeds retention.ms or retention.bytes
     python -m minibroker.segments compact data/orders-0    keep the newest record of each key
     python -m minibroker.segments scrub data/orders-0      read everything and look for damage
 
-Settings are Kafka's: `--set segment.bytes=1000`. One process at a time may use a data directory; `append` makes what is
-not there, the other commands refuse it.
+Settings are Kafka's: `--set segment.bytes=1000`. One process at a time may use a data directory. `append` makes a
+directory that is missing; the other commands refuse it.
 """
 
 import argparse
@@ -51,7 +51,7 @@ SMALLEST = {
     "flush.messages": 1,
     "flush.ms": 0,
 }
-"""The smallest value of each setting that is a whole number, as in Kafka; but segments may be as small as you like."""
+"""The smallest value of each setting that is a whole number. Kafka has the same limits, except for `segment.bytes`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         ("append", append, "append lines from standard input"),
         ("tail", tail, "print records"),
         ("list", list_segments, "show the segments"),
-        ("retain", retain, "delete what retention.ms and retention.bytes let go"),
+        ("retain", retain, "delete what exceeds retention.ms or retention.bytes"),
         ("compact", compact, "keep the newest record of each key"),
         ("scrub", scrub_all, "read everything and look for damage"),
     ):
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 def _options(name: str, parser: argparse.ArgumentParser) -> None:
     if name == "append":
         parser.add_argument("--batch", type=program.count, default=100, metavar="N", help="records in a batch (100)")
-        separator = "what stands before it is the key"
+        separator = "the text before it is the key"
         parser.add_argument("--key-separator", type=program.separator, metavar="S", help=separator)
         timestamp = "the first record's time; each next is 1 s later (now)"
         parser.add_argument("--timestamp", type=program.timestamp, metavar="MS", help=timestamp)
@@ -98,7 +98,7 @@ def _options(name: str, parser: argparse.ArgumentParser) -> None:
         time_help = "begin at the first record not older than this"
         where.add_argument("--time", type=program.timestamp, metavar="MS", help=time_help)
     if name in ("retain", "compact"):
-        parser.add_argument("--now", type=program.timestamp, metavar="MS", help="the time to go by (now)")
+        parser.add_argument("--now", type=program.timestamp, metavar="MS", help="take this as the current time (now)")
 
 
 class _Setting(argparse.Action):
@@ -145,7 +145,7 @@ def _expected(name: str) -> str:
 def opened(
     directory: str, config: LogConfig, *, create: bool
 ) -> Iterator[tuple[DataDirectory, TopicPartition, SegmentedLog]]:
-    """Open a partition's log for the time of one command, and shut it down cleanly."""
+    """Open a partition's log for one command, and shut it down cleanly."""
     path = Path(directory)
     partition = TopicPartition.of_directory(path.name)
     if not create and not path.is_dir():
@@ -195,7 +195,7 @@ def _check(batch: Batch) -> None:
     try:
         batch.check_crc()
     except CorruptBatch as error:
-        # The slice does not tell where in a file it stands; the offset leads there.
+        # The slice does not know its position in the file, so the message has the offset.
         what = str(error).removeprefix("batch at position 0: ")
         raise CorruptBatch(f"the batch of offset {batch.header.base_offset} is damaged: {what}") from None
 
@@ -216,15 +216,15 @@ def list_segments(
 
 
 def retain(options: argparse.Namespace, _data: DataDirectory, _partition: TopicPartition, log: SegmentedLog) -> None:
-    """Delete what retention lets go."""
+    """Delete what exceeds `retention.ms` or `retention.bytes`."""
     deleted = log.retain(now_ms() if options.now is None else options.now)
     print(f"{counted_text(deleted, 'segment')} deleted; the log starts at offset {log.log_start_offset}")
 
 
 def compact(options: argparse.Namespace, data: DataDirectory, partition: TopicPartition, log: SegmentedLog) -> None:
-    """Keep the newest record of each key; the active segment is rolled first, so that all of it takes part."""
+    """Keep the newest record of each key; the active segment is rolled first, so that it is compacted as well."""
     if not log.config.compacts:
-        raise LogError("this log is not to be compacted: say --set cleanup.policy=compact")
+        raise LogError("cleanup.policy does not allow compaction: add --set cleanup.policy=compact")
     log.roll()
     cleaned = clean(
         log,

@@ -1,16 +1,16 @@
-"""A segment's three files held against each other: every batch, and every index entry with its batch. A pure module.
+"""A segment's three files checked against each other: every batch, and every index entry with its batch. A pure module.
 
-The scrub and `dump --verify` stand on this. The log is read once, in pieces, and both indexes are followed along it, so
-memory is bounded whatever the sizes. A damaged batch is one finding: the batch behind it begins anew, since nothing can
-be said of its order. Indexes are held against a sound log only; they are shortcuts, and rebuilt as a whole.
+The scrub and `dump --verify` use this module. The log is read once, in pieces, and both indexes are read along with it,
+so memory is bounded whatever the sizes. A damaged batch is one finding; the order of the batch after it cannot be
+checked. After a damaged batch, no more index entries are checked against the log.
 
-Not every flip can be found. The checksum covers a batch from its attributes on. Before it stand five fields:
+Not every flipped bit can be found. The checksum covers a batch from its attributes on. Five fields come before them:
 
 - length, magic and the checksum itself: a flip makes the checksum wrong, or the batch unreadable
-- base offset: found by its neighbours where offsets are dense. In a compacted log a batch may move within the gap
-  around it, unless the offset index has an entry for it
+- base offset: found by its neighbours where offsets are dense. In a compacted log, a wrong base
+  offset within the gap around the batch is not found, unless the offset index has an entry for the batch
 - leader epoch: found where both neighbours have the same epoch. Where the epoch changes, a value between those of the
-  two neighbours is possible; and nothing stands before the first batch of a log
+  two neighbours is not found; and the first batch of a log has no neighbour before it
 """
 
 import struct
@@ -39,7 +39,7 @@ class Progress(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something that is not as it was written, and where."""
+    """Damage, and where it is."""
 
     path: str
     position: int
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
         """What to do about it."""
         if LOG_SUFFIX in self.path.rpartition("/")[2]:
             return "restore the segment from a replica or a copy; its other batches are still good"
-        return "rebuild it from the log, to which it is only a shortcut"
+        return "rebuild the index from the log; no record is lost"
 
     def __str__(self) -> str:
         return f"{self.path}: position {self.position}: {self.what}"
@@ -68,14 +68,14 @@ class Source(NamedTuple):
     times: File | None
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         for file in (self.log, self.offsets, self.times):
             if file is not None:
                 file.close()
 
 
 def open_source(files: Files, path: Callable[[str], str], base_offset: int) -> Source:
-    """Open the files of a segment for reading; `path` gives each its name. A missing log is a FileNotFoundError."""
+    """Open the files of a segment for reading; `path` maps a suffix to a path. A missing log is a FileNotFoundError."""
     log_path, offsets_path, times_path = (path(suffix) for suffix in SUFFIXES)
     log = files.open(log_path, create=False, writable=False)
     offsets, times = _open_index(files, offsets_path), _open_index(files, times_path)
@@ -90,7 +90,7 @@ def _open_index(files: Files, path: str) -> File | None:
 
 
 class End(NamedTuple):
-    """Where a segment was found to end: what must follow, and whether that can be said at all."""
+    """Where a segment ends: the next offset, the last epoch, and whether the last batch is sound."""
 
     position: int  # of the last batch
     log_end_offset: int
@@ -111,7 +111,7 @@ class Entry(NamedTuple):
 
 
 class IndexCheck:
-    """The entries of one index, held against the batches as these pass by in order."""
+    """Checks the entries of one index against the batches, which are shown to it in order."""
 
     def __init__(self, index: Index, base_offset: int, count: int) -> None:
         self._index = index
@@ -123,7 +123,7 @@ class IndexCheck:
         self.damaged = self.unchecked = 0
 
     def on_batch(self, header: BatchHeader, position: int) -> list[Entry]:
-        """The entries that this batch decides over."""
+        """The entries that are checked against this batch, good or damaged."""
         place = self._place(header, position)
         decided = []
         while self._waiting is not None and (self._waiting.damage or self._waiting.value <= place):
@@ -132,7 +132,7 @@ class IndexCheck:
         return decided
 
     def rest(self, *, saw_all: bool) -> Iterator[Entry]:
-        """The entries that no batch decided over. If all batches were seen, the next one leads nowhere."""
+        """The entries not checked against any batch. If all batches were seen, the first of them leads nowhere."""
         while self._waiting is not None:
             self.unchecked += self._waiting.damage is None
             yield self._decide(
@@ -146,8 +146,8 @@ class IndexCheck:
         try:
             key, value = self._index.entry(self._slot)
         except struct.error:
-            return None  # the index was built anew meanwhile, and is shorter
-        # The last good entry is compared with, so that one entry too high does not accuse all others.
+            return None  # the index was rebuilt in the meantime, and is shorter
+        # An entry is compared with the last good one, so that one entry that is too high does not condemn the rest.
         rises = key > self._last_good[0] and value > self._last_good[1]
         return Entry(self._slot, key, value, None if rises else "does not rise above the entry before")
 
@@ -160,11 +160,11 @@ class IndexCheck:
         return entry._replace(damage=damage)
 
     def missing(self) -> str | None:
-        """What the index of a closed segment lacks, all batches seen. Entries may be sparse, so mostly nothing."""
+        """What the index of a closed segment lacks, once all batches were checked. A sparse index lacks nothing."""
         return None
 
     def _place(self, header: BatchHeader, position: int) -> int:
-        """What the second number of an entry for this batch would be."""
+        """The second number that an entry for this batch would have."""
         raise NotImplementedError
 
     def _fault(self, entry: Entry, header: BatchHeader, position: int) -> str | None:
@@ -175,7 +175,7 @@ class IndexCheck:
 
 
 class OffsetCheck(IndexCheck):
-    """Each entry leads to a batch that ends with its offset."""
+    """Checks that each entry leads to a batch that ends with its offset."""
 
     def _place(self, header: BatchHeader, position: int) -> int:  # noqa: ARG002
         return position
@@ -192,17 +192,17 @@ class OffsetCheck(IndexCheck):
 
 
 class TimeCheck(IndexCheck):
-    """Each entry is a batch that was younger than all before it."""
+    """Checks that each entry is of a batch with a larger timestamp than all before it."""
 
     max_timestamp = before = NO_TIMESTAMP
 
     def on_batch(self, header: BatchHeader, position: int) -> list[Entry]:
-        """The entries that this batch decides over."""
+        """The entries that are checked against this batch, good or damaged."""
         self.before, self.max_timestamp = self.max_timestamp, max(self.max_timestamp, header.max_timestamp)
         return super().on_batch(header, position)
 
     def missing(self) -> str | None:
-        """The last entry must tell the largest timestamp of all: retention and searches by time go by it."""
+        """The last entry must have the largest timestamp: retention and searches by time rely on it."""
         if self.damaged or self._last_good[0] >= self.max_timestamp:
             return None
         return f"ends before the largest timestamp, {time_text(self.max_timestamp)}"
@@ -232,11 +232,11 @@ class _IndexFile(NamedTuple):
     check: IndexCheck
 
     def on_batch(self, header: BatchHeader, position: int) -> Iterator[Finding]:
-        """Damaged entries that this batch decides over."""
+        """The damaged entries among those that are checked against this batch."""
         yield from self._findings(self.check.on_batch(header, position))
 
     def finish(self, *, is_sound: bool, is_closed: bool) -> Iterator[Progress | Finding]:
-        """What is left to say once the log was read."""
+        """The findings that are left once the log was read."""
         yield from self._findings(self.check.rest(saw_all=is_sound))
         fault = self._wrong_size(is_closed=is_closed)
         lack = self.check.missing() if is_sound and is_closed else None
@@ -254,7 +254,7 @@ class _IndexFile(NamedTuple):
     def _wrong_size(self, *, is_closed: bool) -> Finding | None:
         size, written = self.file.size(), written_bytes(self.file, self.entry_bytes)
         if size % self.entry_bytes:
-            what = f"{size} bytes, no multiple of {self.entry_bytes}"
+            what = f"{size} bytes are not a multiple of {self.entry_bytes}"
             return Finding(self.path, size - size % self.entry_bytes, what)
         if is_closed and written < size:
             return Finding(self.path, written, f"{size - written} zero bytes at the end")
@@ -262,7 +262,7 @@ class _IndexFile(NamedTuple):
 
 
 def _index_files(source: Source) -> Iterator[_IndexFile]:
-    """The indexes of a segment, as far as they are there."""
+    """The indexes of a segment that exist."""
     if source.offsets is not None:
         count = written_bytes(source.offsets, OffsetIndex.ENTRY_BYTES) // OffsetIndex.ENTRY_BYTES
         offsets = OffsetCheck(OffsetIndex(source.offsets), source.base_offset, count)
@@ -280,7 +280,7 @@ def _missing_indexes(source: Source) -> Iterator[Finding]:
 
 
 def written_bytes(file: File, entry_bytes: int) -> int:
-    """The bytes before the zeros at the end, rounded up to whole entries. One entry of zeros is an entry.
+    """The bytes before the zeros at the end, rounded up to whole entries. A file of one zero entry has one entry.
 
     Kafka preallocates the indexes of its active segment, and cuts off the zeros when it rolls.
     """
@@ -315,21 +315,21 @@ def check_segment(source: Source, *, dense: bool, is_closed: bool) -> Iterator[P
             end = End(position, header.next_offset, header.leader_epoch, is_sound=damage is None)
             position += header.size
     except CorruptBatch as error:
-        # No header is here, so nobody can tell where the next batch begins.
+        # Without a header, the start of the next batch is unknown.
         is_sound = False
         end = end._replace(is_sound=False)
-        yield Finding(source.log_path, position, f"{_without_position(error)}; what is behind it was not checked")
+        yield Finding(source.log_path, position, f"{_without_position(error)}; the bytes after it were not checked")
     for index in indexes:
         yield from index.finish(is_sound=is_sound, is_closed=is_closed)
     yield end
 
 
 def against_next(source: Source, end: End, *, base_offset: int, log: File, dense: bool) -> Iterator[Finding]:
-    """What is wrong between a segment's last batch and the segment behind it, whose log file this is."""
+    """What is wrong between a segment's last batch and the next segment, whose log file is `log`."""
     if not end.is_sound:
         return
     if end.log_end_offset > base_offset or (dense and end.log_end_offset < base_offset):
-        what = f"the log goes on with offset {end.log_end_offset}, but the next segment is {base_offset}"
+        what = f"the next offset is {end.log_end_offset}, but the next segment begins with {base_offset}"
         yield Finding(source.log_path, end.position, what)
     epoch = _first_epoch(log)
     if epoch is not None and epoch < end.leader_epoch:
@@ -358,7 +358,7 @@ def _batch_damage(
 
 
 def _check_crc(source: Source, position: int, header: BatchHeader) -> Iterator[Progress]:
-    # As chapter 01's check_batch, with a pause after each piece: a damaged length may claim the rest of the file.
+    # Like chapter 01's check_batch, with a pause after each piece, because a damaged length may claim the whole file.
     crc = 0
     covered = FileSlice(source.log, position + ATTRIBUTES_AT, header.size - ATTRIBUTES_AT)
     unread = covered.count

@@ -5,7 +5,8 @@
     orders 0 1523
     orders 1 88
 
-A checkpoint is replaced as a whole: written beside, flushed, renamed. So it is always the old one or the new one.
+A checkpoint is replaced as a whole: a temporary file is written, flushed and renamed. So a reader finds the old one or
+the new one.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ TEMPORARY = ".tmp"
 
 
 class TopicPartition(NamedTuple):
-    """Which log of which topic."""
+    """A partition: the name of its topic, and its number."""
 
     topic: str
     partition: int
@@ -40,7 +41,7 @@ class TopicPartition(NamedTuple):
 
     @classmethod
     def of_directory(cls, name: str) -> "TopicPartition":
-        """The partition that a directory holds: what stands behind the last dash is the number."""
+        """The partition of a directory: the number is what follows the last dash."""
         if not cls.is_directory(name):
             raise LogError(f"{name!r} is not the directory of a partition: those are named TOPIC-NUMBER")
         topic, _dash, number = name.rpartition("-")
@@ -54,16 +55,16 @@ def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode(data: bytes, path: str) -> dict[TopicPartition, int]:
-    """Read a checkpoint back, refusing anything that is not exactly one. Kafka leaves empty ones: no entries."""
+    """Read a checkpoint back, and refuse anything else. Kafka leaves empty files, which have no entries."""
     if not data:
         return {}
     try:
         version, count, *lines = data.decode().splitlines()
         if int(version) != VERSION or int(count) != len(lines):
-            raise ValueError(f"version {version}, {count} entries announced, {len(lines)} there")
+            raise ValueError(f"version {version}, {count} entries announced, {len(lines)} found")
         return dict(_entry(line) for line in lines)
     except ValueError as error:
-        raise LogError(f"{path} is no checkpoint ({error}): remove it, and everything is checked at start") from None
+        raise LogError(f"{path} is not a checkpoint ({error}): remove it, and everything is checked at start") from None
 
 
 def _entry(line: str) -> tuple[TopicPartition, int]:
@@ -89,7 +90,7 @@ def content(files: Files, path: str) -> bytes | None:
 
 
 def write(files: Files, path: str, data: bytes, *, durably: bool = True) -> None:
-    """Replace a small file as a whole. If not durably, a power cut leaves the old one, the new one, or a torn one."""
+    """Replace a small file as a whole. Unless `durably`, a power failure may leave a torn file."""
     file = files.open(path + TEMPORARY)
     try:
         file.truncate(0)

@@ -1,25 +1,25 @@
-"""Compaction: of the records of a key the newest stays, offsets never change. A pure module.
+"""Compaction: the newest record of each key stays, and offsets never change. A pure module.
 
-A compacted log has a clean part, in which a key stands once, and a dirty part behind it: what was appended since. The
-first dirty offset divides them; the owner of the log keeps it between two cleanings.
+A compacted log has a clean part, in which each key occurs once, and after it a dirty part, which was appended since.
+The first dirty offset divides them; the owner of the log keeps it between two cleanings.
 
     log start          first dirty offset          cleanable end              log end
         |--- clean ---------|--- dirty ----------------|--- not to be touched --|
                                                        the active segment, what is not flushed, `upto_offset`,
                                                        and what is younger than `min.compaction.lag.ms`
 
-A cleaning reads twice. Pass 1 reads the dirty part and notes the newest offset of each key in a map of fixed size; if
-that is full, only so much is cleaned this time. Pass 2 copies every segment from the log's start to the end of what is
-in the map, leaving out records of which the map knows a newer one. Small neighbours are copied into one segment. Each
-copy is flushed before it takes the place of its originals, group by group, so a crash leaves every group either as it
-was or cleaned, and both are right.
+A cleaning reads twice. Pass 1 reads the dirty part and notes the newest offset of each key in a map of fixed size. If
+the map gets full, this cleaning ends there. Pass 2 copies every segment from the log's start to the end of what is in
+the map, leaving out each record for which the map has a newer one. Small neighbours are copied into one segment. Each
+copy is flushed before it replaces its originals, group by group, so a crash leaves every group either as it was or
+cleaned, and both are right.
 
-Where it may run: `clean` only reads closed segments, which never change, and writes files that nobody else knows. So
-it can be called on a thread while appends and reads go on. Twice it must touch the log itself: to look at the
-segments at the start, and to put a cleaned one in place. Both go through `on_owner`, which runs a function where the
-log's owner runs and waits for it. There, segments may have been deleted in the meantime: then the cleaning ends early.
-Nothing below `upto_offset`, the high watermark, is ever truncated; an owner who truncates all the same has first to
-let `pace` raise.
+Threads: `clean` only reads closed segments, which never change, and writes files that no other code uses. So it can be
+called on a thread while appends and reads go on. It touches the log itself twice: to list the segments at the start,
+and to put a cleaned one in place. Both go through `on_owner`, which runs a function on the thread of the log's owner
+and waits for it. If segments were deleted in the meantime, the cleaning ends early. Records below `upto_offset`, the
+high watermark, are normally not truncated. An owner that must truncate them first makes `pace` raise, which ends the
+cleaning.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ CHUNK_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What a cleaning did. The next one begins with `first_dirty_offset`."""
+    """The result of a cleaning. The next one begins at `first_dirty_offset`."""
 
     first_dirty_offset: int
     segments_before: int = 0
@@ -61,7 +61,7 @@ class Cleaned:
 def cleanable(
     log: SegmentedLog, *, first_dirty_offset: int, now_ms: int, upto_offset: int | None = None
 ) -> list[tuple[Segment, int]]:
-    """The segments that may be cleaned, clean ones included, each with the offset behind it."""
+    """The segments that may be cleaned, clean ones included, each with the offset after it."""
     bound = min(log.flushed_offset, log.log_end_offset if upto_offset is None else upto_offset)
     youngest_ms = now_ms - log.config.min_compaction_lag_ms
     found = []
@@ -75,10 +75,10 @@ def cleanable(
 
 
 def is_worth_it(log: SegmentedLog, *, first_dirty_offset: int, now_ms: int, upto_offset: int | None = None) -> bool:
-    """Whether enough is dirty, as `min.cleanable.dirty.ratio` says, or anything for `max.compaction.lag.ms`."""
+    """Whether the dirty part is large enough (`min.cleanable.dirty.ratio`) or too old (`max.compaction.lag.ms`)."""
     if not log.config.compacts:
         return False
-    first_dirty_offset = _believed(first_dirty_offset, log)
+    first_dirty_offset = _within_log(first_dirty_offset, log)
     segments = cleanable(log, first_dirty_offset=first_dirty_offset, now_ms=now_ms, upto_offset=upto_offset)
     dirty = [segment for segment, end_offset in segments if end_offset > first_dirty_offset]
     dirty_bytes = sum(segment.size for segment in dirty)
@@ -90,8 +90,8 @@ def is_worth_it(log: SegmentedLog, *, first_dirty_offset: int, now_ms: int, upto
     return is_overdue or ratio >= log.config.min_cleanable_dirty_ratio
 
 
-def _believed(first_dirty_offset: int, log: SegmentedLog) -> int:
-    # A checkpoint outside the log is of another time: then all of the log counts as dirty.
+def _within_log(first_dirty_offset: int, log: SegmentedLog) -> int:
+    # A checkpoint outside the log is outdated: then all of the log counts as dirty.
     is_inside = log.log_start_offset <= first_dirty_offset <= log.log_end_offset
     return first_dirty_offset if is_inside else log.log_start_offset
 
@@ -111,15 +111,16 @@ def clean(
     on_owner: Callable[[Callable[[], None]], None] = run_now,
     pace: Callable[[int], None] = lambda _bytes_read: None,
 ) -> Cleaned:
-    """Clean what may be cleaned of a log, as much as one map holds.
+    """Clean the cleanable part of a log, as much as one map holds.
 
-    `upto_offset` is the last stable offset: no transaction below it is undecided. `aborted` lists the aborted ones as
-    (producer id, first offset, offset of the marker). `keep_producers` holds (producer id, last offset of its last
-    batch) for each producer that is still active: that batch stays, if only empty, and with it the last sequence.
-    `pace` hears of all bytes read; it may sleep to spare the disk, or raise to end the cleaning.
+    `upto_offset` is the last stable offset: no transaction below it is undecided. `aborted` lists the aborted
+    transactions as (producer id, first offset, offset of the marker). `keep_producers` holds (producer id, last offset
+    of its last batch) for each active producer. That batch stays, even if it is empty, because it has the last
+    sequence. `pace` is called with the number of bytes read; it may sleep to spare the disk, or raise to end the
+    cleaning.
     """
-    assert log.config.compacts, "a log that is not compacted has no gaps, and recovery counts on it"
-    first_dirty_offset = _believed(first_dirty_offset, log)
+    assert log.config.compacts, "a log that is not compacted has no gaps, and recovery relies on that"
+    first_dirty_offset = _within_log(first_dirty_offset, log)
     sources: list[_Source] = []
     on_owner(lambda: sources.extend(_sources(log, first_dirty_offset, now_ms, upto_offset)))
     # Pass 1: the newest offset of each key.
@@ -141,7 +142,7 @@ def clean(
         copy.fill(survivors, pace)
         on_owner(copy.put_in_place)
         if not copy.is_in_place:
-            # Keys of this group were not cleaned, so nothing of the dirty part may count as clean.
+            # Keys of this group were not cleaned, so the whole dirty part stays dirty.
             return _sum(copies, first_dirty_offset)
         copies.append(copy)
     return _sum(copies, end_offset)
@@ -175,12 +176,12 @@ class _Source:
         self.offset_index_bytes = segment.indexes.offsets.size
         self.time_index_bytes = segment.indexes.times.size
         self.position = 0
-        # The file itself, for the segment forgets it when it is deleted, and we go on reading.
+        # Keep the file: a segment that is deleted forgets it, but this cleaning goes on reading.
         self._file = segment.file
         self._path = segment.path(LOG_SUFFIX)
 
     def batches(self) -> Iterator[Batch]:
-        """All batches, checked; while one is looked at, `position` is where it begins."""
+        """All batches, checked. `position` is where the current one begins."""
         try:
             yield from self._checked()
         except CorruptBatch as error:
@@ -198,18 +199,18 @@ class _Source:
                 expected_offset, leader_epoch = header.next_offset, header.leader_epoch
 
     def _chunk(self) -> bytes:
-        """The batch at `position`, and those behind it that fit into one read."""
+        """The batch at `position`, and those after it that fit into one read."""
         header = header_at(self._file, self.position)
         bytes_left = self.size - self.position
         if header.size > bytes_left:
             raise CorruptBatch(f"{bytes_left} of {header.size} bytes")
         if header.size > CHUNK_BYTES:
-            # Its length may be a lie: before so much is read at once, its checksum is computed in pieces.
+            # The batch's length may be damaged. So check the batch in pieces before all of it is read into memory.
             check_batch(self._file, self.position, header)
         return self._file.pread(min(max(CHUNK_BYTES, header.size), bytes_left), self.position)
 
     def _check_place(self, header: BatchHeader, expected_offset: int, leader_epoch: int) -> None:
-        # Compaction has left gaps, so a base offset is only known to lie behind the last batch and in this segment.
+        # Compaction leaves gaps, so a base offset must only be after the last batch and within this segment.
         check_continuity(self.position, header, expected_offset=expected_offset, dense=False)
         if header.next_offset > self.end_offset:
             raise CorruptBatch(f"last offset {header.last_offset}, but the next segment begins at {self.end_offset}")
@@ -226,7 +227,7 @@ class _Source:
 
 
 def _map_bytes(sources: Sequence[_Source], first_dirty_offset: int, bytes_max: int) -> int:
-    """The size of the map: no more than is allowed, and no more than the offsets of the dirty part can fill."""
+    """The size of the map: at most `bytes_max`, and no more than the offsets of the dirty part can fill."""
     keys_max = max(sources[-1].end_offset - first_dirty_offset, 0) if sources else 0
     return min(bytes_max, bytes_wanted(keys_max))
 
@@ -238,7 +239,7 @@ def _map_keys(
     aborted: AbortedTransactions,
     pace: Callable[[int], None],
 ) -> int:
-    """Note the newest offset of each key from the first dirty one on; return the offset before which all are noted."""
+    """Put the newest offset of each dirty key into the map; return the offset up to which all keys are in it."""
     for source in sources:
         if source.end_offset <= first_dirty_offset:
             continue
@@ -252,14 +253,14 @@ def _map_keys(
             except LogError as error:
                 raise source.located(error) from None
             if refused_offset is not None:
-                # End before this batch. If it is the first one, the map is smaller than a batch: end inside it, for
-                # a cleaning that gets nowhere would be repeated for ever.
+                # End before this batch. If it is the first one, the map is smaller than a batch: end inside it,
+                # because a cleaning without progress would be repeated for ever.
                 return header.base_offset if header.base_offset > first_dirty_offset else refused_offset
     return max(first_dirty_offset, sources[-1].end_offset) if sources else first_dirty_offset
 
 
 def _map_batch(batch: Batch, first_dirty_offset: int, newest: KeyMap) -> int | None:
-    """Note the offset of each key of a batch; return the offset of the first one for which there is no room."""
+    """Put the offset of each key of a batch into the map; return the offset of the first one that does not fit."""
     header, put = batch.header, newest.put
     data = decompress(header.compression, batch.view[RECORDS_AT:])
     for _start, _end, _timestamp_delta, offset_delta, key, _has_value in scan_records(data, count=header.record_count):
@@ -273,7 +274,7 @@ def _map_batch(batch: Batch, first_dirty_offset: int, newest: KeyMap) -> int | N
 
 
 def grouped(sources: Sequence[_Source], config: LogConfig) -> list[list[_Source]]:
-    """Neighbours whose copies fit into one segment: by its bytes, by those of its indexes, by its relative offsets."""
+    """Groups of neighbours that fit into one segment: its bytes, its indexes and its relative offsets."""
     groups: list[list[_Source]] = []
     for source in sources:
         if groups and _fit([*groups[-1], source], config):
@@ -293,7 +294,7 @@ def _fit(group: Sequence[_Source], config: LogConfig) -> bool:
 
 
 class _Copy:
-    """The segment that takes the place of a group."""
+    """The segment that replaces a group."""
 
     def __init__(self, log: SegmentedLog, group: Sequence[_Source]) -> None:
         self._log = log
@@ -304,7 +305,7 @@ class _Copy:
         self.is_in_place = False
 
     def fill(self, survivors: Survivors, pace: Callable[[int], None]) -> None:
-        """Copy what stays, and flush it. If anything fails, nothing of the copy is left."""
+        """Copy the records that stay, and flush them. After a failure the copy is deleted."""
         try:
             for source in self.group:
                 for batch in source.batches():
@@ -317,7 +318,7 @@ class _Copy:
             raise
 
     def _take(self, source: _Source, batch: Batch, survivors: Survivors) -> None:
-        # The group's last batch stays, if only empty: the end of the copy tells which segments it replaces.
+        # The group's last batch stays, even if it is empty: the end of the copy says which segments it replaces.
         is_last = source is self.group[-1] and source.position + batch.header.size == source.size
         try:
             kept = survivors.of(batch, must_stay=is_last)

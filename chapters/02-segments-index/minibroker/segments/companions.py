@@ -1,12 +1,12 @@
-"""What goes along with a log and hears of everything that happens to it. A pure module.
+"""Companions of a log: tables and files that follow every change of it. A pure module.
 
 The indexes of this chapter are the first companions. Chapter 03 adds the state of idempotent producers, chapter 04 the
-leader epochs, chapter 06 the aborted transactions: each a file or a table that can be rebuilt by reading the log, and
-that would be wrong if it missed one batch.
+leader epochs, chapter 06 the aborted transactions. Each of them can be rebuilt by reading the log, and would be wrong
+if it missed one batch.
 
-A companion may keep snapshots of itself on the disk, so that the next start reads little again. `on_roll` and
-`on_close` tell when to write one. A log that is flushed with every append would otherwise have a snapshot with every
-append. So after a crash the headers from the last roll on are read, and no more.
+A companion may keep snapshots of itself on the disk, so that the next start has little to read. It writes them in
+`on_roll` and `on_close`, and not with each flush, because a log may be flushed with every append. So after a crash only
+the headers from the last roll on are read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,16 +20,16 @@ from minibroker.log.interfaces import FileSlice
 class Companion(Protocol):
     """All methods are called after the log itself has changed, in the order of the changes.
 
-    A companion inherits from this class, has the first three methods, and ignores every other event that it does not
-    override. One that raises has missed something: the log goes offline. One that can do without a file of its own,
-    such as a snapshot that a full disk refuses, does not raise for that.
+    A companion inherits from this class and defines the first three methods. It ignores an event if it does not
+    override that event's method. If it raises, it has missed a change, and the log goes offline. So it does not raise
+    for a file that it can do without, such as a snapshot that a full disk refuses.
     """
 
     def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
-        """The log was opened, or truncated. Take up what was kept; return the first offset that is not in it.
+        """The log was opened, or truncated. Load the saved state; return the first offset that is not in it.
 
-        From there on the log is replayed. What was kept of a time when the log was longer has to go, durably. What was
-        kept of offsets from `recovery_point` on may be older than the log, or younger, unless it was flushed.
+        The log is replayed from that offset on. State of offsets past the log's end must be removed, durably. State of
+        offsets from `recovery_point` on may be older or newer than the log, unless it was flushed.
         """
         raise NotImplementedError
 
@@ -38,11 +38,11 @@ class Companion(Protocol):
         raise NotImplementedError
 
     def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:
-        """A batch was written at `position` of the active segment. Its bytes belong to the caller: copy, not keep."""
+        """A batch was written at `position` of the active segment. Its bytes belong to the caller: copy them."""
         raise NotImplementedError
 
     def on_flush(self, offset: int) -> None:
-        """Everything before `offset` is on the disk: soon that will be `recovery_point`. An OSError puts it off."""
+        """Everything before `offset` is flushed. The recovery point moves there, unless this raises an OSError."""
         return
 
     def on_roll(self, base_offset: int) -> None:
@@ -50,33 +50,33 @@ class Companion(Protocol):
         return
 
     def on_truncate(self, offset: int) -> None:
-        """Every batch from `offset` on is gone, with offset 0 really every one. `restore` follows."""
+        """Every batch from `offset` on was removed; with offset 0, all batches. `restore` follows."""
         return
 
     def on_delete(self, offset: int) -> None:
-        """The log now starts with `offset`; what was before is gone."""
+        """The log now starts with `offset`; records before it were deleted."""
         return
 
     def on_replace(self, base_offsets: Sequence[int]) -> None:
-        """Compaction has put one segment in the place of those with these base offsets; it has the first of them."""
+        """Compaction has replaced the segments with these base offsets by one segment with the first base offset."""
         return
 
     def on_close(self, offset: int) -> None:
-        """Everything before `offset` is flushed, and the log is closed: the next start may be a clean one."""
+        """Everything before `offset` is flushed, and the log is closed: the next start may be clean."""
         return
 
 
 class Companions:
-    """All companions of one log, told of each change in their order. The first failure goes to `on_failure`."""
+    """All companions of one log, told of each change in order. The first failure goes to `on_failure`."""
 
-    def __init__(self, row: Sequence[Companion], *, on_failure: Callable[[Exception], NoReturn]) -> None:
-        self.row = row
+    def __init__(self, members: Sequence[Companion], *, on_failure: Callable[[Exception], NoReturn]) -> None:
+        self.members = members
         self._on_failure = on_failure
 
     def tell(self, tell: Callable[[Companion], None]) -> None:
         """Tell each of them of one change."""
         try:
-            for companion in self.row:
+            for companion in self.members:
                 tell(companion)
         except Exception as error:
             self._on_failure(error)
@@ -89,7 +89,7 @@ class Companions:
         log_end_offset: int,
         recovery_point: int,
     ) -> None:
-        """Let each take up what it kept, and replay to it the batches that it did not keep."""
+        """Let each companion load its saved state, and replay the batches that are not in it."""
         try:
             wanted = [
                 (
@@ -98,7 +98,7 @@ class Companions:
                     ),
                     companion,
                 )
-                for companion in self.row
+                for companion in self.members
             ]
             first = max(min((offset for offset, _companion in wanted), default=log_end_offset), log_start_offset)
             for header, batch in batches_from(first):

@@ -40,7 +40,7 @@ class LogConfig:
 
     @property
     def flushes_by_itself(self) -> bool:
-        """Whether records are forced to the disk as they come, and not by the operating system or whoever asks."""
+        """Whether the log flushes by `flush.messages` or `flush.ms`, not only when its owner asks."""
         return self.flush_messages is not None or self.flush_ms is not None
 
     @property

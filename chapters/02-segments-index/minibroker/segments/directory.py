@@ -1,14 +1,13 @@
 """A data directory: the logs of many partitions, and what is remembered of them between two starts.
 
     <data>/orders-0/…                          one directory for each partition
-    <data>/orders-0.<32 digits>-delete/…       a partition that is being deleted, and goes at the next start at latest
-    <data>/recovery-point-offset-checkpoint    what was flushed: checked no more at the next start
-    <data>/log-start-offset-checkpoint         where each log starts, where that is not at its first segment
+    <data>/orders-0.<32 digits>-delete/…       a partition that is being deleted, at the next start at the latest
+    <data>/recovery-point-offset-checkpoint    how far each log was flushed; the next start checks the rest
+    <data>/log-start-offset-checkpoint         where each log starts, if that is not at its first segment
     <data>/cleaner-offset-checkpoint           how far each log is compacted
-    <data>/.kafka_cleanshutdown                there after a clean shutdown, and only then
+    <data>/.kafka_cleanshutdown                exists only after a clean shutdown
 
-Names and formats are Kafka's. Checkpoints are written by whoever flushes, also on a background thread, so one lock
-guards them.
+Names and formats are Kafka's. Checkpoints are also written on a background thread, so one lock guards them.
 """
 
 import re
@@ -47,9 +46,9 @@ class DataDirectory:
         more_checkpoints: Sequence[str] = (),
         token: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """Read what is remembered. A later chapter names what it wants remembered besides.
+        """Read the checkpoints. A later chapter adds further ones with `more_checkpoints`.
 
-        What is deleted gets a name with a `token` in it, which no other has.
+        A directory that is to be deleted gets a name with a unique `token` in it.
         """
         self._files = files
         self._path = path
@@ -57,7 +56,7 @@ class DataDirectory:
         self._token = token
         self._lock = threading.Lock()
         self._logs: dict[TopicPartition, SegmentedLog] = {}
-        self._deleted: set[TopicPartition] = set()  # and perhaps still in a checkpoint
+        self._deleted: set[TopicPartition] = set()  # partitions that may still be in a checkpoint
         self._queued: set[str] = set()  # checkpoints that the background will write
         self._is_closing = False
         files.mkdir(path)
@@ -72,7 +71,7 @@ class DataDirectory:
             for partition, offset in self._checkpoints[RECOVERY_POINTS].items()
             if partition not in present
         }
-        """Partitions whose directory is gone, though records before this offset were flushed."""
+        """Partitions whose directory is gone, each with its recovery point, before which records were flushed."""
         for offsets in self._checkpoints.values():
             for partition in offsets.keys() - present:
                 del offsets[partition]
@@ -81,7 +80,8 @@ class DataDirectory:
         self._unopened = set(present) if self.is_clean else set()
         if self.is_clean:
             files.unlink(f"{path}/{CLEAN_SHUTDOWN}")
-        # From now on a crash is a crash; also if it was a start before this one that removed the marker, and died.
+        # Without the marker the next start is not clean. Flush the removal, even if there was no marker: an earlier
+        # start may have removed it, and crashed before the removal was durable.
         files.fsync_directory(path)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
@@ -98,12 +98,12 @@ class DataDirectory:
         *,
         companions: Sequence[Companion] = (),
     ) -> SegmentedLog:
-        """Open a partition's log, checking what the checkpoints do not vouch for."""
-        # A clean shutdown vouches for a log once: what was opened since may have failed.
+        """Open a partition's log, and check it from its recovery point on, unless the shutdown was clean."""
+        # A clean shutdown counts only for the first opening of a log, because the log may fail later.
         is_clean = partition in self._unopened
         self._unopened.discard(partition)
         if partition in self._deleted:
-            # One of the same name inherits nothing, not even after a crash.
+            # A new partition of the same name must not inherit the offsets of the deleted one, not even after a crash.
             for name in self._checkpoints:
                 self.write(name)
             self._deleted.clear()
@@ -119,17 +119,17 @@ class DataDirectory:
             memory=_Remembered(self, partition),
         )
         self._logs[partition] = log
-        # Opening may have mended and flushed; the next write of the checkpoint tells.
+        # Opening may have repaired and flushed the log, so its recovery point may have changed.
         self._checkpoints[RECOVERY_POINTS][partition] = log.flushed_offset
         return log
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Remove a partition. It gets another name first, so that a crash in between leaves it as it was, or gone."""
+        """Remove a partition. It is renamed first, so that a crash leaves all of it or nothing."""
         for error in self.delete_logs([partition]).values():
             raise error
 
     def delete_logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OSError]:
-        """Remove many partitions, with one flush for all of their new names. Those that could not be are returned."""
+        """Remove many partitions, with one flush for all renames. Return those that failed, with the error."""
         failures: dict[TopicPartition, OSError] = {}
         doomed: list[str] = []
         for partition in partitions:
@@ -139,25 +139,25 @@ class DataDirectory:
                 failures[partition] = error
         if doomed:
             self._files.fsync_directory(self._path)
-        # What a disk does not want to give up goes at the next start. Readers of a slice keep its file.
+        # A file that cannot be removed now is removed at the next start. Readers of a slice keep its file open.
         for directory in doomed:
             self._background(lambda directory=directory: self._try_to_remove(directory))  # type: ignore[misc]
         return failures
 
     def set_aside(self, partition: TopicPartition) -> str:
-        """Give the directory of a partition that nobody knows another name, so that none inherits it; return that."""
+        """Rename the directory of a partition that the metadata do not know; return the new name."""
         name = self._rename(partition, "stray")
         self._files.fsync_directory(self._path)
         return name
 
     def _rename(self, partition: TopicPartition, reason: str) -> str:
-        """Take a partition's name away, in the directory and in everything that is remembered of it."""
+        """Rename a partition's directory, and remove the partition from all checkpoints."""
         suffix = f"-{partition.partition}.{self._token()}-{reason}"
         target = f"{self._path}/{partition.topic[: NAME_BYTES_MAX - len(suffix)]}{suffix}"
         self._files.rename(self.directory_of(partition), target)
         log = self._logs.pop(partition, None)
         if log is not None:
-            log.let_go()
+            log.release_files()
         self._unopened.discard(partition)
         for offsets in self._checkpoints.values():
             offsets.pop(partition, None)
@@ -171,11 +171,11 @@ class DataDirectory:
             self._files.rmdir(directory)
 
     def remembered(self, name: str, partition: TopicPartition) -> int | None:
-        """The number of a partition in a checkpoint."""
+        """The offset of a partition in a checkpoint."""
         return self._checkpoints[name].get(partition)
 
     def remember(self, name: str, partition: TopicPartition, offset: int, *, is_urgent: bool) -> None:
-        """Set a number in a checkpoint. Those that are not urgent are written in the background, or at the end."""
+        """Set an offset in a checkpoint, which is written at once if urgent, else in the background or at close."""
         self._checkpoints[name][partition] = offset
         if is_urgent:
             self.write(name)
@@ -184,29 +184,29 @@ class DataDirectory:
             self._background(lambda: self._try_to_write(name))
 
     def _try_to_write(self, name: str) -> None:
-        # What is remembered from here on is for the next write. An older checkpoint only means more work at the next
-        # start: a full disk must not keep retention from its own.
+        # Offsets that change from here on belong to the next write. A checkpoint that cannot be written only means
+        # more work at the next start, so an error is ignored: retention must work on a full disk.
         self._queued.discard(name)
         with suppress(OSError):
             self.write(name)
 
     def write(self, name: str) -> None:
-        """Write a checkpoint with the numbers of this moment, durably."""
+        """Write a checkpoint with the current offsets, durably."""
         with self._lock:
             data = checkpoint.encode(dict(self._checkpoints[name]))
             checkpoint.write(self._files, f"{self._path}/{name}", data)
 
     def first_dirty_offset(self, partition: TopicPartition) -> int:
-        """How far a log is compacted."""
+        """The offset up to which a log is compacted."""
         base_offset = self._logs[partition].segments[0].base_offset
         return max(self._checkpoints[CLEANER_OFFSETS].get(partition, 0), base_offset)
 
     def set_first_dirty_offset(self, partition: TopicPartition, offset: int) -> None:
-        """Remember how far a log is compacted."""
+        """Remember the offset up to which a log is compacted."""
         self.remember(CLEANER_OFFSETS, partition, offset, is_urgent=True)
 
     def close(self) -> None:
-        """Close all logs, and say that it was a clean shutdown, if no log, offline or unopened, has to be checked."""
+        """Close all logs. Mark the shutdown as clean, unless a log is offline or was never opened and checked."""
         self._is_closing = True
         failures = []
         for log in self._logs.values():
@@ -229,7 +229,7 @@ class DataDirectory:
 
 
 class _Remembered:
-    """The memory of one log."""
+    """The `Memory` of one log: its lines in the checkpoints."""
 
     def __init__(self, data: DataDirectory, partition: TopicPartition) -> None:
         self._data = data

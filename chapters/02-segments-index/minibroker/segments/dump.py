@@ -1,8 +1,8 @@
 """The files of a data directory made readable: logs, indexes, checkpoints; and a whole partition verified.
 
-What a file is, its name tells. Each kind is shown in the same three ways: lines for people, only what is damaged, and
-plain dictionaries for JSON. Everything is checked on the way; an index is held against the log that lies beside it.
-Files are opened for reading, and who prints is not this module's business.
+The name of a file says what it is. Each kind is shown in the same three ways: lines for people, only what is damaged,
+and plain dictionaries for JSON. Everything is checked; an index is checked against its segment's log. Files are opened
+for reading only, and the caller prints the lines.
 """
 
 from collections.abc import Iterator
@@ -34,19 +34,19 @@ from minibroker.segments.indexes import OFFSET_SUFFIX, TIME_SUFFIX
 from minibroker.segments.loading import CLEANED, DIGITS, SWAP, base_offsets
 from minibroker.segments.segment import LOG_SUFFIX, stem
 
-DELETED = ".deleted"  # Kafka renames a segment so before it removes it
+DELETED = ".deleted"  # Kafka adds this suffix to a segment's files before it removes them
 REPLICATION_OFFSETS = "replication-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 
 class LineFormat(NamedTuple):
-    """What stands on a line of a checkpoint, and how to say it. All but a topic are numbers."""
+    """The fields of a line of a checkpoint, and a sentence for them. All but the topic are numbers."""
 
     names: tuple[str, ...]
     sentence: str
 
     def read(self, line: bytes) -> tuple[str, dict[str, Any], str | None]:
-        """What a line means, its values, and what is wrong with it."""
+        """The meaning of a line, its values, and what is wrong with it."""
         words = line.decode(errors="replace").split()
         try:
             pairs = zip(self.names, words, strict=True)
@@ -65,18 +65,18 @@ CHECKPOINTS = {
     REPLICATION_OFFSETS: _OFFSETS,
     LEADER_EPOCHS: _EPOCHS,
 }
-"""Kafka's checkpoint files, and what stands in each."""
+"""Kafka's checkpoint files, and the format of their lines."""
 
 
 class Dump(Protocol):
-    """One file, shown in three ways. Whether it is damaged is known once one of them has run to its end."""
+    """One file, shown in three ways. `is_damaged` is known once one of them has been read to its end."""
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything in it is not as it was written."""
+        """Whether anything in it is damaged."""
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:
-        """All of it, for people; a line that says how much it was is the last."""
+        """All of it, for people; the last line counts what was shown."""
 
     def damaged_lines(self) -> Iterator[str]:
         """Only what is damaged, and the last line."""
@@ -99,11 +99,11 @@ def dump_of(files: Files, path: str) -> Dump:
     if name in CHECKPOINTS:
         return CheckpointDump(files.open(path, create=False, writable=False), CHECKPOINTS[name])
     known = ", ".join([f"*{LOG_SUFFIX}", f"*{OFFSET_SUFFIX}", f"*{TIME_SUFFIX}", *CHECKPOINTS])
-    raise LogError(f"{path}: nothing is known of files of this name; the kinds that can be shown are {known}")
+    raise LogError(f"{path}: a file of this name cannot be shown; the known kinds are {known}")
 
 
 class LogDump:
-    """A log file: chapter 01 knows how."""
+    """A log file, shown by chapter 01's dump."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -139,7 +139,7 @@ class IndexSummary:
         self.faults: list[str] = []
         self.notes: list[str] = []
         if size % entry_bytes:
-            self.faults.append(f"{size} bytes are no multiple of {entry_bytes}")
+            self.faults.append(f"{size} bytes are not a multiple of {entry_bytes}")
         if zeros:
             self.notes.append(f"{zeros} zero bytes follow: Kafka preallocates an index that it still writes")
 
@@ -161,7 +161,7 @@ class IndexSummary:
 
 
 class IndexDump:
-    """An index, each entry held against the batch it leads to, if the log is there."""
+    """An index; each entry is checked against the batch it leads to, if the log is there."""
 
     entry_bytes = 0
     fields: tuple[tuple[str, int], ...] = ()
@@ -192,11 +192,11 @@ class IndexDump:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything in it is not as it was written."""
+        """Whether anything in it is damaged."""
         return self._summary.is_damaged
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:  # noqa: ARG002
-        """A line for each entry, under it its bytes."""
+        """A line for each entry, and below it the entry's bytes if `annotated`."""
         for entry in self._entries():
             yield self._line(entry)
             if entry.damage is not None:
@@ -226,7 +226,7 @@ class IndexDump:
             yield entry
 
     def _checked(self, check: IndexCheck) -> Iterator[Entry]:
-        """All entries in order, each as soon as its batch has passed by."""
+        """All entries in order, each as soon as its batch was read."""
         saw_all = False
         try:
             if self._log is not None:
@@ -237,9 +237,9 @@ class IndexDump:
             self._summary.notes.append(f"the log beside it is damaged: {error}")
         yield from check.rest(saw_all=saw_all)
         if self._log is None:
-            self._summary.notes.append("no log lies beside it to hold them against")
+            self._summary.notes.append("there is no log beside it to check them against")
         elif check.unchecked:
-            self._summary.notes.append(f"{check.unchecked} could not be held against a batch")
+            self._summary.notes.append(f"{check.unchecked} could not be checked against a batch")
         if saw_all and self._is_closed and (lack := check.missing()) is not None:
             self._summary.faults.append(lack)
 
@@ -315,7 +315,7 @@ class TimeIndexDump(IndexDump):
 
 
 class Line(NamedTuple):
-    """One line of a checkpoint: where it stands, what it means, and what is wrong with it."""
+    """One line of a checkpoint: its position, its meaning, and what is wrong with it."""
 
     position: int
     text: bytes
@@ -325,7 +325,7 @@ class Line(NamedTuple):
 
 
 class CheckpointDump:
-    """A checkpoint: a version, a count, and as many lines."""
+    """A checkpoint: a version, a count, and that many lines."""
 
     def __init__(self, file: File, entry: LineFormat) -> None:
         self._data = file.pread(file.size(), 0)
@@ -338,7 +338,7 @@ class CheckpointDump:
         return self._damaged > 0
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:  # noqa: ARG002
-        """What each line means; its text before it."""
+        """The meaning of each line, after the text itself if `annotated`."""
         for line in self._lines():
             shown = f"{line.position:>6}  {bytes_text(line.text):<24} " if annotated else ""
             yield shown + line.meaning
@@ -393,7 +393,7 @@ def _expecting(expected: int, position: int, text: bytes, name: str, wrong: str)
 
 
 class DirectoryDump:
-    """A partition's directory: every segment, its indexes, and that each segment goes on where the last one ended."""
+    """A partition's directory: every segment, its indexes, and whether each segment continues the one before."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -405,11 +405,11 @@ class DirectoryDump:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything in it is not as it was written."""
+        """Whether anything in it is damaged."""
         return self._summary.is_damaged
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:  # noqa: ARG002
-        """The same as the damaged lines: what is good is shown file by file."""
+        """The same as `damaged_lines`, because good content is shown file by file."""
         return self.damaged_lines()
 
     def damaged_lines(self) -> Iterator[str]:
@@ -425,7 +425,7 @@ class DirectoryDump:
                 yield {"path": step.path, "position": step.position, "damage": step.what}
 
     def _check(self) -> Iterator["Finding | str"]:
-        """Findings, and notes on what is no damage."""
+        """Findings, and notes about gaps, which are not damage."""
         for finding in self._check_names():
             self._summary.damaged += 1
             yield finding
@@ -458,7 +458,7 @@ class DirectoryDump:
     def _check_segment(self, base_offset: int, following: int | None) -> Iterator[Progress | Finding | str]:
         source = open_source(self._files, lambda suffix: stem(self._path, base_offset) + suffix, base_offset)
         try:
-            # A directory does not tell whether its log was compacted, so gaps are no damage.
+            # Nothing in a directory says whether its log was compacted, so gaps do not count as damage.
             for step in check_segment(source, dense=False, is_closed=following is not None):
                 if not isinstance(step, End):
                     yield step

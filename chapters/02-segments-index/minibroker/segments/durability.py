@@ -1,6 +1,6 @@
 """How much of a log is on the disk, and whether the log can still be trusted. A pure module that `SegmentedLog` uses.
 
-A log has one recovery point. Every record before it survives a power cut, and the next start does not check it. The
+A log has one recovery point. Every record before it survives a power failure, and the next start does not check it. The
 recovery point moves *after* a flush and goes back *before* a truncation, so it never promises a record that is not on
 the disk. A background thread flushes the segments that were rolled, and may finish them in any order; the recovery
 point passes them in the order of the log.
@@ -26,29 +26,29 @@ def run_now(work: Callable[[], None]) -> None:
 
 
 class Memory(Protocol):
-    """Where a log's two most important numbers are kept between two starts. Called where the log is used."""
+    """Keeps a log's recovery point and start offset between two starts. Called on the log's thread."""
 
     def recovery_point(self, offset: int, *, is_urgent: bool) -> None:
-        """What is before `offset` needs no checking. If it is urgent, return once that is on the disk."""
+        """Records before `offset` need no checking. If it is urgent, return once this is on the disk."""
 
     def log_start(self, offset: int, *, is_urgent: bool) -> None:
-        """The log starts with `offset`. If it is urgent, return once that is on the disk."""
+        """The log starts with `offset`. If it is urgent, return once this is on the disk."""
 
 
 class Forgetful:
     """Remembers nothing: everything is checked at the next start."""
 
     def recovery_point(self, offset: int, *, is_urgent: bool) -> None:
-        """Forget it."""
+        """Do nothing."""
 
     def log_start(self, offset: int, *, is_urgent: bool) -> None:
-        """Forget it."""
+        """Do nothing."""
 
 
 class _Rolled:
     """A segment that was rolled and is being flushed; made for one roll, and never used again.
 
-    The background thread only records the outcome. The log's own thread draws the conclusions.
+    The background thread only records the outcome; the log's own thread acts on it in `settle`.
     """
 
     def __init__(self, segment: Segment, end_offset: int) -> None:
@@ -85,7 +85,7 @@ class Durability:
         self.rolled: deque[_Rolled] = deque()
         self.recovery_point = self._tail.flushed_offset
         self.is_named = is_named or self.recovery_point > active.base_offset
-        """Whether the names of the log's files are certain to be on the disk. Before the first flush they need not."""
+        """Whether the names of the log's files are on the disk for certain. Before the first flush they need not be."""
 
     def use(self, active: Segment) -> None:
         """Take another segment as the active one. A log that is offline stays offline."""
@@ -95,14 +95,14 @@ class Durability:
 
     @property
     def flushed_offset(self) -> int:
-        """Records before it survive a power cut."""
+        """Records before this offset survive a power failure."""
         self.settle()
         return self.rolled[0].tail.flushed_offset if self.rolled else self._tail.flushed_offset
 
     # Offline ----------------------------------------------------------------------------------------------------------
 
     def fail(self, failure: str) -> None:
-        """Take the log offline: its files are not known any more, or differ from what this log serves."""
+        """Take the log offline: the state of its files is unknown, or differs from what this log serves."""
         self._tail.failure = failure
 
     def check_online(self) -> None:
@@ -112,7 +112,7 @@ class Durability:
 
     @contextmanager
     def offline_if_it_fails(self, what: str) -> Iterator[None]:
-        """For changes of several steps: a disk that refuses one of them leaves something in between."""
+        """Take the log offline if a change of several steps fails, because it may be half done."""
         self.check_online()
         try:
             yield
@@ -124,21 +124,22 @@ class Durability:
         return LogOffline(f"{self._tail.failure}: the log is offline until a restart has checked it")
 
     def fail_with_companion(self, error: Exception) -> NoReturn:
-        """A companion has missed a change and will be wrong from now on. The log itself is as it says."""
+        """A companion has missed a change and is wrong from now on. The log itself is intact."""
         self.fail(f"a companion of the log failed ({error!r})")
         raise LogOffline(f"{self._tail.failure}: the log is offline until a restart has read it again") from error
 
     # Names ------------------------------------------------------------------------------------------------------------
 
     def name_durably(self) -> None:
-        """Make certain that a log will be found, before its first batch is flushed: until then a name costs nothing."""
+        """Flush the log's name before its first batch is flushed; an empty log need not survive a power failure."""
         if self.is_named:
             return
         try:
             self.flush_names()
         except OSError as error:
             raise StorageError(
-                f"the name of a new log could not be flushed ({error.strerror}): the log is as it was; send it again"
+                f"the name of a new log could not be flushed ({error.strerror}): the log is unchanged; "
+                "send the batch again"
             ) from error
 
     def flush_names(self) -> None:
@@ -151,17 +152,17 @@ class Durability:
     # Flushing ---------------------------------------------------------------------------------------------------------
 
     def add_rolled(self, end_offset: int) -> None:
-        """The active segment ends with `end_offset` and makes way for another; it is still to be flushed."""
+        """Note that the active segment ends before `end_offset`, is about to be replaced, and is not flushed yet."""
         self.rolled.append(_Rolled(self._active, end_offset))
 
     def flush_in_background(self) -> None:
-        """Have the segment that was rolled last flushed; once that is done, the recovery point moves to its end."""
+        """Flush the segment that was rolled last, in the background; then the recovery point moves to its end."""
         rolled = self.rolled[-1]
         self._background(lambda: self._flush_rolled(rolled))
         self.settle()
 
     def _flush_rolled(self, rolled: _Rolled) -> None:
-        # This may run on another thread, and late. It touches only the files of that roll.
+        # This may run late, on another thread. It touches only the files of the segment that was rolled.
         try:
             rolled.tail.flush()
             rolled.segment.flush_indexes()
@@ -171,7 +172,7 @@ class Durability:
             rolled.failure = rolled.tail.failure or str(error)
 
     def settle(self) -> None:
-        """Draw the conclusions of what was flushed: the recovery point passes only what is on the disk, in order."""
+        """Move the recovery point past the segments that were flushed, in order; go offline if a flush failed."""
         recovery_point = self.recovery_point
         while self.rolled and self.rolled[0].is_done:
             recovery_point = self.rolled.popleft().end_offset
@@ -181,7 +182,7 @@ class Durability:
                 self.fail(rolled.failure)
 
     def flush(self) -> None:
-        """Make everything appended so far survive a power cut."""
+        """Make everything appended so far survive a power failure."""
         self.check_online()
         if self.recovery_point == self._tail.log_end_offset and not self.rolled:
             return
@@ -194,7 +195,7 @@ class Durability:
         self._move_forward(self._tail.flushed_offset)
 
     def _move_forward(self, offset: int) -> None:
-        """Move the recovery point. The next start trusts what is before it, so the companions flush theirs first."""
+        """Move the recovery point. The next start does not check records before it, so companions flush first."""
         if offset <= self.recovery_point:
             return
         try:
@@ -208,12 +209,12 @@ class Durability:
     # Truncating -------------------------------------------------------------------------------------------------------
 
     def move_back(self, offset: int, *, is_urgent: bool = True) -> None:
-        """Promise no more than what is before `offset`: records from there on are about to go, or have gone."""
+        """Move the recovery point back to `offset`: records from there on are about to be removed, or have been."""
         self.recovery_point = offset
         self._memory.recovery_point(offset, is_urgent=is_urgent)
 
     def finish_rolled(self) -> None:
-        """Flush what the background has not flushed yet; a flush that it finishes later moves nothing."""
+        """Flush the segments that the background thread has not flushed yet. Its later flush of them has no effect."""
         for rolled in self.rolled:
             rolled.tail.flush()
         self.rolled.clear()

@@ -3,12 +3,12 @@
 Both are files of fixed-size entries in rising order, in Kafka's byte layout:
 
     .index      relative offset:int32  position:int32      the batch at `position` ends with this offset
-    .timeindex  timestamp:int64  relative offset:int32     up to this offset no record is younger
+    .timeindex  timestamp:int64  relative offset:int32     no record up to this offset is newer
 
-They are sparse: one entry for each 4 KiB of log, so a gigabyte of log has 2 MiB of offset index. Of each page of
-entries the first key stays in memory, a thousandth of that again; so a search reads one page from the page cache,
-however large the log is. New entries are gathered and written a page at a time. An index may lose its end in a crash,
-or all of itself: it is a shortcut through the log, and is built anew from it.
+They are sparse: one entry for each 4 KiB of log, so a gigabyte of log has 2 MiB of offset index. The first key of each
+page of entries stays in memory: 8 bytes for each 4 KiB of index. So a search reads one page from the page cache,
+however large the log is. New entries are written a page at a time. A crash may cost the end of an index, or all of it;
+then the index is rebuilt from the log.
 """
 
 import struct
@@ -33,7 +33,7 @@ class Index:
         self._pending = bytearray()
         self._is_flushed = True
         self.count = self._written  # how many entries there are
-        self._first_keys = array("q")  # of each page that a search has met
+        self._first_keys = array("q")  # the first key of each page that a search has passed
 
     @property
     def size(self) -> int:
@@ -48,7 +48,7 @@ class Index:
     def is_sane(self) -> bool:
         """Whether this can be an index at all: whole entries, none negative, the first not above the last.
 
-        What is between is checked when it is used: an entry leads to a batch, and the batch must agree.
+        The entries in between are checked when they are used, against the batches that they lead to.
         """
         if self._torn_bytes or not self._written:
             return not self._torn_bytes
@@ -57,17 +57,17 @@ class Index:
         return min(*first, *last) >= 0 and (self._written == 1 or first < last)
 
     def append(self, key: int, value: int) -> None:
-        """Add an entry behind all others. It reaches the file with its page, or with `write`."""
+        """Add an entry after all others. Entries stay pending until they fill a page, or until `write` is called."""
         pending = self._pending
         pending += self._entry.pack(key, value)
         self.count += 1
         if len(pending) >= _PAGE_BYTES:
-            # The batch is in the log already; an index that cannot be written is no reason to refuse it.
+            # The batch is in the log already, so an index that cannot be written is no reason to refuse it.
             with suppress(OSError):
                 self.write()
 
     def write(self) -> None:
-        """Write what is pending into the page cache. If the disk refuses, it stays pending."""
+        """Write the pending entries into the page cache. If the disk refuses, they stay pending."""
         if self._pending:
             self._is_flushed = False
             write_all(self._file, self._pending, self._written * self._entry.size)
@@ -75,7 +75,7 @@ class Index:
             self._pending = bytearray()
 
     def entry(self, slot: int) -> tuple[int, int]:
-        """The entry of that number."""
+        """The entry with this number; the first is 0."""
         size = self._entry.size
         if slot >= self._written:
             key, value = self._entry.unpack_from(self._pending, (slot - self._written) * size)
@@ -93,15 +93,15 @@ class Index:
         return found, value
 
     def floor_slot(self, key: int) -> int:
-        """The number of that entry, or -1."""
+        """The number of the last entry whose key is not above `key`, or -1."""
         first, page = self._page_for(key)
         return first + self._floor_in(page, key)
 
     def _page_for(self, key: int) -> tuple[int, bytes]:
-        """The only page in which that entry can be, and the number of its first entry."""
-        # Read the first key of each page that no search has met yet, and remember it.
-        # Bisect those keys for the page; before the first there is none, so take the first.
-        # Read that page from the file. What is pending may begin in this page, and go on in the next.
+        """The page with the last entry not above `key`: the number of its first entry, and its bytes."""
+        # Read the first key of each page that no search has passed yet, and remember it.
+        # Bisect those keys for the page. A key below all of them belongs to the first page.
+        # Read that page from the file. The pending entries may begin in this page, and continue in the next.
         for slot in range(len(self._first_keys) * self._page, self.count, self._page):
             self._first_keys.append(self.entry(slot)[0])
         first = max(bisect_right(self._first_keys, key) - 1, 0) * self._page
@@ -120,7 +120,7 @@ class Index:
         """Keep the first `count` entries."""
         if count >= self.count:
             return
-        # Nothing is written for that: a full disk must not keep anybody from cutting.
+        # This writes nothing, so that a log can be truncated on a full disk.
         self._is_flushed = False
         size = self._entry.size
         del self._pending[max(count - self._written, 0) * size :]
@@ -131,8 +131,8 @@ class Index:
         del self._first_keys[-(-count // self._page) :]
 
     def reset(self) -> None:
-        """Forget all entries, and whatever else is in the file."""
-        # If the disk refuses even that, what is left will be overwritten, or held against the log and found wrong.
+        """Remove all entries, and anything else that is in the file."""
+        # If the disk refuses, the old entries will be overwritten, or found wrong when checked against the log.
         self._is_flushed = False
         with suppress(OSError):
             self._file.truncate(0)
@@ -141,14 +141,14 @@ class Index:
         del self._first_keys[:]
 
     def flush(self) -> None:
-        """Write what is pending and make the file durable, if it is not."""
+        """Write the pending entries, and flush the file if it has changed."""
         self.write()
         if not self._is_flushed:
             self._file.fsync()
             self._is_flushed = True
 
     def close(self) -> None:
-        """Write what is pending and give the file back."""
+        """Write the pending entries and close the file."""
         self.write()
         self._file.close()
 
@@ -167,7 +167,7 @@ class TimeIndex(Index):
     ENTRY_BYTES = _entry.size
 
     def append_if_younger(self, timestamp: int, relative_offset: int) -> None:
-        """Add an entry unless the last one says as much."""
+        """Add an entry, if the timestamp is larger than the last entry's."""
         last = self.last
         if timestamp > (last[0] if last else -1):
             self.append(timestamp, relative_offset)

@@ -1,21 +1,22 @@
-"""From a key to the newest offset at which it stands, in memory that is fixed before the first key. A pure module.
+"""A map from each key to its newest offset, in memory of a fixed size. A pure module.
 
-Compaction must know the newest offset of every key of a log's dirty part, and nobody knows how many keys that are, nor
-how long. A dict would hold all of them. This is what Kafka does instead: a table in one run of bytes, each slot
+Compaction must know the newest offset of every key in a log's dirty part. The number of keys and their lengths are
+unknown, and a dict would hold all of them. So, as in Kafka, the map is a table in one run of bytes, each slot
 
     digest:16 bytes  offset:8 bytes            offsets are stored plus one, so that an empty slot is zero
 
-A key of up to 15 bytes stands there itself, filled up with zeros and its length. For a longer one stands a digest of
-128 bits. Two keys with the same digest would be one key, and a record would be lost: among a million million keys the
-chance is below one in 10**14. The digest is BLAKE2b and not MD5, because anybody can make two keys with the same MD5,
-and so have another's record removed.
+A key of up to 15 bytes is stored itself, filled up with zeros and its length. For a longer one a digest of 128 bits is
+stored. Two keys with the same digest would count as one key, and a record would be lost: among a million million keys
+the chance is below one in 10**14. The digest is BLAKE2b and not MD5, because a client can make two keys with the same
+MD5, and so have another client's record removed.
 
-A key whose slot is taken goes to the next one that is free (open addressing). The fuller the table, the longer the
-way: when three quarters are taken, 2.5 slots are looked at to find a key and 8.5 to learn that it is missing; with nine
-tenths it is 5.5 and 50. So the table is declared full at three quarters, and takes no new key after that.
+A key whose slot is taken goes to the next free one (open addressing). The fuller the table, the longer the search:
+when three quarters are taken, 2.5 slots are looked at to find a key, and 8.5 to learn that it is missing. When nine
+tenths are taken, the numbers are 5.5 and 50. So the table is declared full at three quarters, and takes no new key
+after that.
 
-Both methods are called once for each record of a log, and a call costs as much as a look into a slot. So they spell out
-what they have in common.
+Both methods are called once for each record of a log, and a call costs as much as a look into a slot. So their common
+code is written out twice.
 """
 
 import struct
@@ -34,15 +35,15 @@ LOAD_WANTED = 0.5
 
 
 def bytes_wanted(keys_max: int) -> int:
-    """The size of a table in which so many keys are found quickly."""
+    """The size of a table in which `keys_max` keys are found quickly."""
     return SLOT_BYTES * (int(keys_max / LOAD_WANTED) + 2)
 
 
-_LONG = b"\xff"  # ends the digest of a long key, and never a short one that stands for itself
+_LONG = b"\xff"  # the last byte of a long key's digest; a short key's padding never ends with this byte
 
 
 class KeyMap:
-    """Newest offsets by key, in `bytes_max` bytes whatever is put in."""
+    """Newest offsets by key, in at most `bytes_max` bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self._slots = bytes_max // SLOT_BYTES
@@ -61,9 +62,9 @@ class KeyMap:
         return len(self._table)
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Note that a key stands at `offset`, above all offsets noted for it before. False if there is no room."""
+        """Set the newest offset of a key, which only grows. Return False if there is no room for the key."""
         digest = key + _PADDING[len(key)] if len(key) <= SHORT_MAX else blake2b(key, digest_size=15).digest() + _LONG
-        # Walk from the slot that the digest names to the key's own or to an empty one; there always is an empty one.
+        # Walk from the digest's slot to the key's own or to an empty one; there always is an empty one.
         table, at = self._table, hash(digest) % self._slots * SLOT_BYTES
         while True:
             found, stored = _unpack(table, at)
@@ -81,7 +82,7 @@ class KeyMap:
         return True
 
     def newest(self, key: bytes) -> int:
-        """The offset noted last for a key, or -1."""
+        """The newest offset of a key, or -1."""
         digest = key + _PADDING[len(key)] if len(key) <= SHORT_MAX else blake2b(key, digest_size=15).digest() + _LONG
         table, at = self._table, hash(digest) % self._slots * SLOT_BYTES
         while True:

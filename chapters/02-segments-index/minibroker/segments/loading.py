@@ -1,9 +1,8 @@
-"""Opening a directory of segments: what a crash left is put in order. A pure module.
+"""Opening a directory of segments, and repairing what a crash has left. A pure module.
 
-After a clean shutdown nothing is read but the names, and the last few kilobytes. After anything else every batch from
-the recovery point on is checked; below it everything was flushed, and is believed until somebody reads it. Where the
-check finds nothing to mend, it changes nothing and flushes nothing: thousands of logs are soon open again, and after
-the next crash the same is checked once more.
+After a clean shutdown only the names and the last few kilobytes are read. Otherwise every batch from the recovery point
+on is checked. Batches before it were flushed; they are trusted without rereading. If the check finds no damage, nothing
+is changed or flushed, so that thousands of logs open quickly; after another crash the same batches are checked again.
 """
 
 from bisect import bisect_right
@@ -21,7 +20,7 @@ from minibroker.segments.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, SUFFIXE
 
 CLEANED = ".cleaned"
 SWAP = ".swap"
-DELETED = ".deleted"  # Kafka's, which deletes later
+DELETED = ".deleted"  # Kafka adds this suffix to a segment's files before it removes them
 DIGITS = 20
 
 
@@ -43,7 +42,7 @@ def load(
     segments = [Segment(files, directory, base, config) for base in bases or [log_start_offset]]
     is_as_it_was, is_flushed = is_clean and bool(bases), True
     if not bases:
-        # A new log: there is nothing to check, and nothing that must be found again before its first batch.
+        # A new log: there is nothing to check, and nothing to flush before its first batch.
         end = Recovered(size=0, log_end_offset=log_start_offset)
     elif is_clean:
         end = segments[-1].end()
@@ -52,10 +51,11 @@ def load(
     if end.log_end_offset < recovery_point:
         raise CorruptBatch(_damaged_below(directory, end, recovery_point))
     if end.leader_epoch == NO_LEADER_EPOCH and len(segments) > 1:
-        # Nothing is in the last segment yet, so the epoch is that of the one before.
+        # The last segment is empty, so the epoch is that of the one before.
         end = end._replace(leader_epoch=segments[-2].end().leader_epoch)
     if end.log_end_offset < log_start_offset:
-        # What was not deleted had not reached the disk. Begin anew where the log starts: offsets are not given twice.
+        # The records after the log's start had not reached the disk. Begin anew at the log's start, so that no offset
+        # is assigned twice.
         is_as_it_was, is_flushed = False, True
         for segment in reversed(segments):
             segment.delete()
@@ -66,14 +66,14 @@ def load(
     if not is_flushed:
         tail.flushed_offset = max(recovery_point, tail.log_start_offset)
     elif bases and not is_as_it_was:
-        # Whatever was made here: records that are promised to be in a file are promised to be found.
+        # Flush the names of files that were made here, before records in them count as flushed.
         files.fsync_directory(directory)
     return segments
 
 
 def _without_empty_ones(files: Files, directory: str, bases: list[int]) -> list[int]:
-    # A roll that failed may have left an empty segment behind; records went on into the one before it. The first one
-    # is none of those: if it is empty, what was in it has been lost, and what is behind it goes as well.
+    # A roll that failed may have left an empty segment, while records went on into the one before it. The first segment
+    # is kept: if it is empty, its records have been lost, and the check removes the segments after it as well.
     middle = [Segment(files, directory, base, LogConfig()) for base in bases[1:-1]]
     empty = [segment for segment in middle if segment.size == 0]
     for segment in middle:
@@ -84,7 +84,7 @@ def _without_empty_ones(files: Files, directory: str, bases: list[int]) -> list[
 
 
 def base_offsets(names: Iterable[str]) -> list[int]:
-    """The base offsets that the names of the log files tell."""
+    """The base offsets in the names of the log files."""
     return sorted(int(name[:DIGITS]) for name in names if name.endswith(LOG_SUFFIX) and name[:DIGITS].isdigit())
 
 
@@ -108,20 +108,20 @@ def sweep(files: Files, directory: str) -> list[str]:
 
 
 def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
-    # A swap was whole and durable before the first segment that it replaces was deleted: so it is carried through.
-    # A cleaned segment keeps its last batch, if only as an empty one: its end tells which segments it replaces.
+    # A swap was whole and durable before the first segment that it replaces was deleted, so complete it.
+    # A cleaned segment keeps its last batch, even if it is empty: its end says which segments it replaces.
     swapped = {name[:DIGITS] for name in names if name.endswith(LOG_SUFFIX + SWAP)}
     for stem in sorted(swapped):
         end_offset = _end_of_swap(files, f"{directory}/{stem}{LOG_SUFFIX}{SWAP}", int(stem))
         for replaced in base_offsets(files.list(directory)):
             if int(stem) < replaced < end_offset:
                 Segment(files, directory, replaced, LogConfig()).delete()
-        # The originals' indexes must not stand beside the new log, even if its own were lost on the way.
+        # Remove the originals' indexes. They do not fit the new log, which may have lost its own.
         for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
             with suppress(FileNotFoundError):
                 files.unlink(f"{directory}/{stem}{suffix}")
-    # An index whose log was not renamed is of a swap that never began. The log file goes last: as long as it is a
-    # swap, all of this is done again after a crash.
+    # An index whose log was not renamed belongs to a swap that never began. The log file is renamed last: as long as
+    # its name ends with .swap, all of this is repeated after a crash.
     for name in sorted(names, key=lambda name: name.endswith(LOG_SUFFIX + SWAP)):
         if name[:DIGITS] in swapped:
             files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
@@ -145,15 +145,15 @@ def _recover(
     segments: list[Segment],
     recovery_point: int,
 ) -> tuple[Recovered, bool]:
-    """Check everything from the recovery point on, and cut the log where it cannot be believed.
+    """Check everything from the recovery point on, and cut the log at the first damage.
 
     Returns what is left, and whether it is flushed.
     """
     first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
-    # First find how far the log can be believed, changing nothing.
+    # First find how far the log is valid, changing nothing.
     checked: list[tuple[Recovered, Recovered]] = []
     for segment in segments[first:]:
-        # After a failed flush the kernel may hold pages that no disk has, and take them for clean: read the disk.
+        # After a failed flush the kernel may hold clean pages that never reached the disk. So read the disk.
         segment.drop_cache()
     start = segments[first].check_start(recovery_point)
     for segment in segments[first:]:
@@ -168,8 +168,8 @@ def _recover(
         checked.append((start, end))
     if end.log_end_offset < recovery_point:
         raise CorruptBatch(_damaged_below(directory, end, recovery_point))
-    # Then cut: the segments behind go, the last one first; what is left goes into the indexes, and to the disk if
-    # something was mended, if more than the active segment is in question, or if what is written is to be flushed.
+    # Then cut: delete the later segments, the last one first, and index what is left. Flush it if something was
+    # repaired, if more than the active segment was checked, or if the log flushes by itself.
     is_flushed = first < len(segments) - 1 or end.damage is not None or config.flushes_by_itself
     while len(segments) > first + len(checked):
         segments.pop().delete()
@@ -185,10 +185,9 @@ def _recover(
 
 
 def _without_unconfirmed_gap(segment: Segment, start: Recovered, end: Recovered) -> Recovered:
-    """Leave out the last batch of all if offsets are missing before it, and nothing behind it says that this is right.
+    """Leave out the log's last batch if offsets are missing before it, because no later batch confirms that gap.
 
-    A gap between two batches is confirmed by the second. Before the last one it may be a flipped bit of its base
-    offset, and believing that would put the end of the log anywhere.
+    The gap may come from a flipped bit in the base offset, which would put the end of the log anywhere.
     """
     if end.gap == 0:
         return end
@@ -200,7 +199,7 @@ def _without_unconfirmed_gap(segment: Segment, start: Recovered, end: Recovered)
 
 
 def _continues(segment: Segment, following: Segment, end: Recovered) -> bool:
-    """Whether a segment begins where the one before it ended, or so far behind that it had to."""
+    """Whether a segment begins where the one before it ended, or after a gap that is too wide for one segment."""
     is_far = following.base_offset - segment.base_offset > RELATIVE_OFFSET_MAX
     return following.base_offset == end.log_end_offset or is_far
 

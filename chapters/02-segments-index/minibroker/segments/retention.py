@@ -1,4 +1,4 @@
-"""Which segments are too old or too many: decided without looking into any. A pure module."""
+"""Which segments are too old or too many, by their sizes and timestamps alone. A pure module."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -19,8 +19,8 @@ class Sized(Protocol):
 
 
 def expired(closed: Sequence[Sized], config: LogConfig, now_ms: int) -> int:
-    """How many of the oldest segments have only records past `retention.ms`. Records without a time never are."""
-    # Count from the oldest; stop at the first segment that is young enough, or whose age nobody knows.
+    """How many of the oldest segments have only records older than `retention.ms`. A segment without a time stays."""
+    # Count from the oldest; stop at the first segment that is young enough, or whose age is unknown.
     if config.retention_ms == UNLIMITED:
         return 0
     for count, segment in enumerate(closed):
@@ -30,8 +30,8 @@ def expired(closed: Sequence[Sized], config: LogConfig, now_ms: int) -> int:
 
 
 def excess(closed: Sequence[Sized], active_size: int, config: LogConfig) -> int:
-    """How many of the oldest segments can go so that `retention.bytes` are still left."""
-    # Take segments away from the oldest on, as long as what is left is still enough.
+    """How many of the oldest segments can be deleted so that `retention.bytes` are still left."""
+    # Take away the oldest segments, as long as at least `retention.bytes` are left.
     if config.retention_bytes == UNLIMITED:
         return 0
     size = active_size + sum(segment.size for segment in closed)

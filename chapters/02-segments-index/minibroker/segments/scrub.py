@@ -1,11 +1,11 @@
-"""Damage found where nobody reads: a slow walk over the closed segments of a log. A pure module.
+"""The scrub: a slow check of the closed segments of a log, to find damage before a reader meets it. A pure module.
 
-A closed segment is never written again, and perhaps never read until a consumer starts from the beginning, a year
-later. By then the replica that still had the right bytes may be gone. So somebody reads it now and then.
+A closed segment is never written again, and perhaps not read for a year, until a consumer starts from the beginning. By
+then the replica that still had the right bytes may be gone. So every segment is read from time to time.
 
-The scrub is a generator that stops after every piece it has read, and only reads. Who runs it decides when it goes on:
-between two requests, on a thread, at so many bytes a second (`Pace`). It opens files of its own. The log may meanwhile
-delete, replace or cut segments: one that is no longer a closed segment of the log is left, without a finding.
+The scrub only reads. It is a generator that stops after every piece, and its caller chooses when it continues: between
+two requests, on a thread, or at a number of bytes a second (`Pace`). It opens files of its own. If the log deletes,
+replaces or truncates a segment in the meantime, the scrub skips it, without a finding.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def scrub(files: Files, log: SegmentedLog) -> Iterator[Progress | Finding]:
 
 
 def rebuild_index(log: SegmentedLog, finding: Finding) -> bool:
-    """Build the indexes of a segment anew if one of them is what was found damaged; call it where the log is used."""
+    """Rebuild the indexes of a segment if the finding is about one of them; call it on the log's thread."""
     for segment in _closed(log):
         if finding.path in (segment.path(OFFSET_SUFFIX), segment.path(TIME_SUFFIX)):
             segment.rebuild_indexes()
@@ -45,14 +45,14 @@ def rebuild_index(log: SegmentedLog, finding: Finding) -> bool:
 
 
 class Pace:
-    """How long to wait after each piece, so that no more than so many bytes are read in a second."""
+    """How long to wait after each piece, so that at most `bytes_per_s` are read."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
         self._due_ms = 0.0
 
     def wait_ms(self, bytes_read: int, now_ms: float) -> float:
-        """The pause that these bytes cost. Time that was spent elsewhere is not saved up for a burst."""
+        """How long to pause after these bytes. Idle time is not saved up for a burst."""
         self._due_ms = max(self._due_ms, now_ms) + bytes_read * 1000 / self._bytes_per_s
         return self._due_ms - now_ms
 
@@ -63,7 +63,7 @@ class Pace:
 def _scrub_segment(files: Files, log: SegmentedLog, segment: Segment) -> Iterator[Progress | Finding]:
     try:
         for step in _checks(files, log, segment):
-            # A file that went away with its segment, or is another one by now, says nothing about this log.
+            # A segment that was deleted or replaced meanwhile is no longer part of this log.
             if not _is_closed(log, segment):
                 return
             yield step
@@ -86,9 +86,9 @@ def _checks(files: Files, log: SegmentedLog, segment: Segment) -> Iterator[Progr
 
 
 def _check_end(log: SegmentedLog, source: Source, end: End, *, dense: bool) -> Iterator[Finding]:
-    # The active segment may be empty still: then the log itself remembers the epoch of the last batch.
+    # The active segment may be empty, so compare with the log's own epoch, which is that of the last batch.
     if end.is_sound and end.leader_epoch > log.leader_epoch:
-        what = f"leader epoch {end.leader_epoch}, but the log is in {log.leader_epoch}"
+        what = f"leader epoch {end.leader_epoch}, but the log's last epoch is {log.leader_epoch}"
         yield Finding(source.log_path, end.position, what)
         return
     for following in log.segments:

@@ -22,9 +22,9 @@ LOG_SUFFIX = ".log"
 RELATIVE_OFFSET_MAX = 2**31 - 1  # four bytes in the indexes
 SUFFIXES = (LOG_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
 
-# The few fields by which a search hops from batch to batch: base offset, length, last offset delta; max timestamp.
+# The fields that a search needs of each batch: base offset, length, last offset delta; max timestamp.
 _HOP = struct.Struct(">q i 11x i 8x q")
-_HOP_BYTES = 8192  # mostly one read: the next index entry is 4 KiB away
+_HOP_BYTES = 8192  # one read is usually enough, because index entries are 4 KiB apart
 assert _HOP.size == HEADER_SIZE - 8 - 2 - 4 - 4  # all but producer id, producer epoch, sequence and count
 
 
@@ -63,7 +63,7 @@ class Segment:
 
     @property
     def indexes(self) -> Indexes:
-        """The indexes, built anew if they are missing or cannot be right."""
+        """The indexes, rebuilt if they are missing or cannot be right."""
         if self._indexes is None and self._are_missing(self.open_indexes()):
             self.rebuild_indexes()
         return self.open_indexes()
@@ -80,8 +80,8 @@ class Segment:
         return self._indexes
 
     def _are_missing(self, indexes: Indexes) -> bool:
-        # A segment that is no longer than the interval has no offset entry; one whose records have a time has a time
-        # entry as soon as it is closed.
+        # A segment needs an offset entry only if it is longer than the interval. A closed segment whose records have a
+        # time has a time entry.
         if not indexes.is_sane():
             return True
         if indexes.offsets.count == 0 and self.size > self._config.index_interval_bytes:
@@ -104,7 +104,7 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int:
-        """The largest timestamp of its first batch, from which the time to roll is counted; -1 if there is none."""
+        """The largest timestamp of its first batch, from which `segment.ms` is counted; -1 if there is none."""
         if self._first_timestamp is None:
             if self.size == 0:
                 return -1
@@ -115,12 +115,12 @@ class Segment:
 
     def open_tail(self, recovered: Recovered, flush_policy: FlushPolicy) -> LogFile:
         """Make this the segment that is appended to."""
-        assert self.indexes is not None, "opened, and mended if need be, before the first append changes the file"
+        assert self.indexes is not None, "opened, and rebuilt if need be, before the first append changes the file"
         self.tail = LogFile(self.file, recovered, base_offset=self.base_offset, flush_policy=flush_policy)
         return self.tail
 
     def write(self, batch: bytearray | memoryview, header: BatchHeader) -> int:
-        """Append a batch that was checked and has its place; return its position."""
+        """Append a batch that was checked and stamped; return its position."""
         assert self.tail is not None, "only the active segment is written to"
         position = self.tail.size
         self.tail.write(batch, header)
@@ -128,7 +128,7 @@ class Segment:
         return position
 
     def drop_cache(self) -> None:
-        """Let the next reads see what the disk has, of the indexes as well."""
+        """Let the next reads see what is on the disk, in the indexes as well."""
         self.file.drop_cache()
         for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
             index = self._files.open(self.path(suffix))
@@ -136,15 +136,15 @@ class Segment:
             index.close()
 
     def check(self, *, start: Recovered, recovery_point: int) -> Recovered:
-        """Find what may be believed from `start` on; change nothing.
+        """Find how much is valid from `start` on; change nothing.
 
-        Gaps are believed. The log may have been compacted, now or once, here or where it was copied from, and
-        nothing in the directory tells.
+        Gaps are valid: the log may have been compacted at any time, here or on another node, and nothing in the
+        directory says so.
         """
         return recover(self.file, start=start, dense=False, recovery_point=recovery_point)
 
     def keep(self, *, start: Recovered, recovered: Recovered) -> None:
-        """Cut off what may not be believed, and put what was checked into the indexes."""
+        """Cut off the invalid rest, and put the checked batches into the indexes."""
         if recovered.damage is not None:
             self.file.truncate(recovered.size)
         self._size = recovered.size
@@ -154,8 +154,8 @@ class Segment:
     def check_start(self, recovery_point: int) -> Recovered:
         """Where to begin, so that everything from `recovery_point` on is checked.
 
-        The last index entry before it saves reading the whole segment. But an index may be as damaged as anything
-        else: the entry counts only if a batch stands there that ends as it says.
+        The last index entry before the recovery point saves reading the whole segment. But the index may be damaged,
+        too, so the entry is used only if the batch at its position ends with the entry's offset.
         """
         nothing = Recovered(size=0, log_end_offset=self.base_offset)
         indexes = self.open_indexes()
@@ -172,7 +172,7 @@ class Segment:
         """Remove every batch that holds `offset` or a later one; return what is left."""
         found = self.find(offset)
         if found is not None:
-            # The indexes first: behind a cut log they would lead nowhere, before it they are only too short.
+            # Truncate the indexes first: after a crash in between they are too short, and lead to no missing batch.
             self.indexes.truncate(found[1].base_offset)
             self.file.truncate(found[0])
             self._size = found[0]
@@ -180,7 +180,7 @@ class Segment:
         return self.end()
 
     def end(self) -> Recovered:
-        """Where the segment ends: read from its last index entry on, and trusted."""
+        """Where the segment ends, read from its last index entry on, without checking checksums."""
         entry = self.indexes.last_position()
         end = Recovered(size=0, log_end_offset=self.base_offset)
         if entry is not None and self._header_if_ends_with(*entry) is not None:
@@ -193,7 +193,7 @@ class Segment:
         return end
 
     def seal(self) -> None:
-        """Close it for writing; what it holds is not flushed by that."""
+        """End writing to the segment, without flushing it."""
         with suppress(OSError):
             self.indexes.seal()
         self._size = self.size
@@ -205,9 +205,9 @@ class Segment:
         self.flush_indexes()
 
     def flush_indexes(self) -> None:
-        """Make the indexes durable. If the disk refuses, they go: a missing one is built anew, a half one misleads.
+        """Flush the indexes. If the disk refuses, remove them: a missing index is rebuilt, a half-written one misleads.
 
-        One that can neither be flushed nor removed is an OSError: nothing must be built on it.
+        If an index can neither be flushed nor removed, an OSError is raised.
         """
         indexes = self._indexes
         if indexes is None:
@@ -222,12 +222,12 @@ class Segment:
     # Finding --------------------------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends with `offset` or behind it: its position and header. None if all end before."""
+        """The first batch that ends with `offset` or after it: its position and header. None if all end before."""
         return self._hop(self._start_for(offset), offset=offset)
 
     def find_time(self, timestamp: int, *, offset: int = 0) -> Record | None:
         """The first record from `offset` on that is not older than `timestamp`."""
-        # The time index leads to an offset, the offset index to a position; from there the headers tell which batch
+        # The time index leads to an offset, the offset index to a position. From there on the headers show which batch
         # holds such a record, and only that one is decoded.
         position = self._start_for(max(self.indexes.offset_before(timestamp), offset))
         while (found := self._hop(position, timestamp=timestamp)) is not None:
@@ -248,7 +248,7 @@ class Segment:
         return 0 if entry is None else entry[1]
 
     def _header_if_ends_with(self, offset: int, position: int) -> BatchHeader | None:
-        # An index is not checksummed, but each entry can be held against the batch that it leads to.
+        # An index has no checksum, but each entry can be checked against the batch that it leads to.
         try:
             header = header_at(self.file, position)
         except CorruptBatch:
@@ -256,7 +256,7 @@ class Segment:
         return header if header.last_offset == offset else None
 
     def _hop(self, position: int, *, offset: int = 2**63, timestamp: int = 2**63) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends with `offset` or later, or is as young as `timestamp`: its position and header."""
+        """The first batch that ends with `offset` or later, or is not older than `timestamp`."""
         while position < self.size:
             chunk = self.file.pread(min(_HOP_BYTES, self.size - position), position)
             at = 0
@@ -265,23 +265,24 @@ class Segment:
                 if base_offset + last_offset_delta >= offset or max_timestamp >= timestamp:
                     return position + at, self._whole(chunk, at, position + at)
                 if length <= 0:
-                    raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: length {length} at position {position + at}")
+                    raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: invalid length {length} at position {position + at}")
                 at += LENGTH_COUNTS_FROM + length
             if at == 0:
                 raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a torn batch at position {position}")
             position += at
         if position > self.size:
-            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a batch ends at position {position}, behind the file's end")
+            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a batch ends at position {position}, past the file's end")
         return None
 
     def _whole(self, chunk: bytes, at: int, position: int) -> BatchHeader:
-        """The header at a place of a chunk that was read, of a batch at `position` that must be in the file whole."""
+        """The header at `at` of a chunk. The batch, at `position` of the file, must be whole."""
         try:
             header = read_header(chunk, at)
         except CorruptBatch as error:
             raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: from position {position - at} on, {error}") from None
         if position + header.size > self.size:
-            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: {header.size} bytes at position {position} of {self.size}")
+            end = position + header.size
+            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a batch ends at position {end}, past the file's end")
         return header
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
@@ -295,7 +296,7 @@ class Segment:
             position += header.size
 
     def rebuild_indexes(self) -> None:
-        """Make both indexes anew from the log file."""
+        """Rebuild both indexes from the log file."""
         indexes = self.open_indexes()
         indexes.reset()
         self._index_from(0)
@@ -312,20 +313,20 @@ class Segment:
     # Going away -----------------------------------------------------------------------------------------------------
 
     def delete(self) -> None:
-        """Remove the files. Whoever holds a slice goes on reading: the disk keeps a file that is open."""
-        # The log file goes last: an index without one is swept away at the next start, a log without one is rebuilt.
-        self.let_go()
+        """Remove the files. A reader that holds a slice goes on reading: the disk keeps a file that is open."""
+        # The log file is removed last: the next start removes an index without a log, but keeps a log without indexes.
+        self.release_files()
         for suffix in reversed(SUFFIXES):
             with suppress(FileNotFoundError):
                 self._files.unlink(self.path(suffix))
 
-    def let_go(self) -> None:
-        """Forget the open files without closing them: whoever holds a slice keeps its file, and nobody else does."""
+    def release_files(self) -> None:
+        """Forget the open files without closing them, so that only a reader's slice keeps its file open."""
         self._file = self._indexes = self.tail = None
 
     def rename(self, suffix: str) -> None:
         """Take another suffix, or none; open files stay open."""
-        # The log file goes last: as long as it has its old name, all of it has. An index may be missing.
+        # The log file is renamed last: until then the segment counts under its old name. An index may be missing.
         for part in (TIME_SUFFIX, OFFSET_SUFFIX):
             with suppress(FileNotFoundError):
                 self._files.rename(self.path(part), self._stem + part + suffix)
@@ -333,10 +334,10 @@ class Segment:
         self._suffix = suffix
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         if self._indexes is not None:
             with suppress(OSError):
                 self._indexes.close()
         if self._file is not None:
             self._file.close()
-        self.let_go()
+        self.release_files()

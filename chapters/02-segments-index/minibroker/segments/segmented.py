@@ -1,9 +1,9 @@
-"""The log in many files: what a partition is on disk. A pure module.
+"""The log in many files, as a partition has it on disk. A pure module.
 
-It keeps the contract of chapter 01's `Log` with a row of segments. Appends go to the last one; when that is full the
-log rolls. Old segments are deleted from the front, replaced by compaction in the middle, and cut off at the end when a
-leader says so. Every read answers with a slice of one file, and stays good whatever happens to the segment afterwards.
-How much of the log is on the disk is the business of `durability`.
+It is a `Log`, as defined in chapter 01, made of segments. Appends go to the last one; when it is full, the log rolls.
+Old segments are deleted from the front, replaced by compaction in the middle, and truncated at the end when a leader
+asks for it. Every read returns a slice of one file, which stays readable whatever happens to the segment afterwards.
+`durability` knows how much of the log is on the disk.
 """
 
 from bisect import bisect_left, bisect_right
@@ -34,12 +34,12 @@ from minibroker.segments.retention import excess, expired
 from minibroker.segments.segment import RELATIVE_OFFSET_MAX, Segment
 
 _NEVER_MS = 2**63
-_BOUNDARIES_MAX = 16  # more than the batches that a follower or a consumer at the log's end lags
+_BOUNDARIES_MAX = 16  # a follower or a consumer at the log's end is fewer batches behind than that
 _base_offset = attrgetter("base_offset")
 
 
 class SegmentedLog:
-    """One partition's log. One thread at a time; `background` may run what it is given on another."""
+    """One partition's log. One thread at a time may use it; `background` may flush segments on another thread."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class SegmentedLog:
         background: Callable[[Callable[[], None]], None] = run_now,
         memory: Memory | None = None,
     ) -> "SegmentedLog":
-        """Open a log or begin one. After a clean shutdown nothing is checked; otherwise all from `recovery_point`."""
+        """Open a log or begin one. After a clean shutdown nothing is checked, otherwise all after `recovery_point`."""
         config = config or LogConfig()
         segments = load(
             files,
@@ -113,7 +113,7 @@ class SegmentedLog:
         return log
 
     def _use(self, active: Segment) -> None:
-        """Make a segment the active one, and remember what the next append must know of it."""
+        """Make a segment the active one, and keep what the next append needs of it."""
         self._durability.use(active)
         assert active.tail is not None
         self._active = active
@@ -131,7 +131,7 @@ class SegmentedLog:
         self._roll_timestamp = first_timestamp + self.config.segment_ms if first_timestamp >= 0 else _NEVER_MS
 
     def configure(self, config: LogConfig) -> None:
-        """Go by other settings from now on; those of the indexes from the next segment on."""
+        """Use other settings from now on; those of the indexes apply from the next segment on."""
         self.config = config
         if config.flushes_by_itself and self._tail.size > 0:
             self._durability.name_durably()
@@ -142,7 +142,7 @@ class SegmentedLog:
 
     @property
     def flushed_offset(self) -> int:
-        """Records before it survive a power cut: the recovery point."""
+        """Records before this offset, the recovery point, survive a power failure."""
         return self._durability.flushed_offset
 
     @property
@@ -170,7 +170,7 @@ class SegmentedLog:
         log_append_time_ms: int | None = None,
         is_checked: bool = False,
     ) -> int:
-        """Check one batch, stamp it in place, write it; return the base offset it was given.
+        """Check one batch, stamp it in place, write it; return its new base offset.
 
         A caller that has called `check_whole` already passes `is_checked`, so that no checksum is computed twice.
         """
@@ -188,7 +188,7 @@ class SegmentedLog:
         return base_offset
 
     def append_as_follower(self, batches: memoryview) -> None:
-        """Append batches that a leader has given their place; a batch cut off at the end is left out."""
+        """Append batches that a leader has stamped; a batch cut off at the end is left out."""
         position = 0
         while len(batches) - position >= HEADER_SIZE:
             header = read_header(batches, position)
@@ -196,7 +196,7 @@ class SegmentedLog:
             if len(batch) < header.size:
                 return
             check_crc(batch, header)
-            # The leader's log may have been compacted: offsets may leave gaps, but not fall.
+            # The leader's log may have been compacted: offsets may have gaps, but never decrease.
             check_continuity(position, header, expected_offset=self.log_end_offset, dense=False)
             self._tail.check_writable(header.leader_epoch)
             self._make_room(header, len(batch))
@@ -215,7 +215,7 @@ class SegmentedLog:
             if self.config.flushes_by_itself:
                 self._durability.name_durably()
             if last_offset > self._offset_max:
-                self._begin_empty_one_anew(header.base_offset)
+                self._replace_empty_active(header.base_offset)
             self._set_roll_timestamp(header.max_timestamp)
         elif (
             position + size > self.config.segment_bytes
@@ -229,7 +229,7 @@ class SegmentedLog:
             self._make_room(header, size)
 
     def _on_written(self, header: BatchHeader, batch: bytearray | memoryview) -> None:
-        """Take a batch into account that the active file has, then flush it if the flush policy says so."""
+        """Update indexes and companions after a batch was written, then flush if the flush policy says so."""
         tail, boundaries = self._tail, self._boundaries
         position = tail.size - len(batch)
         self.log_end_offset = tail.log_end_offset
@@ -238,21 +238,21 @@ class SegmentedLog:
             del boundaries[next(iter(boundaries))]
         self._indexes.on_append(header, batch, position)
         try:
-            for companion in self._companions.row:
+            for companion in self._companions.members:
                 companion.on_append(header, batch, position)
         except Exception as error:
             self._durability.fail_with_companion(error)
         tail.flush_if_due()
 
     def roll(self, base_offset: int | None = None) -> None:
-        """Begin a new segment; the old one is flushed in the background, and moves the recovery point."""
+        """Begin a new segment; the old one is flushed in the background, and then the recovery point moves."""
         if self._tail.size == 0:
             return
         self._durability.check_online()
         base_offset = self.log_end_offset if base_offset is None else base_offset
         self._active.seal()
         if self._durability.recovery_point >= self.log_end_offset:
-            # The next start does not look into this segment again, so its last index entry must not get lost.
+            # The next start does not check this segment, so its last index entry must be on the disk.
             with self._durability.offline_if_it_fails("the indexes of a segment could not be flushed"):
                 self._active.flush_indexes()
         new = self._new_active(base_offset)
@@ -263,24 +263,24 @@ class SegmentedLog:
         self._durability.flush_in_background()
 
     def _new_active(self, base_offset: int) -> Segment:
-        """A new empty segment with a durable name; if the disk refuses, nothing of it is left."""
+        """A new empty segment with a durable name; if the disk refuses, it is removed again."""
         new = Segment(self._files, self._directory, base_offset, self.config)
         start = Recovered(size=0, log_end_offset=base_offset, leader_epoch=self._tail.leader_epoch)
         try:
             new.open_tail(start, flush_policy(self.config))
-            # What is promised to be in the file is promised to be found: its name must be durable before.
+            # The file's name must be durable before a record in it can count as flushed.
             self._durability.flush_names()
         except OSError as error:
-            with self._durability.offline_if_it_fails("a segment that was not begun could not be removed"):
+            with self._durability.offline_if_it_fails("a new segment was incomplete and could not be removed"):
                 new.delete()
             raise StorageError(
-                f"no new segment at offset {base_offset} ({error.strerror}): the log is as it was; "
-                "free some disk and send it again"
+                f"no new segment could be created at offset {base_offset} ({error.strerror}): the log is unchanged; "
+                "free some disk space and send the batch again"
             ) from error
         return new
 
-    def _begin_empty_one_anew(self, base_offset: int) -> None:
-        """Put another empty segment in the place of the empty active one, which is too far from the next offset."""
+    def _replace_empty_active(self, base_offset: int) -> None:
+        """Replace the empty active segment by another one, because its base offset is too far from the next offset."""
         new, old = self._new_active(base_offset), self._active
         self.segments[-1] = new
         self._use(new)
@@ -308,11 +308,11 @@ class SegmentedLog:
     # Flushing -------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make everything appended so far survive a power cut."""
+        """Make everything appended so far survive a power failure."""
         self._durability.flush()
 
     def tick(self, now_ms: int) -> None:
-        """Flush if `flush.ms` is over."""
+        """Flush if `flush.ms` has passed."""
         self._durability.settle()
         self._tail.tick(now_ms)
 
@@ -324,7 +324,7 @@ class SegmentedLog:
         if not self.log_start_offset <= offset <= log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {log_end_offset}]")
         bound = log_end_offset if upto_offset is None or upto_offset > log_end_offset else upto_offset
-        # A reader at the log's end asks from one of the last batches to another: both positions are known.
+        # A reader at the log's end asks for the last few batches, whose positions are known.
         start, stop = self._boundaries.get(offset), self._boundaries.get(bound)
         try:
             if start is not None and stop is not None and start < stop <= start + bytes_max:
@@ -336,7 +336,7 @@ class SegmentedLog:
             raise StorageError(f"offset {offset} could not be looked up: {error}") from error
 
     def _find(self, offset: int, bytes_max: int, bound: int) -> FileSlice:
-        # The segment whose base offset is not above the offset; if all its batches end before, the next one.
+        # Look in the last segment that does not begin after the offset. If its batches all end earlier, take the next.
         segments = self._segments_from(offset)
         ends = [*map(_base_offset, segments[1:]), self.log_end_offset]
         for segment, end_offset in zip(segments, ends, strict=True):
@@ -372,7 +372,7 @@ class SegmentedLog:
         youngest = max(segment.max_timestamp for segment in self.segments)
         if youngest < 0:
             return None
-        # Compaction leaves empty batches, which keep a timestamp that no record has: then look at what is there.
+        # Compaction leaves empty batches. If the largest timestamp is that of an empty batch, read all records.
         return self.find_time(youngest) or _youngest_of_all(self._batches_from(self.segments[0].base_offset))
 
     # Going away -----------------------------------------------------------------------------------------------------
@@ -386,16 +386,16 @@ class SegmentedLog:
         with self._durability.offline_if_it_fails("the log could not be truncated"):
             self._truncate(offset)
         if self.log_end_offset < self.log_start_offset:
-            # Records were deleted up to the middle of the batch that went: nothing is left at all.
+            # The log started in the middle of the batch that was removed, so no record is left.
             self.truncate_fully_and_start_at(self.log_start_offset)
             return
         self._companions.tell(lambda companion: companion.on_truncate(self.log_end_offset))
         self._restore_companions(self.log_end_offset)
 
     def _truncate(self, offset: int) -> None:
-        # The recovery point goes back first: after a crash in between the next start must not miss what was cut off.
-        # The batch that holds the offset goes as a whole, and offsets may be missing before it, so the log may end
-        # anywhere from the start of its segment on.
+        # Move the recovery point back first: after a crash in between, the next start must not demand the batches that
+        # were removed. Move it to the start of a segment, because the log's new end is not known yet: the batch that
+        # holds the offset is removed as a whole, and offsets may be missing before it.
         durability = self._durability
         durability.settle()
         flushed_offset = durability.recovery_point
@@ -404,8 +404,8 @@ class SegmentedLog:
             durability.move_back(self.segments[before].base_offset)
         durability.finish_rolled()
         self._boundaries.clear()
-        # Later segments go, the last one first, so that a crash leaves no hole. The cut is made durable, or a power
-        # failure could bring back what the leader told us to forget.
+        # Delete the later segments, the last one first, so that a crash leaves no hole. Flush the cut; otherwise a
+        # power failure could bring back batches that the leader does not have.
         while len(self.segments) > 1 and self.segments[-1].base_offset >= offset:
             self.segments[-1].delete()
             del self.segments[-1]
@@ -420,9 +420,9 @@ class SegmentedLog:
         durability.move_back(min(flushed_offset, self.log_end_offset), is_urgent=False)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything, and let the log start and end with `offset`: a follower whose leader has nothing older."""
-        with self._durability.offline_if_it_fails("the log could not be begun anew"):
-            # What is remembered goes back first: a crash may leave any part of what is to be removed.
+        """Remove everything. The log then starts and ends at `offset`, where a leader tells a follower to begin."""
+        with self._durability.offline_if_it_fails("the log could not be emptied"):
+            # The checkpoints move back first, because a crash may leave any part of the files.
             self._durability.move_back(min(self.segments[0].base_offset, offset))
             self._memory.log_start(min(self.log_start_offset, offset), is_urgent=True)
             self._durability.rolled.clear()
@@ -438,7 +438,7 @@ class SegmentedLog:
         self._restore_companions(self.log_end_offset)
 
     def delete_before(self, offset: int) -> None:
-        """Let the log start with `offset`, and delete the segments that are wholly before it."""
+        """Move the log's start to `offset`, and delete the segments that are wholly before it."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")
         self._move_start(offset, bisect_right(self.segments, offset, key=_base_offset) - 1)
@@ -459,13 +459,13 @@ class SegmentedLog:
         return count
 
     def _deletable(self, count: int) -> int:
-        """How many of so many oldest segments may go now: one that is still being flushed waits for the next time."""
+        """How many of the `count` oldest segments may be deleted now; one that is still being flushed must wait."""
         self._durability.settle()
         rolled = self._durability.rolled
         return min(count, self.segments.index(rolled[0].segment)) if rolled else count
 
     def _move_start(self, offset: int, count: int) -> None:
-        """Let the log start with `offset`, and delete so many of the oldest segments."""
+        """Move the log's start to `offset`, and delete the `count` oldest segments."""
         self._durability.check_online()
         self.log_start_offset = offset
         self._memory.log_start(offset, is_urgent=False)
@@ -477,16 +477,16 @@ class SegmentedLog:
         self._companions.tell(lambda companion: companion.on_delete(self.log_start_offset))
 
     def begin_cleaned(self, base_offset: int) -> Segment:
-        """An empty segment for compaction to fill; it is no part of the log until `replace`."""
+        """An empty segment for compaction to fill; it is not part of the log until `replace`."""
         cleaned = Segment(self._files, self._directory, base_offset, self.config, suffix=CLEANED)
-        cleaned.delete()  # what a cleaning that failed may have left
+        cleaned.delete()  # a cleaning that failed may have left files
         cleaned.open_tail(Recovered(size=0, log_end_offset=base_offset), FlushPolicy())
         return cleaned
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Put a cleaned segment in the place of the closed ones it was made from; a crash at any point does no harm.
+        """Replace closed segments by the cleaned one that was made from them; a crash at any point does no harm.
 
-        The new one is flushed and ends with the same offset as the last of the old ones, if only by an empty batch.
+        The new one is flushed and ends with the same offset as the last of the old ones, perhaps with an empty batch.
         """
         assert self._active not in old
         with self._durability.offline_if_it_fails("a compacted segment could not be put in place"):
@@ -500,21 +500,21 @@ class SegmentedLog:
         self.segments[first : first + len(old)] = [new]
         self._companions.tell(lambda companion: companion.on_replace([segment.base_offset for segment in old]))
 
-    def let_go(self) -> None:
-        """The log is being deleted: take it offline, and keep no file open but for those who hold a slice."""
+    def release_files(self) -> None:
+        """Take the log offline before it is deleted, and release its files; a reader's slice keeps its file open."""
         self._durability.fail("the log was deleted")
         for segment in self.segments:
-            segment.let_go()
-        self._tail.let_go()
+            segment.release_files()
+        self._tail.release_files()
         del self._indexes
 
     def close(self) -> None:
-        """Flush and give the files back: after this a clean start needs to check nothing."""
+        """Flush and close the files; after this a clean start needs to check nothing."""
         try:
             if self.failure is None:
                 self._active.seal()
                 self.flush()
-                self._active.flush_indexes()  # also if nothing else was left to flush
+                self._active.flush_indexes()  # even if nothing else was left to flush
                 self._companions.tell(lambda companion: companion.on_close(self.log_end_offset))
         finally:
             for segment in self.segments:

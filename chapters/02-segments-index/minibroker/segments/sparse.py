@@ -1,10 +1,10 @@
-"""A log of any size that takes little room and is made in seconds: for benchmarks and labs. A pure module.
+"""A log of any size that takes little space and is made in seconds: for benchmarks and labs. A pure module.
 
-The names, the sizes and the indexes are those of a real log. Of the batches only those are written that somebody will
-look at; the rest of each file is a hole, which a file system stores as nothing and reads as zeros.
+The names, the sizes and the indexes are those of a real log. Only the batches that a test reads are written; the rest
+of each file is a hole, which takes no space in a file system and reads as zeros.
 
-All batches are of one size, and the record with offset n was written n milliseconds after `START_MS`: so everything in
-here can be computed, and a lookup can be checked.
+All batches have the same size, and the record with offset n was written n milliseconds after `START_MS`. So the result
+of every lookup can be computed.
 """
 
 import struct
@@ -30,12 +30,12 @@ from minibroker.segments.segment import LOG_SUFFIX, stem
 START_MS = 1_700_000_000_000
 VALUE_BYTES = 1000
 
-_TIMESTAMPS = struct.Struct(">qq")  # base and max, which stand side by side
+_TIMESTAMPS = struct.Struct(">qq")  # base and max, which are adjacent
 _CRC = struct.Struct(">I")
 
 
 class SparseLog:
-    """The arithmetic of such a log, and the files."""
+    """Makes the files of a sparse log, and computes what is in them."""
 
     def __init__(
         self, files: Files, directory: str, *, size: int, batch_bytes: int, config: LogConfig | None = None
@@ -51,12 +51,12 @@ class SparseLog:
 
     @property
     def size(self) -> int:
-        """The bytes of all batches, real or not."""
+        """The bytes of all batches, written or not."""
         return self._batch_count * len(self._batch)
 
     @property
     def log_end_offset(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self._batch_count * self._records
 
     @property
@@ -66,7 +66,7 @@ class SparseLog:
         return sum(self._files.open(f"{self.directory}/{name}").size() for name in names)
 
     def write(self) -> None:
-        """Make the files; real are the indexes, the first batch of the last segment, and the end."""
+        """Make the files, with real indexes, and write the first batch of the last segment and the end of the log."""
         self._files.mkdir(self.directory)
         for first in range(0, self._batch_count, self._segment_batches):
             self._write_segment(first, min(self._segment_batches, self._batch_count - first))
@@ -74,16 +74,16 @@ class SparseLog:
         self.fill(self.log_end_offset - 1)
 
     def fill(self, offset: int) -> None:
-        """Make the batches real that a search for an offset passes, or a search for its timestamp."""
+        """Write the batches that a search for an offset or for its timestamp reads."""
         number = offset // self._records
         self._fill(self._entry_before(number), number + 1)
 
     def fill_from(self, offset: int) -> None:
-        """Make all batches real that recovery from an offset checks."""
+        """Write all batches that are checked by a recovery that starts at an offset."""
         self._fill(self._entry_before(offset // self._records), self._batch_count)
 
     def fill_headers(self) -> None:
-        """Make all headers real, without the records behind them: for somebody who walks over all of them."""
+        """Write all headers without their records, for a walk over all batches."""
         self._fill(0, self._batch_count, bytes_max=HEADER_SIZE)
 
     def _entry_before(self, number: int) -> int:
@@ -98,7 +98,7 @@ class SparseLog:
         log.close()
         offsets = OffsetIndex(self._files.open(path + OFFSET_SUFFIX))
         times = TimeIndex(self._files.open(path + TIME_SUFFIX))
-        # What `Indexes` does, without passing every batch: an entry whenever more than the interval lies behind.
+        # The same entries that `Indexes` makes: one whenever the log has grown by more than the interval.
         start_ms = START_MS + first * self._records
         for number in range(self._entry_batches, count, self._entry_batches):
             last_offset = (number + 1) * self._records - 1
@@ -129,11 +129,11 @@ class SparseLog:
 
 
 def batch_of(batch_bytes: int) -> bytearray:
-    """A batch of exactly so many bytes: records of 1 KB a millisecond apart, and a last one that fills it up."""
+    """A batch of exactly `batch_bytes`: records of 1 KB a millisecond apart, and a last one that fills it up."""
     builder = BatchBuilder(leader_epoch=0)
     while builder.size + 2 * VALUE_BYTES < batch_bytes:
         builder.append(timestamp=builder.record_count, key=None, value=bytes(VALUE_BYTES))
-    # A record costs a few bytes beside its value, so find the value's size by trying.
+    # A record takes a few bytes more than its value, so find the right size of the value by trial.
     last = builder.record_count
     for size in range(batch_bytes - builder.size, -1, -1):
         record = encode_record(offset_delta=last, timestamp_delta=last, key=None, value=bytes(size))
@@ -144,6 +144,6 @@ def batch_of(batch_bytes: int) -> bytearray:
 
 
 def set_timestamps(batch: bytearray, base_timestamp: int, max_timestamp: int) -> None:
-    """Move a batch in time; its records count from the base timestamp. The checksum is computed anew."""
+    """Move a batch in time. Its records store differences from the base timestamp, so only the header changes."""
     _TIMESTAMPS.pack_into(batch, MAX_TIMESTAMP_AT - 8, base_timestamp, max_timestamp)
     _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))

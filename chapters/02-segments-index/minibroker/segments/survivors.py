@@ -1,14 +1,14 @@
-"""What stays of a batch when its log is compacted: bytes in, bytes out. A pure module.
+"""Which records of a batch stay when its log is compacted: bytes in, bytes out. A pure module.
 
-A batch that keeps all its records is passed on as it is. One that keeps some is put together anew from the bytes of
-those records: base offset and base timestamp stay, so every delta stays right. Offsets never change, and neither does
-the last offset of a batch: with it goes the last sequence of its producer.
+A batch that keeps all its records is copied as it is. A batch that keeps some is built again from the bytes of those
+records: base offset and base timestamp stay, so every delta stays right. Offsets never change, and neither does the
+last offset of a batch, from which the last sequence of its producer is computed.
 
-Two kinds of records are kept for a while only, and the batch says until when (KIP-534): its base timestamp becomes the
-delete horizon, and a bit of its attributes says so.
+Two kinds of records are kept only for a while, and the batch says until when (KIP-534): its base timestamp becomes the
+delete horizon, which a bit of its attributes marks.
 
 - A tombstone, a record with a key and no value, deletes the key. It stays for `delete.retention.ms` after the first
-  cleaning that met it, so that a reader who has seen the old value also sees that it is gone.
+  cleaning that met it, so that a reader that has seen the old value also sees the deletion.
 - The marker of a transaction stays as long as a batch of that transaction does, and `delete.retention.ms` longer.
 """
 
@@ -35,7 +35,7 @@ MARKERS = (ControlType.ABORT, ControlType.COMMIT)
 
 
 class AbortedTransactions:
-    """Which batches were aborted: producer id, first offset, and the offset of the abort marker of each transaction."""
+    """The aborted transactions: each has a producer id, its first offset, and the offset of its abort marker."""
 
     def __init__(self, aborted: Iterable[tuple[int, int, int]]) -> None:
         self._by_producer: dict[int, list[tuple[int, int]]] = {}
@@ -43,11 +43,11 @@ class AbortedTransactions:
             self._by_producer.setdefault(producer_id, []).append((first_offset, last_offset))
 
     def holds(self, header: BatchHeader) -> bool:
-        """Whether a batch of records belongs to one of them."""
+        """Whether a batch belongs to one of these transactions."""
         if not header.is_transactional or header.producer_id not in self._by_producer:
             return False
         ranges = self._by_producer[header.producer_id]
-        # A producer has one transaction at a time: only the last one that began before the batch can be its own.
+        # A producer has one transaction at a time, so only the last one that began before the batch can hold it.
         at = bisect_right(ranges, header.base_offset, key=_first_offset) - 1
         return at >= 0 and header.base_offset <= ranges[at][1]
 
@@ -57,7 +57,7 @@ def _first_offset(offsets: tuple[int, int]) -> int:
 
 
 class Survivors:
-    """Decides what stays of each batch of a log. It is shown all of them, in order, because of the markers."""
+    """Decides what stays of each batch of a log. It must see all batches in order, because of the markers."""
 
     def __init__(
         self,
@@ -70,17 +70,18 @@ class Survivors:
         keep_producers: AbstractSet[tuple[int, int]] = frozenset(),
     ) -> None:
         self._newest = newest
-        self._end_offset = end_offset  # behind it keys are not in the map: whatever stands there stays
+        self._end_offset = end_offset  # keys from here on are not in the map, so their records stay
         self._now_ms = now_ms
         self._delete_horizon_ms = now_ms + delete_retention_ms
         self._aborted = aborted
         self._keep_producers = keep_producers
-        self._open: set[int] = set()  # producers of whose transaction a batch has stayed, and whose marker is to come
+        self._open: set[int] = set()  # producers with a kept transactional batch whose marker follows later
 
     def of(self, batch: Batch, *, must_stay: bool = False) -> Batch | None:
-        """What stays of a batch; nothing if no record does, unless it `must_stay` or is its producer's last one.
+        """What stays of a batch; None if no record does.
 
-        Such a batch stays empty: it has its offsets and its producer's last sequence, and no record.
+        A batch that `must_stay`, or is its producer's last one, stays even without records: it keeps its offsets and
+        its producer's last sequence.
         """
         header = batch.header
         kept = self._of_control(batch) if header.is_control else self._of_records(batch)
@@ -105,15 +106,15 @@ class Survivors:
         return batch if len(kept) == header.record_count else reduced(header, data, kept)
 
     def _scan(self, header: BatchHeader, data: bytes) -> tuple[list[Scanned], bool]:
-        """The records that stay, and whether a tombstone is among them that was cleaned."""
-        # A record goes if the map knows a newer one of its key. A tombstone goes if its horizon is past, and is else
-        # to be told of. What stands at the end offset or behind it is not in the map, and stays.
+        """The records that stay, and whether one of them is a tombstone that needs a delete horizon."""
+        # A record is removed if the map has a newer one of its key. A tombstone is removed if its delete horizon is
+        # past, and is reported otherwise. Records from the end offset on are not in the map, and stay.
         newest, kept, has_tombstone = self._newest.newest, [], False
         last_delta = self._end_offset - header.base_offset
         is_expired = header.has_delete_horizon and self._now_ms >= header.base_timestamp
         for record in scan_records(data, count=header.record_count):
             _start, _end, _timestamp_delta, offset_delta, key, has_value = record
-            # A record without a key has no newer one. Compacted topics refuse them; an old one may be there.
+            # A record without a key always stays. Compacted topics refuse such records, but a log may hold some.
             if key is not None and offset_delta < last_delta:
                 if newest(key) > header.base_offset + offset_delta:
                     continue
@@ -143,7 +144,7 @@ class Survivors:
 
 
 def reduced(header: BatchHeader, data: bytes, kept: Sequence[Scanned]) -> Batch:
-    """The batch with only these records, byte for byte what they were."""
+    """The batch with only these records, byte for byte."""
     max_timestamp = header.max_timestamp
     if header.timestamp_type is TimestampType.CREATE_TIME:
         max_timestamp = header.base_timestamp + max([timestamp for _, _, timestamp, _, _, _ in kept])
@@ -175,6 +176,6 @@ def _encoded(record: Record, header: BatchHeader) -> bytes:
 
 
 def emptied(header: BatchHeader) -> Batch:
-    """The batch without records. Its largest timestamp stays, by which its producer is one day forgotten."""
+    """The batch without records. Its largest timestamp stays, because the expiry of its producer depends on it."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
     return Batch(encode_batch(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b""))

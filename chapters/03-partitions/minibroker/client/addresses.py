@@ -1,4 +1,4 @@
-"""Where a node listens, as `HOST:PORT`. A pure module; whatever opens a connection uses it."""
+"""Addresses of nodes: `HOST:PORT`. A pure module."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from minibroker.metadata.listeners import PORT_MAX
 
 
 class Address(NamedTuple):
-    """Where a node listens."""
+    """The address of a node."""
 
     host: str
     port: int
@@ -17,7 +17,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Read `HOST:PORT`; an IPv6 host stands in brackets."""
+    """Parse `HOST:PORT`. An IPv6 host is in brackets."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= PORT_MAX:

@@ -1,8 +1,8 @@
 """An asyncio client for one address: one connection, any number of requests in flight.
 
-Nodes talk to each other with it. The connection is opened by the first request, and again by the next one
-after it was lost. A broker answers the requests of a connection in order, so a fetch that waits for records holds up
-the requests after it. A node that fetches from another and has other requests for it takes a second client.
+Nodes use it to talk to each other. The first request opens the connection. If it is lost, the next request opens
+another. A broker answers the requests of a connection in order, so a fetch that waits for records delays the requests
+after it. So a node that fetches from a broker uses a second client for its other requests to it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from minibroker.wire.schema import Part, Request
 
 
 class AsyncLink(asyncio.BufferedProtocol):
-    """One connection: bytes are received where the connection wants them, and each answer wakes its caller."""
+    """One connection. Bytes are received into its buffer, and each response wakes its caller."""
 
     def __init__(self, address: Address, client_id: str) -> None:
         self.address = address
@@ -44,11 +44,11 @@ class AsyncLink(asyncio.BufferedProtocol):
         return self._error is None
 
     async def ready(self) -> None:
-        """Return once the versions are agreed on."""
+        """Return when the versions are negotiated."""
         await self._ready
 
     async def send(self, message: Request, *, version_max: int | None = None, expects_response: bool = True) -> Any:
-        """Send a request and wait for its response; others may be in flight before and after it."""
+        """Send a request and wait for its response. Other requests may be in flight at the same time."""
         await self._may_write.wait()
         if self._error is not None:
             raise ConnectionLost(str(self._error)) from self._error
@@ -61,11 +61,11 @@ class AsyncLink(asyncio.BufferedProtocol):
         try:
             return await answer
         finally:
-            # A caller that stopped waiting leaves no trace; an answer that comes later is dropped.
+            # If the caller has stopped waiting, its response is dropped when it arrives.
             self._waiting.pop(sent.correlation_id, None)
 
     def close(self, error: ClientError | None = None) -> None:
-        """End the connection; every caller that waits is told why."""
+        """End the connection. Every waiting caller gets the error."""
         self._fail(error or ClientClosed(f"the connection to {self.address} was closed"))
 
     def _write(self, parts: Iterable[Part]) -> None:
@@ -80,25 +80,25 @@ class AsyncLink(asyncio.BufferedProtocol):
         for waiter in [self._ready, *self._waiting.values()]:
             if not waiter.done():
                 waiter.set_exception(error)
-        # The caller of `ready` may have stopped waiting; an exception that is not fetched would be logged.
+        # The caller of `ready` may have stopped waiting. An exception that is never retrieved would be logged.
         if self._ready.done() and not self._ready.cancelled():
             self._ready.exception()
         self._may_write.set()
 
-    # What asyncio calls ---------------------------------------------------------------------------------------------
+    # Called by asyncio ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to agree on versions."""
+        """Begin to negotiate versions."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._write(self._connection.greeting())
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Lend the connection's buffer."""
+        """The buffer for the next bytes."""
         return self._connection.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand out the answers that are whole now."""
+        """Give each complete response to its caller."""
         try:
             responses = self._connection.received(nbytes)
             if greeting := self._connection.greeting():
@@ -114,16 +114,16 @@ class AsyncLink(asyncio.BufferedProtocol):
                 waiter.set_result(response)
 
     def eof_received(self) -> bool:
-        """Close our side, too."""
+        """Close this side, too."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell every caller that waits."""
+        """Fail every waiting caller."""
         reason = why(exc) if isinstance(exc, OSError) else "closed by the other side"
         self._fail(ConnectionLost(f"the connection to {self.address} was lost ({reason})"))
 
     def pause_writing(self) -> None:
-        """Hold requests back until the other side has read."""
+        """Delay requests until the other side has read."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:
@@ -132,7 +132,7 @@ class AsyncLink(asyncio.BufferedProtocol):
 
 
 class AsyncClient:
-    """One address, as one event loop reaches it."""
+    """A client for one address, in one event loop."""
 
     def __init__(
         self,
@@ -159,15 +159,15 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; every caller that waits for an answer is told."""
+        """Close the connection. Every waiting caller gets an error."""
         self._is_closed = True
         if self._link is not None:
             self._link.close()
-        # The loop closes sockets in its next round.
+        # The event loop closes the socket in its next iteration.
         await asyncio.sleep(0)
 
     def hang_up(self) -> None:
-        """End what is under way: callers that wait are told, and the next request opens a new connection."""
+        """End the connection and fail the waiting callers. The next request opens a new connection."""
         if self._link is not None:
             self._link.close(ConnectionLost(f"the connection to {self.address} was given up"))
 
@@ -191,7 +191,7 @@ class AsyncClient:
             raise RequestTimedOut(unanswered(self.address, message, wait_ms)) from None
 
     async def _open(self) -> AsyncLink:
-        # Two requests at the same time get the same connection.
+        # Concurrent requests share one connection.
         async with self._opening:
             if self._is_closed:
                 raise ClientClosed("this client is closed: make a new one")

@@ -1,14 +1,15 @@
 """One connection to one broker: correlation ids, version negotiation, requests out and responses in. A pure module.
 
-It neither reads nor writes a socket. A transport sends what `greeting` and `request` return, receives into `buffer`,
-and gets responses from `received`:
+It does not use a socket itself. A transport sends the bytes that `greeting` and `request` return, receives into
+`buffer`, and gets responses from `received`:
 
-1. Send `greeting()`, receive, and again as long as it is not empty: the two sides agree on versions.
-2. From then on `request(message)` gives a correlation id and the bytes to send.
-3. `received(count)` gives each response with the correlation id of its request.
+1. Send `greeting()`, receive, and repeat until the greeting is empty. This negotiates the versions.
+2. Afterwards `request(message)` returns a correlation id and the bytes to send.
+3. `received(count)` returns each response with the correlation id of its request.
 
-The first request asks for the versions of every API in the newest form that this client knows. A broker that does not
-know that form answers in the oldest, with error 35 and the versions that it has (KIP-511); then it is asked once more.
+The first request is ApiVersions, in the newest version that this client knows. A broker that does not know this
+version answers in version 0, with error 35 and its own versions (KIP-511). Then the request is sent again
+in a version that both know.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Part, Request, decode_whole
 from minibroker.wire.tables.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-RESPONSE_BYTES_MAX = 256 * 1024 * 1024  # more than any fetch asks for, less than "HTTP" read as a length
+RESPONSE_BYTES_MAX = 256 * 1024 * 1024  # more than any fetch requests, less than "HTTP" decoded as a length
 SOFTWARE_NAME = "minibroker"
 SOFTWARE_VERSION = "0.1.0"
 
@@ -32,21 +33,21 @@ _ERROR_CODE_BYTES = 2
 
 
 class Sent(NamedTuple):
-    """A request that is to be sent now: its bytes, and the number by which its response will be known."""
+    """A request to send: its bytes, and the correlation id of its response."""
 
     correlation_id: int
     parts: list[Part]
 
 
 class _Pending(NamedTuple):
-    """A request whose response is awaited."""
+    """A request without a response yet."""
 
     api: Api
     version: int
 
 
 class Connection:
-    """The client's side of a connection; `peer` is only for messages."""
+    """The client's side of a connection. `peer` is the broker's name in messages."""
 
     def __init__(
         self, *, client_id: str | None, peer: str = "the broker", response_bytes_max: int = RESPONSE_BYTES_MAX
@@ -64,7 +65,7 @@ class Connection:
     # Out ------------------------------------------------------------------------------------------------------------
 
     def greeting(self) -> list[Part]:
-        """What must be sent before anything else, or nothing."""
+        """The next request of the version negotiation, or an empty list if none is due."""
         if self._greeting_version is None:
             return []
         version, self._greeting_version = self._greeting_version, None
@@ -73,8 +74,8 @@ class Connection:
         return self._frame(message, APIS[ApiKey.API_VERSIONS], version).parts
 
     def request(self, message: Request, *, version_max: int | None = None, expects_response: bool = True) -> Sent:
-        """Frame a request in the highest version that both sides know, and no higher than `version_max`."""
-        assert self.is_ready, "the versions are not agreed on yet"
+        """Encode a request in the highest version that both sides know, at most `version_max`."""
+        assert self.is_ready, "the versions are not negotiated yet"
         api = APIS[_key_of(message)]
         version = self.version_of(api.key, version_max=version_max)
         return self._frame(message, api, version, expects_response=expects_response)
@@ -84,12 +85,12 @@ class Connection:
         api = APIS[api_key]
         most = api.max_version if version_max is None else min(api.max_version, version_max)
         if api_key not in self._ranges:
-            raise UnsupportedByBroker(f"{self._peer} does not offer {api.name}: a broker of another kind, or too old")
+            raise UnsupportedByBroker(f"{self._peer} does not serve {api.name}: it is older or another kind of broker")
         low, high = self._ranges[api_key]
         version = min(most, high)
         if version < max(api.min_version, low):
             raise UnsupportedByBroker(
-                f"{self._peer} offers {api.name} in versions {low} to {high}, this client has {api.min_version} to"
+                f"{self._peer} serves {api.name} in versions {low} to {high}, but this client has {api.min_version} to"
                 f" {most}: update the older of the two"
             )
         return version
@@ -113,11 +114,11 @@ class Connection:
         return len(self._pending)
 
     def buffer(self) -> memoryview:
-        """Where the transport puts the next bytes; never empty."""
+        """The buffer for the next bytes. It is never empty."""
         return self._receiver.buffer()
 
     def received(self, count: int) -> list[tuple[int, Any]]:
-        """Take note of bytes in the buffer; give the responses that are whole now, with their correlation ids."""
+        """Process `count` new bytes in the buffer. Return the complete responses with their correlation ids."""
         responses = []
         for frame in self._receiver.received(count):
             response = self._on_frame(frame)
@@ -127,12 +128,15 @@ class Connection:
 
     def _on_frame(self, frame: memoryview) -> tuple[int, Any] | None:
         if len(frame) < _CORRELATION_BYTES:
-            raise UnexpectedResponse(f"{self._peer} sent a response of {len(frame)} bytes, too short for its number")
+            raise UnexpectedResponse(
+                f"{self._peer} sent a response of {len(frame)} bytes, which is too short for a correlation id"
+            )
         correlation_id = int.from_bytes(frame[:_CORRELATION_BYTES], "big", signed=True)
         pending = self._pending.pop(correlation_id, None)
         if pending is None:
             raise UnexpectedResponse(
-                f"{self._peer} answered request {correlation_id}, which was not asked: {len(self._pending)} are pending"
+                f"{self._peer} sent a response to request {correlation_id}, which was not sent:"
+                f" {len(self._pending)} requests are pending"
             )
         if not self.is_ready:
             self._on_versions(frame, pending)
@@ -145,12 +149,14 @@ class Connection:
             _correlation_id, position = read_response_header(api.key, version, frame)
             return decode_whole(api.response, frame, position, version)
         except WireError as error:
-            raise UnexpectedResponse(f"{self._peer} answered {api.name} version {version} with: {error}") from error
+            raise UnexpectedResponse(
+                f"{self._peer} sent an invalid response to {api.name} version {version}: {error}"
+            ) from error
 
     def _on_versions(self, frame: memoryview, pending: _Pending) -> None:
         code = _first_error_code(frame)
         if code == ErrorCode.UNSUPPORTED_VERSION:
-            # Whatever version was asked for, this answer is in version 0.
+            # This response is always in version 0.
             self._greet_again(self._decode(frame, _Pending(pending.api, 0)))
             return
         response: ApiVersionsResponse = self._decode(frame, pending)
@@ -170,7 +176,7 @@ class Connection:
 
 
 def _first_error_code(frame: memoryview) -> int:
-    # The header of this one response is a bare correlation id in every version, and the error code stands first.
+    # In every version the header of this response is only the correlation id, and the error code comes first.
     code = frame[_CORRELATION_BYTES : _CORRELATION_BYTES + _ERROR_CODE_BYTES]
     return int.from_bytes(code, "big", signed=True)
 

@@ -1,11 +1,11 @@
-"""What a client refuses or reports: every error says what happened, where, and what to do about it. A pure module."""
+"""The errors of a client. Each message says what happened, where, and what to do. A pure module."""
 
 from minibroker.log.errors import ExpectedError
 from minibroker.wire.codes import ErrorCode
 
 
 class ClientError(ExpectedError):
-    """Anything that this package raises."""
+    """Any error of this package."""
 
 
 class InvalidAddress(ClientError):
@@ -13,30 +13,30 @@ class InvalidAddress(ClientError):
 
 
 class BrokerUnavailable(ClientError):
-    """No connection could be made: refused, unreachable, or nobody answered in time."""
+    """No connection could be made: it was refused, or the node did not answer in time."""
 
 
 class TurnedAway(BrokerUnavailable):
-    """Somebody is there, and closed the connection before saying a word."""
+    """A node accepted the connection and closed it before it answered."""
 
     def __init__(self, address: object) -> None:
         super().__init__(f"{address} closed the connection when it was asked for its versions")
 
 
 class ConnectionLost(ClientError):
-    """A connection ended before its answers came: whether the requests were carried out is not known."""
+    """A connection ended before the responses arrived. Its requests may or may not have been carried out."""
 
 
 class RequestTimedOut(ClientError):
-    """A deadline passed before the work was done."""
+    """A request was not answered before its deadline."""
 
 
 class UnsupportedByBroker(ClientError):
-    """The broker has no version of a request that this client has too."""
+    """The client and the broker have no version of a request in common."""
 
 
 class UnexpectedResponse(ClientError):
-    """Bytes that no Kafka broker sends: the peer may be something else, such as a web server."""
+    """Bytes that are not a Kafka response. The peer may be another server, such as a web server."""
 
 
 class ClientClosed(ClientError):
@@ -54,7 +54,7 @@ class BrokerError(ClientError):
 
 
 def known_code(code: int) -> ErrorCode:
-    """The code by name; one that was assigned after this client was written counts as an unknown server error."""
+    """The error code of a number. A number that this client does not know is UNKNOWN_SERVER_ERROR."""
     return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

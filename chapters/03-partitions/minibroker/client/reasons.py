@@ -1,4 +1,4 @@
-"""What to say, and what to do, when a broker cannot be reached. The transports share it."""
+"""Messages for a broker that cannot be reached or does not answer. All transports use them."""
 
 import os
 import socket
@@ -11,30 +11,30 @@ from minibroker.wire.schema import Request
 
 
 def no_broker(reasons: Sequence[BrokerUnavailable]) -> str:
-    """What to say, and what to do, when every address failed."""
-    said = "; ".join(map(str, reasons))
+    """The message when every address failed. It says what to do."""
+    failures = "; ".join(map(str, reasons))
     if not any(isinstance(it, TurnedAway) for it in reasons):
-        return f"{said}: is it running? start one with `minibroker serve`"
+        return f"{failures}: is it running? start one with `minibroker serve`"
     return (
-        f"{said}: a node turns clients away until it is part of its cluster, and says in its log whom it waits for "
-        "(whatever else does so is no Kafka broker, or wants TLS): start the nodes that are down"
+        f"{failures}: a node refuses clients until it has joined its cluster, and its log names the nodes that it "
+        "waits for. Start the nodes that are down. If this is not a minibroker node, it may need TLS"
     )
 
 
 def unanswered(address: Address, message: Request, wait_ms: float) -> str:
-    """What to say when a broker took a request and did not answer it in time."""
+    """The message when a broker did not answer a request in time."""
     name = APIS[message.schema.key or 0].name
     return (
-        f"{address} did not answer {name} within {wait_ms:.0f} ms: it may be overloaded or cut off, and"
-        " may or may not have done what was asked"
+        f"{address} did not answer {name} within {wait_ms:.0f} ms: it may be overloaded or unreachable,"
+        " and may or may not have carried out the request"
     )
 
 
 def why(error: OSError) -> str:
-    """What the operating system said, in a few words."""
+    """The error of the operating system in a few words."""
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, socket.gaierror):
         return "the name is not known"
-    # asyncio puts words of its own in place of the operating system's.
+    # asyncio replaces the operating system's message with its own.
     return (os.strerror(error.errno) if error.errno else str(error)).lower()

@@ -1,8 +1,8 @@
-"""Frames out of a stream of bytes, large ones without a copy. A pure module.
+"""Splits a stream of bytes into frames, large ones without a copy. A pure module.
 
-Bytes are received into a buffer that this module lends. Small responses come out of one buffer that is used again and
-again. As soon as the length of a larger one is known, a buffer of exactly that size is lent, so that a megabyte of
-records goes from the kernel to its reader without being moved once more.
+The transport receives into a buffer of this module. Small responses share one buffer. For a larger one, a buffer of
+exactly its size is used as soon as its length is known, so that a megabyte of records is not copied after it was
+received.
 """
 
 from minibroker.client.errors import UnexpectedResponse
@@ -12,7 +12,7 @@ SMALL_BYTES = 64 * 1024
 
 
 class Receiver:
-    """Reads frames of up to `bytes_max` bytes, each with its length in four bytes before it."""
+    """Splits a stream into frames of up to `bytes_max` bytes. Each frame has its length in four bytes before it."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -22,13 +22,13 @@ class Receiver:
         self._large_filled = 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes are to be put; never empty."""
+        """The buffer for the next bytes. It is never empty."""
         if self._large is not None:
             return self._large[self._large_filled :]
         return self._small[self._filled :]
 
     def received(self, count: int) -> list[memoryview]:
-        """Take note of bytes that were put into the buffer, and give the frames that are whole now."""
+        """Process `count` new bytes in the buffer, and return the complete frames."""
         if self._large is None:
             self._filled += count
             return self._whole_frames()
@@ -49,7 +49,7 @@ class Receiver:
                     self._begin_large(start, length)
                     return frames
                 break
-            # The buffer is used again, so what leaves it is copied; it is small.
+            # The buffer is reused, so a small frame is copied out of it.
             frames.append(memoryview(bytes(self._small[start : start + length])))
             position = start + length
         self._keep_from(position)
@@ -66,7 +66,7 @@ class Receiver:
         return length
 
     def _begin_large(self, start: int, length: int) -> None:
-        # What has come of it is moved into its own buffer; the rest will be received in place.
+        # Move the bytes that have arrived into a buffer for this frame. The rest is received there directly.
         self._large = memoryview(bytearray(length))
         self._large_filled = self._filled - start
         self._large[: self._large_filled] = self._small[start : self._filled]

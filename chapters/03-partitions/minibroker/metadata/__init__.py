@@ -1,1 +1,1 @@
-"""What the cluster knows of itself: records, the image they fold into, and who decides."""
+"""The metadata of a cluster: records, the image that they fold into, and the authority that writes them."""

@@ -1,13 +1,13 @@
-"""Who decides about metadata, and where it is written down. A pure module.
+"""The authority over the metadata, and the log that it writes. A pure module.
 
 Handlers read `image` and propose commands. An authority decides, writes the records of the decision as one batch,
-flushes it, and only then folds them into the image: what is in an image survives a power cut.
+flushes it, and only then folds them into the image. So everything in an image survives a power failure.
 
     propose(command) ── decide ──▶ records ── append, flush ──▶ log ── fold ──▶ image ──▶ listeners
                             └────▶ result  ─────────────────────────────────▶ proposal
 
-`Voter` is the only voter of its cluster, so what it has written is decided. Chapter 05 puts a quorum under the same
-log, where a proposal is done when a majority has it; nobody above has to know.
+`Voter` is the only voter of its cluster, so a record is committed as soon as it is flushed. In chapter 05 a quorum
+replicates the same log, and a proposal is done when a majority has its records. Handlers do not notice the difference.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -40,56 +40,56 @@ Listener = Callable[[Image, Image], None]
 
 
 class Proposal(Generic[R]):
-    """A command on its way. When it is done it has a result; it can be waited for as a key."""
+    """A proposed command. It has a result when it is done. It can be a key of `Waiting`."""
 
     def __init__(self) -> None:
         self._result: tuple[R] | None = None
 
     @property
     def is_done(self) -> bool:
-        """Whether it is decided."""
+        """Whether the records are committed, or the command is refused."""
         return self._result is not None
 
     @property
     def result(self) -> R:
-        """What came of it."""
+        """The result of the command."""
         assert self._result is not None, "the proposal is not done"
         return self._result[0]
 
     def complete(self, result: R) -> None:
-        """It is decided."""
+        """Set the result."""
         assert self._result is None, "the proposal was done before"
         self._result = (result,)
 
 
 class Authority(Protocol):
-    """What handlers know of whoever decides."""
+    """The interface through which handlers read and change metadata."""
 
     @property
     def image(self) -> Image:
-        """The newest image of which this node knows that it is decided."""
+        """The newest image whose records this node knows to be committed."""
 
     def propose(self, command: Command[R]) -> Proposal[R]:
-        """Ask for a change. The result of one that could not be written says so in Kafka's codes."""
+        """Ask for a change. If its records cannot be written, the result has Kafka's error code."""
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change, in the order of subscription. It must not propose."""
 
 
 class Listeners:
-    """The listeners of an authority, told of each change in the order of subscription."""
+    """The listeners of an authority. They are called for each change, in the order of subscription."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self.is_telling = False
-        """A listener must not propose: the others have not heard yet of what it was told."""
+        """True while listeners are called. A listener must not propose: those after it do not know the change yet."""
 
     def add(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""
         self._listeners.append(listener)
 
     def tell(self, old: Image, new: Image) -> None:
-        """Tell all of a change."""
+        """Call all listeners."""
         self.is_telling = True
         try:
             for listener in self._listeners:
@@ -99,7 +99,7 @@ class Listeners:
 
 
 def batch_of(records: Sequence[MetadataRecord], *, timestamp: int) -> bytearray:
-    """The batch that writes records down."""
+    """A batch with these records."""
     batch = BatchBuilder()
     for record in records:
         batch.append(timestamp=timestamp, key=None, value=encode_record(record))
@@ -107,23 +107,23 @@ def batch_of(records: Sequence[MetadataRecord], *, timestamp: int) -> bytearray:
 
 
 class Voter:
-    """One voter who needs nobody else, on one log."""
+    """The only voter of a cluster, with one log."""
 
     def __init__(self, log: Log, *, cluster_id: str, clock: Callable[[], int], epoch: int = 1) -> None:
-        """Read the whole log; begin an empty one. `clock` gives the milliseconds that batches are stamped with."""
+        """Read the whole log. If it is empty, write its first record. `clock` gives the time in ms."""
         self._log = log
         self._clock = clock
         self._epoch = epoch
         self._listeners = Listeners()
-        # What a killed process had written and not flushed is believed from now on.
+        # A killed process may have left unflushed records. Flush them before they become part of the image.
         log.flush()
         self.image = replay(log, Image(cluster_id=cluster_id))
         if log.log_end_offset == 0:
-            # As in every log of Kafka's, the first record says which records may follow.
+            # As in Kafka, the first record is the metadata.version, which says which records may follow.
             self._write([FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL)])
 
     def propose(self, command: Command[R]) -> Proposal[R]:
-        """Decide at once."""
+        """Decide, write and answer at once."""
         assert not self._listeners.is_telling, "a listener proposes"
         proposal: Proposal[R] = Proposal()
         decision = decide(self.image, command)
@@ -144,12 +144,12 @@ class Voter:
         self._listeners.add(listener)
 
     def removed_topics(self) -> Collection[bytes]:
-        """The topics of which the log says that they were deleted. It is read for that, so ask once, at the start."""
+        """The ids of the topics that were deleted. This reads the whole log, so it is called once, at the start."""
         return removed_topics(self._log)
 
     def _write(self, records: Sequence[MetadataRecord]) -> None:
         base_offset = self._log.append(batch_of(records, timestamp=self._clock()), leader_epoch=self._epoch)
-        # Only what is on the disk is decided. If the flush fails, nobody knows, and the log takes nothing more.
+        # Only a flushed record is committed. After a failed flush its state is unknown, and the log refuses appends.
         self._log.flush()
         self.image = fold_all(self.image, enumerate(records, start=base_offset))
 
@@ -158,7 +158,7 @@ class Voter:
 
 
 def replay(log: Log, image: Image) -> Image:
-    """Fold all records of a log that come after an image."""
+    """Fold the records of a log that are newer than an image into it."""
     builder = Builder(image)
     for offset, record in read_records(log, image.offset + 1):
         builder.fold(record, offset)
@@ -171,7 +171,7 @@ def read_records(log: Log, offset: int) -> Iterator[tuple[int, MetadataRecord]]:
         found = list(batches(log.read(offset, bytes_max=_READ_BYTES).read()))
         if not found:
             raise CorruptMetadata(
-                f"metadata log: there is no batch at offset {offset}, it should end at {log.log_end_offset}"
+                f"metadata log: there is no batch at offset {offset}, but the log ends at {log.log_end_offset}"
             )
         for batch in found:
             if not batch.header.is_control:
@@ -180,7 +180,7 @@ def read_records(log: Log, offset: int) -> Iterator[tuple[int, MetadataRecord]]:
 
 
 def removed_topics(log: Log) -> Collection[bytes]:
-    """The topics of which a log says that they were deleted."""
+    """The ids of the topics whose deletion is in the log."""
     records = read_records(log, log.log_start_offset)
     return frozenset(it.topic_id for _offset, it in records if isinstance(it, RemoveTopicRecord))
 

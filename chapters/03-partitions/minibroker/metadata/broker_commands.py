@@ -1,4 +1,4 @@
-"""Commands of brokers: a broker registers, and asks for producer ids. A pure module."""
+"""The commands of brokers: registration, and allocation of producer ids. A pure module."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _LAST_PRODUCER_ID = 2**63 - 1
 
 @dataclass(frozen=True)
 class Registration:
-    """What came of a registration; the epoch is the broker's until it registers again."""
+    """The result of a registration. The broker has this epoch until it registers again."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -23,10 +23,7 @@ class Registration:
 
 @dataclass(frozen=True)
 class BrokerDescription:
-    """What a process says of itself: which broker it is, and where it can be reached.
-
-    `incarnation_id` is new with every start.
-    """
+    """A broker as it registers: its id and its endpoints. `incarnation_id` is new with every start."""
 
     broker_id: int
     endpoints: Sequence[Endpoint]
@@ -34,15 +31,15 @@ class BrokerDescription:
     rack: str | None = None
     is_fenced: bool = False
     previous_broker_epoch: int = -1
-    """The epoch it had when it last stopped without losing what it had written; -1 if it cannot say."""
+    """The epoch of the broker's last registration, if the broker has lost no written data since; otherwise -1."""
     log_dirs: Sequence[bytes] = ()
-    """The ids of its data directories (KIP-858): they are the same after a restart, and other ones on another disk."""
+    """The ids of its data directories (KIP-858). A directory keeps its id after a restart; a new disk has a new id."""
 
 
 def register(broker: BrokerDescription, image: Image, records: Records) -> Registration:
-    """Take a broker in. Its epoch is the offset of its record, so every registration has a larger one.
+    """Register a broker. Its epoch is the offset of its record, so it grows with every registration.
 
-    A process that registers twice adds no record.
+    A process that registers twice adds no second record.
     """
     assert broker.endpoints, "a broker has at least one listener"
     known = image.brokers.get(broker.broker_id)
@@ -71,22 +68,22 @@ def register(broker: BrokerDescription, image: Image, records: Records) -> Regis
 
 @dataclass(frozen=True)
 class RegisterBroker(BrokerDescription, Command[Registration]):
-    """A broker registers, and no partition changes with it."""
+    """Register a broker without changing any partition."""
 
     records_max = None
 
     def run(self, image: Image, records: Records) -> Registration:
-        """Take it in."""
+        """Register it."""
         return register(self, image, records)
 
     def refuse(self, code: ErrorCode, message: str) -> Registration:
-        """It is not registered."""
+        """Refuse the registration."""
         return Registration(code, message)
 
 
 @dataclass(frozen=True)
 class ProducerIds:
-    """A block of producer ids that nobody else gets: `count` of them from `first` on. Refused, it is empty."""
+    """A block of `count` producer ids from `first` on, for one broker only. A refused request gets no ids."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -96,24 +93,26 @@ class ProducerIds:
 
 @dataclass(frozen=True)
 class AllocateProducerIds(Command[ProducerIds]):
-    """A broker asks for a block of producer ids, with the epoch of its registration if it knows it."""
+    """Allocate a block of producer ids to a broker. If `broker_epoch` is given, it must be the current one."""
 
     broker_id: int
     broker_epoch: int | None = None
     count: int = PRODUCER_IDS_PER_BLOCK
 
     def run(self, image: Image, records: Records) -> ProducerIds:
-        """Move the border between given and free ids."""
+        """Take the next free ids."""
         broker = image.brokers.get(self.broker_id)
         if broker is None:
-            message = f"broker {self.broker_id} is not registered, {sorted(image.brokers)} are"
+            message = f"broker {self.broker_id} is not registered; registered are {sorted(image.brokers)}"
             return self.refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
         if self.broker_epoch not in (None, broker.epoch):
-            message = f"broker {self.broker_id} asks with epoch {self.broker_epoch}, it is {broker.epoch}"
+            message = (
+                f"broker {self.broker_id} sent epoch {self.broker_epoch}, but its registration has epoch {broker.epoch}"
+            )
             return self.refuse(ErrorCode.STALE_BROKER_EPOCH, message)
         first = image.next_producer_id
         if first > _LAST_PRODUCER_ID - self.count:
-            return self.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, f"all producer ids up to {first} are given")
+            return self.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, f"all producer ids up to {first} are in use")
         records.add(
             [
                 ProducerIdsRecord(
@@ -124,5 +123,5 @@ class AllocateProducerIds(Command[ProducerIds]):
         return ProducerIds(first=first, count=self.count)
 
     def refuse(self, code: ErrorCode, message: str) -> ProducerIds:
-        """No ids."""
+        """An empty block with an error."""
         return ProducerIds(code, message)

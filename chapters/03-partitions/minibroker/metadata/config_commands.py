@@ -1,8 +1,8 @@
-"""The command that changes configurations, of topics and of brokers. A pure module.
+"""The command that changes the configurations of topics and brokers. A pure module.
 
-The older request replaces everything that a resource has; the newer one changes what it names: set, take back, and for
-lists append and subtract. Both become `AlterConfigs`. A resource is changed as a whole or not at all, and resources
-fail each by itself.
+The older request replaces the whole configuration of a resource. The newer one changes single keys: it sets and deletes
+values, and appends to lists and subtracts from them. Both become `AlterConfigs`. Either all changes to a resource are
+made, or none. An error in one resource does not affect the others.
 """
 
 import enum
@@ -21,7 +21,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class ConfigOperation(enum.IntEnum):
-    """What to do with a configuration, with its number on the wire."""
+    """An operation on a configuration, with its number on the wire."""
 
     SET = 0
     DELETE = 1
@@ -31,7 +31,7 @@ class ConfigOperation(enum.IntEnum):
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """One configuration to be changed. The operation is a number as it came, perhaps one that nobody knows."""
+    """A change of one configuration. `operation` is the number in the request, and may be invalid."""
 
     name: str
     value: str | None
@@ -40,7 +40,7 @@ class ConfigChange:
 
 @dataclass(frozen=True)
 class ResourceChange:
-    """The changes to one resource. Its type is a number as it came."""
+    """The changes to one resource. `resource_type` is the number in the request, and may be invalid."""
 
     resource_type: int
     resource_name: str
@@ -49,7 +49,7 @@ class ResourceChange:
 
 @dataclass(frozen=True)
 class AlteredResource:
-    """What came of a resource that was to be changed."""
+    """The result for one resource."""
 
     resource_type: int
     resource_name: str
@@ -59,7 +59,7 @@ class AlteredResource:
 
 @dataclass(frozen=True)
 class AlterConfigs(Command[list[AlteredResource]]):
-    """Change configurations. With `replaces`, what a resource has and the changes do not name is taken back."""
+    """Change configurations. With `replaces`, the keys that the changes do not name are deleted."""
 
     resources: Sequence[ResourceChange]
     node: NodeConfig
@@ -67,7 +67,7 @@ class AlterConfigs(Command[list[AlteredResource]]):
     validate_only: bool = False
 
     def run(self, image: Image, records: Records) -> list[AlteredResource]:
-        """Decide about each resource; one that is there twice is refused twice, as Kafka does."""
+        """Decide about each resource. A resource that occurs twice gets two refusals, as in Kafka."""
         twice = duplicates((it.resource_type, it.resource_name) for it in self.resources)
         results = []
         for resource in self.resources:
@@ -82,7 +82,7 @@ class AlterConfigs(Command[list[AlteredResource]]):
         return results
 
     def refuse(self, code: ErrorCode, message: str) -> list[AlteredResource]:
-        """The same for every resource."""
+        """The same error for every resource."""
         return [AlteredResource(it.resource_type, it.resource_name, code, message) for it in self.resources]
 
     def _alter(self, image: Image, resource: ResourceChange, records: Records) -> None:
@@ -98,12 +98,12 @@ class AlterConfigs(Command[list[AlteredResource]]):
 
 
 def _difference(kind: ConfigResource, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[ConfigRecord]:
-    """The records that lead from the old configuration to the new one: none for what stays."""
+    """The records for the differences between the old configuration and the new one."""
     changed = {key: value for key, value in new.items() if old.get(key) != value}
-    gone: dict[str, str | None] = {key: None for key in old if key not in new}
+    removed: dict[str, str | None] = {key: None for key in old if key not in new}
     return [
         ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
-        for key, value in (changed | gone).items()
+        for key, value in (changed | removed).items()
     ]
 
 
@@ -116,7 +116,7 @@ def _check_request(resource: ResourceChange) -> None:
         raise Refused(ErrorCode.INVALID_REQUEST, f"{quoted(min(twice))} is in the request more than once")
     for change in resource.changes:
         if change.value is None and change.operation != ConfigOperation.DELETE:
-            message = f"{quoted(change.name)} has no value: give it one, or take it back with DELETE"
+            message = f"{quoted(change.name)} has no value: give it one, or remove it with DELETE"
             raise Refused(ErrorCode.INVALID_REQUEST, message)
 
 
@@ -139,14 +139,14 @@ def _apply(change: ConfigChange, configs: dict[str, str], table: KeyTable) -> No
             items = [item for item in items if item not in given]
         configs[change.name] = ",".join(items)
     else:
-        message = f"operation {change.operation} is unknown: 0 sets, 1 takes back, 2 appends, 3 subtracts"
+        message = f"operation {change.operation} is unknown: 0 sets, 1 deletes, 2 appends, 3 subtracts"
         raise Refused(ErrorCode.INVALID_REQUEST, message)
 
 
 def _items(change: ConfigChange, configs: Mapping[str, str], table: KeyTable) -> list[str]:
-    """What a list holds so far: what was set, else the default."""
+    """The current items of a list: those that are set, else the default."""
     key = table.get(change.name)
     if key is None or key.type is not ConfigType.LIST:
-        message = f"{quoted(change.name)} is no list: nothing can be appended or subtracted, use SET"
+        message = f"{quoted(change.name)} is not a list: use SET instead of APPEND and SUBTRACT"
         raise Refused(ErrorCode.INVALID_CONFIG, message)
     return [item for item in split_list(configs.get(key.name, key.default or "")) if item]

@@ -1,13 +1,13 @@
 """Configuration keys: how each is declared, read and checked. A pure module.
 
-A configuration travels as text: in a file, in a request, in a metadata record. Its key says how the text is read, which
-values are allowed, and what holds if nothing is set. A package declares the keys that it introduces when its module
-`keys` is imported, and asks for their values through them:
+A configuration is text in a file, in a request and in a metadata record. Its key says how the text is parsed, which
+values are allowed, and what the default is. A package declares its keys when its module `keys` is imported, and
+reads their values through these keys:
 
     LAG_TIME_MAX_MS = broker_key("replica.lag.time.max.ms", LONG, 30_000, at_least(1), "How long …")
     LAG_TIME_MAX_MS.of(config)
 
-So a program knows the keys of the chapters that it is made of, and no others.
+So a program knows only the keys of the chapters that it consists of.
 """
 
 import enum
@@ -28,7 +28,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ConfigType(enum.IntEnum):
-    """The type of a configuration, with the number it has in DescribeConfigs."""
+    """The type of a configuration, with its number in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -41,7 +41,7 @@ class ConfigType(enum.IntEnum):
 
 
 class ConfigResource(enum.IntEnum):
-    """What a configuration can belong to, with its number on the wire."""
+    """The type of a resource that has configurations, with its number on the wire."""
 
     TOPIC = 2
     BROKER = 4
@@ -51,7 +51,7 @@ class ConfigResource(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value comes from, with its number in DescribeConfigs. Of a resource's own sources the lower one wins."""
+    """Where a value is set, with its number in DescribeConfigs. The source with the lower number takes precedence."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -61,12 +61,12 @@ class ConfigSource(enum.IntEnum):
     GROUP_CONFIG = 8
 
 
-# Reading, as Kafka reads ----------------------------------------------------------------------------------------------
+# Parsing, as in Kafka -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Reader(Generic[T_co]):
-    """A type together with the function that reads its text; a ValueError of that says what the text must be."""
+    """A type, and the function that parses its text, or raises a ValueError with the expected form."""
 
     type: ConfigType
     read: Callable[[str], T_co]
@@ -99,7 +99,7 @@ def _read_double(text: str) -> float:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """The items of a list; an empty text is an empty list."""
+    """The items of a comma-separated list. An empty text is an empty list."""
     return tuple(_COMMA.split(text)) if text else ()
 
 
@@ -117,14 +117,14 @@ LIST = Reader(ConfigType.LIST, split_list)
 
 
 class Check(NamedTuple):
-    """What a value must be: a test, and its rule in words."""
+    """A condition on a value, and its text for messages."""
 
     passes: Callable[[Any], bool]
     rule: str
 
 
 def at_least(least: int) -> Check:
-    """A number that is not smaller."""
+    """A number not below a limit."""
     return Check(lambda value: value >= least, f"at least {least}")
 
 
@@ -139,12 +139,12 @@ def one_of(*allowed: str) -> Check:
 
 
 def list_of(*allowed: str) -> Check:
-    """A list of nothing but these words; it may be empty."""
+    """A list of these words only. It may be empty."""
     return Check(lambda value: set(value) <= set(allowed), "a list of " + ", ".join(allowed))
 
 
 def is_read_by(parse: Callable[[str], object], rule: str) -> Check:
-    """A text that a function can read; a ValueError of that function refuses it."""
+    """A text that a function can parse. If the function raises ValueError, the text is refused."""
 
     def passes(value: str) -> bool:
         try:
@@ -162,21 +162,21 @@ _SHOWN_MAX = 64
 
 
 class Synonym(NamedTuple):
-    """A broker configuration that stands in for another resource's; its value times `factor` is that one's value."""
+    """A broker key whose value, times `factor`, is the default of another resource's key."""
 
     name: str
     factor: int = 1
 
 
 class Departure(NamedTuple):
-    """Why a default is not Kafka's; Kafka may have none."""
+    """Kafka's default, or None if Kafka has none, and why the default here differs."""
 
     kafka_default: str | None
     why: str
 
 
 class Configured(Protocol):
-    """Whatever has the typed value of each key."""
+    """An object with the typed value of each key."""
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -185,7 +185,7 @@ class Configured(Protocol):
 
 @dataclass(frozen=True)
 class ConfigKey(Generic[T]):
-    """One configuration: how its text is read, what it may be, and what it means."""
+    """One configuration key: how its text is parsed, which values are allowed, and what it means."""
 
     name: str
     reader: Reader[T]
@@ -194,24 +194,26 @@ class ConfigKey(Generic[T]):
     about: str
     synonyms: tuple[Synonym, ...] = ()
     is_dynamic: bool = False
-    """Whether a broker's value can be changed while it runs."""
+    """Whether the value of a running broker can be changed."""
     is_internal: bool = False
-    """Whether it is shown only where it is set."""
+    """Whether the key is described only if it is set."""
+    is_thread_count: bool = False
+    """Whether the value is the size of a thread pool. One change at runtime can at most halve or double it."""
     departure: Departure | None = None
 
     def of(self, config: Configured) -> T:
-        """The value that holds in a configuration."""
+        """Its value in a configuration."""
         value: T = config.values[self.name]
         return value
 
     @property
     def type(self) -> ConfigType:
-        """Its type, as DescribeConfigs tells it."""
+        """Its type, as in DescribeConfigs."""
         return self.reader.type
 
     @property
     def synonym(self) -> str | None:
-        """The broker configuration that stands in first."""
+        """The broker key that has the default of this key, which is the first synonym."""
         return self.synonyms[0].name if self.synonyms else None
 
     @property
@@ -220,7 +222,7 @@ class ConfigKey(Generic[T]):
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> T:
-        """Read a value and check it."""
+        """Parse and check a value."""
         try:
             value = self.reader.read(text.strip())
         except ValueError as error:
@@ -229,11 +231,26 @@ class ConfigKey(Generic[T]):
             raise self._refusal(text, self.check.rule)
         return value
 
+    def check_change(self, old: T, new: T) -> None:
+        """Refuse a change that a running broker cannot make in one step."""
+        if not self.is_thread_count or new == old:
+            return
+        assert isinstance(old, int)
+        assert isinstance(new, int)
+        # The message is Kafka's.
+        failed = f"Dynamic thread count update validation failed for {self.name}={new}, value should"
+        if new < 1:
+            raise InvalidConfig(f"{failed} be at least 1")
+        if new < old // 2:
+            raise InvalidConfig(f"{failed} be at least half the current value {old}")
+        if new > old * 2:
+            raise InvalidConfig(f"{failed} not be greater than double the current value {old}")
+
     def _refusal(self, text: str, rule: str) -> InvalidConfig:
         return InvalidConfig(f"{self.name}={self.shown(text)} is not allowed: it must be {rule}")
 
     def shown(self, text: str) -> str:
-        """A value as a message may hold it: short, printable, and not if it is a secret."""
+        """A value for use in a message: short, printable, and hidden if it is a secret."""
         if self.is_sensitive:
             return "[hidden]"
         text = text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
@@ -250,34 +267,34 @@ class KeyTable(dict[str, ConfigKey[Any]]):
         super().__init__()
         self.kind = kind
         self.defaults: dict[str, Value] = {}
-        """The typed values of a resource that sets nothing."""
+        """The typed values of a resource without configurations."""
         self.refused: dict[str, str] = {}
-        """Keys that Kafka has and this broker has not, or what they begin with: why, and what to do instead."""
+        """Kafka's keys, or prefixes of keys, that this broker does not have, with the reason and what to do instead."""
 
     def declare(self, key: ConfigKey[T]) -> ConfigKey[T]:
-        """Make a key known."""
+        """Add a key."""
         assert key.name not in self, f"{key.name} is declared twice"
         self[key.name] = key
         self.defaults[key.name] = None if key.default is None else key.parse(key.default)  # type: ignore[assignment]
         return key
 
     def in_order(self) -> list[ConfigKey[Any]]:
-        """All keys by name, whatever the order in which they were declared."""
+        """All keys in the order of their names."""
         return [self[name] for name in sorted(self)]
 
     def find(self, name: str) -> ConfigKey[Any]:
-        """The key of that name, or an error that says why there is none, or which name may be meant."""
+        """The key with a name. If there is none, the error says why, or suggests the nearest name."""
         if name in self:
             return self[name]
         for it, why in self.refused.items():
             if name == it or (it.endswith(".") and name.startswith(it)):
-                raise InvalidConfig(f"Kafka's {name[:100]} is not here: {why}")
+                raise InvalidConfig(f"Kafka's {name[:100]} does not exist here: {why}")
         near = get_close_matches(name[:100], sorted(self), n=1)
         hint = f": did you mean {near[0]}?" if near else ""
         raise InvalidConfig(f"Unknown {self.kind} config name: {ascii(name[:100])[1:-1]}{hint}")
 
     def parse(self, name: str, text: str) -> Value:
-        """Read a value and check it."""
+        """Parse and check a value."""
         value: Value = self.find(name).parse(text)
         return value
 
@@ -295,10 +312,11 @@ def broker_key(
     *,
     is_dynamic: bool = False,
     is_internal: bool = False,
+    is_thread_count: bool = False,
     departure: Departure | None = None,
 ) -> ConfigKey[T]:
-    """Declare a key of brokers. One that is dynamic can be changed while a broker runs, for one broker or for all."""
-    key = ConfigKey(name, reader, _text(default), check, about, (), is_dynamic, is_internal, departure)
+    """Declare a key of brokers. A dynamic key can be changed for a running broker, or for all of them."""
+    key = ConfigKey(name, reader, _text(default), check, about, (), is_dynamic, is_internal, is_thread_count, departure)
     return BROKER_CONFIGS.declare(key)
 
 
@@ -311,9 +329,10 @@ def topic_key(
     *synonyms: str | Synonym,
     is_internal: bool = False,
 ) -> ConfigKey[T]:
-    """Declare a key of topics, and the key of brokers that holds where a topic does not set it.
+    """Declare a key of topics, and its first synonym, which is the broker key that has its default.
 
-    Further synonyms stand in for the first, in other units perhaps, and are declared by themselves.
+    If the first synonym is not set, the next one is used, which may have another unit. Further synonyms are declared
+    separately.
     """
     places = tuple(it if isinstance(it, Synonym) else Synonym(it) for it in synonyms)
     key = ConfigKey(name, reader, _text(default), check, about, places, is_internal=is_internal)
@@ -322,9 +341,9 @@ def topic_key(
 
 
 def declare_synonym(key: ConfigKey[Any], resources: str) -> None:
-    """Declare the first synonym of a key: the same type and check, and the default unless another synonym has it."""
+    """Declare the first synonym of a key, with the same type and check. It has the default if it is the only one."""
     if key.synonym is not None:
-        about = f"What {resources} have that do not set {key.name}. {key.about}"
+        about = f"The default of {key.name} for {resources}. {key.about}"
         default = key.default if len(key.synonyms) == 1 else None
         own = replace(key, name=key.synonym, default=default, about=about, synonyms=(), is_dynamic=True)
         BROKER_CONFIGS.declare(own)

@@ -1,6 +1,6 @@
-"""The kinds of resources that have configurations: how each is described, and checked before a change. A pure module.
+"""The kinds of resources with configurations: how each is described, and how a change is checked. A pure module.
 
-A topic and a broker are such. A later chapter adds its own kind to `RESOURCES`, with a table of keys.
+Topics and brokers are such kinds. A later chapter adds its own to `RESOURCES`, with a table of keys.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,17 +16,19 @@ from minibroker.wire.codes import ErrorCode
 
 
 class ResourceKind(NamedTuple):
-    """One kind of resource. Both functions get the image, a resource's name and what holds for this broker."""
+    """One kind of resource. `describe` and `check` get the image, a resource's name and this broker's configuration."""
 
     table: KeyTable
+    names: Callable[[Image], Sequence[str]]
+    """The resources of this kind that can be described."""
     describe: Callable[[Image, str, NodeConfig], Sequence[Described]]
-    """All configurations of a resource, or `Refused`."""
+    """Describes all configurations of a resource, or raises `Refused`."""
     check: Callable[[Image, str, Texts, NodeConfig], None]
-    """Demand that a resource may have these configurations."""
+    """Raises `Refused` if a resource cannot have these configurations."""
 
 
 def resource_kind(resource_type: int, otherwise: str) -> ResourceKind:
-    """The kind of that number. If there is none, `otherwise` says what cannot be done."""
+    """The kind with this number. If there is none, raise `Refused` with a message that begins with `otherwise`."""
     if resource_type not in RESOURCES:
         known = ", ".join(f"{number:d} a {kind.table.kind}" for number, kind in RESOURCES.items())
         message = f"{otherwise.format(resource_type)}: {known.replace(' a ', ' is a ', 1)}"
@@ -39,19 +41,19 @@ def resource_kind(resource_type: int, otherwise: str) -> ResourceKind:
 
 def _described_topic(image: Image, name: str, node: NodeConfig) -> Sequence[Described]:
     check_topic_name(name)
-    _demand_topic(image, name)
+    _check_topic_exists(image, name)
     return describe_topic(image.topic_configs(name), node)
 
 
 def _check_topic(image: Image, name: str, configs: Texts, node: NodeConfig) -> None:
     if not name:
-        raise Refused(ErrorCode.INVALID_REQUEST, "a topic without a name: there are no defaults for all topics")
+        raise Refused(ErrorCode.INVALID_REQUEST, "the topic has no name: there are no defaults for all topics")
     check_topic_name(name)
     check_topic_configs(configs, node)
-    _demand_topic(image, name)
+    _check_topic_exists(image, name)
 
 
-def _demand_topic(image: Image, name: str) -> None:
+def _check_topic_exists(image: Image, name: str) -> None:
     if name not in image.topics:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
 
@@ -60,37 +62,55 @@ def _demand_topic(image: Image, name: str) -> None:
 
 
 def _described_broker(image: Image, name: str, node: NodeConfig) -> Sequence[Described]:  # noqa: ARG001
-    """This broker, or with no name what was set for all of them."""
+    """Describe this broker, or with an empty name the values set for all brokers."""
     if not name:
         return describe_all_brokers(node)
     if name != str(node.node_id):
-        message = f"there is no broker {name[:64]!a}: this is {node.node_id}, and nothing means all brokers"
+        message = (
+            f"there is no broker {name[:64]!a} here: this is broker {node.node_id}, and an empty name means all brokers"
+        )
         raise Refused(ErrorCode.INVALID_REQUEST, message)
     return describe_broker(node)
 
 
 def _check_broker(image: Image, name: str, configs: Texts, node: NodeConfig) -> None:
-    """Demand that a broker can take these over while it runs. An empty name is all brokers."""
+    """Refuse configurations that a running broker cannot take over. An empty name means all brokers."""
     brokers = {str(it): it for it in sorted({node.node_id, *image.brokers})}
     if name and name not in brokers:
-        message = f"there is no broker {name[:64]!a}: there are {', '.join(brokers)}, and nothing means all brokers"
+        message = (
+            f"there is no broker {name[:64]!a}: there are {', '.join(brokers)}, and an empty name means all brokers"
+        )
         raise Refused(ErrorCode.INVALID_REQUEST, message)
     try:
         for key in configs:
             if not BROKER_CONFIGS.find(key).is_dynamic:
-                raise InvalidConfig(f"{key} cannot be changed while the broker runs: set it and start again")
-        # The broker's values are the topics' defaults, so they are tried all together. What another one was started
-        # with only that one knows.
+                raise InvalidConfig(
+                    f"{key} cannot be changed at runtime: set it in the configuration and restart the broker"
+                )
+        # Check the broker's values together and not one by one: they are also the defaults of topics, where two values
+        # can conflict. Of another broker only the dynamic values are known here, so only those are checked.
         new = {**image.configs, (ConfigResource.BROKER, name): configs}
         for it in [name] if name else brokers:
-            whose = node if it == str(node.node_id) else NodeConfig({"node.id": it})
-            whose.checked_dynamic(new)
+            if it == str(node.node_id):
+                _check_changes(node, node.checked_dynamic(new))
+            else:
+                NodeConfig({"node.id": it}).checked_dynamic(new)
     except InvalidConfig as error:
-        # Kafka has this code here, and INVALID_CONFIG only for topics.
+        # Kafka uses this code for brokers, and INVALID_CONFIG only for topics.
         raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
 
 
+def _check_changes(old: NodeConfig, new: NodeConfig) -> None:
+    """Refuse new values that a running broker cannot change to."""
+    for name, value in old.values.items():
+        BROKER_CONFIGS[name].check_change(value, new.values[name])
+
+
 RESOURCES: dict[int, ResourceKind] = {
-    ConfigResource.TOPIC: ResourceKind(TOPIC_CONFIGS, _described_topic, _check_topic),
-    ConfigResource.BROKER: ResourceKind(BROKER_CONFIGS, _described_broker, _check_broker),
+    ConfigResource.TOPIC: ResourceKind(
+        TOPIC_CONFIGS, lambda image: sorted(image.topics), _described_topic, _check_topic
+    ),
+    ConfigResource.BROKER: ResourceKind(
+        BROKER_CONFIGS, lambda image: [str(it) for it in image.live_brokers()], _described_broker, _check_broker
+    ),
 }

@@ -1,11 +1,11 @@
-"""What holds for a topic and for a broker: texts from several places, resolved into typed values. A pure module.
+"""The configuration of a topic and of a broker: texts from several sources, resolved into typed values. A pure module.
 
     a topic's value   = the topic's own, else the broker's synonym, else the default
-    a broker's value  = set for this broker while it runs, else set for all brokers while they run,
-                        else what it was started with, else the default
+    a broker's value  = set at runtime for this broker, else set at runtime for all brokers,
+                        else set when it was started, else the default
 
-`NodeConfig` is what a broker was started with, and what was changed since. `TopicConfig` is what its code asks. Their
-attributes are the keys of this chapter; `key.of(config)` is the value of any key.
+`NodeConfig` is the configuration of a broker, `TopicConfig` that of a topic. Their attributes are the keys of this
+chapter; `key.of(config)` is the value of any key.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class _Setting(Generic[T]):
-    """An attribute that is the value of a key."""
+    """An attribute with the value of a key."""
 
     def __init__(self, key: ConfigKey[T]) -> None:
         self._key = key
@@ -46,7 +46,7 @@ class _Setting(Generic[T]):
 
 
 class NodeConfig:
-    """A broker's configuration, resolved and typed. It never changes; `with_dynamic` makes another."""
+    """A broker's configuration, resolved and typed. It is immutable; `with_dynamic` returns another."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class NodeConfig:
         dynamic_default: Texts | None = None,
     ) -> None:
         self.settings: Texts = dict(settings or {})
-        # The first place that has a value wins.
+        # The first layer that has a value takes precedence.
         self.layers: tuple[tuple[ConfigSource, Texts], ...] = (
             (ConfigSource.DYNAMIC_BROKER_CONFIG, dict(dynamic or {})),
             (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, dict(dynamic_default or {})),
@@ -93,18 +93,18 @@ class NodeConfig:
 
     @property
     def node_id(self) -> int:
-        """`node.id`, or where only its older name is set, that."""
+        """`node.id`, or `broker.id` if only that is set."""
         older = broker_keys.BROKER_ID.of(self)
         return older if "node.id" not in self.settings and older != -1 else broker_keys.NODE_ID.of(self)
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
-        """Where to listen."""
+        """The listeners."""
         return parse_listeners(broker_keys.LISTENERS.of(self))
 
     @property
     def advertised_listeners(self) -> tuple[Listener, ...]:
-        """Where clients are told to connect to."""
+        """The listeners that clients are told to connect to."""
         advertised = broker_keys.ADVERTISED_LISTENERS.of(self)
         return self.listeners if advertised is None else parse_listeners(advertised)
 
@@ -115,10 +115,11 @@ class NodeConfig:
         return tuple(path.strip() for path in text.split(","))
 
     def with_dynamic(self, configs: Configs) -> "NodeConfig":
-        """What holds now, with the changes that an image's `configs` has for this broker and for all brokers.
+        """The configuration with the dynamic values in an image's `configs`, for this broker and for all brokers.
 
-        They were checked, but perhaps not against what this broker was started with. What does not go together with
-        that is left out: the broker's own changes, or those for all, or both.
+        The values were checked, but perhaps not together with the settings that this broker was started with. If they
+        conflict, the broker's own dynamic values are ignored. If there is still a conflict, those for all brokers are
+        ignored instead, and as a last resort both.
         """
         own, for_all = (ConfigResource.BROKER, str(self.node_id)), (ConfigResource.BROKER, "")
         for left in ((own, for_all), (for_all,), (own,)):
@@ -127,7 +128,7 @@ class NodeConfig:
         return self
 
     def checked_dynamic(self, configs: Configs) -> "NodeConfig":
-        """The same; but what does not go together is refused."""
+        """Like `with_dynamic`, but conflicting values are refused."""
         dynamic = configs.get((ConfigResource.BROKER, str(self.node_id)), {})
         dynamic_default = configs.get((ConfigResource.BROKER, ""), {})
         if not dynamic and not dynamic_default:
@@ -135,7 +136,7 @@ class NodeConfig:
         return NodeConfig(self.settings, dynamic=_known(dynamic), dynamic_default=_known(dynamic_default))
 
     def inherited(self, key: ConfigKey[Any]) -> str | None:
-        """The text of a topic that does not set `key`, or of another resource with synonyms here."""
+        """The default of a topic's key, or of another resource's key with synonyms, as text."""
         for _source, texts in self.layers:
             for name, factor in key.synonyms:
                 if name in texts:
@@ -143,7 +144,7 @@ class NodeConfig:
         return key.default
 
     def inherited_values(self, table: KeyTable) -> dict[str, Any]:
-        """The typed values of a resource of a table that sets nothing."""
+        """The typed values of a resource without configurations."""
         values = {}
         for key in table.values():
             text = self.inherited(key)
@@ -152,19 +153,19 @@ class NodeConfig:
 
     @cached_property
     def topic_values(self) -> Mapping[str, Any]:
-        """The typed values of a topic that sets nothing."""
+        """The typed values of a topic without configurations."""
         if not any(texts for _source, texts in self.layers):
             return TOPIC_CONFIGS.defaults
         return self.inherited_values(TOPIC_CONFIGS)
 
 
 def _known(texts: Texts) -> Texts:
-    # A newer program may have written what this one does not know.
+    # A newer program may have written keys that this one does not know.
     return {name: text for name, text in texts.items() if name in BROKER_CONFIGS}
 
 
 def _converted(text: str, factor: int) -> str:
-    """Hours and minutes as milliseconds. A negative number is no limit, in whatever unit."""
+    """Hours or minutes as milliseconds. A negative number means no limit, in any unit."""
     return text if factor == 1 else str(max(int(text) * factor, UNLIMITED))
 
 
@@ -172,19 +173,19 @@ def _converted(text: str, factor: int) -> str:
 
 
 class TopicConfig:
-    """A topic's configuration, resolved and typed. It never changes."""
+    """A topic's configuration, resolved and typed. It is immutable."""
 
     def __init__(self, overrides: Texts | None = None, node: NodeConfig | None = None) -> None:
         self.overrides: Texts = overrides or {}
         self.is_validating_records = node is not None and node.is_validating_records
         defaults = TOPIC_CONFIGS.defaults if node is None else node.topic_values
-        # What a newer program has written and this one does not know is left alone.
+        # Keys that only a newer program knows are ignored.
         own = {name: TOPIC_CONFIGS.parse(name, text) for name, text in self.overrides.items() if name in TOPIC_CONFIGS}
         self.values: Mapping[str, Any] = {**defaults, **own} if own else defaults
 
     @classmethod
     def of(cls, configs: Configs, topic: str, node: NodeConfig) -> "TopicConfig":
-        """The configuration of a topic of an image, with that image's `configs`; `node` is what holds now."""
+        """The configuration of a topic, from an image's `configs` and the broker's current configuration."""
         return cls(configs.get((ConfigResource.TOPIC, topic)), node)
 
     compression_type = _Setting(topic_keys.COMPRESSION_TYPE)
@@ -209,9 +210,9 @@ class TopicConfig:
 
     @cached_property
     def log_config(self) -> LogConfig:
-        """What chapter 02's logs must know of it."""
+        """The part that the logs of chapter 02 need."""
         return LogConfig(
-            # The internal size goes before the public one.
+            # The internal size takes precedence over the public one.
             segment_bytes=topic_keys.INTERNAL_SEGMENT_BYTES.of(self) or topic_keys.SEGMENT_BYTES.of(self),
             segment_ms=self._roll_ms(),
             index_interval_bytes=topic_keys.INDEX_INTERVAL_BYTES.of(self),
@@ -228,7 +229,7 @@ class TopicConfig:
         )
 
     def _roll_ms(self) -> int:
-        # The active segment is never compacted. Where records must be compacted in time, it must be rolled in time.
+        # The active segment is never compacted. To compact records in time, it must be rolled in time.
         if "compact" in self.cleanup_policy:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
@@ -238,11 +239,11 @@ def _unless_never(value: int) -> int | None:
     return None if value == LONG_MAX else value
 
 
-# What must go together ------------------------------------------------------------------------------------------------
+# Rules for several keys -----------------------------------------------------------------------------------------------
 
 
 def check_topic_configs(overrides: Texts, node: NodeConfig) -> None:
-    """Demand that a topic may have these configurations, each by itself and all together."""
+    """Refuse configurations of a topic that are invalid alone or in combination."""
     for name, text in overrides.items():
         TOPIC_CONFIGS.parse(name, text)
     config = TopicConfig(overrides, node)
@@ -251,7 +252,7 @@ def check_topic_configs(overrides: Texts, node: NodeConfig) -> None:
 
 
 def check_compaction_lags(config: TopicConfig) -> None:
-    """Demand that compaction is not forbidden for longer than it may wait."""
+    """Refuse a minimum compaction lag above the maximum."""
     least, most = config.min_compaction_lag_ms, config.max_compaction_lag_ms
     if least > most:
         raise InvalidConfig(
@@ -260,7 +261,7 @@ def check_compaction_lags(config: TopicConfig) -> None:
 
 
 def check_node_id(config: NodeConfig) -> None:
-    """Demand that the two names of a node's number do not contradict each other."""
+    """Refuse a node.id and a broker.id that differ."""
     broker_id, node_id = broker_keys.BROKER_ID.of(config), broker_keys.NODE_ID.of(config)
     if "node.id" in config.settings and broker_id not in (-1, node_id):
         raise InvalidConfig(
@@ -271,10 +272,10 @@ def check_node_id(config: NodeConfig) -> None:
 
 
 def check_topic_defaults(config: NodeConfig) -> None:
-    """Demand that the broker's values are good together as topics' values, which they are, too."""
+    """Refuse broker values that contradict each other as the defaults of topics."""
     check_topic_configs({}, config)
 
 
-# Demands on a whole configuration, beside what each key demands of its value. A package appends those about its keys.
+# Checks of several keys together. A package appends those for its keys.
 TOPIC_RULES: list[Callable[[TopicConfig], None]] = [check_compaction_lags]
 BROKER_RULES: list[Callable[[NodeConfig], None]] = [check_node_id, check_topic_defaults]

@@ -1,10 +1,10 @@
-"""How a command becomes records: what all commands have in common. A pure module.
+"""Commands, and how they become records. A pure module.
 
-A command is a wish, such as to create topics. It is held against an image, and the decision is a list of records, to be
-written all together or not at all, and a result for whoever asked. Deciding changes nothing and knows no clock and no
-chance: what a command needs of either, such as the ids of new topics, it brings along.
+A command asks for a change, such as new topics. It is checked against an image. The decision is a list of records,
+which are written all together or not at all, and a result for the caller. Deciding has no side effects and uses no
+clock and no randomness. A command brings such inputs along, for example the ids of new topics.
 
-A chapter that brings a new command writes a class; nothing here changes.
+A chapter adds a command as a subclass of `Command`.
 """
 
 from abc import ABC, abstractmethod
@@ -24,28 +24,28 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Records:
-    """The records that a command has come to so far. There is a limit, and it holds before they are made."""
+    """The records of a command so far. Their number is limited. `reserve` checks it before they are made."""
 
     def __init__(self, count_max: int | None = RECORDS_PER_COMMAND_MAX) -> None:
         self._count_max = count_max
         self.list: list[MetadataRecord] = []
 
     def reserve(self, count: int) -> None:
-        """Demand that there is room for so many more."""
+        """Raise TooManyRecords if `count` more would exceed the limit."""
         if self._count_max is not None and len(self.list) + count > self._count_max:
             raise TooManyRecords(
-                f"{len(self.list) + count} metadata records for one request, {self._count_max} are allowed: split it"
+                f"one request needs {len(self.list) + count} metadata records, {self._count_max} are allowed: split it"
             )
 
     def add(self, records: Iterable[MetadataRecord]) -> None:
-        """Take some more."""
+        """Add records."""
         self.list.extend(records)
         self.reserve(0)
 
 
 @dataclass(frozen=True)
 class Decision(Generic[R]):
-    """What is to be written, and what is to be answered once it is."""
+    """The records to write, and the result to answer with after they are written."""
 
     records: list[MetadataRecord]
     result: R
@@ -53,7 +53,7 @@ class Decision(Generic[R]):
 
 @dataclass(frozen=True)
 class Outcome(Generic[K]):
-    """What came of one part of a command: of the topic or partition of this name."""
+    """The result for one part of a command, such as one topic."""
 
     name: K
     code: ErrorCode = ErrorCode.NONE
@@ -61,25 +61,25 @@ class Outcome(Generic[K]):
 
 
 class Command(ABC, Generic[R]):
-    """A wish to change metadata."""
+    """A request to change metadata."""
 
     validate_only: bool = False
-    """Whether to say only what would happen."""
+    """Whether to check only, and write nothing."""
     records_max: int | None = RECORDS_PER_COMMAND_MAX
-    """How many records it may come to. What the cluster does by itself has no limit: it must be one batch, and cannot
-    be asked to come in smaller parts."""
+    """The largest number of records. A command that the cluster itself issues has no limit: its records must be one
+    batch, and no client could split it."""
 
     @abstractmethod
     def run(self, image: Image, records: Records) -> R:
-        """Add what must be written, and return the result. Each part of a command fails by itself."""
+        """Add the records, and return the result. An error in one part of the command does not affect the others."""
 
     @abstractmethod
     def refuse(self, code: ErrorCode, message: str) -> R:
-        """The result if nothing of it is done: for this reason, every part of it."""
+        """The result of a command that is refused as a whole: this error for each of its parts."""
 
 
 def decide(image: Image, command: Command[R]) -> Decision[R]:
-    """Hold a command against an image."""
+    """Check a command against an image, and return its records and its result."""
     records = Records(command.records_max)
     try:
         result = command.run(image, records)
@@ -89,7 +89,7 @@ def decide(image: Image, command: Command[R]) -> Decision[R]:
 
 
 def duplicates(keys: Iterable[K]) -> set[K]:
-    """What is there more than once."""
+    """The keys that occur more than once."""
     seen: set[K] = set()
     twice: set[K] = set()
     for key in keys:

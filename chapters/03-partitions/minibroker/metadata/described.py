@@ -1,7 +1,7 @@
-"""What DescribeConfigs tells: each configuration's value, where it comes from, and what else would hold. A pure module.
+"""The descriptions of configurations: their values, and all places where they are set. A pure module.
 
-The synonyms of a configuration are all the places where it is set, the one that wins first. As in Kafka, hours do not
-count as a synonym of milliseconds where they are only the default.
+The synonyms of a configuration are all the places where it is set, the one that takes precedence first. As in Kafka,
+a key in hours is a synonym of a key in milliseconds only if it is set.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from minibroker.metadata.configs import NodeConfig, Texts, TopicConfig
 
 
 class SetValue(NamedTuple):
-    """One place where a value is set, under the name that it has there."""
+    """One place where a value is set, and the name of the key in that place."""
 
     name: str
     value: str | None
@@ -21,7 +21,7 @@ class SetValue(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A configuration as it is shown. A secret has no value."""
+    """The description of a configuration. The value of a secret is None."""
 
     key: ConfigKey[Any]
     value: str | None
@@ -31,7 +31,7 @@ class Described(NamedTuple):
 
 
 def describe_topic(overrides: Texts, node: NodeConfig) -> list[Described]:
-    """All configurations of a topic that sets `overrides`."""
+    """All configurations of a topic with these overrides."""
     config = TopicConfig(overrides, node)
     return [
         _topic_entry(key, config, node)
@@ -70,7 +70,7 @@ def _broker_entry(key: ConfigKey[Any], family: Sequence[str], node: NodeConfig) 
 
 
 def describe_all_brokers(node: NodeConfig) -> list[Described]:
-    """What is set for all brokers while they run, and nothing else."""
+    """Only the configurations that are set at runtime for all brokers."""
     source, texts = next(layer for layer in node.layers if layer[0] is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     entries = []
     for name, text in texts.items():
@@ -84,7 +84,8 @@ def describe_all_brokers(node: NodeConfig) -> list[Described]:
 
 
 def _families() -> Mapping[str, Sequence[str]]:
-    """Broker configurations of the same meaning, the strongest first; the interval of the flusher only stands in."""
+    """Broker keys with the same meaning in different units, the one that takes precedence first."""
+    # The interval of the flusher is only a default of another key, so it is left out.
     return {
         synonym.name: [it.name for it in key.synonyms]
         for key in TOPIC_CONFIGS.values()
@@ -94,7 +95,7 @@ def _families() -> Mapping[str, Sequence[str]]:
 
 
 def _places(names: Sequence[str], node: NodeConfig) -> Iterable[SetValue]:
-    """Where these broker configurations are set, the strongest place first."""
+    """The places where these broker keys are set, the one that takes precedence first."""
     for source, texts in node.layers:
         for name in names:
             if name in texts:
@@ -106,7 +107,7 @@ def _places(names: Sequence[str], node: NodeConfig) -> Iterable[SetValue]:
 
 
 def _from(name: str, places: Iterable[SetValue]) -> list[SetValue]:
-    """Those from the first on that has this very name."""
+    """The places from the first one with this name on."""
     found: list[SetValue] = []
     for place in places:
         if found or place.name == name:
@@ -139,7 +140,7 @@ def text_of(value: Value) -> str:
 
 
 def _double_text(value: float) -> str:
-    # Java has an exponent from 10^7 on and below 10^-3, without a plus sign, and always a digit behind the point.
+    # Java uses an exponent from 10^7 on and below 10^-3, without a plus sign, and always a digit after the point.
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()

@@ -1,6 +1,6 @@
-"""What this package raises: a configuration or a name that is refused, and a metadata log that cannot be understood.
+"""The errors of this package: refused configurations and names, and metadata logs that cannot be decoded.
 
-Every message says what was found, where, and what would be right. What answers a client carries Kafka's code as well.
+Every message names the value, its place and the valid values. An error that is sent to a client has Kafka's code, too.
 A pure module.
 """
 
@@ -9,19 +9,19 @@ from minibroker.wire.codes import ErrorCode
 
 
 class MetadataError(ExpectedError):
-    """Anything this package refuses."""
+    """Any error of this package."""
 
 
 class UnknownRecord(MetadataError):
-    """A metadata record of a kind or a version that this program does not know: a newer one wrote it."""
+    """A metadata record of an unknown kind or version. A newer program has written it."""
 
 
 class CorruptMetadata(MetadataError):
-    """A metadata log whose records contradict each other, or are no records. The message names the offset."""
+    """A metadata log with bytes that are not records, or with records that contradict each other."""
 
 
 class Refused(MetadataError):
-    """A part of a command that is not carried out: what its client is told, with Kafka's code."""
+    """A part of a command is refused. The client gets the message and Kafka's code."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class InvalidTopicName(Refused):
 
 
 class InvalidConfig(Refused):
-    """A configuration that does not exist, or a value that it cannot have."""
+    """A configuration key that does not exist, or a value that is not allowed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_CONFIG, message)

@@ -1,8 +1,8 @@
-"""The image: everything that the metadata log says, as of one offset. A pure module.
+"""The image: the metadata of the cluster up to one offset of the metadata log. A pure module.
 
-An image never changes. Folding a record gives a new one that shares with the old what the record does not touch, so
-whoever holds an image can go on reading it, and the difference between two images is found by comparing what they do
-not share. Many records are folded through a `Builder`, which copies each part once, however many records change it.
+An image is immutable. Folding a record gives a new image that shares all unchanged parts with the old one. So a reader
+can keep an old image, and two images are compared quickly, because shared parts need no comparison. Many records are
+folded through a `Builder`, which copies each part only once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +32,7 @@ NO_LEADER = -1
 
 
 class Endpoint(NamedTuple):
-    """Where a broker can be reached by one of its listeners."""
+    """The address of one listener of a broker."""
 
     name: str
     host: str
@@ -42,7 +42,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A broker that is registered. Host and port are those of its first listener."""
+    """A registered broker. Host and port are those of its first listener."""
 
     node_id: int
     host: str
@@ -54,12 +54,12 @@ class BrokerImage:
     endpoints: tuple[Endpoint, ...] = ()
     in_controlled_shutdown: bool = False
     log_dirs: tuple[bytes, ...] = ()
-    """The ids of its data directories; none of one that did not say."""
+    """The ids of its data directories; empty if it did not report them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition: who has it, who is in sync, who leads."""
+    """One partition: its replicas, its in-sync replicas, its leader."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -82,34 +82,34 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The metadata of a cluster. `offset` is that of the last record in it."""
+    """The metadata of a cluster. `offset` is the offset of the last folded record."""
 
     cluster_id: str = ""
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
     collisions: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The topics whose names are alike but for `.` and `_`, by what they have in common."""
+    """The topics with a `.` or `_` in their names, by collision key. Two names with the same key collide."""
     configs: Mapping[tuple[ConfigResource, str], Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
     features: Mapping[str, int] = field(default_factory=dict)
     offset: int = NO_OFFSET
 
     def topic_configs(self, topic: str) -> Mapping[str, str]:
-        """What a topic sets itself."""
+        """The configurations that are set for a topic."""
         return self.configs.get((ConfigResource.TOPIC, topic), {})
 
     def partition(self, name: TopicPartition) -> PartitionImage | None:
-        """A partition, if there is one of this name."""
+        """A partition, or None."""
         topic = self.topics.get(name.topic)
         return None if topic is None else topic.partitions.get(name.partition)
 
     def active_brokers(self) -> list[int]:
-        """Those that can be given something: live, and not on their way out."""
+        """The brokers that can get new replicas: live, and not shutting down."""
         return [it for it in self.live_brokers() if not self.brokers[it].in_controlled_shutdown]
 
     def live_brokers(self) -> list[int]:
-        """The brokers that may lead, in order."""
+        """The brokers that are not fenced, in order of their ids."""
         return sorted(node_id for node_id, broker in self.brokers.items() if not broker.is_fenced)
 
 
@@ -119,7 +119,7 @@ def fold(image: Image, record: MetadataRecord, offset: int) -> Image:
 
 
 def fold_all(image: Image, records: Iterable[tuple[int, MetadataRecord]]) -> Image:
-    """The image after these records, each with its offset; the cost is that of the records."""
+    """The image after these records, each with its offset. The cost depends on the records, not on the image."""
     builder = Builder(image)
     for offset, record in records:
         builder.fold(record, offset)
@@ -127,7 +127,7 @@ def fold_all(image: Image, records: Iterable[tuple[int, MetadataRecord]]) -> Ima
 
 
 class Builder:
-    """An image in the making. Each mapping is copied when it is changed for the first time."""
+    """Builds an image. Each mapping is copied at its first change."""
 
     def __init__(self, image: Image) -> None:
         self._old = image
@@ -137,10 +137,10 @@ class Builder:
         self.offset = image.offset
 
     def fold(self, record: MetadataRecord, offset: int) -> None:
-        """Apply one record. One that cannot be is an error with its offset: the log is not what it must be."""
+        """Apply one record. A record that contradicts the image raises CorruptMetadata with its offset."""
         assert offset > self.offset, f"record {offset} comes after {self.offset}"
         step = _STEPS.get(type(record))
-        assert step is not None, f"nobody folds a {type(record).__name__}"
+        assert step is not None, f"no step folds a {type(record).__name__}"
         try:
             step(self, record)
         except CorruptMetadata as error:
@@ -148,7 +148,7 @@ class Builder:
         self.offset = offset
 
     def build(self) -> Image:
-        """The image as of now. The builder is of no use afterwards."""
+        """The image. The builder cannot be used afterwards."""
         if self.offset == self._old.offset:
             return self._old
         for name, partitions in self._partitions.items():
@@ -158,17 +158,17 @@ class Builder:
         return replace(self._old, offset=self.offset, **self._new)
 
     def change(self, part: str) -> Any:
-        """A part of the image that may be written to."""
+        """A part of the new image, to be changed."""
         if part not in self._new:
             self._new[part] = dict(getattr(self._old, part))
         return self._new[part]
 
     def now(self, part: str) -> Any:
-        """A part of the image as it is now, to be read."""
+        """A part of the new image, to be read."""
         return self._new.get(part, getattr(self._old, part))
 
     def topic(self, topic_id: bytes) -> TopicImage:
-        """The topic of an id; its partitions as they are now are `partitions_of` it."""
+        """The topic with an id. `partitions_of` gives its current partitions."""
         name = self.now("topic_names").get(topic_id)
         if name is None:
             raise CorruptMetadata(f"no topic has the id {uuid_text(topic_id)}")
@@ -176,7 +176,7 @@ class Builder:
         return topic
 
     def partitions_of(self, topic: TopicImage) -> dict[int, PartitionImage]:
-        """The partitions of a topic, which may be written to."""
+        """The partitions of a topic, to be changed."""
         if topic.name not in self._partitions:
             self._partitions[topic.name] = dict(topic.partitions)
         return self._partitions[topic.name]
@@ -184,9 +184,9 @@ class Builder:
     # One method for each kind of record -------------------------------------------------------------------------------
 
     def on_topic(self, record: TopicRecord) -> None:
-        """A topic without partitions; they follow."""
+        """Add a topic without partitions. Their records follow."""
         if record.name in self.now("topics") or record.topic_id in self.now("topic_names"):
-            raise CorruptMetadata(f"the topic {record.name} or its id {uuid_text(record.topic_id)} is there already")
+            raise CorruptMetadata(f"the topic {record.name} or its id {uuid_text(record.topic_id)} exists already")
         self.change("topics")[record.name] = TopicImage(record.name, record.topic_id, {})
         self.change("topic_names")[record.topic_id] = record.name
         self._partitions[record.name] = {}
@@ -195,7 +195,7 @@ class Builder:
             self.change("collisions")[key] = self.now("collisions").get(key, frozenset()) | {record.name}
 
     def on_remove_topic(self, record: RemoveTopicRecord) -> None:
-        """The topic, its id, its configuration."""
+        """Remove a topic, its id and its configuration."""
         name = self.topic(record.topic_id).name
         del self.change("topics")[name]
         del self.change("topic_names")[record.topic_id]
@@ -208,7 +208,7 @@ class Builder:
                 self.change("collisions")[key] = left
 
     def on_partition(self, record: PartitionRecord) -> None:
-        """A partition of a topic that is there."""
+        """Add a partition to an existing topic."""
         partitions = self.partitions_of(self.topic(record.topic_id))
         partitions[record.partition_id] = PartitionImage(
             replicas=tuple(record.replicas),
@@ -222,7 +222,7 @@ class Builder:
         )
 
     def on_config(self, record: ConfigRecord) -> None:
-        """A configuration; a resource without any is not there at all."""
+        """Set or remove a configuration. A resource without configurations is not in the image."""
         resource = _resource(record)
         texts = self._configs.get(resource)
         if texts is None:
@@ -242,7 +242,7 @@ class Builder:
             del self.change("configs")[resource]
 
     def on_register_broker(self, record: RegisterBrokerRecord) -> None:
-        """A broker, in the place of what was known of it."""
+        """Add a broker, or replace its last registration."""
         endpoints = tuple(Endpoint(it.name, it.host, it.port, it.security_protocol) for it in record.end_points)
         if not endpoints:
             raise CorruptMetadata(f"broker {record.broker_id} has no listener")
@@ -260,13 +260,13 @@ class Builder:
         )
 
     def on_producer_ids(self, record: ProducerIdsRecord) -> None:
-        """Producer ids are never given twice, so their number never falls."""
+        """Set the next free producer id. It never falls, because an id is never given twice."""
         if record.next_producer_id < self.now("next_producer_id"):
             raise CorruptMetadata(f"producer ids fall from {self.now('next_producer_id')} to {record.next_producer_id}")
         self._new["next_producer_id"] = record.next_producer_id
 
     def on_feature_level(self, record: FeatureLevelRecord) -> None:
-        """A feature at level 0 is not there at all."""
+        """Set the level of a feature. Level 0 removes it."""
         features = self.change("features")
         features[record.name] = record.feature_level
         if record.feature_level == 0:
@@ -277,7 +277,7 @@ def _resource(record: ConfigRecord) -> tuple[ConfigResource, str]:
     try:
         return ConfigResource(record.resource_type), record.resource_name
     except ValueError:
-        raise CorruptMetadata(f"a configuration of a resource of type {record.resource_type}") from None
+        raise CorruptMetadata(f"a configuration record has the unknown resource type {record.resource_type}") from None
 
 
 _STEPS: dict[type[MetadataRecord], Callable[[Builder, Any], None]] = {
@@ -292,7 +292,7 @@ _STEPS: dict[type[MetadataRecord], Callable[[Builder, Any], None]] = {
 
 
 def declare_record(record: type[MetadataRecord], step: Callable[[Builder, Any], None], *, version: int = 0) -> None:
-    """Make a kind of record known that a later chapter brings: how it is folded, and in which version it is written."""
+    """Add a kind of record from a later chapter: how it is folded, and in which version it is written."""
     key = record.schema.key
     assert key is not None, f"{record.__name__} has no key"
     assert key not in RECORDS, f"{record.__name__} has the key of {RECORDS[key].__name__}"

@@ -1,4 +1,4 @@
-"""Where a broker listens, and where it tells clients to go: `NAME://HOST:PORT`. A pure module."""
+"""Listeners and advertised listeners: `NAME://HOST:PORT`. A pure module."""
 
 import re
 from typing import NamedTuple
@@ -8,7 +8,7 @@ _LISTENER = re.compile(r"([a-zA-Z][a-zA-Z0-9_]*)://(\[[0-9a-fA-F:.%a-zA-Z]+\]|[^
 
 
 class Listener(NamedTuple):
-    """One place to connect to. Port 0 is any free port; an empty host is every address."""
+    """One listener. Port 0 is any free port; an empty host is every address."""
 
     name: str
     host: str
@@ -20,7 +20,7 @@ class Listener(NamedTuple):
 
 
 def parse_listeners(text: str) -> tuple[Listener, ...]:
-    """Read a comma-separated list; no name and no port may be there twice."""
+    """Parse a comma-separated list. A name or a port may occur only once."""
     listeners = tuple(_parse(item.strip()) for item in text.split(","))
     ports = [listener.port for listener in listeners if listener.port != 0]
     if len({listener.name for listener in listeners}) < len(listeners) or len(set(ports)) < len(ports):

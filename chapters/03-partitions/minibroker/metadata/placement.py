@@ -1,9 +1,8 @@
-"""Which brokers get a partition: chosen, or checked where somebody chose already. A pure module.
+"""The placement of replicas on brokers. It is chosen here, or checked if the client chose it. A pure module.
 
-The replicas of a partition stand on different brokers, and the partitions of a topic begin with one broker after the
-other, so that each leads about as many as the next. Where to begin comes from the topic's id, which is as good as
-chance, and the same for everybody who asks. The commands take this as an argument, a `Placing`: chapter 05 gives them
-one that knows racks.
+The replicas of a partition are on different brokers. The preferred leaders of a topic's partitions rotate over the
+brokers, so that each broker leads about the same number. The topic's id determines the first broker. The id is random,
+but the same on every node. Commands take a `Placing` as an argument: chapter 05 has one that respects racks.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ def place(
     image: Image, *, topic_id: bytes, first_partition: int, partition_count: int, replication_factor: int
 ) -> list[tuple[int, ...]]:
     """The replicas of each new partition, the preferred leader first."""
-    # Active brokers lead. Fenced ones, and those that leave, take a replica only where there are not enough others.
+    # Active brokers lead. A broker that is fenced or shutting down gets a replica only if there are too few others.
     live, fenced = usable_brokers(image, replication_factor)
     start = first_stripe(topic_id, first_partition)
     return [
@@ -41,25 +40,25 @@ def place(
 
 
 def usable_brokers(image: Image, replication_factor: int) -> tuple[list[int], list[int]]:
-    """The active brokers and the others; refused if they are too few."""
+    """The active brokers and the others. If there are too few, `Refused` is raised."""
     live = image.active_brokers()
     fenced = sorted(set(image.brokers) - set(live))
     if replication_factor > len(live) + len(fenced) or not live:
         raise Refused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{replication_factor} replicas need {replication_factor} brokers, {len(live)} are live and "
+            f"{replication_factor} replicas need {replication_factor} brokers, but {len(live)} are live and "
             f"{len(fenced)} fenced: ask for fewer replicas or start more brokers",
         )
     return live, fenced
 
 
 def first_stripe(topic_id: bytes, first_partition: int) -> int:
-    """Where the first of the new partitions begins: new ones of an old topic go on behind its last."""
+    """The `start` of the first new partition's stripe. New partitions continue after the topic's last one."""
     return int.from_bytes(topic_id, "big") + first_partition
 
 
 def stripe(brokers: Sequence[int], start: int) -> tuple[int, ...]:
-    """All of them in their order, beginning at another one for each partition."""
+    """All brokers in order, rotated by `start`."""
     if not brokers:
         return ()
     first = start % len(brokers)
@@ -67,7 +66,7 @@ def stripe(brokers: Sequence[int], start: int) -> tuple[int, ...]:
 
 
 def check_assignment(image: Image, replicas: Sequence[int], *, replication_factor: int | None) -> None:
-    """Demand that somebody's own choice of brokers is possible, and has as many replicas as the others."""
+    """Refuse a client's assignment that is impossible or has another replication factor."""
     problem = None
     unknown = sorted(set(replicas) - set(image.brokers))
     if not replicas:
@@ -75,9 +74,9 @@ def check_assignment(image: Image, replicas: Sequence[int], *, replication_facto
     elif duplicates(replicas):
         problem = f"broker {min(duplicates(replicas))} is in it twice"
     elif unknown:
-        problem = f"broker {unknown[0]} is not registered, {sorted(image.brokers)} are"
+        problem = f"broker {unknown[0]} is not registered; registered are {sorted(image.brokers)}"
     elif replication_factor is not None and len(replicas) != replication_factor:
-        problem = f"it has {len(replicas)} replicas, the other partitions have {replication_factor}"
+        problem = f"it has {len(replicas)} replicas, but the other partitions have {replication_factor}"
     elif not set(replicas) & set(image.active_brokers()):
         problem = "all its brokers are fenced"
     if problem is not None:
@@ -87,7 +86,7 @@ def check_assignment(image: Image, replicas: Sequence[int], *, replication_facto
 
 
 def new_partition(image: Image, topic_id: bytes, partition: int, replicas: Sequence[int]) -> PartitionRecord:
-    """The record of a partition whose active replicas are in sync, because all are empty; the first of them leads."""
+    """The record of a new partition. Its active replicas are in sync, because all are empty. The first one leads."""
     active = set(image.active_brokers())
     isr = [node_id for node_id in replicas if node_id in active]
     return PartitionRecord(

@@ -1,13 +1,15 @@
-"""What can happen to the metadata of a cluster: Kafka's metadata records, and how they are framed. A pure module.
+"""The metadata records, as Kafka defines them, and their frame. A pure module.
 
-A change of metadata is one record, or a few of them in one batch, in the log `__cluster_metadata-0`. The value of each
+A change of metadata is one record, or a few records in one batch, in the log `__cluster_metadata-0`. The value of each
 log record is a frame around one metadata record; its key is null:
 
     frame = frame_version:uvarint(1) key:uvarint version:uvarint message
 
-Every metadata record is flexible from version 0 on, so a field that is added later does not disturb an older reader.
-A later chapter that brings a record of its own makes it known with `declare_record` of `image`.
+Every metadata record is flexible from version 0 on, so that an older reader can skip new fields. A later chapter adds
+its own kinds of records with `declare_record` of the module `image`.
 """
+
+from typing import NamedTuple
 
 from minibroker.log.errors import InvalidVarint
 from minibroker.log.varint import decode_unsigned_varint, encode_unsigned_varint
@@ -31,7 +33,18 @@ from minibroker.wire.schema import (
 FRAME_VERSION = 1
 
 METADATA_VERSION = "metadata.version"
-METADATA_VERSION_LEVEL = 7  # Kafka's 3.3-IV3, the oldest that Kafka 4 reads; it has all the records below
+METADATA_VERSION_LEVEL = 7  # 3.3-IV3, the oldest that Kafka 4 supports; it has all the records below
+
+
+class LevelRange(NamedTuple):
+    """The levels of a feature that a broker supports, both ends included."""
+
+    lowest: int
+    highest: int
+
+
+SUPPORTED_FEATURES = {METADATA_VERSION: LevelRange(METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL)}
+"""The features that ApiVersions announces (KIP-584). Their levels in the cluster are in the image."""
 
 
 class MetadataRecord(Message):
@@ -52,42 +65,47 @@ class RemoveTopicRecord(MetadataRecord, key=9, versions="0", flexible="0+"):
 
 
 class PartitionRecord(MetadataRecord, key=3, versions="0-2", flexible="0+"):
-    """A partition is created, or stands in a snapshot."""
+    """A partition is created. A snapshot has one of these for every partition."""
 
-    partition_id: int = int32(default=-1, about="its number in the topic")
+    partition_id: int = int32(default=-1, about="the partition")
     topic_id: bytes = uuid(about="the topic")
-    replicas: list[int] = array(int32, about="the brokers that have a replica, the preferred leader first")
-    isr: list[int] = array(int32, about="those that are in sync")
-    removing_replicas: list[int] = array(int32, default=(), about="those that are about to go")
-    adding_replicas: list[int] = array(int32, default=(), about="those that are about to come")
+    replicas: list[int] = array(int32, about="the brokers with a replica, the preferred leader first")
+    isr: list[int] = array(int32, about="the in-sync replicas")
+    removing_replicas: list[int] = array(int32, default=(), about="the replicas that a reassignment removes")
+    adding_replicas: list[int] = array(int32, default=(), about="the replicas that a reassignment adds")
     leader: int = int32(default=-1, about="the leader, or -1")
     leader_recovery_state: int = int8(
         tag=0, default=0, about="1 after an unclean election, until the leader has recovered"
     )
-    leader_epoch: int = int32(default=-1, about="it grows with every change of the leader")
-    partition_epoch: int = int32(default=-1, about="it grows with every change of the partition")
+    leader_epoch: int = int32(default=-1, about="grows with every change of the leader")
+    partition_epoch: int = int32(default=-1, about="grows with every change of the partition")
     directories: list[bytes] = array(
         uuid, versions="1+", default=(), ignorable=True, about="the data directory of each replica"
     )
     eligible_leader_replicas: list[int] | None = array(
-        int32, versions="2+", nullable="2+", tag=1, default=None, about="who may lead without loss though not in sync"
+        int32,
+        versions="2+",
+        nullable="2+",
+        tag=1,
+        default=None,
+        about="replicas out of sync that may still lead without loss",
     )
     last_known_elr: list[int] | None = array(
-        int32, versions="2+", nullable="2+", tag=2, default=None, about="the last of those that are known"
+        int32, versions="2+", nullable="2+", tag=2, default=None, about="the last known of these replicas"
     )
 
 
 class ConfigRecord(MetadataRecord, key=4, versions="0", flexible="0+"):
-    """A configuration is set or taken back."""
+    """A configuration is set or removed."""
 
     resource_type: int = int8(about="2 topic, 4 broker")
-    resource_name: str = string(about="the topic, the broker's id, or nothing for all brokers")
-    name: str = string(about="the configuration")
-    value: str | None = string(nullable="0+", about="its value, or null to take it back")
+    resource_name: str = string(about="the topic's name, the broker's id, or an empty text for all brokers")
+    name: str = string(about="the key")
+    value: str | None = string(nullable="0+", about="its value, or null if it is removed")
 
 
 class BrokerEndpoint(Struct):
-    """Where a broker can be reached."""
+    """The address of one listener."""
 
     name: str = string(about="the listener")
     host: str = string()
@@ -96,7 +114,7 @@ class BrokerEndpoint(Struct):
 
 
 class BrokerFeature(Struct):
-    """What a broker knows of a feature."""
+    """The levels of a feature that a broker supports."""
 
     name: str = string()
     min_supported_version: int = int16()
@@ -104,30 +122,30 @@ class BrokerFeature(Struct):
 
 
 class RegisterBrokerRecord(MetadataRecord, key=0, versions="0-3", flexible="0+"):
-    """A broker has come, or come back."""
+    """A broker has registered."""
 
     broker_id: int = int32()
     is_migrating_zk_broker: bool = boolean(versions="2+", default=False)
-    incarnation_id: bytes = uuid(about="another one each time the process starts")
-    broker_epoch: int = int64(about="it grows with every registration")
+    incarnation_id: bytes = uuid(about="new each time the process starts")
+    broker_epoch: int = int64(about="grows with every registration")
     end_points: list[BrokerEndpoint] = array(BrokerEndpoint)
     features: list[BrokerFeature] = array(BrokerFeature, default=())
     rack: str | None = string(nullable="0+", default=None)
-    fenced: bool = boolean(default=True, about="whether it may lead nothing yet")
+    fenced: bool = boolean(default=True, about="whether it is fenced and may not lead")
     in_controlled_shutdown: bool = boolean(versions="1+", default=False)
     log_dirs: list[bytes] = array(uuid, versions="3+", tag=0, default=(), about="its data directories")
 
 
 class ProducerIdsRecord(MetadataRecord, key=15, versions="0", flexible="0+"):
-    """A broker has got a block of producer ids."""
+    """A block of producer ids is allocated to a broker."""
 
-    broker_id: int = int32(about="who has got it")
+    broker_id: int = int32(about="the broker")
     broker_epoch: int = int64(default=-1)
-    next_producer_id: int = int64(about="the first id behind the block")
+    next_producer_id: int = int64(about="the first id after the block")
 
 
 class FeatureLevelRecord(MetadataRecord, key=12, versions="0", flexible="0+"):
-    """A feature is at a level from now on; 0 is off. The first record of every metadata log is one."""
+    """The level of a feature is set; 0 is off. The first record of every metadata log is one of these."""
 
     name: str = string()
     feature_level: int = int16()
@@ -147,14 +165,14 @@ RECORDS: dict[int, type[MetadataRecord]] = {
     if record.schema.key is not None
 }
 
-# The version that each record is written in; what is not named is written in version 0. They are as old as can be, so
-# that a program of before reads them, too.
+# The version in which each kind of record is written; version 0 if it is not listed. The versions are as old as
+# possible, so that older programs can read the log.
 WRITTEN: dict[type[MetadataRecord], int] = {RegisterBrokerRecord: 1}
 _WITH_LOG_DIRS = 3
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """Put the frame around a record."""
+    """Encode a record with its frame."""
     key = record.schema.key
     assert key in RECORDS, f"{type(record).__name__} is not among the metadata records"
     version = _version_of(record)
@@ -163,14 +181,14 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def _version_of(record: MetadataRecord) -> int:
-    # A broker that does not say which directories it has is written as it was before there were such ids.
+    # Without directory ids the older version is enough.
     if isinstance(record, RegisterBrokerRecord) and record.log_dirs:
         return _WITH_LOG_DIRS
     return WRITTEN.get(type(record), 0)
 
 
 def decode_record(data: bytes) -> MetadataRecord:
-    """Take a record out of its frame, of any version that the tables have."""
+    """Decode a frame with a record, in any version that the tables have."""
     try:
         frame_version, position = decode_unsigned_varint(data, 0)
         key, position = decode_unsigned_varint(data, position)
@@ -178,14 +196,14 @@ def decode_record(data: bytes) -> MetadataRecord:
         _check_known(frame_version, key, version)
         return decode_whole(RECORDS[key], memoryview(data), position, version)
     except (InvalidVarint, WireError) as error:
-        raise CorruptMetadata(f"{len(data)} bytes are no metadata record: {error}") from error
+        raise CorruptMetadata(f"{len(data)} bytes are not a metadata record: {error}") from error
 
 
 def _check_known(frame_version: int, key: int, version: int) -> None:
     if frame_version != FRAME_VERSION:
-        raise UnknownRecord(f"frame version {frame_version}, this program knows {FRAME_VERSION}")
+        raise UnknownRecord(f"the frame has version {frame_version}, but this program knows only {FRAME_VERSION}")
     versions = RECORDS[key].schema.versions if key in RECORDS else None
     if versions is None or version not in versions:
         raise UnknownRecord(
-            f"a metadata record of kind {key} version {version}: a newer program has written it, use that"
+            f"a metadata record of kind {key} version {version}: a newer program has written it, so use that program"
         )

@@ -1,7 +1,7 @@
-"""Commands about topics: create, delete, grow. A pure module.
+"""Commands that create and delete topics, and add partitions. A pure module.
 
-Each topic of a command is decided by itself, and has a result of its own with Kafka's error code. The checks stand in
-Kafka's order, so that a request that is wrong in two ways gets the same answer.
+Each topic of a command is decided separately, and has its own result with Kafka's error code. The checks are in Kafka's
+order, so that a request with two errors gets the same answer as from Kafka.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ DEFAULT = -1
 
 
 class _Named(Protocol):
-    """Whatever a request says of a topic of that name."""
+    """A part of a request that is about the topic of this name."""
 
     @property
     def name(self) -> str: ...
@@ -33,8 +33,8 @@ W = TypeVar("W", bound=_Named)
 R = TypeVar("R")
 
 
-def _each_once(topics: Sequence[W], decide: Callable[[W], R], refused: Callable[[str, ErrorCode, str], R]) -> list[R]:
-    """Decide about each topic. One that is in the request more than once is refused once, before the others."""
+def _decide_each(topics: Sequence[W], decide: Callable[[W], R], refused: Callable[[str, ErrorCode, str], R]) -> list[R]:
+    """Decide about each topic. A topic that occurs more than once is refused once, before all others."""
     twice = duplicates(topic.name for topic in topics)
     results = [
         refused(name, ErrorCode.INVALID_REQUEST, f"the topic {quoted(name)} is in the request more than once")
@@ -55,7 +55,7 @@ def _each_once(topics: Sequence[W], decide: Callable[[W], R], refused: Callable[
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to be created. Counts of -1 are the broker's default; an assignment is a partition and its brokers."""
+    """A topic to create. A count of -1 means the broker's default. An assignment is a partition and its brokers."""
 
     name: str
     topic_id: bytes
@@ -67,7 +67,7 @@ class NewTopic:
 
 @dataclass(frozen=True)
 class CreatedTopic(Outcome[str]):
-    """What came of a topic that was to be created."""
+    """The result for one topic of CreateTopics."""
 
     topic_id: bytes = NO_UUID
     partition_count: int = -1
@@ -77,7 +77,7 @@ class CreatedTopic(Outcome[str]):
 
 @dataclass(frozen=True)
 class CreateTopics(Command[list[CreatedTopic]]):
-    """Create topics, each with a fresh id that the caller has drawn. `node` has the defaults."""
+    """Create topics. The caller gives each one a new random id. `node` has the defaults."""
 
     topics: Sequence[NewTopic]
     node: NodeConfig
@@ -85,10 +85,10 @@ class CreateTopics(Command[list[CreatedTopic]]):
     placing: Placing = place
 
     def run(self, image: Image, records: Records) -> list[CreatedTopic]:
-        """Decide about each name once."""
+        """Decide about each topic."""
         records.reserve(len(self.topics))
         taken: dict[str, str] = {}
-        return _each_once(self.topics, lambda topic: self._create(image, topic, taken, records), CreatedTopic)
+        return _decide_each(self.topics, lambda topic: self._create(image, topic, taken, records), CreatedTopic)
 
     def _create(self, image: Image, topic: NewTopic, taken: dict[str, str], records: Records) -> CreatedTopic:
         _check_name(image, topic.name, taken)
@@ -117,9 +117,9 @@ class CreateTopics(Command[list[CreatedTopic]]):
         return configs
 
     def _assignments(self, image: Image, topic: NewTopic, records: Records) -> list[tuple[int, Sequence[int]]]:
-        """Which brokers get which partition: as the client says, or as the broker likes."""
+        """The replicas of each partition: the client's assignment, or chosen by `placing`."""
         if topic.assignments:
-            return _manual(image, topic)
+            return _client_assignment(image, topic)
         _check_counts(topic)
         partition_count = self.node.num_partitions if topic.partition_count == DEFAULT else topic.partition_count
         replication_factor = topic.replication_factor
@@ -136,14 +136,14 @@ class CreateTopics(Command[list[CreatedTopic]]):
         return list(enumerate(placed))
 
     def refuse(self, code: ErrorCode, message: str) -> list[CreatedTopic]:
-        """The same for every name."""
+        """The same error for every topic."""
         return [CreatedTopic(name, code, message) for name in dict.fromkeys(topic.name for topic in self.topics)]
 
 
 def _check_name(image: Image, name: str, taken: dict[str, str]) -> None:
-    """Demand that a topic of this name can be created; `taken` has those of the same request."""
+    """Refuse a name that cannot be used. `taken` has the names in the same request, by collision key."""
     if name == CLUSTER_METADATA_TOPIC:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is the log of the metadata itself and cannot be created")
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is the metadata log itself and cannot be created")
     check_topic_name(name)
     if name in image.topics:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {name} exists already")
@@ -165,10 +165,10 @@ def _check_counts(topic: NewTopic) -> None:
         raise Refused(ErrorCode.INVALID_PARTITIONS, message)
 
 
-def _manual(image: Image, topic: NewTopic) -> list[tuple[int, Sequence[int]]]:
-    """Somebody's own assignment: partitions from 0 on without a gap, each with as many replicas as the others."""
+def _client_assignment(image: Image, topic: NewTopic) -> list[tuple[int, Sequence[int]]]:
+    """The client's assignment: partitions from 0 on without a gap, all with the same number of replicas."""
     if topic.partition_count != DEFAULT or topic.replication_factor != DEFAULT:
-        message = "an assignment says how many partitions and replicas there are: both counts must be -1"
+        message = "an assignment determines the numbers of partitions and replicas: both counts must be -1"
         raise Refused(ErrorCode.INVALID_REQUEST, message)
     numbers = sorted(number for number, _replicas in topic.assignments)
     if numbers != list(range(len(numbers))):
@@ -203,7 +203,7 @@ class TopicReference:
 
 @dataclass(frozen=True)
 class DeletedTopic:
-    """What came of a topic that was to be deleted."""
+    """The result for one topic of DeleteTopics."""
 
     name: str | None
     topic_id: bytes = NO_UUID
@@ -213,12 +213,12 @@ class DeletedTopic:
 
 @dataclass(frozen=True)
 class DeleteTopics(Command[list[DeletedTopic]]):
-    """Delete topics with all they hold."""
+    """Delete topics and their records."""
 
     topics: Sequence[TopicReference]
 
     def run(self, image: Image, records: Records) -> list[DeletedTopic]:
-        """Decide about each reference once."""
+        """Decide about each topic."""
         found = {reference: _find(image, reference) for reference in self.topics}
         twice = duplicates(topic.topic_id for topic in found.values() if topic is not None)
         repeated = duplicates(self.topics)
@@ -232,7 +232,7 @@ class DeleteTopics(Command[list[DeletedTopic]]):
         return results
 
     def refuse(self, code: ErrorCode, message: str) -> list[DeletedTopic]:
-        """The same for every reference."""
+        """The same error for every topic."""
         return [DeletedTopic(it.name, it.topic_id, code, message) for it in dict.fromkeys(self.topics)]
 
 
@@ -244,9 +244,9 @@ def _find(image: Image, reference: TopicReference) -> TopicImage | None:
 def _check_reference(reference: TopicReference, *, is_repeated: bool) -> None:
     problem = None
     if reference.name is None and reference.topic_id == NO_UUID:
-        problem = "a topic with neither name nor id: give one of them"
+        problem = "a topic has neither a name nor an id: give one of them"
     elif reference.name is not None and reference.topic_id != NO_UUID:
-        problem = f"the topic {reference} with its name and an id: give one of them"
+        problem = f"the topic {reference} has a name and an id: give one of them"
     elif is_repeated:
         problem = f"the topic {reference} is in the request more than once"
     if problem is not None:
@@ -270,7 +270,7 @@ def _delete(reference: TopicReference, topic: TopicImage | None, twice: set[byte
 
 @dataclass(frozen=True)
 class MorePartitions:
-    """A topic that is to have `count` partitions in all; assignments are for the new ones, in order."""
+    """A topic that shall have `count` partitions. The assignments are for the new partitions, in order."""
 
     name: str
     count: int
@@ -278,20 +278,20 @@ class MorePartitions:
 
 
 class GrownTopic(Outcome[str]):
-    """What came of a topic that was to grow."""
+    """The result for one topic of CreatePartitions."""
 
 
 @dataclass(frozen=True)
 class CreatePartitions(Command[list[GrownTopic]]):
-    """Give topics more partitions. They never get fewer: their records would be lost."""
+    """Add partitions to topics. Removing one would lose its records, so the number never falls."""
 
     topics: Sequence[MorePartitions]
     validate_only: bool = False
     placing: Placing = place
 
     def run(self, image: Image, records: Records) -> list[GrownTopic]:
-        """Decide about each name once."""
-        return _each_once(self.topics, lambda topic: self._grow(image, topic, records), GrownTopic)
+        """Decide about each topic."""
+        return _decide_each(self.topics, lambda topic: self._grow(image, topic, records), GrownTopic)
 
     def _grow(self, image: Image, topic: MorePartitions, records: Records) -> GrownTopic:
         known = image.topics.get(topic.name)
@@ -300,7 +300,7 @@ class CreatePartitions(Command[list[GrownTopic]]):
         count = len(known.partitions)
         if topic.count <= count:
             message = (
-                f"{topic.name} has {count} partitions: {topic.count} would be no increase, and it never gets fewer"
+                f"{topic.name} has {count} partitions: {topic.count} would be no increase, and none can be removed"
             )
             raise Refused(ErrorCode.INVALID_PARTITIONS, message)
         records.reserve(topic.count - count)
@@ -309,15 +309,15 @@ class CreatePartitions(Command[list[GrownTopic]]):
         return GrownTopic(topic.name)
 
     def refuse(self, code: ErrorCode, message: str) -> list[GrownTopic]:
-        """The same for every name."""
+        """The same error for every topic."""
         return [GrownTopic(name, code, message) for name in dict.fromkeys(topic.name for topic in self.topics)]
 
 
 def _new_replicas(image: Image, known: TopicImage, topic: MorePartitions, placing: Placing) -> Sequence[Sequence[int]]:
-    """The replicas of each new partition; there are as many as the topic's first partition has."""
+    """The replicas of each new partition, as many as the topic's first partition has."""
     count = len(known.partitions)
     first = known.partitions[0]
-    # One that is being moved has its old replicas and the new ones for a while.
+    # During a reassignment `replicas` has the old and the new ones. Only the old ones count.
     replication_factor = len(set(first.replicas) - set(first.adding_replicas))
     if topic.assignments is None:
         return placing(

@@ -1,6 +1,6 @@
 """The configuration keys of a topic of this chapter: Kafka's names, types, defaults and limits. A pure module.
 
-The last arguments name the broker's keys that hold where a topic sets nothing, the strongest first.
+The last arguments of each key are the broker keys that have its default. The first of them takes precedence.
 """
 
 from minibroker.metadata.config_keys import (
@@ -39,7 +39,7 @@ COMPRESSION_TYPE = topic_key(
     STRING,
     "producer",
     one_of(*CODECS),
-    "The codec that batches are stored with; producer leaves them as they came.",
+    "The codec that batches are stored with; with producer they are stored as they were sent.",
     "compression.type",
 )
 DELETE_RETENTION_MS = topic_key(
@@ -47,7 +47,7 @@ DELETE_RETENTION_MS = topic_key(
     LONG,
     24 * _HOUR_MS,
     at_least(0),
-    "How long compaction keeps a tombstone, so that a reader who started before it still sees it.",
+    "How long compaction keeps a tombstone, so that a reader that started before it still sees it.",
     "log.cleaner.delete.retention.ms",
 )
 FLUSH_MESSAGES = topic_key(
@@ -55,7 +55,7 @@ FLUSH_MESSAGES = topic_key(
     LONG,
     LONG_MAX,
     at_least(1),
-    "After so many records the log is flushed to the disk; 1 flushes before every acknowledgement.",
+    "The number of records after which the log is flushed to the disk; 1 flushes before every acknowledgement.",
     "log.flush.interval.messages",
 )
 FLUSH_MS = topic_key(
@@ -63,7 +63,7 @@ FLUSH_MS = topic_key(
     LONG,
     LONG_MAX,
     at_least(0),
-    "After so much time the log is flushed to the disk.",
+    "The time after which the log is flushed to the disk.",
     "log.flush.interval.ms",
     "log.flush.scheduler.interval.ms",
 )
@@ -72,7 +72,7 @@ INDEX_INTERVAL_BYTES = topic_key(
     INT,
     4096,
     at_least(0),
-    "After so many bytes of log the indexes get an entry.",
+    "The number of bytes of log between two entries of an index.",
     "log.index.interval.bytes",
 )
 INTERNAL_SEGMENT_BYTES = topic_key(
@@ -80,7 +80,7 @@ INTERNAL_SEGMENT_BYTES = topic_key(
     INT,
     None,
     at_least(1),
-    "The size of a segment where segment.bytes allows none so small: for tests and for lessons.",
+    "The size of a segment, below the minimum of segment.bytes. It is for tests and lessons.",
     "internal.segment.bytes",
     is_internal=True,
 )
@@ -89,7 +89,7 @@ MAX_COMPACTION_LAG_MS = topic_key(
     LONG,
     LONG_MAX,
     at_least(1),
-    "After so much time a record is compacted, however little there is to gain.",
+    "The time after which a record is compacted, even if that frees little space.",
     "log.cleaner.max.compaction.lag.ms",
 )
 MAX_MESSAGE_BYTES = topic_key(
@@ -113,7 +113,7 @@ MESSAGE_TIMESTAMP_BEFORE_MAX_MS = topic_key(
     LONG,
     LONG_MAX,
     at_least(0),
-    "How far a record's timestamp may be behind the broker's clock, with CreateTime.",
+    "How far a record's timestamp may be before the broker's clock, with CreateTime.",
     "log.message.timestamp.before.max.ms",
 )
 MESSAGE_TIMESTAMP_TYPE = topic_key(
@@ -129,7 +129,7 @@ MIN_CLEANABLE_DIRTY_RATIO = topic_key(
     DOUBLE,
     "0.5",
     between(0, 1),
-    "A log is compacted when this share of it was never compacted.",
+    "A log is compacted when this share of it has not been compacted yet.",
     "log.cleaner.min.cleanable.ratio",
 )
 MIN_COMPACTION_LAG_MS = topic_key(
@@ -137,7 +137,7 @@ MIN_COMPACTION_LAG_MS = topic_key(
     LONG,
     0,
     at_least(0),
-    "For so long a record is not compacted, so that a reader can see every change of a key.",
+    "The time during which a record is not compacted, so that a reader can see every change of a key.",
     "log.cleaner.min.compaction.lag.ms",
 )
 RETENTION_BYTES = topic_key(
@@ -145,7 +145,7 @@ RETENTION_BYTES = topic_key(
     LONG,
     -1,
     None,
-    "When a partition has more bytes, its oldest segments are deleted; -1 is no limit.",
+    "The size of a partition above which its oldest segments are deleted; -1 means no limit.",
     "log.retention.bytes",
 )
 RETENTION_MS = topic_key(
@@ -153,7 +153,7 @@ RETENTION_MS = topic_key(
     LONG,
     7 * 24 * _HOUR_MS,
     at_least(-1),
-    "A segment is deleted when all its records are older; -1 is no limit.",
+    "A segment is deleted when its newest record is older than this; -1 means no limit.",
     "log.retention.ms",
     Synonym("log.retention.minutes", _MINUTE_MS),
     Synonym("log.retention.hours", _HOUR_MS),
@@ -163,7 +163,7 @@ SEGMENT_BYTES = topic_key(
     INT,
     1024**3,
     at_least(SEGMENT_BYTES_MIN),
-    "The size of a segment; whatever is deleted or compacted is whole segments.",
+    "The size of a segment. Only whole segments are deleted or compacted.",
     "log.segment.bytes",
 )
 SEGMENT_INDEX_BYTES = topic_key(
@@ -171,7 +171,7 @@ SEGMENT_INDEX_BYTES = topic_key(
     INT,
     10 * 1024**2,
     at_least(4),
-    "The largest index of a segment; when it is full, a new segment begins.",
+    "The largest size of an index. When it is full, a new segment begins.",
     "log.index.size.max.bytes",
 )
 SEGMENT_MS = topic_key(
@@ -179,7 +179,7 @@ SEGMENT_MS = topic_key(
     LONG,
     7 * 24 * _HOUR_MS,
     at_least(1),
-    "After so much time a new segment begins, even if the last is not full.",
+    "The time after which a new segment begins, even if the last one is not full.",
     "log.roll.ms",
     Synonym("log.roll.hours", _HOUR_MS),
 )

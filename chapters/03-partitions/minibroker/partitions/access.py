@@ -1,14 +1,14 @@
-"""The access table: for each API who may call it, where it is answered, and when. A pure module.
+"""The access table: for each API the callers that may use it, where it is answered, and when. A pure module.
 
-One row per API key. Every package declares the rows of the APIs that it serves, `Registry.add` refuses an API without
-one, and one filter reads them all:
+One row per API key. Every package declares the rows of the APIs that it serves, and `Gate` puts the checks and filters
+of the row before each handler:
 
     call ──▶ caller allowed? ──▶ node ready? ──▶ places, in order ──▶ handler
                    │                  │               └ forwarded to the node that must answer
-                   └──────────────────┴──▶ the connection ends
+                   └──────────────────┴──▶ the connection is closed
 
-Chapter 03's node is alone, so it answers everything itself. Chapters 04 and 05 bring `Places` that forward a call.
-Access control lists will be one more column.
+Chapter 03's node is alone, so it answers everything itself. Chapters 04 and 05 add filters that forward a call to the
+node that must answer it. Access control lists will be one more column.
 """
 
 import enum
@@ -22,7 +22,7 @@ from minibroker.wire.apis import ApiKey
 
 
 class Caller(enum.Enum):
-    """Who may call an API."""
+    """The callers that may use an API."""
 
     ANYONE = "anyone"
     NODE = "nodes only"
@@ -34,12 +34,12 @@ class Place(enum.Enum):
     HERE = "any node"
     LEADER = "leader"  # another replica answers NOT_LEADER_OR_FOLLOWER
     CONTROLLER = "controller"
-    CONTROLLER_IF_ANY = "controller if any"  # while there is none, the node that was asked says so
+    CONTROLLER_IF_ANY = "controller if any"  # while there is none, the node that was asked answers
     NAMED_BROKER = "named broker"
 
 
 class Ready(enum.Enum):
-    """From when on a call is answered."""
+    """The state that the node must have reached before it answers a call."""
 
     WHEN_READY = "when ready"
     NODES_ALWAYS = "nodes: always"
@@ -50,11 +50,11 @@ class Access(NamedTuple):
     """One row of the table."""
 
     places: tuple[Place, ...] = (Place.HERE,)
-    """Where the call is answered. With two places, each sees the call in turn."""
+    """Where the call is answered. With two places, the filter of each one sees the call, in this order."""
     caller: Caller = Caller.ANYONE
     ready: Ready = Ready.WHEN_READY
     is_read: bool = False
-    """Whether the call changes nothing at the controller, so that it may be sent twice."""
+    """Whether the call only reads from the controller. Such a call may be sent again."""
 
 
 ROWS: Mapping[ApiKey, Access] = {
@@ -67,6 +67,7 @@ ROWS: Mapping[ApiKey, Access] = {
     ApiKey.METADATA: Access(),
     ApiKey.DESCRIBE_CLUSTER: Access(),
     ApiKey.FIND_COORDINATOR: Access(),
+    ApiKey.OFFSET_FETCH: Access(),
     ApiKey.INIT_PRODUCER_ID: Access(),
     ApiKey.CREATE_TOPICS: Access((Place.CONTROLLER,)),
     ApiKey.DELETE_TOPICS: Access((Place.CONTROLLER,)),
@@ -74,28 +75,29 @@ ROWS: Mapping[ApiKey, Access] = {
     ApiKey.DESCRIBE_CONFIGS: Access((Place.NAMED_BROKER,)),
     ApiKey.ALTER_CONFIGS: Access((Place.NAMED_BROKER, Place.CONTROLLER)),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Access((Place.NAMED_BROKER, Place.CONTROLLER)),
+    ApiKey.LIST_CONFIG_RESOURCES: Access(),
 }
 """The rows of the APIs that chapter 03 serves."""
 
 Filter = Callable[[Call[Any], Handler], Answer]
-"""Sees a call first. It answers, forwards the call, or passes it to the handler."""
+"""A filter sees a call before the handler. It answers, forwards the call, or passes it on."""
 
 
 @dataclass
 class Gate:
-    """How far a node is, and what the filter must know of its cluster."""
+    """Guards a node's handlers: it checks the caller and the node's state, and forwards calls to other nodes."""
 
     is_node: Callable[[Call[Any]], bool]
-    """Whether another node makes a call."""
+    """Whether the caller is another node."""
     filters: Mapping[Place, Filter]
-    """How a place is reached. A place without a filter is here."""
+    """How a call reaches each place. A call for a place without a filter is answered by this node."""
     is_joined: bool = False
     """Whether this node follows the metadata of its cluster, so that other nodes can rely on it."""
     is_open: bool = False
-    """Whether it also serves clients."""
+    """Whether this node also serves clients."""
 
     def guard(self, row: Access, handler: Handler) -> Handler:
-        """The handler behind the filter of its row."""
+        """The handler with the checks and filters of its row before it."""
         for place in reversed(row.places):
             if place in self.filters:
                 handler = _filtered(self.filters[place], handler)
@@ -104,11 +106,11 @@ class Gate:
         return handler if row.ready is Ready.ALWAYS else self._when_ready(row, handler)
 
     def _for_nodes(self, row: Access, handler: Handler) -> Handler:
-        assert row.ready is Ready.ALWAYS, "what nodes say to each other is heard at any time"
+        assert row.ready is Ready.ALWAYS, "calls between nodes are answered at any time"
 
         def answer(call: Call[Any]) -> Answer:
             if not self.is_node(call):
-                raise Disconnect(f"{type(call.request).__name__} is for nodes alone, and came from {call.peer}")
+                raise Disconnect(f"{type(call.request).__name__} from {call.peer}: only other nodes may send it")
             return handler(call)
 
         return answer
@@ -118,7 +120,7 @@ class Gate:
 
         def answer(call: Call[Any]) -> Answer:
             if not self.is_open and not ((self.is_joined or nodes_always) and self.is_node(call)):
-                raise Disconnect("this node is not part of its cluster yet")
+                raise Disconnect("this node has not joined its cluster yet")
             return handler(call)
 
         return answer

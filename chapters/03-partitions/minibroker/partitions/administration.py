@@ -1,7 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions: requests become commands, results become responses. A pure module.
 
-The rules are in `minibroker.metadata`: here is only what the wire adds to them, such as which version can say what. Ids
-of new topics are chance, so they come in as a function.
+The rules are in `minibroker.metadata`. This module handles the differences between versions of a request. The ids of
+new topics are random, so a function that draws them is passed in.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ from minibroker.wire.tables.create_topics import (
 )
 from minibroker.wire.tables.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 
-_DISABLED_FROM = 3  # before this version of DeleteTopics clients do not know the code for it
+_DISABLED_FROM = 3  # clients of older versions of DeleteTopics do not know TOPIC_DELETION_DISABLED
 
 
 class Administration:
@@ -59,7 +59,7 @@ class Administration:
 
     @property
     def _node(self) -> NodeConfig:
-        """What the broker was started with, and what was changed since."""
+        """The configuration at the start, with the dynamic changes since."""
         return self._started_with.with_dynamic(self._authority.image.configs)
 
     # Create -----------------------------------------------------------------------------------------------------------
@@ -85,9 +85,9 @@ class Administration:
         return CreateTopicsResponse(topics=[_created_topic(topic, node) for topic in topics])
 
     def create_on_demand(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Create topics with all defaults because somebody asked for them, in one command with its limits.
+        """Create topics with all defaults because a client asked for their metadata. Returns why some were refused.
 
-        Returns why some were refused. A quorum may take longer than this call.
+        With a quorum, the topics are created after this call has returned, so none is reported as refused.
         """
         topics = [NewTopic(name, self._new_topic_id()) for name in names]
         proposal = self._authority.propose(CreateTopics(topics, self._node, placing=self._placing))
@@ -97,7 +97,7 @@ class Administration:
 
     def delete_topics(self, call: Call[DeleteTopicsRequest]) -> Answer:
         """The handler of DeleteTopics."""
-        # Up to version 5 topics are a list of names; then each is a name or an id.
+        # Up to version 5 a request lists names; since version 6 each topic is a name or an id.
         named = [TopicReference(name) for name in call.request.topic_names]
         command = DeleteTopics(named + [TopicReference(it.name, it.topic_id) for it in call.request.topics])
         if not self._node.delete_topic_enable:
@@ -128,7 +128,7 @@ def _created_topic(topic: CreatedTopic, node: NodeConfig) -> CreatableTopicResul
         topic_id=topic.topic_id,
         error_code=topic.code,
         error_message=topic.message,
-        # Never null: the Java client takes null for a broker that hides them, and throws.
+        # The list is never null: the Java client takes null for hidden configurations, and throws.
         configs=_configs(topic, node) if topic.code == ErrorCode.NONE else [],
         num_partitions=topic.partition_count,
         replication_factor=topic.replication_factor,

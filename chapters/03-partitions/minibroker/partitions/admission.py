@@ -1,19 +1,19 @@
-"""What a batch must be before it is appended: an ordered list of rules. A pure module.
+"""The rules that a batch must meet before it is appended, in order. A pure module.
 
-A rule looks at one batch. It says nothing (the batch may pass), `Duplicate` (the batch is in the log already), raises
-`Refused` with Kafka's error code, or raises `Held` if the answer depends on something that has not happened yet. Rules
-are asked in order, so a rule may rely on those before it: no rule reads a sequence number out of a batch whose checksum
+A rule checks one batch. It returns None if the batch may pass, or a `Duplicate` if the batch is in the log already. It
+raises `Refused` with Kafka's error code, or `Held` if the verdict depends on something that has not happened yet. The
+rules run in order, so a rule may rely on those before it: no rule reads the sequence number of a batch whose checksum
 is wrong.
 
-Rules look at the 61 bytes of the header. Only a compacted topic, one that limits the age of its records, and a broker
-that is told to (`minibroker.validate.records`) open a batch.
+The rules read the 61 bytes of the header. They open the records only for a compacted topic, for a topic that limits
+the age of its records, and with `minibroker.validate.records=true`.
 
-A rule knows the `Origin` of a batch. A client's batch passes all rules. A coordinator's own batch may be a control
-batch, and its sequence number means nothing: it is neither checked nor looked up.
+A rule knows the `Origin` of a batch. A client's batch must meet all rules. A coordinator's own batch may be a control
+batch, and its sequence number is neither checked nor looked up.
 
-`LocalPartition` is given the function that makes this list. Chapter 06 gives it one whose list has another rule in the
-place of `is_in_no_transaction`, and one that keeps clients out of its internal topics. What depends on the replica
-(does it lead, are enough in sync) is asked before any rule, through `ReplicaPort`.
+`LocalPartition` gets the function that lists the rules. Chapter 06 passes one that replaces `is_in_no_transaction`
+and adds a rule that keeps clients out of internal topics. The checks of the replica (is it the leader, are enough
+replicas in sync) come before any rule, through `ReplicaPort`.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,14 +44,14 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Origin(Enum):
-    """Where a batch comes from: a client's request, or a coordinator on this node."""
+    """The sender of a batch: a client, or a coordinator on this node."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
 
 
 class Incoming(NamedTuple):
-    """A batch before it is appended, its header read."""
+    """A batch that is to be appended, with its header."""
 
     header: BatchHeader
     batch: memoryview
@@ -60,19 +60,19 @@ class Incoming(NamedTuple):
 
 
 _CODEC_MAX = int(max(Compression))
-_UNPACKED_BYTES_MAX = 32 * 1024**2  # what a batch may unpack to where a rule must look inside
+_UNPACKED_BYTES_MAX = 32 * 1024**2  # the most bytes that a rule decompresses a batch to
 
 Rule = Callable[[Incoming], Duplicate | None]
 Rules = Callable[[TopicConfig, ProducerStates], list[Rule]]
 
 
 def incoming(batch: memoryview | None, now_ms: int, origin: Origin = Origin.CLIENT) -> Incoming:
-    """Read the header of what was sent for one partition, which must be one batch of the present format."""
+    """Read the header of the records for one partition, which must be one batch of the current format."""
     if batch is None or len(batch) == 0:
         raise Refused(ErrorCode.INVALID_RECORD, "there is no record batch in the request")
     if len(batch) >= HEADER_SIZE and batch[MAGIC_AT] != MAGIC:
         message = (
-            f"a batch of magic {batch[MAGIC_AT]}: only {MAGIC} is accepted, which every client since 2017 can send"
+            f"the batch has magic {batch[MAGIC_AT]}: only {MAGIC} is accepted, which every client since 2017 can send"
         )
         raise Refused(ErrorCode.INVALID_RECORD, message)
     try:
@@ -80,10 +80,12 @@ def incoming(batch: memoryview | None, now_ms: int, origin: Origin = Origin.CLIE
     except LogError as error:
         raise refusal(error) from error
     if header.base_offset != 0:
-        message = f"base offset {header.base_offset}: a producer counts from 0, the broker gives the place in the log"
+        message = (
+            f"base offset {header.base_offset}: a producer counts from 0, and the broker assigns the offset in the log"
+        )
         raise Refused(ErrorCode.INVALID_RECORD, message)
     if header.length + LENGTH_COUNTS_FROM < len(batch):
-        message = f"{len(batch)} bytes for one partition, the first batch in them has {header.size}: send one batch"
+        message = f"{len(batch)} bytes for one partition, of which the first batch has {header.size}: send one batch"
         raise Refused(ErrorCode.INVALID_RECORD, message)
     return tuple.__new__(Incoming, (header, batch, now_ms, origin))  # one call fewer for every batch
 
@@ -92,8 +94,8 @@ def incoming(batch: memoryview | None, now_ms: int, origin: Origin = Origin.CLIE
 
 
 def rules_of(config: TopicConfig, producers: ProducerStates) -> list[Rule]:
-    """The rules of a topic. That of the producer's sequence comes last: it must see only what will be appended."""
-    rules = [small_enough(config.max_message_bytes), is_whole, is_in_no_transaction, claims_nothing]
+    """The rules of a topic. The check of the sequence comes last: a batch that it accepts is appended."""
+    rules = [small_enough(config.max_message_bytes), is_whole, is_in_no_transaction, has_client_attributes]
     if not config.is_log_append_time:
         rules.append(
             timely(
@@ -113,7 +115,7 @@ def small_enough(bytes_max: int) -> Rule:
 
     def rule(it: Incoming) -> None:
         if len(it.batch) > bytes_max:
-            message = f"a batch of {len(it.batch)} bytes, max.message.bytes is {bytes_max}"
+            message = f"a batch of {len(it.batch)} bytes: max.message.bytes is {bytes_max}"
             raise Refused(ErrorCode.MESSAGE_TOO_LARGE, message)
 
     return rule
@@ -128,22 +130,22 @@ def is_whole(it: Incoming) -> None:
 
 
 def is_in_no_transaction(it: Incoming) -> None:
-    """The records of a batch belong to no transaction: there are none before chapter 06. A marker has no records."""
+    """The batch is not part of a transaction (see chapter 06). A transactional control batch may pass."""
     if it.header.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) == TRANSACTIONAL_BIT:
         message = "the batch is part of a transaction, and this broker has no transactions yet"
         raise Refused(ErrorCode.INVALID_TXN_STATE, message)
 
 
-def claims_nothing(it: Incoming) -> None:
-    """A producer's batch claims nothing that only a broker may write into it, and names one of the five codecs.
+def has_client_attributes(it: Incoming) -> None:
+    """A client's batch sets no attribute that only a broker may set, and names one of the five codecs.
 
-    The records stay as they are, so the broker need not have the codec installed.
+    The records are stored as they came, so the broker need not have the codec installed.
     """
     attributes = it.header.attributes
     if attributes & CONTROL_BIT and it.origin is Origin.CLIENT:
         raise Refused(ErrorCode.INVALID_RECORD, "a client may not write control batches")
     if attributes & TIMESTAMP_TYPE_BIT:
-        message = "the batch claims to be stamped with the broker's clock: only the broker does that"
+        message = "the batch has the timestamp type LogAppendTime, which only a broker may set"
         raise Refused(ErrorCode.INVALID_TIMESTAMP, message)
     if attributes & COMPRESSION_MASK > _CODEC_MAX:
         message = f"codec {it.header.compression} is unknown: 0 to {_CODEC_MAX} are none, gzip, snappy, lz4, zstd"
@@ -151,14 +153,12 @@ def claims_nothing(it: Incoming) -> None:
 
 
 def timely(*, before_max_ms: int, after_max_ms: int) -> Rule:
-    """No record is older, or further ahead, than `message.timestamp.before.max.ms` and `….after.max.ms` say."""
+    """No record is older than `message.timestamp.before.max.ms`, or further ahead than `….after.max.ms`."""
 
     def rule(it: Incoming) -> None:
         latest = it.now_ms + after_max_ms
         if it.header.max_timestamp > latest:
-            message = (
-                f"a timestamp of {it.header.max_timestamp} is more than {after_max_ms} ms ahead of the broker's clock"
-            )
+            message = f"timestamp {it.header.max_timestamp} is more than {after_max_ms} ms ahead of the broker's clock"
             raise Refused(ErrorCode.INVALID_TIMESTAMP, message, records=_late(it, latest))
         earliest = it.now_ms - before_max_ms
         if earliest > 0:
@@ -180,7 +180,7 @@ def _late(it: Incoming, latest: int) -> list[tuple[int, str]]:
 
 
 def has_keys(it: Incoming) -> None:
-    """On a compacted topic every record has a key: without one nothing could ever replace it."""
+    """On a compacted topic every record has a key: a record without one could never be replaced."""
     keyless = [(index, "no key") for index, record in _records(it) if record.key is None]
     if keyless:
         of = f"{len(keyless)} of {it.header.record_count} records"
@@ -189,15 +189,17 @@ def has_keys(it: Incoming) -> None:
 
 
 def has_sound_records(it: Incoming) -> None:
-    """Every record can be read, they are numbered densely, and there are as many as the header says."""
+    """Every record can be read, their offsets have no gaps, and there are as many as the header says."""
     for index, record in _records(it):
         if record.offset != index:
-            message = f"record {index} of the batch has offset delta {record.offset}: a producer numbers them densely"
+            message = (
+                f"record {index} of the batch has offset delta {record.offset}: a producer numbers records without gaps"
+            )
             raise Refused(ErrorCode.INVALID_RECORD, message, records=[(index, f"offset delta {record.offset}")])
 
 
 def is_next(producers: ProducerStates) -> Rule:
-    """A client's batch follows the last one of its producer, or is one of those that the partition remembers."""
+    """A client's batch follows its producer's last one, or is a duplicate of one that the partition remembers."""
     check = producers.check
 
     def rule(it: Incoming) -> Duplicate | None:
@@ -211,7 +213,7 @@ def _records(it: Incoming) -> Iterator[tuple[int, Record]]:
     try:
         yield from enumerate(Batch(it.batch).records(bytes_max=_UNPACKED_BYTES_MAX))
     except LogError as error:
-        # Raised below and not here: as its context, the error would hold on to what was unpacked so far.
+        # The refusal is raised below, not here: as its context, `error` would keep the decompressed records in memory.
         refused = refusal(error)
     if refused is not None:
         raise refused

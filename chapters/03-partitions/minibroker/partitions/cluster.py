@@ -1,13 +1,13 @@
-"""How a node belongs to a cluster: the port `ClusterPort`, and `Alone`, a node that needs no other.
+"""How a node belongs to a cluster: the port `ClusterPort`, and `Alone`, a cluster of one node.
 
-    identify    of which cluster is this data directory?
+    identify    find out to which cluster the data directory belongs
     open        open the metadata log; from here on there is an authority
-    join        be registered, and know the metadata at least up to there
-    follow      let the partitions of this node be what the metadata say, from now on
-    announce    return when clients may come
-    leave       let other nodes take over, before this one stops to serve
+    join        register this node, and read the metadata at least up to its registration
+    follow      open the partitions that the metadata assign to this node, and follow every change
+    announce    return when clients may connect
+    leave       hand over to other nodes before this one stops
 
-Chapter 04 brings `OneController`, where one node decides for all, and chapter 05 `QuorumMember`.
+Chapter 04 brings `OneController`, where one fixed node is the controller, and chapter 05 `QuorumMember`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -29,25 +29,25 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Deciding(Authority, Protocol):
-    """An authority that also knows what is gone."""
+    """An authority that also knows which topics were deleted."""
 
     def removed_topics(self) -> Collection[bytes]:
-        """The topics of which the metadata say that they were deleted. To be asked once, at the start."""
+        """The ids of the topics that the metadata log has deleted. Called once, at the start."""
 
 
 class ClusterPort(Protocol):
-    """A node's place in its cluster. The methods are called in this order, `leave` and `stop` at the end.
+    """A node's membership in a cluster. The methods are called in this order, `leave` and `stop` at the end.
 
-    A place inherits from this class. The steps that have a body here are those of a node that needs no other.
+    An implementation inherits from this class. A method that has a body here does what a cluster of one node needs.
     """
 
     authority: Deciding
-    """Decides about metadata, or asks the node that does. It is there after `open`."""
+    """Decides about metadata, or forwards to the controller. It exists after `open`."""
     rows: Mapping[ApiKey, Access] = {}
-    """The access table of the APIs that it serves itself."""
+    """The access table of the APIs that `add_handlers` adds."""
 
     async def identify(self) -> Identity:
-        """Find out of which cluster the data directory is; a new one becomes part of this node's cluster."""
+        """Find out to which cluster the data directory belongs. A new directory joins this node's cluster."""
         raise NotImplementedError
 
     def open(self, identity: Identity) -> None:
@@ -59,22 +59,22 @@ class ClusterPort(Protocol):
         return
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
-        """How other places than this node are reached. A place that is not named is here.
+        """For each place, the filter that sends a call there. A place without a filter is this node.
 
-        `judge` answers whether a change to this broker's own configuration could be taken.
+        `judge` answers whether this broker would accept a change to its own configuration.
         """
         return {}
 
     def is_node(self, call: Call[Any]) -> bool:
-        """Whether another node makes a call, and no client."""
+        """Whether the caller is another node, and not a client."""
         return False
 
     async def join(self) -> None:
-        """Be registered, and know the metadata at least up to there."""
+        """Register this node, and read the metadata at least up to its registration."""
         raise NotImplementedError
 
     async def follow(self, store: Store) -> None:
-        """Open the partitions that the metadata give this node, and follow every change from now on, each at once."""
+        """Open the partitions that the metadata assign to this node, and follow every change as it comes."""
         store.start(self.authority.image, removed_topics=self.authority.removed_topics)
         self.authority.subscribe(store.follow)
 
@@ -83,35 +83,35 @@ class ClusterPort(Protocol):
         return
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Create topics that a client has only mentioned; return why some are not there yet."""
+        """Create topics because a client asked for their metadata; return why some do not exist yet."""
         return administration.create_on_demand(names)
 
     async def leave(self) -> None:
-        """Let other nodes take over what this one does."""
+        """Hand over to other nodes."""
         return
 
     async def stop(self) -> None:
-        """End what needs the logs, before they are closed."""
+        """Stop everything that uses the logs, before they are closed."""
         return
 
 
 class Alone(ClusterPort):
-    """A cluster of one node, which decides by itself: no other can reach it, take over, or be waited for."""
+    """A cluster of one node: there is no other node to forward to, to wait for, or to hand over to."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
     async def identify(self) -> Identity:
-        """A directory without an owner becomes this node's, in a cluster of its own."""
+        """A new directory becomes this node's, in a new cluster."""
         return identify(self._machine.path, self._machine.config.node_id)
 
     def open(self, identity: Identity) -> None:
-        """Be the only voter of the metadata log."""
+        """Open the metadata log, of which this node is the only voter."""
         metadata_log = open_metadata_log(self._machine)
         self.authority = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
 
     async def join(self) -> None:
-        """Say in the metadata log where this broker is to be found."""
+        """Register this broker and its address in the metadata log."""
         config = self._machine.config
         registration = RegisterBroker(
             broker_id=config.node_id,
@@ -125,17 +125,17 @@ class Alone(ClusterPort):
 
 
 def open_metadata_log(machine: Machine) -> SegmentedLog:
-    """Open the log of all metadata. One that is empty knows none of the partitions that may be here."""
+    """Open the metadata log, which must not be empty if there are partitions."""
     metadata_log = machine.data.open_log(METADATA, METADATA_LOG_CONFIG)
     check_metadata_log(machine, metadata_log)
     return metadata_log
 
 
 def check_metadata_log(machine: Machine, metadata_log: SegmentedLog) -> None:
-    """Demand that the log of all metadata is there, where there are partitions."""
+    """Refuse to start if there are partitions, but no metadata."""
     orphans = [name.directory for name in machine.data.partitions() if name != METADATA]
     if metadata_log.log_end_offset == 0 and orphans:
         raise BrokerFailure(
-            f"{machine.path} has {len(orphans)} partitions, such as {orphans[0]}, but no metadata that "
-            f"knows them: restore {METADATA.directory} from a copy, or move the whole directory away to begin anew"
+            f"{machine.path} has {len(orphans)} partitions, such as {orphans[0]}, but its metadata log is empty: "
+            f"restore {METADATA.directory} from a backup, or move the whole directory away to start a new broker"
         )

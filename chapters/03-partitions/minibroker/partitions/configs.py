@@ -1,11 +1,12 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: what holds for topics and brokers. A pure module."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources. A pure module."""
 
 from collections.abc import Callable
 from typing import Any
 
 from minibroker.metadata.authority import Authority
 from minibroker.metadata.config_commands import AlterConfigs, AlteredResource, ConfigChange, ResourceChange
-from minibroker.metadata.config_resources import resource_kind
+from minibroker.metadata.config_keys import ConfigResource
+from minibroker.metadata.config_resources import RESOURCES, resource_kind
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.decision import decide
 from minibroker.metadata.described import Described
@@ -28,10 +29,15 @@ from minibroker.wire.tables.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from minibroker.wire.tables.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListedConfigResource,
+)
 
 AlterRequest = AlterConfigsRequest | IncrementalAlterConfigsRequest
 
-_TIMEOUT_MS = 30_000  # these requests carry none; it is what Kafka's clients wait
+_TIMEOUT_MS = 30_000  # the requests have no timeout; this is the default of Kafka's clients
 
 
 class Configurations:
@@ -43,7 +49,7 @@ class Configurations:
 
     @property
     def _node(self) -> NodeConfig:
-        """What the broker was started with, and what was changed since."""
+        """The configuration at the start, with the dynamic changes since."""
         return self._started_with.with_dynamic(self._authority.image.configs)
 
     # Show -------------------------------------------------------------------------------------------------------------
@@ -59,7 +65,7 @@ class Configurations:
                     with_synonyms=request.include_synonyms,
                     with_documentation=request.include_documentation,
                 )
-                # Who asks twice is answered once: an answer may be a thousand times as long as its question.
+                # A resource that is named twice is answered once: an answer is far longer than a name.
                 for resource in {(it.resource_type, it.resource_name): it for it in request.resources}.values()
             ]
         )
@@ -80,7 +86,7 @@ class Configurations:
         except Refused as refused:
             result.error_code, result.error_message = refused.code, str(refused)
             return result
-        # No list of names, and an empty one, ask for all.
+        # A null list of names and an empty one both ask for all.
         wanted = set(resource.configuration_keys or ())
         result.configs = [
             _entry(it, with_synonyms=with_synonyms, with_documentation=with_documentation)
@@ -88,6 +94,23 @@ class Configurations:
             if not wanted or it.key.name in wanted
         ]
         return result
+
+    def list_resources(self, call: Call[ListConfigResourcesRequest]) -> Answer:
+        """The handler of ListConfigResources."""
+        # Version 0 can only ask for client metrics. An empty list of types asks for all.
+        supported = set(ConfigResource) if call.version >= 1 else {ConfigResource.CLIENT_METRICS}
+        wanted = set(call.request.resource_types) or supported
+        if wanted - supported:
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        # Kafka lists topics last. A type without configurations here has no resources.
+        kinds = [(number, RESOURCES[number]) for number in sorted(wanted, reverse=True) if number in RESOURCES]
+        return ListConfigResourcesResponse(
+            config_resources=[
+                ListedConfigResource(resource_name=name, resource_type=number)
+                for number, kind in kinds
+                for name in kind.names(self._authority.image)
+            ]
+        )
 
     # Change -----------------------------------------------------------------------------------------------------------
 
@@ -97,12 +120,12 @@ class Configurations:
         return propose(self._authority, self._command(request), _altered(request), timeout_ms=_TIMEOUT_MS)
 
     def judge(self, call: Call[AlterRequest]) -> Response:
-        """What either of them would come to as far as this broker can tell. Nothing is changed."""
+        """The answer that this broker would give to a request for changes. Nothing is changed."""
         decision = decide(self._authority.image, self._command(call.request))
         return _altered(call.request)(decision.result)
 
     def _command(self, request: AlterRequest) -> AlterConfigs:
-        # What the older request does not name is taken back; what the newer one does not name stays.
+        # AlterConfigs resets the keys that it does not name. IncrementalAlterConfigs leaves them.
         replaces = isinstance(request, AlterConfigsRequest)
         resources = [
             ResourceChange(it.resource_type, it.resource_name, [_change(config) for config in it.configs])
@@ -118,7 +141,7 @@ def _change(config: replacing.AlterableConfig | incremental.AlterableConfig) -> 
 
 
 def _altered(request: AlterRequest) -> Callable[[list[AlteredResource]], Response]:
-    """How a request is answered."""
+    """The function that turns results into the response to a request."""
     if isinstance(request, AlterConfigsRequest):
         return lambda resources: AlterConfigsResponse(
             responses=[replacing.AlterConfigsResourceResponse(**_result(it)) for it in resources]

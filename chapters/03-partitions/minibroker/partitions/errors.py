@@ -1,4 +1,4 @@
-"""What a broker says no with, and why. A pure module."""
+"""The errors of a broker, and the error codes that clients get. A pure module."""
 
 from collections.abc import Hashable, Sequence
 
@@ -17,18 +17,21 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Refused(ExpectedError):
-    """A partition, a rule or a handler refuses something; the client gets the code, and the message where it fits."""
+    """A partition, a rule or a handler refuses a request. The client gets the code, and often the message."""
 
     def __init__(self, code: ErrorCode, message: str, *, records: Sequence[tuple[int, str]] = ()) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.records = records
-        """Which records of a batch are to blame, by their place in it, and for what."""
+        """The records of a batch that caused the error, by their index, each with the reason."""
 
 
 class Held(Refused):
-    """A batch cannot be judged yet: try again when `key` is woken, the same key each time. Too late, it is refused."""
+    """The rules cannot accept or refuse a batch yet. It is tried again when `key` is woken, and refused on timeout.
+
+    A batch that is held again must have the same key.
+    """
 
     def __init__(self, key: Hashable, code: ErrorCode, message: str) -> None:
         super().__init__(code, message)
@@ -36,14 +39,14 @@ class Held(Refused):
 
 
 class BrokerFailure(ExpectedError):
-    """The broker cannot start or go on; the message says what to do."""
+    """The broker cannot start or continue. The message says what to do."""
 
 
 class Disconnect(ExpectedError):
-    """There is no answer that the client would understand, so the connection is closed; the message is for our log."""
+    """No answer would be understood, so the connection is closed. The message goes to the broker's own log."""
 
 
-# Errors of the log in Kafka's words -----------------------------------------------------------------------------------
+# Errors of the log as Kafka's codes -----------------------------------------------------------------------------------
 
 _CODES: dict[type[LogError], ErrorCode] = {
     CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
@@ -57,7 +60,7 @@ _CODES: dict[type[LogError], ErrorCode] = {
 
 
 def refusal(error: LogError) -> Refused:
-    """What a client is told of an error of the log."""
+    """The error of the log as a refusal with Kafka's code."""
     for kind in type(error).__mro__:
         if kind in _CODES:
             return Refused(_CODES[kind], str(error))

@@ -1,12 +1,13 @@
-"""Fetch: batches from an offset on, now or as soon as there are enough. A pure module.
+"""Fetch: batches from an offset on, now or as soon as there are enough bytes. A pure module.
 
-A consumer says from which offset it wants each partition, how many bytes at most (of one partition, and of all), and
-how many at least: if there are fewer, the answer waits, up to `max_wait_ms`. What it gets are slices of files. The
-first batch is the one that *contains* the offset and is always given whole, even above the limits, or a consumer could
-never get past it; the last one may be cut off.
+A request has an offset and a maximum of bytes for each partition, and a maximum and a minimum for the whole answer. If
+there are fewer bytes than the minimum, the answer waits, up to `max_wait_ms`. The records of an answer are slices of
+files.
+The first batch is the one that *contains* the offset. It is always given whole, even above the limits: otherwise a
+consumer could never get past it. The last batch may be cut off.
 
-A fetch session, in which a client names only what changed, is chapter 07's. Here every request names everything, and
-the answer's session id 0 tells the client so.
+Chapter 07 brings fetch sessions, in which a client names only the partitions that changed. Here every request names all
+of them, and the session id 0 in the answer says that there is no session.
 """
 
 from collections.abc import Callable
@@ -33,17 +34,18 @@ from minibroker.wire.tables.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from minibroker.wire.uuids import uuid_text
 
 TOPIC_IDS_FROM_VERSION = 13
 REPLICA_STATE_FROM_VERSION = 15
 LEADER_HINTS_FROM_VERSION = 16
 NO_SESSION = 0
-_FULL_FETCH_EPOCHS = (0, -1)  # begin a session, or have none
+_FULL_FETCH_EPOCHS = (0, -1)  # 0 begins a session; -1 ends it, or there is none
 _READ_COMMITTED = 1
 
 
 class _Wanted(NamedTuple):
-    """One partition of a request, its topic's name, and who reads it; no name: the topic's id is unknown."""
+    """One partition of a request, and its reader. `topic` is None if no topic has the id."""
 
     topic: str | None
     topic_id: bytes
@@ -54,7 +56,7 @@ class _Wanted(NamedTuple):
 class Fetch:
     """The handler of Fetch. No answer has more bytes than `bytes_max`, the broker's fetch.max.bytes.
 
-    `clock` only moves forward: by it a leader tells how long a follower has been behind.
+    `clock` is monotonic. A leader uses it to measure how long a follower has been behind.
     """
 
     def __init__(self, routes: Routes, *, bytes_max: int, clock: Callable[[], int] = lambda: 0) -> None:
@@ -64,9 +66,9 @@ class Fetch:
         self._clock = clock
 
     def __call__(self, call: Call[FetchRequest]) -> Answer:
-        """Answer with what there is, if it is enough; otherwise wait for more."""
+        """Answer if there are enough bytes; otherwise wait for more."""
         request = call.request
-        # Another node may fetch a log that is no topic: its owner answers. A consumer never gets that far.
+        # Another node, but no consumer, may fetch an internal partition. The owner of the partition answers.
         if request.replica_state.replica_id >= 0 and request.topics and request.topics[0].topic_id in self._internal:
             return self._internal[request.topics[0].topic_id](call)
         refusal = _session_error(request)
@@ -77,7 +79,7 @@ class Fetch:
         response = fetch.gather()
         if request.max_wait_ms <= 0 or fetch.is_enough(response):
             return response
-        fetch.has_asked()
+        fetch.mark_as_waiting()
         return Wait(
             keys=fetch.names,
             timeout_ms=request.max_wait_ms,
@@ -87,7 +89,7 @@ class Fetch:
 
 
 def _session_error(request: FetchRequest) -> ErrorCode | None:
-    # A client that begins a session, or ends one, names everything; what it calls the session is all the same.
+    # A request that begins or ends a session names all partitions, so its session id does not matter.
     return None if request.session_epoch in _FULL_FETCH_EPOCHS else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
@@ -101,12 +103,12 @@ def _reader(call: Call[FetchRequest], clock: Callable[[], int]) -> Reader:
 
 
 def _of_replica(it: _Wanted) -> _Wanted:
-    """A replica also says where its own log starts: the leader may have to wait for it."""
+    """Add the start offset of the replica's own log to its reader. DeleteRecords waits for this offset."""
     return it._replace(reader=it.reader._replace(log_start_offset=it.wanted.log_start_offset))
 
 
 class _Fetch:
-    """One request, that may be tried several times."""
+    """One request, which may be tried several times."""
 
     def __init__(self, routes: Routes, call: Call[FetchRequest], reader: Reader, bytes_max: int) -> None:
         is_replica = reader.replica_id >= 0
@@ -115,7 +117,7 @@ class _Fetch:
         self._bytes_min = call.request.min_bytes
         self._bytes_max = bytes_max
         self._is_replica = is_replica
-        # Who names a partition twice means the last time.
+        # If a partition is named twice, the last entry counts.
         wanted: dict[tuple[str, bytes, int], _Wanted] = {}
         for topic in call.request.topics:
             name = self._name(topic.topic, topic.topic_id)
@@ -125,7 +127,7 @@ class _Fetch:
 
     @property
     def names(self) -> list[TopicPartition]:
-        """The partitions whose news may complete the answer."""
+        """The partitions whose changes may complete the answer."""
         return [TopicPartition(it.topic, it.wanted.partition) for it in self._wanted if it.topic is not None]
 
     def _name(self, topic: str, topic_id: bytes) -> str | None:
@@ -136,31 +138,31 @@ class _Fetch:
         except Refused:
             return None
 
-    def has_asked(self) -> None:
-        """From here on it only waits. A replica may ask anew on another connection, and what that says is news."""
+    def mark_as_waiting(self) -> None:
+        """Mark all further attempts as retries: a newer fetch of the same replica may have come meanwhile."""
         if self._is_replica:
-            self._wanted = [it._replace(reader=it.reader._replace(is_again=True)) for it in self._wanted]
+            self._wanted = [it._replace(reader=it.reader._replace(is_retry=True)) for it in self._wanted]
 
     def attempt(self) -> Response | None:
-        """The answer, if it need not wait any longer."""
+        """The answer, or None if it must wait longer."""
         response = self.gather()
         return response if self.is_enough(response) else None
 
     def is_enough(self, response: FetchResponse) -> bool:
-        """Whether it has the bytes that were asked for, or an error that should not wait, or nothing was asked for."""
+        """Whether the answer has the minimum of bytes, or an error, or no partitions, and so need not wait."""
         count = 0
         for topic in response.responses:
             for it in topic.partitions:
                 if it.error_code or it.diverging_epoch.epoch >= 0:
                     return True
                 count += _count(it)
-        # Zero bytes are enough for one who asks for zero, and nobody gets more than the limit.
+        # A minimum above the limit can never be reached, so the limit is enough.
         return not response.responses or count >= min(self._bytes_min, self._bytes_max)
 
     def gather(self) -> FetchResponse:
-        """The answer with what there is now."""
-        # Ask the partitions in the order of the request. What one of them gives is taken off what the others may give;
-        # only the first that has any records may exceed the limits.
+        """The answer with the records that are there now."""
+        # Read the partitions in the order of the request. The bytes of each are subtracted from the total limit.
+        # Only the first partition that has records may exceed the limits.
         bytes_left, is_first = self._bytes_max, True
         endpoints: dict[int, NodeEndpoint] = {}
         topics: list[FetchableTopicResponse] = []
@@ -169,7 +171,7 @@ class _Fetch:
             count = _count(data)
             if count:
                 bytes_left, is_first = max(bytes_left - count, 0), False
-            # Partitions of one topic that follow each other stand in one entry.
+            # Consecutive partitions of one topic share an entry.
             if not topics or (topics[-1].topic, topics[-1].topic_id) != (it.topic or "", it.topic_id):
                 topics.append(FetchableTopicResponse(topic=it.topic or "", topic_id=it.topic_id, partitions=[]))
             topics[-1].partitions.append(data)
@@ -185,11 +187,12 @@ class _Fetch:
         )
         try:
             if it.topic is None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id: it was deleted, or never existed")
+                message = f"no topic has the id {uuid_text(it.topic_id)}: it was deleted, or never existed"
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, message)
             partition = self._routes.partition(it.topic, it.wanted.partition)
             partition.check_leader(it.wanted.current_leader_epoch)
             self._fill(data, partition, it, bytes_left, is_first)
-            # Where the log starts and ends by now: a follower that reads may just have moved the watermark.
+            # Read the offsets after the records: the read of a follower may have moved the high watermark.
             data.high_watermark = partition.high_watermark
             data.last_stable_offset = partition.last_stable_offset
             data.log_start_offset = partition.log_start_offset
@@ -201,21 +204,21 @@ class _Fetch:
 
     def _fill(self, data: PartitionData, partition: Partition, it: _Wanted, bytes_left: int, is_first: bool) -> None:
         wanted = it.wanted
-        # A follower whose log goes another way learns where, and gets no records (chapter 04).
+        # A follower whose log diverges is told where, and gets no records (chapter 04).
         if wanted.last_fetched_epoch != NO_LEADER_EPOCH:
             diverging = partition.diverging_epoch(wanted.fetch_offset, last_fetched_epoch=wanted.last_fetched_epoch)
             if diverging is not None:
                 data.diverging_epoch = EpochEndOffset(epoch=diverging.epoch, end_offset=diverging.end_offset)
                 return
-        # The partition's own limit, and what is left of that of all.
+        # The limit is the partition's own, or the rest of the total limit if that is smaller.
         bytes_max = min(max(wanted.partition_max_bytes, 0), bytes_left)
         records = partition.read(wanted.fetch_offset, bytes_max=bytes_max, reader=it.reader)
         if not is_first and records.count > bytes_max:
-            # A partition gives its first batch whole, whatever it is asked for. If something came before it, the
-            # client gets nothing of it rather than a piece: Java's would take a piece for a batch that never fits.
+            # A partition returns its first batch whole, even above the limit. If another partition has records in this
+            # answer, the batch is left out. It is not cut off: the Java client would conclude that it can never fit.
             records.count = 0
         data.records = records
-        # Who reads only what is committed must be told what to leave out (chapter 06).
+        # A read_committed consumer is told which transactions to leave out (chapter 06).
         if it.reader.is_committed_only:
             data.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)

@@ -1,26 +1,27 @@
-"""A disk with a bound on open file handles: the files used longest ago are closed, and opened again when needed.
+"""A disk with a bound on open file handles: the least recently used files are closed, and opened again when needed.
 
 Ten thousand partitions are thirty thousand files, and a process may often have no more than a thousand open. So a
-`BoundedFile` is a path and, for a while, a handle. What makes that safe:
+`BoundedFile` has a path, and a handle only for a while. Three rules make that safe:
 
-1. **A file that loses its name keeps its handle** until nobody holds the file any more. Retention unlinks a segment
-   and compaction puts another in its place while a reader still has a slice: opening by path would find nothing, or
-   another file. Such handles are not counted; there are as many as readers that are behind.
-2. **A file with unflushed writes is not closed.** The kernel writes pages back whenever it likes. If that fails, it
-   tells those who have the file open, at their next fsync; once nobody has it open, it may forget. Then a later fsync
-   would succeed, and lie. So clean files go first. If all are dirty, the one used longest ago is flushed before it is
-   closed. Should that fail, the error is kept and raised by every fsync of that file from then on.
-3. **A handle that is in use is not closed**, on whatever thread: the file only lets go of it, and a handle closes
-   itself when the last one lets go. For the same reason `handle` gives the handle itself to those who hand it to the
-   kernel: the number of a descriptor that somebody closed may be that of another file by now.
+1. **A file that loses its name keeps its handle** as long as it is referenced. Retention unlinks a segment, and
+   compaction replaces one, while a reader still has a slice of it. Opening the path again would find nothing, or
+   another file. Such handles are not counted. There are only as many as there are slow readers.
+2. **A file with unflushed writes is not closed.** The kernel writes pages back at any time. If that fails, the next
+   fsync of a process that has the file open gets the error. After the last close the kernel may forget the error, and a
+   later fsync would succeed although the data is lost. So clean files are closed first. If all files are dirty, the
+   least recently used one is flushed and then closed. An error of that flush is kept, and every later fsync of the file
+   raises it.
+3. **A handle that is in use is not closed**, on any thread. The file only drops its reference, and a handle closes
+   itself when the last reference is gone. A caller that passes a descriptor to the kernel must hold the handle
+   meanwhile: the number of a closed descriptor may already belong to another file.
 
-If everything that is written to does not fit into the bound, every write costs a flush: raise the limit of open files.
+If there are more dirty files than handles, every write costs a flush: raise the limit of open files.
 """
 
 import errno
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from weakref import ref
 
@@ -31,16 +32,16 @@ _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
 
 class BoundedFile:
-    """One open file of a `BoundedFiles`, with or without a handle at this moment."""
+    """One open file of a `BoundedFiles`. It has a handle, or gets one when it is used."""
 
-    __slots__ = ("__weakref__", "_files", "failure", "handle_now", "is_closed", "is_dirty", "key", "path", "writable")
+    __slots__ = ("__weakref__", "_files", "failure", "is_closed", "is_dirty", "key", "open_handle", "path", "writable")
 
     def __init__(self, files: "BoundedFiles", path: str, *, key: int, writable: bool) -> None:
         self._files = files
         self.key = key
         self.path: str | None = path  # None once the name is gone
         self.writable = writable
-        self.handle_now: File | None = None
+        self.open_handle: File | None = None
         self.is_dirty = False
         self.is_closed = False
         self.failure: OSError | None = None
@@ -49,7 +50,7 @@ class BoundedFile:
         self._files.forget(self)
 
     def handle(self) -> File:
-        """The open file itself. It stays open as long as it is held, so hold it while the kernel works with it."""
+        """The handle. It stays open as long as it is referenced: keep it while the kernel uses its descriptor."""
         return self._files.handle_of(self)
 
     def pread(self, count: int, position: int) -> bytes:
@@ -57,15 +58,15 @@ class BoundedFile:
         return self._files.handle_of(self).pread(count, position)
 
     def pwrite(self, data: Bytes, position: int) -> int:
-        """Write into the page cache and return how many bytes were taken."""
+        """Write into the page cache and return how many bytes were written."""
         taken = self._files.handle_of(self, is_written=True).pwrite(data, position)
         if not self.is_dirty:
-            # Somebody flushed the file meanwhile, and perhaps without this.
+            # Another thread has flushed the file meanwhile, perhaps before this write. Mark it as dirty again.
             self._files.handle_of(self, is_written=True)
         return taken
 
     def size(self) -> int:
-        """The file's bytes now."""
+        """The size of the file in bytes."""
         return self._files.handle_of(self).size()
 
     def truncate(self, size: int) -> None:
@@ -73,33 +74,37 @@ class BoundedFile:
         self._files.handle_of(self, is_written=True).truncate(size)
 
     def fsync(self) -> None:
-        """Return once the file's data has reached the disk, or fail, also for a flush that failed in between."""
+        """Return once the file's data has reached the disk. Raises the error of any earlier flush, too."""
         self._files.fsync(self)
 
     def drop_cache(self) -> None:
-        """Ask the kernel to forget what it holds of the file in memory, save what it has yet to write."""
+        """Ask the kernel to drop the clean pages of the file from its cache."""
         self._files.handle_of(self).drop_cache()
 
     def close(self) -> None:
-        """Give the file back; what was not flushed stays in the page cache."""
+        """Close the file. Unflushed data stays in the page cache."""
         self.is_closed = True
         self._files.forget(self)
-        self.handle_now = None
+        self.open_handle = None
 
 
 class BoundedFiles:
     """`Files` over other `Files`, with at most `handles_max` handles open for files that have a name.
 
-    Any thread may use it. Handles close themselves when nobody holds them any more, as those of `OSFiles` do.
+    It is safe to use from any thread. Its handles close themselves when the last reference is gone, as those of
+    `OSFiles` do.
     """
 
-    def __init__(self, files: Files, *, handles_max: int) -> None:
+    def __init__(self, files: Files, *, handles_max: int, on_flushed: Callable[[], None] = lambda: None) -> None:
+        """If `on_flushed` raises an OSError, the flush counts as failed, although the disk has the data."""
         assert handles_max > 0
+        self._on_flushed = on_flushed
         self._files = files
         self._handles_max = handles_max
-        self._lock = threading.RLock()  # a file may be let go of, and call `forget`, wherever Python frees memory
+        self._lock = threading.RLock()  # reentrant, because a file's `__del__` may call `forget` at any point
         self._keys = count()
-        # Files with a handle, the one used longest ago first, and all files with a name, by their directory.
+        # `_clean` and `_dirty` have the files with a handle, the least recently used first. `_named` has all files with
+        # a name, by their directory.
         self._clean: OrderedDict[int, ref[BoundedFile]] = OrderedDict()
         self._dirty: OrderedDict[int, ref[BoundedFile]] = OrderedDict()
         self._named: dict[str, dict[int, ref[BoundedFile]]] = {}
@@ -116,7 +121,7 @@ class BoundedFiles:
         """Open a file; without `create` a missing one is a FileNotFoundError."""
         with self._lock:
             file = BoundedFile(self, path, key=next(self._keys), writable=writable)
-            file.handle_now = self._open(path, create=create, writable=writable)
+            file.open_handle = self._open(path, create=create, writable=writable)
             reference = ref(file)
             self._clean[file.key] = reference
             self._named.setdefault(directory_of(path), {})[file.key] = reference
@@ -131,26 +136,26 @@ class BoundedFiles:
         self._files.rmdir(directory)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, or a directory with the files in it; what had that name loses it."""
+        """Rename a file, or a directory with its files. A file that had the new name loses it."""
         with self._lock:
-            replaced = self._held(target)
+            replaced = self._with_handles(target)
             self._files.rename(source, target)
             self._make_nameless(replaced)
-            for file in self._at(source):
+            for file in self._files_at(source):
                 self._unname(file)
                 file.path = target
                 self._named.setdefault(directory_of(target), {})[file.key] = ref(file)
             inside = self._named.pop(source, None)
             if inside is not None:
                 self._named.setdefault(target, {}).update(inside)
-                for file in _living(inside.values()):
+                for file in _referenced(inside.values()):
                     assert file.path is not None
                     file.path = target + file.path[len(source) :]
 
     def unlink(self, path: str) -> None:
-        """Remove a name. Those who have the file open go on reading it."""
+        """Remove a name. An open file stays readable."""
         with self._lock:
-            held = self._held(path)
+            held = self._with_handles(path)
             self._files.unlink(path)
             self._make_nameless(held)
 
@@ -165,44 +170,46 @@ class BoundedFiles:
     # Handles --------------------------------------------------------------------------------------------------------
 
     def handle_of(self, file: BoundedFile, *, is_written: bool = False) -> File:
-        """A file's handle, opened again if need be. Whoever is about to write says so before."""
+        """The handle of a file, opened again if need be. `is_written` marks the file as dirty before the write."""
         with self._lock:
-            handle = file.handle_now
+            handle = file.open_handle
             if handle is None:
                 handle = self._reopened(file)
             if is_written and not file.is_dirty:
                 file.is_dirty = True
                 self._clean.pop(file.key, None)
             if file.path is not None:
-                # It goes to the end of its row: all others were used longer ago.
-                row = self._dirty if file.is_dirty else self._clean
-                if file.key in row:
-                    row.move_to_end(file.key)
+                # Move it to the end of its queue, as the most recently used file.
+                queue = self._dirty if file.is_dirty else self._clean
+                if file.key in queue:
+                    queue.move_to_end(file.key)
                 else:
-                    row[file.key] = ref(file)
+                    queue[file.key] = ref(file)
             return handle
 
     def fsync(self, file: BoundedFile) -> None:
-        """Flush a file, not holding anybody up. It counts as clean from before on: writes meanwhile make it dirty."""
+        """Flush a file without holding the lock."""
         handle = self.handle_of(file)
         with self._lock:
-            self._count_as_clean(file)
+            # Marked clean before the fsync, so that a concurrent write marks it dirty again.
+            self._mark_as_clean(file)
         try:
             if file.failure is None:
                 handle.fsync()
+                self._on_flushed()
         except OSError as error:
             file.failure = error
         if file.failure is not None:
             raise file.failure
 
-    def _count_as_clean(self, file: BoundedFile) -> None:
+    def _mark_as_clean(self, file: BoundedFile) -> None:
         file.is_dirty = False
         reference = self._dirty.pop(file.key, None)
         if reference is not None:
             self._clean[file.key] = reference
 
     def forget(self, file: BoundedFile) -> None:
-        """A file was closed, or nobody holds it any more."""
+        """Remove a file that was closed, or that is no longer referenced."""
         with self._lock:
             self._clean.pop(file.key, None)
             self._dirty.pop(file.key, None)
@@ -211,8 +218,8 @@ class BoundedFiles:
     def _reopened(self, file: BoundedFile) -> File:
         if file.is_closed or file.path is None:
             raise OSError(errno.EBADF, "the file is closed", file.path)
-        file.handle_now = self._open(file.path, create=False, writable=file.writable)
-        return file.handle_now
+        file.open_handle = self._open(file.path, create=False, writable=file.writable)
+        return file.open_handle
 
     def _open(self, path: str, *, create: bool, writable: bool) -> File:
         while self.handles >= self._handles_max:
@@ -221,49 +228,50 @@ class BoundedFiles:
             try:
                 return self._files.open(path, create=create, writable=writable)
             except OSError as error:
-                # Others open files, too: sockets, for example.
+                # The process also opens other descriptors, such as sockets, and may reach the limit of the system.
                 if error.errno not in _TOO_MANY or self.handles == 0:
                     raise
                 self._close_one()
 
     def _close_one(self) -> None:
-        """Let go of the handle that was used longest ago; of a clean file if there is one."""
+        """Drop the handle of the least recently used clean file. If all files are dirty, flush one first."""
         if not self._clean:
             self._flush_oldest()
         _key, reference = self._clean.popitem(last=False)
         file = reference()
         if file is not None:
-            file.handle_now = None
+            file.open_handle = None
 
     def _flush_oldest(self) -> None:
         key, reference = self._dirty.popitem(last=False)
         self._clean[key] = reference
         file = reference()
-        if file is None or file.handle_now is None:
+        if file is None or file.open_handle is None:
             return
         self.flushes_forced += 1
         file.is_dirty = False
         try:
-            file.handle_now.fsync()
+            file.open_handle.fsync()
+            self._on_flushed()
         except OSError as error:
-            # Whoever needs a handle now is not to blame. The file's owner hears of it at the next fsync.
+            # The caller needs a handle of another file. The owner of this one gets the error at its next fsync.
             file.failure = error
 
     # Names ----------------------------------------------------------------------------------------------------------
 
-    def _at(self, path: str) -> Sequence[BoundedFile]:
+    def _files_at(self, path: str) -> Sequence[BoundedFile]:
         inside = self._named.get(directory_of(path), {})
-        return [file for file in _living(inside.values()) if file.path == path]
+        return [file for file in _referenced(inside.values()) if file.path == path]
 
-    def _held(self, path: str) -> Sequence[tuple[BoundedFile, File]]:
-        """Those who have the file at a path open, each with a handle, which must not go while the name goes."""
-        return [(file, self.handle_of(file)) for file in self._at(path)]
+    def _with_handles(self, path: str) -> Sequence[tuple[BoundedFile, File]]:
+        """The open files at a path, each with its handle. The reference keeps the handle open when the name is gone."""
+        return [(file, self.handle_of(file)) for file in self._files_at(path)]
 
     def _make_nameless(self, held: Iterable[tuple[BoundedFile, File]]) -> None:
         for file, handle in held:
             self.forget(file)
             file.path = None
-            file.handle_now = handle
+            file.open_handle = handle
 
     def _unname(self, file: BoundedFile) -> None:
         if file.path is not None:
@@ -274,5 +282,5 @@ class BoundedFiles:
                 self._named.pop(directory, None)
 
 
-def _living(references: Iterable[ref[BoundedFile]]) -> Sequence[BoundedFile]:
+def _referenced(references: Iterable[ref[BoundedFile]]) -> Sequence[BoundedFile]:
     return [file for file in (reference() for reference in [*references]) if file is not None]

@@ -1,14 +1,15 @@
-"""Whose data directory this is: `meta.properties`, in Kafka's format, and a lock while a node uses it.
+"""The owner of a data directory: `meta.properties`, in Kafka's format, and a lock while a node uses it.
 
     version=1
     cluster.id=cYd0C3vXQ3a0yL7yq6m3Fw
     node.id=1
     directory.id=tS0mTAtRRm2T3zUYpK2fWw
 
-A directory without it is formatted by the first node that is started on it. From then on no node with another id takes
-it, because two nodes with the same data would be one replica too few.
+The first node that is started on a new directory writes this file. From then on no node with another id starts on the
+directory: two nodes with the same data would count as two replicas, but hold one copy.
 """
 
+import errno
 import fcntl
 import os
 from typing import NamedTuple
@@ -22,7 +23,7 @@ _VERSION = "1"
 
 
 class Identity(NamedTuple):
-    """What a data directory says of itself."""
+    """The content of `meta.properties`."""
 
     cluster_id: str
     node_id: int
@@ -30,19 +31,47 @@ class Identity(NamedTuple):
 
 
 def lock(path: str) -> int:
-    """Take the directory for this process; the lock ends with it, however it ends."""
+    """Lock the directory. The kernel releases the lock when the process ends, even after a crash."""
     os.makedirs(path, exist_ok=True)
     descriptor = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise BrokerFailure(f"{path} is in use by another node: stop it, or give this one another --data") from None
+        raise BrokerFailure(f"{path} is in use by another node: stop that node, or use another --data") from None
     return descriptor
 
 
+class OccupiedDirectory:
+    """The directory that a node uses. Its path may later lead to another directory, or to none."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._device_and_inode = _device_and_inode(path)
+
+    def loss(self) -> str | None:
+        """What has happened to the directory, or None if it is still there with its `meta.properties`."""
+        try:
+            found = _device_and_inode(self.path)
+            os.stat(f"{self.path}/{META_PROPERTIES}")
+        except OSError as error:
+            return f"cannot be found any more ({error.filename}: {error.strerror})"
+        return None if found == self._device_and_inode else "has been replaced by another directory"
+
+    def check(self) -> None:
+        """Raise an OSError if the directory is lost: its open files can be written, but no restart finds them."""
+        loss = self.loss()
+        if loss is not None:
+            raise OSError(errno.ENOENT, f"the data directory {loss}", self.path)
+
+
+def _device_and_inode(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
 def identify(path: str, node_id: int, *, cluster_id: str | None = None) -> Identity:
-    """Read whose directory this is, or make it this node's: of the cluster that is named, or of a new one."""
+    """Read the identity of a directory. A new directory becomes this node's, in the named cluster or in a new one."""
     try:
         with open(f"{path}/{META_PROPERTIES}", encoding="utf-8") as file:
             found = _parse(file.read(), path)
@@ -50,11 +79,11 @@ def identify(path: str, node_id: int, *, cluster_id: str | None = None) -> Ident
         return _format(path, node_id, cluster_id or new_id())
     if found.node_id != node_id:
         raise BrokerFailure(
-            f"{path} belongs to node {found.node_id}, this one is {node_id}: set node.id, or give it another --data"
+            f"{path} belongs to node {found.node_id}, but this is node {node_id}: set node.id, or use another --data"
         )
     if cluster_id not in (None, found.cluster_id):
         raise BrokerFailure(
-            f"{path} belongs to cluster {found.cluster_id}, the other nodes are of {cluster_id}: give it another --data"
+            f"{path} belongs to cluster {found.cluster_id}, but the other nodes to {cluster_id}: use another --data"
         )
     return found
 
@@ -64,7 +93,9 @@ def _parse(text: str, path: str) -> Identity:
     values = {name.strip(): value.strip() for name, _, value in pairs}
     version = values.get("version")
     if version != _VERSION:
-        raise BrokerFailure(f"{path}/{META_PROPERTIES} has version {version}, only {_VERSION} is understood")
+        raise BrokerFailure(
+            f"{path}/{META_PROPERTIES} has version {version}, but this broker reads only version {_VERSION}"
+        )
     try:
         return Identity(values["cluster.id"], int(values["node.id"]), values.get("directory.id", ""))
     except (KeyError, ValueError) as error:
@@ -72,7 +103,7 @@ def _parse(text: str, path: str) -> Identity:
 
 
 def _format(path: str, node_id: int, cluster_id: str) -> Identity:
-    """Write it beside, flush, rename: it is there as a whole, or not at all."""
+    """Write a temporary file, flush it, rename it: after a crash the whole file is there, or none."""
     identity = Identity(cluster_id, node_id, new_id())
     text = (
         f"version={_VERSION}\ncluster.id={identity.cluster_id}\n"
@@ -93,7 +124,7 @@ def _format(path: str, node_id: int, cluster_id: str) -> Identity:
 
 
 def new_id_bytes() -> bytes:
-    """Sixteen random bytes as a UUID of version 4. Like Kafka's they do not begin with a dash when written."""
+    """Sixteen random bytes as a UUID of version 4. As in Kafka, its text never begins with a dash."""
     while True:
         data = bytearray(os.urandom(16))
         data[6] = data[6] & 0x0F | 0x40
@@ -103,5 +134,5 @@ def new_id_bytes() -> bytes:
 
 
 def new_id() -> str:
-    """A new id as Kafka writes it."""
+    """A new random id as text, in Kafka's format."""
     return uuid_text(new_id_bytes())

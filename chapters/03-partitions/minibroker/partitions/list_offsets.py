@@ -1,4 +1,4 @@
-"""ListOffsets: where a log starts and ends, and which offset belongs to a time. A pure module."""
+"""ListOffsets: the first and the last offset of a log, and the offset of a timestamp. A pure module."""
 
 from collections import Counter
 
@@ -15,15 +15,17 @@ from minibroker.wire.tables.list_offsets import (
     ListOffsetsTopicResponse,
 )
 
-# Timestamps that are none.
+# Special values in place of a timestamp.
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 
 LEADER_EPOCH_FROM_VERSION = 4
 OFFSET_NOT_AVAILABLE_FROM_VERSION = 5
-_LEAST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8}
+_LEAST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _READ_COMMITTED = 1
 
 
@@ -44,7 +46,7 @@ class ListOffsets:
                 partitions=[
                     self._answer(topic.name, wanted, reader, call.version)
                     if named[topic.name, wanted.partition_index] == 1
-                    else _twice(wanted)
+                    else _named_twice(wanted)
                     for wanted in topic.partitions
                 ],
             )
@@ -61,7 +63,7 @@ class ListOffsets:
             partition.check_leader(wanted.current_leader_epoch)
             found = find(partition, wanted.timestamp, reader, version)
         except Refused as refused:
-            response.error_code = _known_to(refused.code, version)
+            response.error_code = _code_for(refused.code, version)
             return response
         response.offset, response.timestamp = found.offset, found.timestamp
         if version >= LEADER_EPOCH_FROM_VERSION:
@@ -69,21 +71,21 @@ class ListOffsets:
         return response
 
 
-def _twice(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-    # Each lookup may read much, so nobody gets a hundred for the price of one request.
+def _named_twice(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    # A lookup may read much, so a request may not ask for the same partition a hundred times.
     return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST)
 
 
-def _known_to(code: ErrorCode, version: int) -> ErrorCode:
-    # An older client does not know that a leader may be too new to tell; that there is none makes it ask again as well.
+def _code_for(code: ErrorCode, version: int) -> ErrorCode:
+    # An older client does not know OFFSET_NOT_AVAILABLE. With LEADER_NOT_AVAILABLE it asks again, too.
     is_new = code is ErrorCode.OFFSET_NOT_AVAILABLE and version < OFFSET_NOT_AVAILABLE_FROM_VERSION
     return ErrorCode.LEADER_NOT_AVAILABLE if is_new else code
 
 
 def find(partition: Partition, timestamp: int, reader: Reader, version: int) -> Found:
-    """The offset that a timestamp, or one of the numbers that stand for a place, means in a partition."""
+    """The offset of a timestamp, or of one of the special values, in a partition."""
     if version < _LEAST_VERSION.get(timestamp, 0):
-        message = f"timestamp {timestamp} needs version {_LEAST_VERSION[timestamp]}, the request has {version}"
+        message = f"timestamp {timestamp} needs version {_LEAST_VERSION[timestamp]}, but the request has {version}"
         raise Refused(ErrorCode.UNSUPPORTED_VERSION, message)
     if timestamp == LATEST:
         return partition.find_latest(reader=reader)
@@ -91,6 +93,9 @@ def find(partition: Partition, timestamp: int, reader: Reader, version: int) -> 
         return partition.find_earliest()
     if timestamp == MAX_TIMESTAMP:
         return partition.find_max_timestamp(reader=reader)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        # There is no tiered storage, so there is no such offset. Without it, Kafka gives the same answer.
+        return Found()
     if timestamp < 0:
-        raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
+        raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in this broker")
     return partition.find_time(timestamp, reader=reader)

@@ -1,4 +1,4 @@
-"""DeleteRecords: the logs start later. A pure module."""
+"""DeleteRecords: delete the records before an offset. A pure module."""
 
 from collections.abc import Callable
 
@@ -19,13 +19,13 @@ from minibroker.wire.tables.delete_records import (
 
 
 class DeleteRecords:
-    """The handler of DeleteRecords: the log starts later from now on."""
+    """The handler of DeleteRecords: it moves the start of the log forward."""
 
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
 
     def __call__(self, call: Call[DeleteRecordsRequest]) -> Answer:
-        """Answer once the records are gone from every replica: then no other leader can bring them back."""
+        """Answer once every in-sync replica has deleted the records: then no new leader can bring them back."""
         deletions = _Deletions(self._routes, call.request)
         return deletions.attempt() or Wait(
             keys=deletions.names,
@@ -36,7 +36,7 @@ class DeleteRecords:
 
 
 class _Deletions:
-    """One request, that may have to wait for other replicas."""
+    """One request, which may have to wait for other replicas."""
 
     def __init__(self, routes: Routes, request: DeleteRecordsRequest) -> None:
         self._topics = [
@@ -53,12 +53,12 @@ class _Deletions:
         self.names = [it.name for it in self._all]
 
     def attempt(self) -> Response | None:
-        """The answer, if it need not wait any longer."""
+        """The answer, or None if it must wait longer."""
         are_done = [it.is_done() for it in self._all]
         return self.response() if all(are_done) else None
 
     def response(self) -> Response:
-        """The answer as it is now: for every partition its new start, the low watermark."""
+        """The answer as it is now, with the low watermark of every partition."""
         topics = [
             DeleteRecordsTopicResult(name=name, partitions=[it.result for it in found]) for name, found in self._topics
         ]
@@ -66,19 +66,19 @@ class _Deletions:
 
 
 class _Deletion:
-    """What is to go from one partition, and what came of it so far."""
+    """The deletion in one partition, and its result so far."""
 
     def __init__(self, routes: Routes, name: TopicPartition, offset: int) -> None:
         self.name = name
         self._routes = routes
-        # If the time is over before it is done, that is the answer.
+        # This is the answer if the request times out.
         self.result = DeleteRecordsPartitionResult(
             partition_index=name.partition, low_watermark=-1, error_code=ErrorCode.REQUEST_TIMED_OUT
         )
         self._wanted = self._ask(lambda partition: partition.delete_records(offset))
 
     def is_done(self) -> bool:
-        """Whether the answer is final: no replica has the records any more, or it was refused."""
+        """Whether the result is final: no in-sync replica has the records any more, or the deletion was refused."""
         if self.result.error_code is ErrorCode.REQUEST_TIMED_OUT:
             self.result.low_watermark = self._ask(lambda partition: partition.low_watermark)
             if self.result.low_watermark >= self._wanted >= 0:

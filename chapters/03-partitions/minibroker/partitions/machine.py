@@ -1,7 +1,8 @@
-"""What a node is made of before it belongs to any cluster: a port, a locked directory, threads, handlers, a server.
+"""The process of a node, without its cluster: a port, a locked directory, threads, handlers, a server.
 
-A `Machine` knows no cluster and no partition. `Node` starts and stops it in order together with the other parts; those
-parts use its directory, its registry and its table of waiting answers, and give it the tasks that must not end.
+A `Machine` knows no cluster and no partition. `Node` starts and stops it together with the other parts. These parts
+use its directory, its registry and its table of waiting requests. They give it the tasks that must run as long as the
+node.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from minibroker.metadata.image import Endpoint, Image
 from minibroker.metadata.listeners import Listener
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.files import BoundedFiles
-from minibroker.partitions.identity import lock
+from minibroker.partitions.identity import OccupiedDirectory, lock
 from minibroker.partitions.registry import Registry
 from minibroker.partitions.server import Limits, Server, Tracer
 from minibroker.partitions.waiting import Waiting
@@ -35,10 +36,11 @@ log = logging.getLogger(__name__)
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 _OTHER_HANDLES = 64  # the loop, the lock, standard streams, other nodes, directories that are being flushed
 _HANDLES_MIN = 256
+_DIRECTORY_CHECK_S = 0.25  # half of a heartbeat's interval
 
 
 class Machine:
-    """One process: what it has, and the tasks that it cannot do without."""
+    """The resources of one process, and the tasks without which the node cannot run."""
 
     def __init__(
         self,
@@ -48,16 +50,16 @@ class Machine:
         files: Files | None = None,
         checkpoints: Sequence[str] = (),
     ) -> None:
-        """`files` is the disk, unless it is the operating system's; `checkpoints` name more files of offsets."""
+        """`files` replaces the operating system's disk. `checkpoints` names more checkpoint files."""
         if len(config.log_dirs) > 1:
-            raise BrokerFailure(f"{len(config.log_dirs)} data directories are set in log.dirs, this broker takes one")
+            raise BrokerFailure(f"log.dirs names {len(config.log_dirs)} directories, but this broker supports one")
         self.config = config
         self.path = config.log_dirs[0]
         self.waiting: Waiting[Response] = Waiting()
         self.registry = Registry()
         self.failure: BrokerFailure | None = None
         self.on_failure: list[Callable[[], None]] = []
-        """Called as soon as this node cannot go on."""
+        """Called as soon as this node cannot continue."""
         self._tracer = tracer
         self._disk = files or OSFiles()
         self._checkpoints = checkpoints
@@ -67,24 +69,26 @@ class Machine:
 
     # In the order of a start ------------------------------------------------------------------------------------------
 
-    def take(self) -> None:
-        """Take the port and the directory. No client is served yet, but whether both are free is known at once."""
+    def bind_and_lock(self) -> None:
+        """Bind the port and lock the directory, so that a conflict shows at once. No client is served yet."""
         listener = only_listener(self.config)
         self._bound = self._cleanup.enter_context(bind(listener))
         self.port: int = self._bound.getsockname()[1]
         self._cleanup.callback(os.close, lock(self.path))
+        self._directory = OccupiedDirectory(self.path)
 
     def open(self) -> None:
-        """Open the data directory, once it is known to be this node's."""
+        """Open the data directory, after its identity was checked."""
         self.endpoint = self._endpoint()
-        # One thread flushes, another one compacts: a long compaction must not hold up a flush.
+        # One thread flushes, another one compacts: a long compaction must not delay a flush.
         self.threads = [
             concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("flush", "upkeep")
         ]
         files_max, connections_max = handles_of(self.config)
         if connections_max < self.config.max_connections:
-            log.warning("at most %d connections and %d open files: see ulimit -n", connections_max, files_max)
-        self.files = BoundedFiles(self._disk, handles_max=files_max)
+            log.warning("ulimit -n allows %d connections and %d open files: raise it", connections_max, files_max)
+        # A file of a lost directory can still be flushed. But then its records must not be acknowledged.
+        self.files = BoundedFiles(self._disk, handles_max=files_max, on_flushed=self._directory.check)
         self.data = DataDirectory(
             self.files,
             self.path,
@@ -93,13 +97,14 @@ class Machine:
         )
 
     async def listen(self) -> None:
-        """Serve. What is not to be answered yet, the access table refuses."""
+        """Accept connections. The access table refuses calls that come too early."""
         self.server = Server(self.registry, self.waiting, limits_of(self.config), tracer=self._tracer)
         await self.server.start(self._bound, backlog=self.config.socket_listen_backlog_size)
+        self.begin(self._watch_directory())
 
     @property
     def address(self) -> str:
-        """Where clients are told to find this broker."""
+        """The advertised address of this broker."""
         return str(Listener("", self.endpoint.host, self.endpoint.port)).removeprefix("://")
 
     def _endpoint(self) -> Endpoint:
@@ -107,55 +112,72 @@ class Machine:
         host = advertised.host or socket.getfqdn()
         if host in _EVERY_ADDRESS:
             raise BrokerFailure(
-                f"clients cannot connect to {host}: say where they find this broker, such as "
+                f"clients cannot connect to {host}: set an address that they can reach, such as "
                 f"--set advertised.listeners=PLAINTEXT://{socket.gethostname()}:{self.port}"
             )
         return Endpoint(advertised.name, host, self.port if advertised.port == 0 else advertised.port)
 
     # Configuration ----------------------------------------------------------------------------------------------------
 
-    def holding(self, image: Image) -> NodeConfig:
-        """What holds now, with what was changed while brokers ran; says if not all of that can be taken."""
+    def effective_config(self, image: Image) -> NodeConfig:
+        """The configuration with its dynamic changes. Logs an error if some of those are invalid here."""
         try:
             return self.config.checked_dynamic(image.configs)
         except InvalidConfig as error:
-            log.error("what was configured while brokers ran is not taken here: %s", error)
+            log.error("a dynamic configuration is invalid on this broker and is ignored: %s", error)
             return self.config.with_dynamic(image.configs)
 
     # Tasks ------------------------------------------------------------------------------------------------------------
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin something that must not end while the node runs."""
+        """Start a task that must run as long as the node."""
         task = asyncio.create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self.on_ended)
 
     def on_ended(self, task: asyncio.Task[None]) -> None:
-        """A task of this node is over. If it was not cancelled, the node is not whole any more, and ends."""
+        """A task of this node has ended. Unless it was cancelled, the node ends, too."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, BrokerFailure):
             self.fail(error)
         elif isinstance(error, StorageError | OSError):
             self.fail(BrokerFailure(f"node {self.config.node_id} ends, because its disk failed: {error}"))
         elif error is not None:
-            log.error("something that this node needs has ended, because of a bug", exc_info=error)
+            log.error("a task that this node needs has ended because of a bug", exc_info=error)
             self.fail(BrokerFailure(f"node {self.config.node_id} ends because of a bug: {error!r}"))
 
+    async def _watch_directory(self) -> None:
+        """End the node soon after its data directory is lost.
+
+        Writes to open files still succeed in a lost directory. So a leader would stay a leader, and acknowledge
+        records that no restart can find (KIP-112).
+        """
+        while self._directory.loss() is None:
+            await asyncio.sleep(_DIRECTORY_CHECK_S)
+        raise self._directory_failure()
+
+    def _directory_failure(self) -> BrokerFailure:
+        return BrokerFailure(
+            f"node {self.config.node_id} ends, because its data directory {self.path} {self._directory.loss()}. Nothing"
+            " more is written or acknowledged: put the directory back, then start it again"
+        )
+
     def fail(self, failure: BrokerFailure) -> None:
-        """This node cannot go on: the first reason counts."""
-        self.failure = self.failure or failure
+        """End the node, and keep its first failure. If the directory is lost, report that instead, as the cause."""
+        if self.failure is None:
+            self.failure = failure if self._directory.loss() is None else self._directory_failure()
         self._failed.set()
         for tell in self.on_failure:
             tell()
 
     async def watch(self) -> None:
-        """Raise a `BrokerFailure` when the node cannot go on; otherwise never return."""
+        """Raise a `BrokerFailure` when the node cannot continue. Never returns otherwise."""
         await self._failed.wait()
         assert self.failure is not None
         raise self.failure
 
     async def unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that may wait for others; but not for ever, if this node cannot go on."""
+        """Await work that may wait for other nodes, but only until this node fails."""
         working, failed = asyncio.create_task(work), asyncio.create_task(self._failed.wait())
         try:
             await asyncio.wait((working, failed), return_when=asyncio.FIRST_COMPLETED)
@@ -172,20 +194,22 @@ class Machine:
     # In the order of a stop -------------------------------------------------------------------------------------------
 
     async def end_tasks(self) -> None:
-        """End what `begin` began."""
+        """Cancel the tasks of `begin`."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     async def close(self) -> None:
-        """Flush and close the logs: the next start has nothing to check.
+        """Flush and close the logs, so that the next start need not check them.
 
-        A node whose disk has failed has said why it ends, and cannot close its logs.
+        If the disk has failed, the logs cannot be closed. That failure was reported before.
         """
         try:
             for thread in reversed(self.threads):
                 await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+            # Nothing may be written to another directory that has replaced ours.
+            self._directory.check()
             self.data.close()
         except (LogError, OSError):
             if self.failure is None:
@@ -194,21 +218,21 @@ class Machine:
             self.release()
 
     def release(self) -> None:
-        """Give back the port and the directory."""
+        """Release the port and the lock."""
         self._cleanup.close()
 
 
 def only_listener(config: NodeConfig) -> Listener:
-    """The one place where a broker listens."""
+    """The listener of a broker, which has exactly one."""
     if len(config.listeners) > 1:
-        raise BrokerFailure(f"{len(config.listeners)} listeners are set, this broker takes one")
+        raise BrokerFailure(f"listeners names {len(config.listeners)} addresses, but this broker supports one")
     return config.listeners[0]
 
 
 def bind(listener: Listener) -> socket.socket:
-    """Take the port; no client is served yet."""
+    """Bind the port. No client is served yet."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    # With its protocol named, asyncio switches Nagle's algorithm off: an answer must not wait for the next.
+    # asyncio disables Nagle's algorithm, which would delay small answers, only if the socket names its protocol.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -224,9 +248,9 @@ def bind(listener: Listener) -> socket.socket:
 
 
 def handles_of(config: NodeConfig) -> tuple[int, int]:
-    """How many files of logs may be open, and how many connections: as configured, if the system lets us."""
+    """How many log files and how many connections may be open: as configured, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A connection that waits to be refused has a handle, too.
+    # A connection in the backlog has a descriptor, too.
     others = _OTHER_HANDLES + config.socket_listen_backlog_size
     wanted = config.open_files_max + config.max_connections + others
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -236,15 +260,15 @@ def handles_of(config: NodeConfig) -> tuple[int, int]:
         return config.open_files_max, config.max_connections
     if soft < _HANDLES_MIN:
         raise BrokerFailure(
-            f"this process may open {soft} files and connections, it needs {_HANDLES_MIN}: see ulimit -n"
+            f"this process may open {soft} files and connections, and needs {_HANDLES_MIN}: raise ulimit -n"
         )
-    # Where there is not enough for both, half is for files.
+    # If there are too few handles for both, files get half of them.
     files_max = max(min(config.open_files_max, soft - others - config.max_connections), (soft - others) // 2)
     return files_max, min(config.max_connections, soft - others - files_max)
 
 
 def limits_of(config: NodeConfig) -> Limits:
-    """What clients may ask of the server."""
+    """The limits of the server, from the configuration."""
     queued = config.queued_max_request_bytes
     return Limits(
         request_bytes_max=config.socket_request_max_bytes,
@@ -259,5 +283,5 @@ def _submit(thread: concurrent.futures.Executor, work: Callable[[], None]) -> No
     try:
         thread.submit(work)
     except RuntimeError:
-        # The thread has ended with the broker: what is left is done at once, while the logs are closed.
+        # The thread has ended, because the broker stops. Do the work here, while the logs are closed.
         work()

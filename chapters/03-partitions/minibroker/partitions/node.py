@@ -1,11 +1,11 @@
-"""A node, assembled: a machine, its place in a cluster, its partitions, and further parts. It owns the order of things.
+"""A node: a machine, its membership in a cluster, its partitions, and further parts, started and stopped in order.
 
-    start   port and lock → whose directory? → open the logs → serve nodes → join the cluster → follow the metadata
-            → serve clients
-    stop    let others take over → serve no more → end the parts → flush and close the logs → unlock
+    start   port and lock → identify the directory → open the logs → serve nodes → join the cluster
+            → follow the metadata → serve clients
+    stop    hand over to other nodes → close the connections → stop the parts → flush and close the logs → unlock
 
-Chapters 04 and 05 assemble their nodes from the same machine and the same partitions, with another place in a cluster
-and more parts. No node is a subclass of another.
+Chapters 04 and 05 assemble their nodes from the same machine and the same partitions, with another `ClusterPort` and
+more parts. No node is a subclass of another.
 """
 
 import asyncio
@@ -26,27 +26,27 @@ from minibroker.wire.apis import ApiKey
 
 
 class Part(Protocol):
-    """A subsystem of a node, besides its partitions: it brings its handlers and their rows of the access table."""
+    """A further subsystem of a node. It has handlers, and their rows of the access table."""
 
     @property
     def rows(self) -> Mapping[ApiKey, Access]:
-        """The access table of the APIs that it serves."""
+        """The access table of its APIs."""
 
     def open(self) -> None:
-        """The data directory is open, and there is an authority."""
+        """Called when the data directory is open and there is an authority."""
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
-        """Serve the APIs of `rows`."""
+        """Add the handlers of the APIs in `rows`."""
 
     def start(self) -> None:
-        """The node has joined its cluster and follows the metadata."""
+        """Called when the node has joined its cluster and follows the metadata."""
 
     async def stop(self) -> None:
-        """End what needs the logs, before they are closed."""
+        """Stop everything that uses the logs, before they are closed."""
 
 
 class Node:
-    """One node. What it is made of is decided by the function that assembles it."""
+    """One node. The function that assembles it chooses its parts."""
 
     def __init__(
         self, machine: Machine, cluster: ClusterPort, partitions: Partitions, parts: Sequence[Part] = ()
@@ -59,11 +59,11 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Where clients are told to find this node."""
+        """The advertised address of this node."""
         return self.machine.address
 
     async def start(self) -> None:
-        """Do everything until clients can be served. If anything fails, nothing is left behind."""
+        """Return when clients are served. If a step fails, everything is released."""
         try:
             await self.machine.unless_failed(self._start())
         except BaseException:
@@ -73,7 +73,7 @@ class Node:
 
     async def _start(self) -> None:
         machine, cluster = self.machine, self.cluster
-        machine.take()
+        machine.bind_and_lock()
         identity = await cluster.identify()
         machine.open()
         cluster.open(identity)
@@ -81,7 +81,7 @@ class Node:
             part.open()
         self.partitions.open()
         self._add_handlers()
-        # From here on other nodes can reach this one; clients are turned away until the end.
+        # From here on other nodes can reach this one; the calls of clients are refused until the end.
         await machine.listen()
         await cluster.join()
         await cluster.follow(self.partitions.store)
@@ -105,11 +105,11 @@ class Node:
         registry.guard(lambda key, handler: self.gate.guard(rows[key], handler))
 
     async def watch(self) -> None:
-        """Raise a `BrokerFailure` if the node cannot go on; otherwise never return."""
+        """Raise a `BrokerFailure` when the node cannot continue. Never returns otherwise."""
         await self.machine.watch()
 
     async def stop(self) -> None:
-        """Stop in the order in which things depend on each other; the next start has nothing to check."""
+        """Stop in order of dependence. After a clean stop the next start need not check the logs."""
         await self.cluster.leave()
         await self.machine.server.stop()
         await self._end()
@@ -136,7 +136,7 @@ async def serve(node: Node, *, on_ready: Callable[[], None] = lambda: None) -> N
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    # A node may have to wait for others before it can start. It is told to stop all the same.
+    # A node may wait for other nodes during its start. A signal must stop it then, too.
     if not await _unless(stopped, node.start()):
         return
     on_ready()
@@ -147,7 +147,7 @@ async def serve(node: Node, *, on_ready: Callable[[], None] = lambda: None) -> N
 
 
 async def _unless(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work, unless the node is told to stop before it is done; return whether it is."""
+    """Await the work until it is done or the node is told to stop. Returns whether it is done."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stopped.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

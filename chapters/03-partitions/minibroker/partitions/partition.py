@@ -1,21 +1,20 @@
 """One partition, as the handlers see it. A pure module.
 
-`Partition` is the port that Produce, Fetch and ListOffsets are written against, once and for good. Its offsets have
-names and an order:
+Produce, Fetch and ListOffsets use the port `Partition`, in all chapters. Its offsets have names and an order:
 
     log start ≤ last stable ≤ high watermark ≤ log end
-        │           │             │              └ the next offset to be given
-        │           │             └ every replica that counts has what is before: consumers read up to here
-        │           └ no transaction before is undecided: `read_committed` reads up to here
-        └ what is before was deleted
+        │           │             │              └ the offset of the next record
+        │           │             └ every in-sync replica has the records before: consumers read up to here
+        │           └ every transaction before is committed or aborted: `read_committed` reads up to here
+        └ the records before were deleted
 
-`LocalPartition` implements it, once and for good as well. What differs between chapters is given to it:
+`LocalPartition` implements it, in all chapters as well. The parts that differ between chapters are passed in:
 
-    rules         what a batch must be (`admission.py`); chapter 06 gives another list
-    replica       does it lead, how far may readers see, is a batch safe: `SoleReplica` here, chapter 04's `Replica`
-    transactions  what is undecided or aborted; without them, which is before chapter 06, nothing is
+    rules         the checks of a batch (`admission.py`); chapter 06 passes another list
+    replica       is it the leader, how far may readers read, is a batch safe: `SoleReplica`, or chapter 04's `Replica`
+    transactions  the open and the aborted transactions; None before chapter 06
 
-A batch goes down once (the replica's checks, the rules, the log) and its offset comes up once.
+A batch passes the replica's checks and the rules, and is appended to the log.
 """
 
 from collections.abc import Callable, Container, Hashable, Sequence
@@ -39,21 +38,21 @@ ACKS_ALL = -1
 
 
 class Reader(NamedTuple):
-    """A consumer or another replica, and how far it may read. A replica has a node id of 0 or more."""
+    """A consumer, or a replica on another node, which has a `replica_id` of 0 or more."""
 
     replica_id: int = -1
     replica_epoch: int = -1
     is_committed_only: bool = False
     log_start_offset: int = -1
-    """Where a replica's own log starts."""
+    """The first offset of the replica's own log."""
     now_ms: int = 0
-    """When a replica asked."""
-    is_again: bool = False
-    """Whether it has asked before and waits: what it said of itself may be over by now."""
+    """The time of a replica's fetch."""
+    is_retry: bool = False
+    """Whether a waiting fetch is tried again. Then its statements about the replica may be out of date."""
 
     @property
     def is_replica(self) -> bool:
-        """Whether this is another broker that copies the log."""
+        """Whether the reader is another broker that replicates the log."""
         return self.replica_id >= 0
 
 
@@ -63,18 +62,18 @@ ANY_NODE = range(2**31)
 
 @dataclass(slots=True)
 class Appended:
-    """Where a batch is now, or was already."""
+    """The place of a batch in the log, whether it was appended now or is a duplicate."""
 
     base_offset: int
     next_offset: int
     log_append_time_ms: int
     log_start_offset: int
     leader_epoch: int
-    """The epoch in which this node, as the leader, wrote it; or found it here, if it was written before."""
+    """The leader epoch of this node when it appended the batch, or found it as a duplicate."""
 
 
 class Found(NamedTuple):
-    """What ListOffsets answers for one partition."""
+    """The answer of ListOffsets for one partition."""
 
     offset: int = NO_OFFSET
     timestamp: int = NO_TIMESTAMP
@@ -82,21 +81,21 @@ class Found(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The end of an epoch in the leader's log, told to a follower whose log goes another way."""
+    """The end of an epoch in the leader's log, for a follower whose log diverges."""
 
     epoch: int
     end_offset: int
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction that a committed-only reader must leave out."""
+    """An aborted transaction, which a read_committed consumer must leave out."""
 
     producer_id: int
     first_offset: int
 
 
 class Partition(Protocol):
-    """Everything that the handlers ask of a partition. What it refuses, it refuses with `Refused`."""
+    """The operations of a partition that the handlers use. A refusal is raised as `Refused`."""
 
     name: TopicPartition
 
@@ -110,7 +109,7 @@ class Partition(Protocol):
 
     @property
     def last_stable_offset(self) -> int:
-        """Where a committed-only consumer stops."""
+        """Where a read_committed consumer stops."""
 
     @property
     def high_watermark(self) -> int:
@@ -118,26 +117,26 @@ class Partition(Protocol):
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record will get."""
+        """The offset of the next record."""
 
     @property
     def low_watermark(self) -> int:
-        """Where the log starts on every replica that counts: what is before is nowhere any more."""
+        """The lowest log start offset of the in-sync replicas: none of them has earlier records."""
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
-        """Refuse unless this node leads the partition, in the epoch that the client believes."""
+        """Refuse unless this node leads the partition, in the epoch of the request."""
 
     def append(self, batch: memoryview | None, *, acks: int, now_ms: int, origin: Origin = Origin.CLIENT) -> Appended:
-        """Check a batch and append it; or say where it is, if it is there already."""
+        """Check a batch and append it. A duplicate is not appended: the result is its place in the log."""
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""
+        """NONE if a batch is as safe as `acks` asks for, another code if it never will be, None to wait."""
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches from the one that holds `offset`: at least one whole batch if the reader may see one."""
+        """Batches from the one that contains `offset` on: at least one whole batch, if the reader may see one."""
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where a reader's log leaves ours, if it does."""
+        """Where a follower's log diverges from this one, or None."""
 
     def aborted(self, offset: int, records: FileSlice) -> Sequence[Aborted]:
         """The aborted transactions between `offset` and the end of a slice that was read from there."""
@@ -155,13 +154,13 @@ class Partition(Protocol):
         """The record with the largest timestamp."""
 
     def delete_records(self, offset: int) -> int:
-        """Let the log start with `offset`, or with the high watermark if that is -1; return the new start."""
+        """Delete the records before `offset`, or before the high watermark if it is -1; return the new start."""
 
 
 class ReplicaPort(Protocol):
-    """What a partition asks of the replica on this node: does it lead, how far may readers see, is a batch safe.
+    """The replica of a partition on this node: whether it leads, how far readers may read, and whether a batch is safe.
 
-    A replica inherits from this class. The steps that have a body here are those of a replica without others.
+    A replica inherits from this class. A method that has a body here does what a partition with one replica needs.
     """
 
     leader_epoch: int
@@ -169,16 +168,16 @@ class ReplicaPort(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """Every replica that counts has what is before."""
+        """Every in-sync replica has the records before this offset."""
         raise NotImplementedError
 
     @property
     def low_watermark(self) -> int:
-        """Where the log starts on every replica that counts."""
+        """The lowest log start offset of the in-sync replicas."""
         raise NotImplementedError
 
     def configure(self, config: TopicConfig) -> None:
-        """Follow the topic's configuration from now on."""
+        """Apply the topic's configuration."""
         return
 
     def check_leading(self) -> None:
@@ -190,27 +189,27 @@ class ReplicaPort(Protocol):
         return
 
     def on_log_changed(self) -> None:
-        """The log has grown, or starts later: the watermark may move, and those who wait are to look again."""
+        """The log has grown, or starts later: update the high watermark, and wake the requests that wait."""
         raise NotImplementedError
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""
+        """NONE if a batch is as safe as `acks` asks for, another code if it never will be, None to wait."""
         return ErrorCode.NONE
 
     def check_follower(self, reader: Reader) -> None:
-        """Refuse a node that may not copy this log."""
+        """Refuse a node that may not replicate this log."""
         raise NotImplementedError
 
-    def on_follower_read(self, reader: Reader, offset: int) -> None:
-        """A follower has read from `offset` on, so it has everything before."""
+    def on_follower_read(self, reader: Reader, offset: int, records: FileSlice) -> None:
+        """A follower fetches from `offset`, so it has the records before. This may shorten `records`, its answer."""
         return
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where a reader's log leaves ours, if it does."""
+        """Where a follower's log diverges from this one, or None."""
         return None
 
     def check_watermark_is_known(self) -> None:
-        """Refuse while the last leader may have shown more than this one may."""
+        """Refuse while the previous leader's high watermark may have been above that of this leader."""
         return
 
     def epoch_of(self, offset: int) -> int:
@@ -219,9 +218,9 @@ class ReplicaPort(Protocol):
 
 
 class SoleReplica(ReplicaPort):
-    """The replica of a partition that has one: it always leads, and what is in its log is replicated.
+    """The only replica of a partition: it is always the leader, and every record in its log counts as replicated.
 
-    What is appended is as safe as one replica can make it; the log has followed its flush policy already.
+    An appended record is as safe as one replica can make it, because the append applies the log's flush policy.
     """
 
     def __init__(
@@ -238,41 +237,41 @@ class SoleReplica(ReplicaPort):
         self._log = log
         self._wake = wake
         self._copied_by = copied_by
-        """The nodes that may copy the log all the same, as others copy the metadata log; no copy counts."""
+        """Nodes that may copy the log, as the metadata log is copied. Their copies do not count as replicas."""
 
     @property
     def high_watermark(self) -> int:
-        """With one replica everything is replicated."""
+        """With one replica it is the end of the log."""
         return self._log.log_end_offset
 
     @property
     def low_watermark(self) -> int:
-        """With one replica it is that one's start."""
+        """With one replica it is the start of the log."""
         return self._log.log_start_offset
 
     def on_log_changed(self) -> None:
-        """The watermark is the log's end, so it has moved as well."""
+        """Wake the requests that wait: the high watermark has moved with the end of the log."""
         self._wake(self.name)
 
     def check_follower(self, reader: Reader) -> None:
-        """Refuse every node but those that may copy the log."""
+        """Refuse every node except those of `copied_by`."""
         if reader.replica_id not in self._copied_by:
-            message = f"node {reader.replica_id} is no replica of {self.name.directory}"
+            message = f"node {reader.replica_id} is not a replica of {self.name.directory}"
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
 
 
 class Transactions(Protocol):
-    """What a partition asks about the transactions in its log."""
+    """The transactions in the log of a partition."""
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """No transaction before is undecided. It moves only with the high watermark, which wakes those who wait."""
+        """The first offset of an open transaction, or the high watermark. It changes only when that one does."""
 
     def aborted(self, offset: int, upto_offset: int) -> Sequence[Aborted]:
         """The aborted transactions in a range of offsets."""
 
 
 class LocalPartition:
-    """A partition with a replica on this node. It appends and reads; the replica says whether it may, and how far."""
+    """A partition with a replica on this node. The replica decides about appends and how far readers may read."""
 
     def __init__(
         self,
@@ -288,17 +287,17 @@ class LocalPartition:
         self.name = name
         self.log = log
         self.producers = producers
-        # Nothing here refers back to the partition. A cycle would keep the files of a deleted one open until Python
-        # collects garbage.
+        # Nothing here refers back to the partition. A cycle would keep the files of a deleted partition open until
+        # Python collects garbage.
         self.replica = replica
         self._rules_of = rules
         self._transactions = transactions
         self.is_deleted = False
-        """Whether its topic is gone; work in the background looks at this."""
+        """Whether the partition was deleted. Background work checks this."""
         self.configure(config)
 
     def configure(self, config: TopicConfig) -> None:
-        """Follow the topic's configuration from now on."""
+        """Apply the topic's configuration."""
         self.config = config
         self.log.configure(config.log_config)
         self.replica.configure(config)
@@ -320,7 +319,7 @@ class LocalPartition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where a committed-only consumer stops. Without transactions all that is replicated is decided."""
+        """Where a read_committed consumer stops. Without transactions it is the high watermark."""
         high_watermark = self.replica.high_watermark
         return high_watermark if self._transactions is None else self._transactions.last_stable_offset(high_watermark)
 
@@ -331,12 +330,12 @@ class LocalPartition:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record will get."""
+        """The offset of the next record."""
         return self.log.log_end_offset
 
     @property
     def low_watermark(self) -> int:
-        """Where the log starts on every replica that counts: what is before is nowhere any more."""
+        """The lowest log start offset of the in-sync replicas: none of them has earlier records."""
         return self.replica.low_watermark
 
     def _bound(self, reader: Reader) -> int:
@@ -344,30 +343,30 @@ class LocalPartition:
             return self.log.log_end_offset
         return self.last_stable_offset if reader.is_committed_only else self.replica.high_watermark
 
-    # What the handlers ask --------------------------------------------------------------------------------------------
+    # Operations for the handlers --------------------------------------------------------------------------------------
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
-        """Refuse unless this node leads, its disk works, and the client believes in the same epoch (KIP-320)."""
+        """Refuse unless this node leads, its disk works, and the request has the same epoch (KIP-320)."""
         if self.log.failure is not None:
-            # What the disk holds is not known any more, so no client is to see what may be gone after a restart.
+            # The content of the disk is unknown: a client must not see records that may be lost after a restart.
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._title} is offline: {self.log.failure}")
         leader_epoch = self.replica.leader_epoch
         if current_leader_epoch != NO_LEADER_EPOCH and current_leader_epoch != leader_epoch:
             if current_leader_epoch < leader_epoch:
-                message = f"{self._title} is in leader epoch {leader_epoch}, the request is of {current_leader_epoch}"
+                message = f"{self._title} is in leader epoch {leader_epoch}, but the request has {current_leader_epoch}"
                 raise Refused(ErrorCode.FENCED_LEADER_EPOCH, message)
-            message = f"the request is of leader epoch {current_leader_epoch}, this broker knows only {leader_epoch}"
+            message = f"the request has leader epoch {current_leader_epoch}, but this broker knows only {leader_epoch}"
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, message)
         self.replica.check_leading()
 
     def append(self, batch: memoryview | None, *, acks: int, now_ms: int, origin: Origin = Origin.CLIENT) -> Appended:
-        """Check a batch and append it; or say where it is, if it is there already."""
-        # Only a leader with enough replicas looks at a batch at all.
+        """Check a batch and append it. A duplicate is not appended: the result is its place in the log."""
+        # Check the replica first: it must be the leader, with enough replicas in sync for acks=all.
         replica = self.replica
         self.check_leader()
         if acks == ACKS_ALL:
             replica.check_in_sync()
-        # Ask the rules. A batch that was here before is answered like the first time, and not written again.
+        # Apply the rules. A duplicate is answered as it was the first time, and not appended again.
         it = incoming(batch, now_ms, origin)
         for rule in self._rules:
             duplicate = rule(it)
@@ -375,7 +374,7 @@ class LocalPartition:
                 time_ms = duplicate.timestamp if self._is_log_append_time else NO_TIMESTAMP
                 base_offset, next_offset = duplicate.base_offset, duplicate.last_offset + 1
                 return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)
-        # Stamp it with its offset, and with our clock if the topic wants that; write it; the watermark may move.
+        # Append the batch, with the broker's time if the topic wants that. The high watermark may move.
         stored = it.batch if self._codec is None else recompressed(it, self._codec)
         append_time_ms = now_ms if self._is_log_append_time else None
         try:
@@ -390,11 +389,11 @@ class LocalPartition:
         return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""
+        """NONE if a batch is as safe as `acks` asks for, another code if it never will be, None to wait."""
         return self.replica.verdict(appended, acks=acks)
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches from the one that holds `offset`: at least one whole batch if the reader may see one."""
+        """Batches from the one that contains `offset` on: at least one whole batch, if the reader may see one."""
         is_follower = reader.replica_id >= 0
         if is_follower:
             self.replica.check_follower(reader)
@@ -403,15 +402,15 @@ class LocalPartition:
         except LogError as error:
             raise refusal(error) from error
         if is_follower:
-            self.replica.on_follower_read(reader, offset)
+            self.replica.on_follower_read(reader, offset, found)
         return found
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where a reader's log leaves ours, if it does."""
+        """Where a follower's log diverges from this one, or None."""
         return self.replica.diverging_epoch(offset, last_fetched_epoch=last_fetched_epoch)
 
     def aborted(self, offset: int, records: FileSlice) -> Sequence[Aborted]:
-        """The aborted transactions between `offset` and the end of a slice; without transactions there are none."""
+        """The aborted transactions between `offset` and the end of a slice."""
         return () if self._transactions is None else self._transactions.aborted(offset, end_offset_of(records))
 
     def find_earliest(self) -> Found:
@@ -419,7 +418,7 @@ class LocalPartition:
         return Found(self.log_start_offset, NO_TIMESTAMP, self.replica.epoch_of(self.log_start_offset))
 
     def find_latest(self, *, reader: Reader) -> Found:
-        """Where the log ends for a reader: a committed-only one's end is the last stable offset."""
+        """Where the log ends for a reader. For a read_committed consumer it is the last stable offset."""
         if not reader.is_replica:
             self.replica.check_watermark_is_known()
         return Found(self._bound(reader), NO_TIMESTAMP, self.replica.leader_epoch)
@@ -441,16 +440,16 @@ class LocalPartition:
     def _found(self, record: Record | None, reader: Reader) -> Found:
         if record is None:
             return Found()
-        # A record that the reader may not see yet is not found; but the last leader may have shown it to others.
+        # A reader does not find a record above its bound. If the previous leader may have served it, refuse instead.
         if record.offset >= self._bound(reader):
             self.replica.check_watermark_is_known()
             return Found()
         return Found(record.offset, record.timestamp, self.replica.epoch_of(record.offset))
 
     def delete_records(self, offset: int) -> int:
-        """Let the log start with `offset`, or with the high watermark if that is -1; return the new start."""
+        """Delete the records before `offset`, or before the high watermark if it is -1; return the new start."""
         if not self.log.config.deletes:
-            message = f"{self._title} is compacted only: cleanup.policy has no delete, so no record goes by its age"
+            message = f"records of {self._title} cannot be deleted: its cleanup.policy is compact, without delete"
             raise Refused(ErrorCode.POLICY_VIOLATION, message)
         high_watermark = self.replica.high_watermark
         offset = high_watermark if offset == NO_OFFSET else offset
@@ -471,7 +470,7 @@ class LocalPartition:
 
 
 def end_offset_of(records: FileSlice) -> int:
-    """The offset behind the last batch of a slice, also if that batch is cut off; 0 if the slice is empty."""
+    """The offset after the last batch of a slice, even if that batch is cut off; 0 if the slice is empty."""
     position, stop, next_offset = records.position, records.position + records.count, 0
     while position + HEADER_SIZE <= stop:
         header = read_header(records.file.pread(HEADER_SIZE, position))

@@ -1,14 +1,14 @@
-"""Produce: append batches, answer when they are as safe as the producer asked. A pure module.
+"""Produce: append batches, and answer when they are as safe as the producer asked for. A pure module.
 
 acks   answered
-   0   never; an error closes the connection, the only thing such a client would notice
+   0   never; an error closes the connection, since the client reads no answer
    1   when the leader has appended the batch
-  -1   when the high watermark has passed it, so that every replica in the in-sync set has it
+  -1   when the high watermark has passed the batch, so that every in-sync replica has it
 
-One request carries one batch for each of many partitions. Each has its own error; the answer waits for the slowest.
+A request has one batch for each of its partitions. Each partition has its own error. The answer waits for the slowest.
 
-A rule may hold a batch before it is appended (`Held`). It is tried again when the rule's key is woken. A connection
-serves one request after the other, so a later batch of the same producer cannot overtake it.
+A rule may hold a batch before it is appended (`Held`). The batch is tried again when the rule's key is woken. A
+connection serves one request after the other, so a later batch of the same producer cannot overtake the held one.
 """
 
 from collections.abc import Callable, Hashable
@@ -42,7 +42,7 @@ LEADER_HINTS_FROM_VERSION = 10
 
 
 class _Pending(NamedTuple):
-    """A batch that is appended, whose answer waits for other replicas."""
+    """A batch that was appended, and whose answer waits for other replicas."""
 
     name: TopicPartition
     partition: Partition
@@ -63,7 +63,7 @@ class Produce:
     """The handler of Produce."""
 
     def __init__(self, routes: Routes, *, on_timeout: Callable[[], None] = lambda: None) -> None:
-        """`on_timeout` is called before a batch is given up that was not replicated in time. It may raise."""
+        """`on_timeout` is called before a batch that was not replicated in time is refused. It may raise."""
         self._routes = routes
         self._on_timeout = on_timeout
 
@@ -73,7 +73,7 @@ class Produce:
 
 
 class _Produce:
-    """One request: its answer grows here, and may have to wait."""
+    """One request, and its answer, which may have to wait."""
 
     def __init__(self, routes: Routes, call: Call[ProduceRequest], on_timeout: Callable[[], None]) -> None:
         self._routes = routes
@@ -88,7 +88,7 @@ class _Produce:
         self._response = ProduceResponse(responses=[], throttle_time_ms=0)
 
     def answer(self) -> Answer:
-        # Append everything. The answer waits for what is held, and for what is not yet as safe as was asked.
+        # Append all batches. The answer waits for those that are held, and for those that are not replicated yet.
         for topic in self._call.request.topic_data:
             answers = []
             for data in topic.partition_data:
@@ -137,11 +137,11 @@ class _Produce:
                 self._on_verdict(verdict, _Pending(TopicPartition(topic, data.index), partition, appended, answer))
 
     def _check(self, records: Records | None) -> None:
-        """Refuse what a request of this version may not carry, and an acks that means nothing."""
+        """Refuse an invalid acks, and zstd in a version that does not have it."""
         if self._acks not in _ACKS:
-            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self._acks}: only 0, 1 and -1 (all) have a meaning")
+            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self._acks}: only 0, 1 and -1 (all) are valid")
         if isinstance(records, memoryview) and _is_zstd(records):
-            message = f"zstd needs version {ZSTD_FROM_VERSION} of Produce, the request has {self._call.version}"
+            message = f"zstd needs version {ZSTD_FROM_VERSION} of Produce, but the request has {self._call.version}"
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
     def _refuse(self, name: TopicPartition, answer: PartitionProduceResponse, refused: Refused) -> None:
@@ -163,14 +163,14 @@ class _Produce:
     # Waiting ----------------------------------------------------------------------------------------------------------
 
     def _keys(self) -> list[Hashable]:
-        """What may let the answer go on. What is held waits for its partition as well, once it is appended."""
+        """The keys to wait for. A held batch waits for the key of its rule, and after its append for its partition."""
         keys: list[Hashable] = [it.name for it in self._pending]
         for it in self._held:
             keys += [it.held.key, TopicPartition(it.topic, it.data.index)]
         return keys
 
     def _attempt(self) -> Response | None:
-        """The answer, if every batch is appended and has its verdict; those that have one are not asked again."""
+        """The answer, or None while a batch is held or has no verdict. A batch with a verdict is not checked again."""
         held, self._held = self._held, []
         for it in held:
             self._append(it.topic, it.data, it.answer)

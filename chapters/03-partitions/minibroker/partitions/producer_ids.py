@@ -1,7 +1,7 @@
-"""InitProducerId: a number for each idempotent producer, never given twice. A pure module.
+"""InitProducerId: an id for each idempotent producer, never given twice. A pure module.
 
-The authority hands out blocks of a thousand, each written down before it is used; within a block the broker counts. A
-crash loses the rest of a block, and nobody minds: there are 2^63 of them.
+The authority allocates blocks of a thousand ids, each written to the metadata log before it is used. The broker counts
+within its block. A crash loses the unused ids of a block. This does not matter, because there are 2^63 ids.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _ALLOCATION_MS_MAX = 10_000
 
 
 class InitProducerId:
-    """The handler of InitProducerId, for producers without transactions: a fresh id for whoever asks."""
+    """The handler of InitProducerId for producers without transactions: every request gets a new id."""
 
     def __init__(self, authority: Authority, node_id: int) -> None:
         self._authority = authority
@@ -26,16 +26,16 @@ class InitProducerId:
         self._block: Iterator[int] = iter(())
 
     def __call__(self, call: Call[InitProducerIdRequest]) -> Answer:
-        """Give the next id, with epoch 0."""
+        """Answer with the next id and epoch 0."""
         if call.request.transactional_id == "":
             return _refusal(ErrorCode.INVALID_REQUEST)
         if call.request.transactional_id is not None:
-            # Transactions need a coordinator, which chapter 06 brings. No retry will help until then.
+            # Transactions need a coordinator, which chapter 06 adds. This code tells the client not to try again.
             return _refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         producer_id = next(self._block, None)
         if producer_id is not None:
             return _given(producer_id)
-        # Where another node decides, the block takes a moment to come.
+        # The controller may be another node, so the answer may have to wait for the block.
         return propose(
             self._authority,
             AllocateProducerIds(broker_id=self._node_id),
@@ -46,9 +46,9 @@ class InitProducerId:
 
     def _take(self, block: ProducerIds) -> Response:
         if block.code is not ErrorCode.NONE:
-            # Why nobody could decide is for nodes to know. A client knows one code here that lets it ask again.
+            # The controller's codes mean nothing to a client. With this code the client asks again.
             return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        # Several may have asked at once, and each has got a block.
+        # Several requests may have waited at the same time. Each of them gets a block.
         self._block = chain(self._block, range(block.first, block.first + block.count))
         return _given(next(self._block))
 

@@ -1,21 +1,22 @@
-"""What a partition knows of its idempotent producers, so that what is sent twice is written once. A pure module.
+"""The idempotent producers of a partition: a batch that is sent twice is written once. A pure module.
 
-A producer numbers its batches: with its id, its epoch, and the sequence of the batch's first record. A partition keeps
-the last five batches of each producer, because a producer may have five requests under way. The rules are Kafka's:
+A producer numbers its batches with its id, its epoch, and the sequence of the batch's first record. A partition keeps
+the last five batches of each producer, because a producer may have five requests in flight. The rules are Kafka's:
 
-    the batch is one of the last five            Duplicate: answered like the first time, and not written
-    an older epoch                               INVALID_PRODUCER_EPOCH: a zombie; its successor has written already
+    the batch is one of the last five            Duplicate: answered as before, and not written again
+    an older epoch                               INVALID_PRODUCER_EPOCH: a zombie, whose successor has written
     a new epoch, and the sequence is not 0       OUT_OF_ORDER_SEQUENCE_NUMBER
     the sequence does not follow the last one    OUT_OF_ORDER_SEQUENCE_NUMBER: a batch before it is missing
-    nothing is known of the producer             any sequence will do: its batches may have been deleted
+    unknown producer, sequence > 0, unused log   OUT_OF_ORDER_SEQUENCE_NUMBER: its first batch has yet to arrive
+    unknown producer, any other log              any sequence: its batches may have been deleted, or it expired
 
-The state is a companion of the log: every batch that is in the log is in it. It is kept in snapshots beside the
-segments, `<offset>.snapshot`, in Kafka's format: what was known before that offset. One is written at each roll and at
-a clean close, and goes with the segment that begins there. Only the last batch of each producer is in it, so a producer
-that repeats an older one after a restart is refused, not believed.
+The state is a companion of the log, so it covers every batch in the log. It is kept in snapshots next to the
+segments, in Kafka's format. `<offset>.snapshot` is the state before that offset. A snapshot is written at each roll and
+at a clean close, and is deleted with the segment that begins there. It has only the last batch of each producer. So a
+producer that repeats an older batch after a restart is refused.
 
-A snapshot is never flushed: a checksum tells whether it arrived, and if not, an older one and more of the log will do.
-But before the log is written to again, it is certain that no snapshot is left of records that were cut off.
+A snapshot is never flushed. Its checksum shows whether it is whole; if not, an older one is used, and more of the log
+is read. But snapshots of records that were truncated are removed durably before the log is written to again.
 """
 
 import struct
@@ -42,7 +43,7 @@ from minibroker.segments.companions import Companion
 from minibroker.segments.segment import LOG_SUFFIX, stem
 from minibroker.wire.codes import ErrorCode
 
-BATCHES_KEPT = 5  # Kafka's producers have at most five requests in flight, if they are idempotent
+BATCHES_KEPT = 5  # an idempotent producer has at most five requests in flight
 SEQUENCE_MAX = 2**31 - 1
 NO_COORDINATOR_EPOCH = -1
 EXPIRATION_MS = 24 * 60 * 60 * 1000  # producer.id.expiration.ms
@@ -50,7 +51,7 @@ SNAPSHOT_SUFFIX = ".snapshot"
 
 
 class Duplicate(NamedTuple):
-    """A batch that is in the log already, and where."""
+    """A batch that is in the log already, and its place there."""
 
     base_offset: int
     last_offset: int
@@ -77,12 +78,12 @@ class SequencedBatch(NamedTuple):
 
 
 def last_sequence_of(header: BatchHeader) -> int:
-    """The sequence of a batch's last record. Behind the largest comes 0."""
+    """The sequence of a batch's last record. After the largest comes 0."""
     return (header.base_sequence + header.last_offset_delta) % (SEQUENCE_MAX + 1)
 
 
 class ProducerState:
-    """What is known of one producer."""
+    """The state of one producer."""
 
     __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "timestamp")
 
@@ -103,7 +104,7 @@ class ProducerState:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record, or -1: the next one is 0."""
+        """The sequence of the last record. It is -1 if there is none, so that the next one is 0."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
@@ -112,9 +113,9 @@ class ProducerState:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def duplicate_of(self, header: BatchHeader) -> Duplicate | None:
-        """The same batch, if it was written before."""
-        # Only a batch of the present epoch can be one that is known. It is the same if it ends with the same sequence
-        # and has as many records; then say where it is, and when it was written (invariant 19).
+        """The place of this batch in the log, if it was written before."""
+        # Only batches of the current epoch are kept. A batch is the same if it ends with the same sequence and has the
+        # same number of records. Then return its place in the log and its time (invariant 19).
         if header.producer_epoch == self.epoch:
             last_sequence = last_sequence_of(header)
             for batch in self.batches:
@@ -123,35 +124,36 @@ class ProducerState:
         return None
 
     def check(self, header: BatchHeader) -> None:
-        """Refuse a batch of an older epoch, and one that does not follow the last."""
+        """Refuse a batch of an older epoch, or one that does not follow the last batch."""
         # A producer with an older epoch is a zombie: INVALID_PRODUCER_EPOCH.
         if header.producer_epoch < self.epoch:
             message = (
-                f"producer {header.producer_id} has epoch {self.epoch} by now, the batch has {header.producer_epoch}"
+                f"producer {header.producer_id} has epoch {self.epoch} by now, but the batch has the older epoch "
+                f"{header.producer_epoch}"
             )
             raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH, message)
         # Markers have no sequence.
         if header.is_control:
             return
-        # A batch begins where the last one ended, and a new epoch begins with 0; behind SEQUENCE_MAX comes 0.
+        # A batch begins where the last one ended, and a new epoch begins with 0; after SEQUENCE_MAX comes 0.
         # Anything else is OUT_OF_ORDER_SEQUENCE_NUMBER.
         last_sequence = self.last_sequence if header.producer_epoch == self.epoch else NO_SEQUENCE
         expected = 0 if last_sequence == SEQUENCE_MAX else last_sequence + 1
         if header.base_sequence != expected:
             message = (
                 f"producer {header.producer_id} in epoch {header.producer_epoch} sent sequence {header.base_sequence}, "
-                f"expected was {expected}: a batch before it is missing"
+                f"but {expected} was expected: a batch before it is missing"
             )
             raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
 
     def update(self, header: BatchHeader) -> None:
-        """Take a batch into account that is in the log, whatever it says."""
-        # A new epoch begins with nothing behind it.
+        """Note a batch that is in the log, without checking it."""
+        # A new epoch begins without batches.
         if header.producer_epoch != self.epoch:
             self.epoch = header.producer_epoch
             self.batches.clear()
         self.timestamp = header.max_timestamp
-        # Every append passes here, so the bits are looked at without a call for each.
+        # This runs for every append. Testing the bits here saves method calls.
         if header.attributes & CONTROL_BIT:
             # A marker has no sequence; it ends the transaction.
             self.current_txn_first_offset = NO_OFFSET
@@ -165,14 +167,14 @@ class ProducerState:
         del self.batches[:-BATCHES_KEPT]
 
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether it has been silent for so long that it is forgotten. Not in the middle of a transaction."""
+        """Whether the producer has not written for `expiration_ms`. With an open transaction it does not expire."""
         return self.current_txn_first_offset == NO_OFFSET and now_ms - self.timestamp >= expiration_ms
 
 
 # Snapshots ------------------------------------------------------------------------------------------------------------
 
 VERSION = 1
-_HEADER = struct.Struct(">h I i")  # version, CRC-32C of what is behind it, number of producers
+_HEADER = struct.Struct(">h I i")  # version, CRC-32C of the bytes after it, number of producers
 _CRC_COVERS_FROM = 2 + 4
 # Producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, first offset of a txn.
 _ENTRY = struct.Struct(">q h i q i q i q")
@@ -180,7 +182,7 @@ _COUNT = struct.Struct(">i")
 
 
 class DamagedSnapshot(Exception):
-    """A file that is no whole snapshot: it is ignored, and the state built anew from the log."""
+    """A file that is not a whole snapshot: it is ignored, and the state is rebuilt from the log."""
 
 
 def encode_snapshot(producers: dict[int, ProducerState]) -> bytes:
@@ -202,12 +204,12 @@ def encode_snapshot(producers: dict[int, ProducerState]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> dict[int, ProducerState]:
-    """Read a snapshot back, believing nothing that the checksum does not cover."""
+    """Read a snapshot; refuse one whose version, checksum or size is wrong."""
     if len(data) < _HEADER.size:
         raise DamagedSnapshot(f"{len(data)} of at least {_HEADER.size} bytes")
     version, crc, count = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise DamagedSnapshot(f"version {version}, only {VERSION} is known")
+        raise DamagedSnapshot(f"version {version}, but only {VERSION} is known")
     if crc32c(data[_CRC_COVERS_FROM:]) != crc:
         raise DamagedSnapshot(f"crc {crc32c(data[_CRC_COVERS_FROM:]):#010x}, its header says {crc:#010x}")
     if len(data) != _HEADER.size + count * _ENTRY.size:
@@ -231,22 +233,23 @@ def _decoded(entry: tuple[int, ...]) -> tuple[int, ProducerState]:
 
 
 class ProducerStates(Companion):
-    """All producers of one partition: a companion of its log, whose directory the snapshots stand in."""
+    """All producers of one partition: a companion of its log. The snapshots are in the log's directory."""
 
     def __init__(self, files: Files, directory: str, *, expiration_ms: int = EXPIRATION_MS) -> None:
         self._files = files
         self._directory = directory
         self._producers: dict[int, ProducerState] = {}
         self._snapshot_offset = NO_OFFSET  # of the newest snapshot
+        self._has_had_records = False  # stays true if all of them are deleted
         self.expiration_ms = expiration_ms
 
     @property
     def producers(self) -> dict[int, ProducerState]:
-        """What is known, by producer id. Not to be changed."""
+        """The state of each producer, by its id. Not to be changed by callers."""
         return self._producers
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """Whether a batch may be appended: None if so, `Duplicate` if it is in the log, else `Refused`."""
+        """Return None if a batch may be appended, or a `Duplicate` if it is in the log. Raise `Refused` otherwise."""
         if header.producer_id <= NO_PRODUCER_ID:
             return None
         if (header.base_sequence < 0 and not header.is_control) or header.producer_epoch < 0:
@@ -254,27 +257,43 @@ class ProducerStates(Companion):
             raise Refused(ErrorCode.INVALID_RECORD, f"{message}: neither can be negative")
         state = self._producers.get(header.producer_id)
         if state is None:
+            if header.base_sequence > 0:
+                self.check_first(header)
             return None
         duplicate = state.duplicate_of(header)
         if duplicate is None:
             state.check(header)
         return duplicate
 
+    def check_first(self, header: BatchHeader) -> None:
+        """Refuse a later batch of an unknown producer if its first one cannot have been written here."""
+        # A producer is unknown if its records were deleted or it has expired. Then it may continue with any sequence.
+        # But in a log that never had a record nothing was deleted. Then the producer's first batch was refused a moment
+        # ago and will be sent again. If this batch were accepted, the first batch would be lost (KAFKA-15591).
+        if not self._has_had_records:
+            message = (
+                f"producer {header.producer_id} in epoch {header.producer_epoch} begins with sequence "
+                f"{header.base_sequence} in a partition that never had a record: its first batch is missing, "
+                "which has sequence 0"
+            )
+            raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
+
     def expire(self, now_ms: int) -> int:
-        """Forget the producers that have been silent for `producer.id.expiration.ms`; return how many."""
+        """Forget the producers that have not written for `producer.id.expiration.ms`; return how many."""
         expired = [it for it, state in self._producers.items() if state.is_expired(now_ms, self.expiration_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
         return len(expired)
 
     def last_offsets(self) -> frozenset[tuple[int, int]]:
-        """Each producer with the offset of its last record: what compaction must keep of them (`keep_producers`)."""
+        """Each producer with the offset of its last record, for compaction's `keep_producers`."""
         return frozenset((producer_id, state.last_offset) for producer_id, state in self._producers.items())
 
-    # What the log tells -----------------------------------------------------------------------------------------------
+    # Events of the log -----------------------------------------------------------------------------------------------
 
     def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
         """A batch is in the log."""
+        self._has_had_records = True
         if header.producer_id > NO_PRODUCER_ID:
             state = self._producers.get(header.producer_id)
             if state is None:
@@ -284,7 +303,7 @@ class ProducerStates(Companion):
     on_append = replay
 
     def on_roll(self, base_offset: int) -> None:
-        """A segment begins: write a snapshot for it, and remove those whose segment is gone."""
+        """A segment begins: write a snapshot for it, and remove those whose segment was deleted."""
         self._write(base_offset)
         self._sweep(base_offset)
 
@@ -293,15 +312,16 @@ class ProducerStates(Companion):
         self._write(offset)
 
     def on_delete(self, offset: int) -> None:
-        """The log starts later. A snapshot before its start knows less than was deleted, so it must not be used."""
+        """The log starts later. Remove the snapshots before its start: some batches after them were deleted."""
         self._remove(it for it in self._snapshots() if it < offset)
 
     def on_truncate(self, offset: int) -> None:
-        """The log ends earlier: snapshots of what is gone must go before anything else takes its place."""
+        """The log ends earlier: remove snapshots of truncated records before other records take their offsets."""
         self._remove_durably(it for it in self._snapshots() if it > offset or offset == 0)
 
     def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:  # noqa: ARG002
-        """Take up the newest good snapshot in the log; return the first offset that is not in it."""
+        """Load the newest undamaged snapshot of the log. Return its offset, from which batches must be replayed."""
+        self._has_had_records = log_end_offset > 0
         snapshots = self._snapshots()
         self._remove_durably(it for it in snapshots if it > log_end_offset)
         self._remove(it for it in snapshots if it < log_start_offset)
@@ -314,7 +334,7 @@ class ProducerStates(Companion):
                 else:
                     self._snapshot_offset = offset
                     return offset
-        # Of a log in which nothing is, nothing need be written down.
+        # The state of an empty log needs no snapshot.
         self._producers = {}
         self._snapshot_offset = log_start_offset
         return log_start_offset
@@ -336,7 +356,7 @@ class ProducerStates(Companion):
             file.close()
 
     def _write(self, offset: int) -> None:
-        """Write a snapshot unless it is there. A disk that refuses it only makes the next start slower."""
+        """Write a snapshot unless it exists. If that fails, the next start is only slower."""
         if offset == self._snapshot_offset:
             return
         try:
@@ -351,7 +371,7 @@ class ProducerStates(Companion):
             self._remove([offset])
 
     def _sweep(self, base_offset: int) -> None:
-        # Compaction and retention replace and delete segments; a snapshot goes with its own.
+        # Compaction and retention replace and delete segments; a snapshot without its segment is removed.
         names = self._files.list(self._directory)
         bases = {*_offsets(names, LOG_SUFFIX), base_offset}
         self._remove(it for it in _offsets(names, SNAPSHOT_SUFFIX) if it not in bases)
@@ -371,6 +391,6 @@ class ProducerStates(Companion):
 
 
 def _offsets(names: Iterable[str], suffix: str) -> list[int]:
-    """The offsets that names with this suffix tell, in order."""
+    """The offsets in the names with this suffix, in order."""
     stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
     return sorted(int(it) for it in stems if len(it) == 20 and it.isdigit())

@@ -1,8 +1,8 @@
-"""A topic that has its own codec: batches that come with another are compressed anew. A pure module.
+"""Recompression of batches, for a topic that has its own codec. A pure module.
 
-By default `compression.type` is `producer`: what came is what is stored, and no record is touched. A topic that names a
-codec pays for it with every batch that comes in another. The records themselves stay as they are; only the bytes
-around them change, so offsets, sequence and timestamps are those of the producer.
+By default `compression.type` is `producer`, and a batch is stored as it came. On a topic that names a codec, every
+batch with another one is decompressed and compressed again. The records stay the same, with the offsets, the sequence
+numbers and the timestamps of the producer.
 """
 
 from minibroker.log.batch import COMPRESSION_MASK, RECORDS_AT, BatchHeader, encode_batch
@@ -21,12 +21,12 @@ CODECS = {
 
 
 def codec_of(compression_type: str) -> Compression | None:
-    """The codec that a topic wants, or None if it takes the producer's."""
+    """The codec of a topic, or None if it keeps the producer's."""
     return CODECS.get(compression_type)
 
 
 def recompressed(it: Incoming, codec: Compression) -> memoryview:
-    """The batch in that codec. A bomb is refused before it is unpacked."""
+    """The batch in that codec. A decompression bomb is refused before it fills the memory."""
     if it.header.compression == codec:
         return it.batch
     try:

@@ -1,14 +1,14 @@
 """One handler for each API, found by the key of a request. A pure module.
 
 A handler is a plain function of a `Call`. It returns the response, or a `Wait` if the answer must wait, or None if the
-client wants no answer. It never waits itself, so a broker is a loop that calls one function after the other, and
-nothing needs a lock.
+client wants no answer. A handler never blocks. So a broker is a loop that calls one function after the other, and needs
+no lock.
 
     frame ──▶ dispatch: header, fields ──▶ handler ──▶ response ──▶ Reply(parts)
                                               └──────▶ Wait ──────▶ Deferred, until it has a response
 
-A package that brings an API adds its handler, and has a row for it in its access table (`access`). A second owner of a
-key is refused, unless the first one was a stand-in.
+A package that serves an API adds its handler, and has a row for it in its access table (`access`). A second handler for
+a key is refused, unless the first one was a stand-in.
 """
 
 from collections.abc import Callable
@@ -33,19 +33,19 @@ Answer = Response | Wait[Response] | None
 
 
 class Principal(NamedTuple):
-    """On whose behalf a request is made, in Kafka's terms."""
+    """The user that makes a request, in Kafka's terms."""
 
     type: str
     name: str
 
 
 ANONYMOUS = Principal("User", "ANONYMOUS")
-"""Who has not logged in. So far every caller is."""
+"""A user that has not logged in. There is no login yet, so every caller is anonymous."""
 
 
 @dataclass(slots=True)
 class Call(Generic[M]):
-    """One request, and what a handler must know of how it came."""
+    """One request and its version, header, time and caller."""
 
     request: M
     version: int
@@ -54,7 +54,7 @@ class Call(Generic[M]):
     peer: str
     principal: Principal = ANONYMOUS
     via: str | None = None
-    """The node that has forwarded it, if the client asked another one; `peer` is the client's address then."""
+    """The node that forwarded the request, or None. `peer` is the address of the client in both cases."""
 
 
 Handler = Callable[[Call[Any]], Answer]
@@ -62,14 +62,14 @@ Handler = Callable[[Call[Any]], Answer]
 
 @dataclass(slots=True)
 class Reply:
-    """The bytes of an answer, in parts: record sets are slices of files that are not read yet. None at all: acks=0."""
+    """The bytes of an answer, in parts. Record sets are unread slices of files. With acks=0 there is no part."""
 
     parts: list[Part]
 
 
 @dataclass(slots=True)
 class Deferred:
-    """An answer that must wait: to be parked, and turned into bytes when it has come."""
+    """An answer that must wait. Later, `reply` turns the response into bytes."""
 
     wait: Wait[Response]
     reply: Callable[[Response], Reply]
@@ -100,12 +100,12 @@ class Registry:
         advertised_from: int | None = None,
         stand_in: bool = False,
     ) -> None:
-        """Give an API its handler, for all versions of its table unless told otherwise.
+        """Set the handler of an API, for all versions of its table or for some.
 
-        A stand-in answers what some clients must see answered until a later chapter serves the API in earnest.
+        A stand-in answers an API that some clients cannot do without, until a later chapter serves it fully.
 
-        `advertised_from` announces a lower minimum than is served: some clients conclude from an old version of
-        Produce whether a broker knows compression at all, and never send one.
+        `advertised_from` announces a lower minimum version than is served. Some clients compress only if an old version
+        of Produce is announced, although they never send it.
         """
         known = self._entries.get(key)
         assert known is None or known.is_stand_in, f"{key.name} has a handler already"
@@ -116,7 +116,7 @@ class Registry:
         self._entries[key] = _Entry(handler, api.request, least, most, advertised, stand_in)
 
     def guard(self, guard: Callable[[ApiKey, Handler], Handler]) -> None:
-        """Put every handler behind a filter. To be called once, when all handlers are there."""
+        """Wrap every handler. Called once, when all handlers have been added."""
         for key, entry in self._entries.items():
             entry.handler = guard(ApiKey(key), entry.handler)
 
@@ -125,7 +125,7 @@ class Registry:
         return [ApiKey(key) for key in self._entries]
 
     def ranges(self) -> list[ApiVersion]:
-        """What ApiVersions tells."""
+        """The versions that ApiVersions announces."""
         return [
             ApiVersion(api_key=key, min_version=entry.advertised_from, max_version=entry.max_version)
             for key, entry in sorted(self._entries.items())
@@ -137,11 +137,11 @@ class Registry:
         return entry is not None and entry.min_version <= version <= entry.max_version
 
     def answer(self, call: Call[Any]) -> Answer:
-        """What the handler says to a request that did not come in a frame of its own; it must be one that is served."""
+        """The handler's answer to a request that was forwarded inside another one. Its API must have a handler."""
         return self._entries[call.header.api_key].handler(call)
 
     def dispatch(self, frame: memoryview, *, now_ms: int, peer: str) -> Reply | Deferred:
-        """Answer one request, now or later. What cannot be understood is an error, and ends the connection."""
+        """Answer one request, now or later. A request that cannot be decoded raises, and the connection is closed."""
         try:
             header, position = read_request_header(frame)
         except UnsupportedApi as error:
@@ -150,7 +150,7 @@ class Registry:
         version = header.api_version
         if entry is None or not entry.min_version <= version <= entry.max_version:
             return self._unsupported(header)
-        # What stands behind a request is not looked at, as in Kafka: librdkafka leaves bytes there.
+        # Bytes after the request are ignored, as in Kafka: librdkafka sends some.
         request, _end = entry.request.decode(frame, position, version)
         answer = entry.handler(Call(request, version, header, now_ms, peer))
         correlation_id = header.correlation_id
@@ -161,7 +161,7 @@ class Registry:
         return Reply(frame_response(answer, version=version, correlation_id=correlation_id))
 
     def _unsupported(self, header: RequestHeader) -> Reply:
-        """A client that asks for too new an ApiVersions is told which one to use; nothing else has such an answer."""
+        """If the version of ApiVersions is too new, answer with the known versions. Other APIs have no such answer."""
         if header.api_key != ApiKey.API_VERSIONS or ApiKey.API_VERSIONS not in self._entries:
             raise Disconnect(f"no handler for API {header.api_key} version {header.api_version}")
         known = [it for it in self.ranges() if it.api_key == ApiKey.API_VERSIONS]
@@ -181,16 +181,18 @@ def propose(
     timeout_ms: int,
     expire: Callable[[], Response] | None = None,
 ) -> Answer:
-    """The answer to a change of metadata: at once if it is decided, or when the authority says so.
+    """Propose a change of the metadata, and answer when it is committed, which may be at once.
 
-    A change that comes too late may still happen. The client is told so, unless `expire` has other words.
+    A change that times out may still be committed. The client is told so, unless `expire` gives another answer.
     """
     proposal = authority.propose(command)
     if proposal.is_done:
         return respond(proposal.result)
 
     def too_late() -> Response:
-        return respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time; it may still happen"))
+        return respond(
+            command.refuse(ErrorCode.REQUEST_TIMED_OUT, f"not committed within {timeout_ms} ms; it may still happen")
+        )
 
     return Wait(
         keys=(proposal,),

@@ -1,7 +1,7 @@
-"""How handlers find a partition, and which node they name instead if another one leads it. A pure module.
+"""How handlers find a partition, and its leader if that is another node. A pure module.
 
-An internal partition is a log served by Fetch that is no topic: the metadata log is one. It is for other nodes alone,
-and its owner answers them itself.
+An internal partition is a log that Fetch serves, but that belongs to no topic, such as the metadata log. Only other
+nodes may fetch it, and its owner answers them.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.fetch import FetchRequest
 
-# Answers the fetches of one internal partition.
 Serve = Callable[[Call[FetchRequest]], Answer]
+"""Answers the fetches of one internal partition."""
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and where to reach that node."""
+    """The leader of a partition, and its address."""
 
     node_id: int
     leader_epoch: int
@@ -28,21 +28,21 @@ class Leader(NamedTuple):
 
 
 class Routes(Protocol):
-    """The partitions of this node, by topic and number. What is not there is refused with `Refused`."""
+    """The partitions of this node, by topic and number. An unknown one raises `Refused`."""
 
     def partition(self, topic: str, index: int) -> Partition:
-        """The partition, if it is on this node."""
+        """The partition, which must be on this node."""
 
     def topic_name(self, topic_id: bytes) -> str:
-        """The topic that has this id."""
+        """The name of the topic that has this id."""
 
     def leader(self, name: TopicPartition) -> Leader | None:
-        """Who leads a partition, as far as this node knows."""
+        """The leader of a partition, as far as this node knows, or None."""
 
     @property
     def internal(self) -> Mapping[bytes, Serve]:
-        """What answers the fetches of each internal partition, by its id."""
+        """The functions that answer the fetches of internal partitions, by topic id."""
 
 
 WRONG_NODE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
-"""With these errors a client is told who leads the partition, so that it need not ask again (KIP-951)."""
+"""With these errors an answer names the current leader, so that the client need not ask for it (KIP-951)."""

@@ -1,14 +1,14 @@
 """The server: frames in, frames out, on asyncio streams.
 
-Each connection is a task that reads one frame, has it answered, sends the answer, and only then reads the next. So the
-answers of a connection come in the order of its requests, and a client that does not take its answers is not read any
-further: that is all the backpressure there is, and it is enough.
+Each connection is a task that reads one frame, gets its answer, sends the answer, and only then reads the next frame.
+So the answers of a connection come in the order of its requests. A client that does not read its answers is not read
+from either. Backpressure needs no other code.
 
-What bounds the memory: the number of connections; for each a read buffer, one request, and one answer, of which record
-sets are read from their files a piece at a time; for large requests a budget that all connections share. Nothing is
-allocated because a client says that it will send much.
+The memory is bounded by the number of connections. Each has a read buffer, one request, and one answer, whose record
+sets are read from their files piece by piece. All connections share a budget for large requests. The length that a
+client announces allocates nothing.
 
-Chapter 07 puts another server into this place: it needs `Registry.dispatch` and `Waiting`, and nothing in here.
+Chapter 07 replaces this server by another one, which uses `Registry.dispatch` and `Waiting`, too.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _GRACE_S = 5.0
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client may ask of the server, with Kafka's names."""
+    """The limits of the server, with Kafka's names."""
 
     request_bytes_max: int  # socket.request.max.bytes
     queued_bytes_max: int  # queued.max.request.bytes
@@ -52,13 +52,13 @@ class Limits:
 
 
 class Tracer(Protocol):
-    """Sees every frame: the live inspector."""
+    """Sees every frame. `minibroker serve --trace` prints them."""
 
     def on_request(self, peer: str, frame: memoryview) -> None:
-        """A request came, without its length."""
+        """A request has come. `frame` does not include the length."""
 
     def on_reply(self, peer: str, frame: memoryview, parts: list[Part]) -> None:
-        """An answer goes out, to the request in `frame`."""
+        """The answer to the request in `frame` is sent."""
 
 
 class Server:
@@ -81,19 +81,22 @@ class Server:
         self.is_stopping = False
 
     async def start(self, listener: socket.socket, *, backlog: int = 50) -> None:
-        """Serve who connects to a bound socket."""
+        """Accept connections on a bound socket."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._protocol, sock=listener, backlog=backlog)
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
-        """Take nothing new, finish what was begun, then close, whether or not the clients take their answers."""
+        """Accept no connection or request any more, finish those in progress, then close all connections.
+
+        A client that does not read its answer is disconnected after a few seconds.
+        """
         self.is_stopping = True
         if self._server is not None:
             self._server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        # Who waits for something gets an answer now; who sends nothing is closed.
+        # Waiting requests are answered now, and idle connections are closed.
         self._waiting.end()
         for connection in list(self._connections):
             connection.close_if_idle()
@@ -128,11 +131,11 @@ class Server:
         task.add_done_callback(lambda _task: self._connections.discard(connection))
 
     def _refusal(self, peer: str) -> str | None:
-        """Why nobody more may connect from there, if so."""
+        """The reason to refuse one more connection from this peer, or None."""
         count = len(self._connections)
         if count >= self.limits.connections_max:
             return f"there are {count} connections (max.connections)"
-        # Counting is left out where there cannot be too many.
+        # If there are fewer connections in total than one address may have, this address need not be counted.
         if count >= self.limits.connections_per_ip_max:
             host = _host(peer)
             count = sum(_host(connection.peer) == host for connection in self._connections)
@@ -141,7 +144,7 @@ class Server:
         return None
 
     async def _sweep(self) -> None:
-        """Close connections that have been busy with one frame, or idle, for too long."""
+        """Close connections on which no whole request has come for too long."""
         idle_ms_max = self.limits.idle_ms_max
         while True:
             await asyncio.sleep(min(max(idle_ms_max / 4, 10), 5000) / 1000)
@@ -154,7 +157,7 @@ class Server:
     # Requests ---------------------------------------------------------------------------------------------------------
 
     def dispatch(self, peer: str, frame: memoryview) -> Reply | Deferred:
-        """Have a request answered, now or later; wake those who waited for what it did."""
+        """Answer a request, now or later, and then the waiting requests that it has woken."""
         if self._tracer is not None:
             self._tracer.on_request(peer, frame)
         outcome = self._registry.dispatch(frame, now_ms=wall_clock_ms(), peer=peer)
@@ -196,7 +199,7 @@ class Server:
             self._waiting.forget(parked)
 
     def _arm(self) -> None:
-        """Set the one timer to the earliest deadline."""
+        """Set the timer to the earliest deadline."""
         deadline_ms = self._waiting.next_deadline_ms
         if deadline_ms is None or (self._timer_ms is not None and self._timer_ms <= deadline_ms):
             return
@@ -214,7 +217,7 @@ class Server:
 
 
 class _Protocol(asyncio.StreamReaderProtocol):
-    """asyncio's streams, and word of a client that has gone while its request is parked."""
+    """asyncio's stream protocol, which also reports a client that disconnects while its request waits."""
 
     def __init__(
         self,
@@ -225,13 +228,13 @@ class _Protocol(asyncio.StreamReaderProtocol):
         self.on_gone: Callable[[], None] = lambda: None
 
     def eof_received(self) -> bool:
-        """The client will send no more: whatever it waits for, it has gone."""
+        """The client sends no more, so it has disconnected."""
         super().eof_received()
         self.on_gone()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed, from whichever side."""
+        """The connection was closed, by either side."""
         super().connection_lost(exc)
         self.on_gone()
 
@@ -248,10 +251,10 @@ class _Connection:
         self.is_idle = True
         self.since_ms = monotonic_ms()
         self.answered: asyncio.Future[Response] | None = None
-        """What the client waits for, while its request is parked."""
+        """The answer of a request that waits, or None."""
 
     async def run(self) -> None:
-        """Serve request after request until either side has enough."""
+        """Serve one request after the other until either side closes the connection."""
         try:
             while not self._server.is_stopping:
                 await self._serve_one()
@@ -260,7 +263,7 @@ class _Connection:
         except (MalformedMessage, Disconnect) as error:
             log.info("%s: closed: %s", self.peer, error)
         except Exception:
-            log.exception("%s: closed, because of a bug", self.peer)
+            log.exception("%s: closed because of a bug", self.peer)
         finally:
             self._writer.close()
             with suppress(ConnectionError, asyncio.CancelledError):
@@ -269,27 +272,27 @@ class _Connection:
     async def _serve_one(self) -> None:
         self.is_idle, self.since_ms = True, monotonic_ms()
         prefix = await self._reader.readexactly(_PREFIX_BYTES)
-        # From its first bytes on, a request has the idle limit to come as a whole. So a client that sends one byte a
-        # second does not hold a place for ever.
+        # A request must be complete within the idle limit after its first bytes. So a client that sends one byte a
+        # second does not keep its connection for ever.
         self.is_idle, self.since_ms = False, monotonic_ms()
         outcome = await self._outcome(frame_length(prefix, self._server.limits.request_bytes_max))
         reply = outcome if isinstance(outcome, Reply) else await self._server.deferred(self, outcome)
         self.since_ms = monotonic_ms()
         await self._send(reply.parts)
-        # Where requests and answers fit into buffers, nothing above has waited: now and then others get their turn.
+        # If all requests and answers fit into buffers, nothing above yields to the loop. So yield now and then.
         self._served += 1
         if self._served % _REQUESTS_IN_A_ROW == 0:
             await asyncio.sleep(0)
 
     async def _outcome(self, length: int) -> Reply | Deferred:
-        """Read a frame and have it answered. Its memory is counted until then, and not while the answer waits."""
+        """Read a frame and dispatch it. Its bytes count in the budget until its answer is ready or must wait."""
         if length <= _SMALL_FRAME_BYTES:
             return self._server.dispatch(self.peer, await self._frame(length, None))
         with self._server.budget.frame() as budget:
             return self._server.dispatch(self.peer, await self._frame(length, budget))
 
     async def _frame(self, length: int, budget: "_Share | None") -> memoryview:
-        """The bytes of a frame. The buffer grows as they come, and is ours: batches are stamped in it."""
+        """The bytes of a frame. The buffer grows as they come. It is writable, to set the offsets of batches."""
         frame = bytearray()
         while len(frame) < length:
             piece = await self._reader.read(min(length - len(frame), _PIECE_BYTES))
@@ -301,7 +304,7 @@ class _Connection:
         return memoryview(frame)
 
     async def _send(self, parts: list[Part]) -> None:
-        """Send an answer: small parts together, slices of files piece by piece as the client takes them."""
+        """Send an answer: small parts together, slices of files piece by piece as the client reads them."""
         together: list[bytes | bytearray | memoryview] = []
         size = 0
         for part in parts:
@@ -319,12 +322,12 @@ class _Connection:
             await self._writer.drain()
             self.since_ms = monotonic_ms()
 
-    # From outside -----------------------------------------------------------------------------------------------------
+    # Called by the server ---------------------------------------------------------------------------------------------
 
     def on_gone(self) -> None:
-        """The client is gone: nobody needs the answer any more."""
+        """The client has disconnected: drop the answer that it waits for."""
         if self.answered is not None and not self.answered.done():
-            self.answered.set_exception(ConnectionResetError("the client has gone"))
+            self.answered.set_exception(ConnectionResetError("the client has disconnected"))
 
     def close_if_idle(self) -> None:
         """Close, unless a request is being read or answered."""
@@ -345,15 +348,15 @@ def _pieces(part: Part) -> Iterator[bytes | bytearray | memoryview]:
         sent += len(piece)
         yield piece
     if sent != part.count:
-        # The answer's length is sent already, so a shorter one would be misunderstood.
-        raise Disconnect(f"{sent} of {part.count} bytes of a record set could be read")
+        # The length of the answer was sent already, so a client would misread a shorter answer.
+        raise Disconnect(f"only {sent} of {part.count} bytes of a record set could be read")
 
 
 class _Budget:
-    """So many bytes of large requests may be in memory. Who wants to read more waits; first come, first served.
+    """Bounds the bytes of large requests in memory. A connection that wants to read more waits for its turn.
 
-    What counts is what has come, not what a client says will come. If all requests that have been begun wait for each
-    other, the first one goes on all the same.
+    Only bytes that have come count, not the length that a client announces. If every request in progress waits, the
+    first one may exceed the bound: otherwise all would wait for ever.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -364,7 +367,7 @@ class _Budget:
 
     @contextmanager
     def frame(self) -> Iterator["_Share"]:
-        """One request, from its first byte until it is answered or parked."""
+        """The share of one request, from its first byte until it is answered or waits."""
         share = _Share(self)
         self._frames += 1
         try:
@@ -374,7 +377,7 @@ class _Budget:
             share.give_back()
 
     async def take(self, count: int) -> None:
-        """Wait until so many bytes may be kept."""
+        """Wait until the budget has room for `count` bytes."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((count, turn))
         self.hand_out()
@@ -387,7 +390,7 @@ class _Budget:
             raise
 
     def hand_out(self) -> None:
-        """Let those go on for whom there is room."""
+        """Let the first requests in the queue continue, as far as the budget allows."""
         while self._queue and self._queue[0][1].done():
             self._queue.popleft()
         while self._queue and (self.bytes + self._queue[0][0] <= self.bytes_max or len(self._queue) >= self._frames):
@@ -398,19 +401,19 @@ class _Budget:
 
 
 class _Share:
-    """What one request holds of the budget."""
+    """The part of the budget that one request has taken."""
 
     def __init__(self, budget: _Budget) -> None:
         self._budget = budget
         self.bytes = 0
 
     async def take(self, count: int) -> None:
-        """Wait until so many bytes may be kept."""
+        """Wait until the budget has room for `count` bytes."""
         await self._budget.take(count)
         self.bytes += count
 
     def give_back(self) -> None:
-        """The request is answered or gone."""
+        """Return the bytes of a request that is answered or was dropped."""
         self._budget.bytes -= self.bytes
         self._budget.hand_out()
 

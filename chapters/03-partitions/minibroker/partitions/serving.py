@@ -1,7 +1,7 @@
-"""The partitions of a node, and the handlers that chapter 03 brings for them.
+"""The partitions of a node, and the handlers of chapter 03.
 
-It owns the store and its upkeep. What is behind the partition port, one replica or several, is given to it as a
-`Hosting`; the authority that decides about metadata comes from a `ClusterPort`.
+`Partitions` owns the store and its upkeep. A `Hosting` opens partitions of another kind, such as replicated ones. The
+authority that decides about metadata comes from a `ClusterPort`.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from minibroker.metadata.placement import Placing, place
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.cluster import ClusterPort
 from minibroker.partitions.configs import Configurations
-from minibroker.partitions.describe import Describe, Myself, api_versions
+from minibroker.partitions.describe import Describe, OwnBroker, api_versions
 from minibroker.partitions.fetch import Fetch
 from minibroker.partitions.identity import new_id_bytes
 from minibroker.partitions.list_offsets import ListOffsets
@@ -25,11 +25,12 @@ from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Registry
 from minibroker.partitions.store import OnChanged, OpenPartition, Store
 from minibroker.partitions.upkeep import Schedule, Upkeep
+from minibroker.partitions.without_groups import WithoutGroups
 from minibroker.wire.apis import ApiKey
 
 
 class Hosting(Protocol):
-    """Opens the partitions of a node, if they are not plain ones with one replica, and hears what becomes of them."""
+    """Opens partitions of another kind than those with one replica, and is told when their metadata change."""
 
     @property
     def open_partition(self) -> OpenPartition:
@@ -37,11 +38,11 @@ class Hosting(Protocol):
 
     @property
     def on_changed(self) -> OnChanged:
-        """Hears what the metadata say of an open partition."""
+        """Called when the metadata of an open partition change."""
 
 
 class Partitions:
-    """Serves the partitions that the metadata give this node."""
+    """Serves the partitions that the metadata assign to this node."""
 
     def __init__(
         self,
@@ -50,10 +51,10 @@ class Partitions:
         *,
         hosting: Hosting | None = None,
         placing: Placing = place,
-        myself: Myself | None = None,
+        own_broker: OwnBroker | None = None,
         on_timeout: Callable[[], None] = lambda: None,
     ) -> None:
-        """`placing` chooses the brokers of new partitions. A node that forwards calls to the controller names `myself`.
+        """`placing` chooses the brokers of new partitions. `own_broker` is this node, if it forwards clients' calls.
 
         `on_timeout` is called before a producer is told that its batch was not replicated in time, and may raise.
         """
@@ -61,11 +62,11 @@ class Partitions:
         self._cluster = cluster
         self._hosting = hosting
         self._placing = placing
-        self._myself = myself
+        self._own_broker = own_broker
         self._on_timeout = on_timeout
 
     def open(self) -> None:
-        """Be ready to follow the metadata."""
+        """Create the store and its upkeep, before the metadata are known."""
         machine, hosting = self._machine, self._hosting
         self.store = Store(
             machine.data,
@@ -80,40 +81,41 @@ class Partitions:
         self.configurations = Configurations(self._cluster.authority, machine.config)
 
     def start(self) -> None:
-        """The partitions are open: take what was configured while this node was away, and keep the logs in order."""
+        """The partitions are open: apply the dynamic configuration, and start the upkeep."""
         self._reconfigure(Image(), self._cluster.authority.image)
         self._cluster.authority.subscribe(self._reconfigure)
         self.upkeep.start()
 
     async def stop(self) -> None:
-        """End the upkeep."""
+        """Stop the upkeep."""
         await self.upkeep.stop()
 
     def _topic_config(self, image: Image, topic: str) -> TopicConfig:
         return TopicConfig.of(image.configs, topic, self._machine.config.with_dynamic(image.configs))
 
     def _reconfigure(self, old: Image, new: Image) -> None:
-        """Follow what can be changed while the broker runs."""
+        """Apply configurations that can be changed while the broker runs."""
         if new.configs is not old.configs:
-            config = self._machine.holding(new)
+            config = self._machine.effective_config(new)
             self._machine.server.limits = limits_of(config)
             self.upkeep.schedule = schedule_of(config)
 
     # Handlers ---------------------------------------------------------------------------------------------------------
 
     def add_handlers(self, registry: Registry) -> None:
-        """Serve chapter 03's APIs."""
+        """Add the handlers of chapter 03."""
         config, store, authority = self._machine.config, self.store, self._cluster.authority
-        # Some clients conclude from Produce 0 that a broker knows compression; none sends it any more.
+        # librdkafka compresses only if Produce 0 is announced. No client sends that version any more.
         registry.add(ApiKey.PRODUCE, Produce(store, on_timeout=self._on_timeout), advertised_from=0)
         registry.add(ApiKey.FETCH, Fetch(store, bytes_max=config.fetch_max_bytes, clock=monotonic_ms))
         registry.add(ApiKey.LIST_OFFSETS, ListOffsets(store))
         registry.add(ApiKey.DELETE_RECORDS, DeleteRecords(store))
-        registry.add(ApiKey.API_VERSIONS, api_versions(registry))
+        registry.add(ApiKey.API_VERSIONS, api_versions(registry, authority))
         registry.add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, config.node_id), stand_in=True)
         registry.add(ApiKey.DESCRIBE_CONFIGS, self.configurations.describe)
         registry.add(ApiKey.ALTER_CONFIGS, self.configurations.alter)
         registry.add(ApiKey.INCREMENTAL_ALTER_CONFIGS, self.configurations.alter)
+        registry.add(ApiKey.LIST_CONFIG_RESOURCES, self.configurations.list_resources)
         self._add_topic_handlers(registry)
 
     def _add_topic_handlers(self, registry: Registry) -> None:
@@ -126,15 +128,17 @@ class Partitions:
             authority,
             create=lambda names: self._cluster.create_on_demand(administration, names),
             is_auto_creating=lambda: config.auto_create_topics_enable,
-            myself=self._myself,
+            own_broker=self._own_broker,
         )
         registry.add(ApiKey.METADATA, describe.metadata)
-        registry.add(ApiKey.FIND_COORDINATOR, describe.coordinator, stand_in=True)
         registry.add(ApiKey.DESCRIBE_CLUSTER, describe.cluster)
+        without_groups = WithoutGroups(lambda: authority.image)
+        registry.add(ApiKey.FIND_COORDINATOR, without_groups.find_coordinator, stand_in=True)
+        registry.add(ApiKey.OFFSET_FETCH, without_groups.offset_fetch, stand_in=True)
 
 
 def schedule_of(config: NodeConfig) -> Schedule:
-    """How often what is done."""
+    """The schedule of the upkeep, from the configuration."""
     return Schedule(
         initial_delay_ms=config.log_initial_task_delay_ms,
         retention_ms=config.log_retention_check_interval_ms,

@@ -1,13 +1,13 @@
-"""The partitions of this node: what the image says, as logs on a disk.
+"""The partitions of this node: the image of the metadata, as logs on a disk.
 
-The image is the truth, the directories follow it. A topic that appears in the image gets its directories; one that is
-gone loses them; a configuration that changes reaches the logs. After a crash in between, the next start does the rest:
-each directory holds the id of its topic in `partition.metadata`, so the data of a topic that was deleted is never taken
-for that of another with the same name. Data that no metadata speaks of is never deleted, but set aside.
+The directories follow the image. A new topic gets its directories, a deleted topic loses them, and a changed
+configuration is applied to the logs. After a crash in between, the next start completes the change. Each directory has
+the id of its topic in `partition.metadata`, so the data of a deleted topic is never taken for that of a new topic with
+the same name. A directory that the metadata do not know is never deleted, but renamed to `…-stray`.
 
-What a partition is can be replaced: `open_partition` opens it, and `on_changed` tells what the image says of it from
-then on. The metadata log itself is no topic of the image; its owner adds it as an internal partition, for other nodes
-alone, and answers their fetches.
+Partitions of another kind can be plugged in: `open_partition` opens one, and `on_changed` is told when its metadata
+change. The metadata log is not a topic of the image. Its owner adds it as an internal partition, which only other nodes
+may fetch.
 """
 
 import logging
@@ -37,14 +37,15 @@ PARTITION_METADATA = "partition.metadata"
 _PARTITION_METADATA = re.compile(rb"version: 0\ntopic_id: ([\w-]{22})\n")
 METADATA = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
-# Opens a partition of this node: its name, its topic's id, what the image says of it, its topic's configuration.
+# Opens a partition of this node, given its name, its topic's id, its image, and its topic's configuration.
 OpenPartition = Callable[[TopicPartition, bytes, PartitionImage, TopicConfig], LocalPartition]
-# What the image said of an open partition of this node, and what it says now: None before it came, or now it is gone.
+# Called with the old and the new image of an open partition. The old image is None if the partition was just opened,
+# the new one is None if it was deleted.
 OnChanged = Callable[[TopicPartition, PartitionImage | None, PartitionImage | None], None]
 
 
 class Store:
-    """The partitions of one node; what handlers know as `Routes`."""
+    """The partitions of one node. It implements `Routes` for the handlers."""
 
     def __init__(
         self,
@@ -72,8 +73,8 @@ class Store:
     # Routes -----------------------------------------------------------------------------------------------------------
 
     def partition(self, topic: str, index: int) -> LocalPartition:
-        """The partition, if it is on this node."""
-        # What TopicPartition(…) does, without a second call: every produce and fetch passes here.
+        """The partition, which must be on this node."""
+        # Faster than TopicPartition(…), and every produce and fetch needs it.
         name = tuple.__new__(TopicPartition, (topic, index))
         found = self._partitions.get(name)
         if found is None:
@@ -88,14 +89,14 @@ class Store:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name.partition} of {name.topic!r}")
 
     def topic_name(self, topic_id: bytes) -> str:
-        """The topic that has this id."""
+        """The name of the topic that has this id."""
         name = self.image.topic_names.get(topic_id)
         if name is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {uuid_text(topic_id)}")
         return name
 
     def leader(self, name: TopicPartition) -> Leader | None:
-        """Who leads a partition, as far as this node knows."""
+        """The leader of a partition, as far as this node knows, or None."""
         partition = self.image.partition(name)
         broker = self.image.brokers.get(partition.leader) if partition is not None else None
         if partition is None or broker is None or broker.is_fenced:
@@ -104,18 +105,18 @@ class Store:
 
     @property
     def internal(self) -> Mapping[bytes, Serve]:
-        """What answers the fetches of each internal partition, by its id."""
+        """The functions that answer the fetches of internal partitions, by topic id."""
         return self._internal
 
     def add_internal(self, topic_id: bytes, serve: Serve) -> None:
-        """Let other nodes, and no client, fetch a log that is in no image: `serve` answers."""
+        """Let other nodes fetch a log that is not in the image. `serve` answers them."""
         self._internal[topic_id] = serve
 
     @property
     def image(self) -> Image:
         """The image that the directories follow."""
         if self._image is None:
-            raise Disconnect("this node is not part of its cluster yet")
+            raise Disconnect("this node has not joined its cluster yet")
         return self._image
 
     def __iter__(self) -> Iterator[LocalPartition]:
@@ -128,7 +129,7 @@ class Store:
     # Following the image ----------------------------------------------------------------------------------------------
 
     def follow(self, old: Image, new: Image) -> None:
-        """Make the directories what the image says. Topics that did not change are the same objects in both."""
+        """Apply a change of the image to the directories. Unchanged topics are the same objects in both images."""
         self._image = new
         gone: dict[TopicPartition, PartitionImage] = {}
         for topic in old.topics.values():
@@ -138,85 +139,87 @@ class Store:
         for topic in new.topics.values():
             if old.topics.get(topic.name) is not topic:
                 self._open(topic, self._only_in(topic, old), is_new=True)
-                self._tell(topic, _same_topic(topic, old))
+                self._report_changes(topic, _same_topic(topic, old))
         if new.configs is not old.configs:
             self._configure()
 
     def _only_in(self, topic: TopicImage, other: Image) -> dict[TopicPartition, PartitionImage]:
-        """The partitions of a topic that are on this node by its image, and by the other are not."""
+        """The partitions of a topic that this node hosts, except those that it hosts in the other image, too."""
         others = _same_topic(topic, other)
         return {
             TopicPartition(topic.name, index): partition
             for index, partition in topic.partitions.items()
-            if others.get(index) is not partition and self._is_here(partition) and not self._is_here(others.get(index))
+            if others.get(index) is not partition
+            and self._is_hosted(partition)
+            and not self._is_hosted(others.get(index))
         }
 
-    def _is_here(self, partition: PartitionImage | None) -> bool:
+    def _is_hosted(self, partition: PartitionImage | None) -> bool:
         return partition is not None and self._node_id in partition.replicas
 
-    def _tell(self, topic: TopicImage, before: Mapping[int, PartitionImage]) -> None:
-        """Tell the partitions that were here before, and still are, what is different."""
+    def _report_changes(self, topic: TopicImage, before: Mapping[int, PartitionImage]) -> None:
+        """Report the changes of partitions that this node already hosted."""
         for index, partition in topic.partitions.items():
             old = before.get(index)
-            if old is partition or not self._is_here(old):
+            if old is partition or not self._is_hosted(old):
                 continue
             name = TopicPartition(topic.name, index)
             if name in self._partitions:
                 self._on_changed(name, old, partition)
 
     def start(self, image: Image, *, removed_topics: Callable[[], Collection[bytes]] = frozenset) -> None:
-        """Open what the image says is here, and put away what is here beside it."""
+        """Open the partitions of this node, and clear leftover directories."""
         self.begin(image)
-        for _name in self.put_away(removed_topics):
+        for _name in self.clear_leftovers(removed_topics):
             pass
 
     def begin(self, image: Image) -> None:
-        """Open what the image says is here."""
+        """Open the partitions that the image assigns to this node."""
         self._image = image
         for topic in image.topics.values():
             self._open(topic, self._only_in(topic, Image()), is_new=False)
         for name, offset in self._data.missing.items():
             if name in self._partitions:
-                log.error("%s: its directory was gone, with records up to %d; it begins anew", name.directory, offset)
+                log.error("%s starts empty: its directory is missing, with records up to %d", name.directory, offset)
 
-    def put_away(self, removed_topics: Callable[[], Collection[bytes]]) -> Iterator[TopicPartition]:
-        """Put away what is here and the image does not know: one directory for each step, for there may be thousands.
+    def clear_leftovers(self, removed_topics: Callable[[], Collection[bytes]]) -> Iterator[TopicPartition]:
+        """Clear the directories that the image does not assign to this node, one in each step: there may be thousands.
 
-        `removed_topics` are the ids of topics of which the metadata say that they were deleted: a crash has kept us
-        from removing their directories, or we were away. Others nobody knows of, so they are set aside and kept.
+        `removed_topics` returns the ids of topics that the metadata log has deleted. Their directories are deleted.
+        They are left over from a crash, or from a time when this node was down. Others are renamed and kept.
         """
-        left = [name for name in self._data.partitions() if self._is_left(name)]
+        left = [name for name in self._data.partitions() if self._is_leftover(name)]
         removed = removed_topics() if left else ()
         for name in left:
-            # It may have come back between two steps, and then it is in use.
-            if self._is_left(name):
-                self._put_away(name, removed)
+            # A topic may have been created again between two steps, and then its directory is in use.
+            if self._is_leftover(name):
+                self._clear_leftover(name, removed)
             yield name
 
-    def _is_left(self, name: TopicPartition) -> bool:
-        return name != METADATA and not self._is_here(self.image.partition(name))
+    def _is_leftover(self, name: TopicPartition) -> bool:
+        return name != METADATA and not self._is_hosted(self.image.partition(name))
 
-    def _put_away(self, name: TopicPartition, removed: Collection[bytes]) -> None:
+    def _clear_leftover(self, name: TopicPartition, removed: Collection[bytes]) -> None:
         match = _PARTITION_METADATA.fullmatch(content(self._files, self._metadata_path(name)) or b"")
         try:
             if match is not None and parse_uuid(match[1].decode()) in removed:
                 self._data.delete_log(name)
             else:
                 aside = self._data.set_aside(name)
-                known = "knows no such partition" if self.image.partition(name) is None else "has it on other nodes"
-                log.warning("%s: the metadata %s; it is now %s", name.directory, known, aside)
+                known = "do not know it" if self.image.partition(name) is None else "have it on other nodes"
+                log.warning("%s: the metadata %s, so it is renamed to %s", name.directory, known, aside)
         except FileNotFoundError:
-            # It came back between two steps, and was deleted.
+            # The topic was created and deleted again between two steps.
             pass
         except OSError as error:
-            log.error("%s could not be put away: %s", name.directory, error)
+            log.error("leftover directory %s could not be deleted or renamed: %s", name.directory, error)
 
-    def _open(self, topic: TopicImage, come: Mapping[TopicPartition, PartitionImage], *, is_new: bool) -> None:
-        """Open partitions of a topic. One whose files cannot be read is offline, and the others are not."""
-        if not come:
+    def _open(self, topic: TopicImage, added: Mapping[TopicPartition, PartitionImage], *, is_new: bool) -> None:
+        """Open partitions of a topic. If the files of one cannot be read, only that one is offline."""
+        if not added:
             return
         config = self._topic_config(self.image, topic.name)
-        for name, partition in come.items():
+        for name, partition in added.items():
             try:
                 self._claim(name, topic.topic_id, is_new=is_new)
                 self._partitions[name] = self._open_partition(name, topic.topic_id, partition, config)
@@ -237,27 +240,27 @@ class Store:
         return LocalPartition(name, opened, producers, config, replica)
 
     def _claim(self, name: TopicPartition, topic_id: bytes, *, is_new: bool) -> None:
-        """Write down whose directory this is, after what a topic of the same name has left in it was removed.
+        """Write the topic id into the directory, after the data of another topic with the same name was deleted.
 
-        The note is not flushed. If a power cut takes it, the directory belongs to the topic that the image knows by
-        this name; and when a partition is new, whatever stands in its place belongs to another.
+        The file is not flushed. If a power cut loses it, the directory belongs to the topic of this name in the image.
+        But if the partition is new, an existing directory belongs to another topic.
         """
         wanted = f"version: 0\ntopic_id: {uuid_text(topic_id)}\n".encode()
         found = content(self._files, self._metadata_path(name))
         if found == wanted:
             return
         if is_new or (found is not None and _PARTITION_METADATA.fullmatch(found)):
-            self._remove_leftovers(name)
+            self._delete_old_data(name)
         self._files.mkdir(self._data.directory_of(name))
         self._write(self._metadata_path(name), wanted)
 
     def _metadata_path(self, name: TopicPartition) -> str:
         return f"{self._data.directory_of(name)}/{PARTITION_METADATA}"
 
-    def _remove_leftovers(self, name: TopicPartition) -> None:
+    def _delete_old_data(self, name: TopicPartition) -> None:
         with suppress(FileNotFoundError):
             self._data.delete_log(name)
-            log.warning("%s held another topic's data, which is deleted", name.directory)
+            log.warning("%s had the data of a deleted topic of the same name, which is deleted now", name.directory)
 
     def _write(self, path: str, content: bytes) -> None:
         file = self._files.open(path)
@@ -268,7 +271,7 @@ class Store:
             file.close()
 
     def _delete(self, gone: Mapping[TopicPartition, PartitionImage]) -> None:
-        """Serve partitions no more, and remove what can be removed; the next start tries the rest again."""
+        """Stop serving partitions, and delete their directories. If a deletion fails, the next start repeats it."""
         here = [name for name in gone if name in self._partitions or name in self._failed]
         if not here:
             return
@@ -281,7 +284,7 @@ class Store:
         for name, error in self._data.delete_logs(here).items():
             log.error("%s could not be deleted: %s", name.directory, error)
         for name in here:
-            # Those who wait for its records learn that there are none to come.
+            # Requests that wait for the partition's records are answered with an error.
             self._wake(name)
 
     def _configure(self) -> None:
@@ -293,6 +296,6 @@ class Store:
 
 
 def _same_topic(topic: TopicImage, image: Image) -> Mapping[int, PartitionImage]:
-    """The partitions that an image has of this very topic; one of the same name with another id is another topic."""
+    """The partitions of this topic in an image. A topic of the same name with another id does not count."""
     found = image.topics.get(topic.name)
     return found.partitions if found is not None and found.topic_id == topic.topic_id else {}

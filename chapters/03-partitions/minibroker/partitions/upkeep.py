@@ -1,8 +1,8 @@
-"""What a broker does when nobody asks: retention, compaction, flushing by time, scrubbing, forgetting producers.
+"""The background work of a broker: retention, compaction, flushing by time, scrubbing, expiring producers.
 
-Each kind is a loop of its own on a schedule with Kafka's names. What is quick runs on the event loop, a few partitions
-at a time; what reads much (compaction, scrubbing) runs on a background thread, and comes back to the loop to touch a
-log (`clean` of chapter 02 says where).
+Each kind is a loop of its own, on a schedule with Kafka's names. Quick work runs on the event loop, a few partitions at
+a time. Work that reads much (compaction, scrubbing) runs on a background thread, but changes to a
+log run on the loop (`clean` of chapter 02 says which).
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _SCRUB_BYTES_PER_S = 8 * 1024**2
 
 @dataclass(frozen=True)
 class Schedule:
-    """How often what is done."""
+    """The intervals of each kind of work."""
 
     initial_delay_ms: int  # log.initial.task.delay.ms
     retention_ms: int  # log.retention.check.interval.ms
@@ -41,15 +41,15 @@ class Schedule:
     dedupe_buffer_bytes: int  # log.cleaner.dedupe.buffer.size
     is_compacting: bool  # log.cleaner.enable
     producer_expiration_ms: int  # producer.id.expiration.ms
-    scrub_ms: int  # minibroker.scrub.interval.ms; -1 is never
+    scrub_ms: int  # minibroker.scrub.interval.ms; -1 means never
 
 
 class _Stopped(Exception):
-    """The log that is being compacted is gone, or the broker goes down."""
+    """The log that is being compacted was deleted, or the broker stops."""
 
 
 class Upkeep:
-    """The loops. `start` begins them; `stop` ends them and waits for the thread to be free."""
+    """The loops. `stop` ends them, and waits for the work on the thread."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class Upkeep:
         self._thread = thread
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
-        self._unclean: dict[LocalPartition, str] = {}
+        self._not_compactable: dict[LocalPartition, str] = {}
 
     def start(self) -> None:
-        """Begin all loops."""
+        """Start all loops."""
         schedule = self.schedule
         loops: list[tuple[Callable[[], Awaitable[None]], Callable[[], int]]] = [
             (self.retain, lambda: self.schedule.retention_ms),
@@ -83,7 +83,7 @@ class Upkeep:
         self._tasks = [asyncio.create_task(self._repeat(work, interval_ms)) for work, interval_ms in loops]
 
     async def stop(self) -> None:
-        """End all loops. What runs on the thread is told to end, and waited for."""
+        """End all loops. Work on the thread is told to stop, and waited for."""
         self._is_stopping = True
         for task in self._tasks:
             task.cancel()
@@ -96,12 +96,12 @@ class Upkeep:
             try:
                 await work()
             except Exception:
-                # One log that cannot be kept must not end the care for all others.
-                log.exception("upkeep failed; it is tried again in %d ms", interval_ms())
+                # An error in one log must not end the upkeep of all others.
+                log.exception("upkeep failed, and is tried again in %d ms", interval_ms())
             await asyncio.sleep(interval_ms() / 1000)
 
     async def _each(self, work: Callable[[LocalPartition], object]) -> None:
-        """Do something with every partition, and let requests through now and then."""
+        """Do the work for every partition, and yield to requests now and then."""
         for count, partition in enumerate(self._store):
             if not partition.is_deleted:
                 try:
@@ -114,12 +114,12 @@ class Upkeep:
     # Quick work -------------------------------------------------------------------------------------------------------
 
     async def retain(self) -> None:
-        """Delete segments that are too old or too many."""
+        """Delete segments that exceed the limits of age and size."""
         now_ms = wall_clock_ms()
         await self._each(lambda partition: _retain(partition, now_ms))
 
     async def tick(self) -> None:
-        """Flush logs whose `flush.ms` is over."""
+        """Flush the logs whose `flush.ms` has passed."""
         now_ms = monotonic_ms()
         await self._each(lambda partition: _tick(partition, now_ms))
 
@@ -135,9 +135,9 @@ class Upkeep:
     # Work on the thread -----------------------------------------------------------------------------------------------
 
     async def compact(self) -> None:
-        """Compact every log that is worth it."""
+        """Compact every log that is dirty enough."""
         for partition in self._store:
-            if partition not in self._unclean and not partition.is_deleted and self._is_worth_it(partition):
+            if partition not in self._not_compactable and not partition.is_deleted and self._is_worth_it(partition):
                 await self._compact(partition)
 
     def _is_worth_it(self, partition: LocalPartition) -> bool:
@@ -150,7 +150,7 @@ class Upkeep:
 
     async def _compact(self, partition: LocalPartition) -> None:
         loop = asyncio.get_running_loop()
-        # What changes on the loop is read here, before the thread begins.
+        # The loop may change these values, so read them before the thread starts.
         first_dirty_offset = self._data.first_dirty_offset(partition.name)
         upto_offset = partition.last_stable_offset
         keep_producers = partition.producers.last_offsets()
@@ -164,7 +164,7 @@ class Upkeep:
                 keep_producers=keep_producers,
                 map_bytes_max=self.schedule.dedupe_buffer_bytes,
                 on_owner=lambda step: _on_loop(loop, lambda: self._owner_step(partition, step)),
-                pace=lambda _bytes_read: self._check_going_on(partition),
+                pace=lambda _bytes_read: self._check_wanted(partition),
             ).first_dirty_offset
 
         try:
@@ -172,23 +172,23 @@ class Upkeep:
         except _Stopped:
             return
         except (LogError, OSError) as error:
-            # It would fail the same way the next time; a restart tries again.
-            self._unclean[partition] = str(error)
-            log.error("%s is not compacted any more: %s", partition.name.directory, error)
+            # The next attempt would fail the same way, so the log is tried again only after a restart.
+            self._not_compactable[partition] = str(error)
+            log.error("%s is not compacted until the next start: %s", partition.name.directory, error)
             return
         if not partition.is_deleted:
             self._data.set_first_dirty_offset(partition.name, cleaned_upto)
 
-    def _check_going_on(self, partition: LocalPartition) -> None:
+    def _check_wanted(self, partition: LocalPartition) -> None:
         if self._is_stopping or partition.is_deleted:
             raise _Stopped
 
     def _owner_step(self, partition: LocalPartition, step: Callable[[], None]) -> None:
-        self._check_going_on(partition)
+        self._check_wanted(partition)
         step()
 
     async def scrub(self) -> None:
-        """Read all closed segments once, slowly, and speak of what is damaged."""
+        """Read all closed segments once, slowly, and report damage."""
         pace = Pace(_SCRUB_BYTES_PER_S)
         for partition in self._store:
             steps = scrub(self._files, partition.log)
@@ -203,10 +203,10 @@ class Upkeep:
 
     def _report(self, partition: LocalPartition, finding: Finding) -> None:
         is_mended = rebuild_index(partition.log, finding)
-        log.error("%s%s", finding, ": built anew" if is_mended else ": restore it from a replica")
+        log.error("%s%s", finding, ": rebuilt" if is_mended else ": restore it from a replica")
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
-        """Run something on the background thread; if we are cancelled, it is still waited for."""
+        """Run work on the background thread. If the caller is cancelled, the work continues."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work))
 
 
@@ -224,7 +224,7 @@ def _retain(partition: LocalPartition, now_ms: int) -> None:
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, step: Callable[[], None]) -> None:
-    """Run a step where the logs are used, from the thread, and wait for it."""
+    """Run a step on the event loop, from the thread, and wait for it."""
     done: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def run() -> None:

@@ -1,16 +1,15 @@
-"""Answers that cannot be given yet: the only table of them. A pure module.
+"""The table of requests that wait for their answer. A pure module.
 
-A consumer asks for records that do not exist, and is willing to wait for half a second. Instead of a task that sleeps,
-its request becomes an entry here: what it waits for, until when, and how to try again. Whoever changes something says
-so (`wake`), and the owner of the table lets those try that were woken (`settle`) and those whose time is over
-(`expire`).
+A consumer asks for records that do not exist yet, and is willing to wait for half a second. Instead of a task that
+sleeps, its request becomes an entry in this table, with its keys, its deadline, and a function that tries again. A
+change is reported with `wake`. The owner of the table then calls `settle`, which tries the woken entries again, and
+`expire`, which answers those whose deadline has passed.
 
     park ──▶ waiting ── woken, and the attempt has an answer ──▶ completed
-                │  └─── woken, but still nothing ──▶ waiting
-                └────── deadline ──▶ completed with what there is
+                │  └─── woken, but still no answer ──▶ waiting
+                └────── deadline ──▶ completed with the answer for a timeout
 
-Chapter 04 wakes by the high watermark, chapter 06 parks those who join a group: conditions of another kind, in the same
-table.
+In chapter 04 an advance of the high watermark wakes entries. In chapter 06 members that join a group wait here.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -23,14 +22,14 @@ A = TypeVar("A")
 
 @dataclass(slots=True, eq=False)
 class Wait(Generic[A]):
-    """An answer that is not ready: woken by any of `keys`, tried again, and given up after `timeout_ms`."""
+    """An answer that is not ready. It is tried again when one of `keys` is woken, and expires after `timeout_ms`."""
 
     keys: Sequence[Hashable]
     timeout_ms: int
     attempt: Callable[[], A | None]
-    """The answer, or None if it must wait on."""
+    """The answer, or None if it must wait longer."""
     expire: Callable[[], A]
-    """The answer when the time is over."""
+    """The answer on timeout."""
 
 
 def _raise(error: Exception) -> None:
@@ -39,7 +38,7 @@ def _raise(error: Exception) -> None:
 
 @dataclass(slots=True, eq=False)
 class Parked(Generic[A]):
-    """A wait in the table, and who gets its answer."""
+    """A wait in the table, and the function that gets its answer."""
 
     wait: Wait[A]
     complete: Callable[[A], None]
@@ -48,7 +47,7 @@ class Parked(Generic[A]):
 
 
 class Waiting(Generic[A]):
-    """The table. Everything happens where its owner calls it; nothing is answered inside `wake`."""
+    """The table. It does nothing by itself, and nothing is answered inside `wake`."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, dict[Parked[A], None]] = {}
@@ -68,9 +67,9 @@ class Waiting(Generic[A]):
         now_ms: int,
         fail: Callable[[Exception], None] = _raise,
     ) -> Parked[A]:
-        """Keep a wait until it is woken or its time is over. The clock is any that only moves forward.
+        """Add a wait to the table. `now_ms` is the time of a monotonic clock.
 
-        A mistake in one attempt goes to `fail`: neither who has woken it nor the others must suffer.
+        An exception of its attempt goes to `fail`, so that it reaches neither the caller of `settle` nor other waits.
         """
         parked = Parked(wait, complete, fail)
         for key in wait.keys:
@@ -82,8 +81,8 @@ class Waiting(Generic[A]):
         return parked
 
     def forget(self, parked: Parked[A]) -> None:
-        """Take a wait out without an answer: whoever waited is gone."""
-        # It may be over already. Otherwise it leaves all its keys, and a key that nobody waits for is not kept.
+        """Remove a wait without an answer, because its client has disconnected."""
+        # If the wait is over, there is nothing to do. Otherwise remove it, and its keys that have no other wait.
         if parked.is_over:
             return
         parked.is_over = True
@@ -94,19 +93,19 @@ class Waiting(Generic[A]):
                 others.pop(parked, None)
                 if not others:
                     del self._by_key[key]
-        # What is over leaves the heap at its deadline. A reader that never waits to the end must not fill it.
+        # A wait that is over stays in the heap until its deadline. Rebuild the heap when it holds mostly such waits.
         if len(self._deadlines) > 64 + 2 * self._parked_count:
             self._deadlines = sorted(entry for entry in self._deadlines if not entry[2].is_over)
 
     def wake(self, key: Hashable) -> None:
-        """Something about `key` has changed. Those who wait for it try again when the table is settled."""
+        """Something about `key` has changed. Its waits are tried again when the table is settled."""
         if key in self._by_key:
             self._woken[key] = None
 
     def settle(self) -> None:
-        """Let those try that were woken. An answer may wake others, so go on until nobody is left."""
-        # Take the woken keys away first: what is woken from here on belongs to the next round.
-        # Whoever waits for several of them tries once; and one who was answered a moment ago does not try again.
+        """Try the woken waits again. An answer may wake others, so continue until none is left."""
+        # Take the woken keys out first: keys that are woken from here on belong to the next round.
+        # A wait for several of the keys is tried once. A wait that was answered meanwhile is not tried again.
         while self._woken:
             keys, self._woken = self._woken, {}
             woken = {parked: None for key in keys for parked in self._by_key.get(key, ())}
@@ -126,9 +125,9 @@ class Waiting(Generic[A]):
             parked.complete(answer)
 
     def expire(self, now_ms: int) -> None:
-        """Answer those whose time is over with what there is."""
+        """Answer the waits whose deadline has passed."""
         # The heap has the earliest deadline first, and may still hold waits that are over.
-        # Take a wait out of the table before it is answered: its answer may look into the table.
+        # Remove a wait from the table before it is answered: its answer may change the table.
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             parked = heappop(self._deadlines)[2]
             if not parked.is_over:
@@ -145,11 +144,11 @@ class Waiting(Generic[A]):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do at the earliest."""
+        """The earliest deadline, or None."""
         while self._deadlines and self._deadlines[0][2].is_over:
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     def end(self) -> None:
-        """Answer everybody now: the broker goes down."""
+        """Answer all waits now, because the broker stops."""
         self.expire(2**63)

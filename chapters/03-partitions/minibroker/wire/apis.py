@@ -1,7 +1,7 @@
-"""The list of APIs: Kafka's keys, and the tables that were declared. A pure module.
+"""The APIs: Kafka's keys, and the tables that are declared. A pure module.
 
 A table declares its API when its module is imported: `declare(ProduceRequest, ProduceResponse)`. A broker imports the
-tables of the APIs that it handles, a client those that it sends, so neither knows an API of a later chapter.
+tables of the APIs that it serves, and a client those that it sends, so neither knows an API of a later chapter.
 """
 
 import enum
@@ -100,10 +100,10 @@ class ApiKey(enum.IntEnum):
 
 
 class Api(NamedTuple):
-    """One API: the two messages, and the versions in which our tables have them."""
+    """One API: the request, the response, and the versions that our tables have of both."""
 
     key: int
-    name: str  # Kafka's: "CreateTopics"
+    name: str  # Kafka's name, such as CreateTopics
     request: type[Request]
     response: type[Response]
     min_version: int
@@ -116,16 +116,16 @@ class Api(NamedTuple):
         return self.min_version <= version <= self.max_version
 
     def is_flexible(self, version: int) -> bool:
-        """Whether the headers of a version end with tagged fields, too."""
+        """Whether a version is flexible. Then the request header ends with tagged fields."""
         return version >= self.flexible_from
 
 
 APIS: dict[int, Api] = {}
-"""Every API whose table was imported, by its key."""
+"""Every API whose table is imported, by its key."""
 
 
 def declare(request: type[Request], response: type[Response]) -> Api:
-    """Make an API known: its table calls this once both messages are defined."""
+    """Register an API. Its table calls this after both messages are defined."""
     schema = request.schema
     assert schema.key is not None
     assert schema.versions is not None
@@ -134,7 +134,7 @@ def declare(request: type[Request], response: type[Response]) -> Api:
     flexible_from = schema.flexible.first if schema.flexible.last >= 0 else NEWEST + 1
     name = schema.name.removesuffix("Request")
     first, last = schema.versions.first, schema.versions.last
-    # A client must be able to read the answer to ApiVersions before it knows what the broker speaks.
+    # A client decodes an ApiVersions response before it knows the broker's versions, so that header never has tags.
     tags_from = NEWEST + 1 if schema.key == ApiKey.API_VERSIONS else flexible_from
     api = Api(schema.key, name, request, response, first, last, flexible_from, tags_from)
     APIS[api.key] = api
@@ -142,7 +142,7 @@ def declare(request: type[Request], response: type[Response]) -> Api:
 
 
 def declare_all(tables: ModuleType) -> None:
-    """Import every table of a package, for tools that read frames of any kind."""
+    """Import every table of a package, for tools that decode any frame."""
     for found in pkgutil.iter_modules(tables.__path__):
         importlib.import_module(f"{tables.__name__}.{found.name}")
 

@@ -1,4 +1,4 @@
-"""Kafka's error codes by name: what each says, and whether trying again may help. A pure module."""
+"""Kafka's error codes: their names, their messages, and whether a retry may help. A pure module."""
 
 import enum
 from typing import Final
@@ -7,13 +7,13 @@ RETRIABLE: Final = True
 
 
 class ErrorCode(enum.IntEnum):
-    """The number in an `error_code` field. One that is not here, from a newer broker, is UNKNOWN_SERVER_ERROR."""
+    """The number in an `error_code` field. A number that is not listed here counts as UNKNOWN_SERVER_ERROR."""
 
     _message: str
     _is_retriable: bool
 
     def __new__(cls, code: int, message: str = "", is_retriable: bool = False) -> "ErrorCode":
-        """Make a member that is its number and knows its words."""
+        """Make a member that equals its number and has a message."""
         member = int.__new__(cls, code)
         member._value_ = code
         member._message = message
@@ -26,7 +26,7 @@ class ErrorCode(enum.IntEnum):
 
     @property
     def message(self) -> str:
-        """The error in words, for a person."""
+        """The message for a person."""
         return self._message
 
     @property
@@ -34,7 +34,7 @@ class ErrorCode(enum.IntEnum):
         """Whether the same request may succeed later, perhaps elsewhere, so that a client should try again."""
         return self._is_retriable
 
-    UNKNOWN_SERVER_ERROR = -1, "the broker failed in a way it did not foresee: look into its log"
+    UNKNOWN_SERVER_ERROR = -1, "the broker failed unexpectedly: look into its log"
     NONE = 0, "no error"
     OFFSET_OUT_OF_RANGE = 1, "the offset is before the log's start or past its end"
     CORRUPT_MESSAGE = 2, "the batch is damaged: its checksum or its structure is wrong", RETRIABLE
@@ -47,7 +47,7 @@ class ErrorCode(enum.IntEnum):
     REPLICA_NOT_AVAILABLE = 9, "the replica is not available here", RETRIABLE
     MESSAGE_TOO_LARGE = 10, "the batch is larger than max.message.bytes allows"
     STALE_CONTROLLER_EPOCH = 11, "another controller has taken over"
-    OFFSET_METADATA_TOO_LARGE = 12, "the text beside a committed offset is too long"
+    OFFSET_METADATA_TOO_LARGE = 12, "the metadata text of a committed offset is too long"
     NETWORK_EXCEPTION = 13, "the connection was lost before the answer came", RETRIABLE
     COORDINATOR_LOAD_IN_PROGRESS = 14, "the coordinator is still reading its state", RETRIABLE
     COORDINATOR_NOT_AVAILABLE = 15, "there is no coordinator at the moment", RETRIABLE
@@ -91,14 +91,14 @@ class ErrorCode(enum.IntEnum):
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "not allowed to use this transactional id"
     SECURITY_DISABLED = 54, "the cluster runs without this security feature"
     OPERATION_NOT_ATTEMPTED = 55, "not tried, because another part of the request failed"
-    KAFKA_STORAGE_ERROR = 56, "the disk refused", RETRIABLE
+    KAFKA_STORAGE_ERROR = 56, "the broker's disk has failed", RETRIABLE
     LOG_DIR_NOT_FOUND = 57, "the broker has no such log directory"
     SASL_AUTHENTICATION_FAILED = 58, "the credentials are wrong"
-    UNKNOWN_PRODUCER_ID = 59, "nothing is known of this producer any more: its records have been deleted"
+    UNKNOWN_PRODUCER_ID = 59, "the broker no longer knows this producer: its records have been deleted"
     REASSIGNMENT_IN_PROGRESS = 60, "the partition is being moved already"
     DELEGATION_TOKEN_AUTH_DISABLED = 61, "delegation tokens are switched off"
     DELEGATION_TOKEN_NOT_FOUND = 62, "there is no such delegation token"
-    DELEGATION_TOKEN_OWNER_MISMATCH = 63, "the delegation token belongs to somebody else"
+    DELEGATION_TOKEN_OWNER_MISMATCH = 63, "the delegation token belongs to another principal"
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, "delegation tokens cannot be asked for on this connection"
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, "not allowed on this delegation token"
     DELEGATION_TOKEN_EXPIRED = 66, "the delegation token has expired"
@@ -107,16 +107,16 @@ class ErrorCode(enum.IntEnum):
     GROUP_ID_NOT_FOUND = 69, "there is no such group"
     FETCH_SESSION_ID_NOT_FOUND = 70, "the fetch session is not known: start a new one", RETRIABLE
     INVALID_FETCH_SESSION_EPOCH = 71, "the fetch session is at another epoch: start a new one", RETRIABLE
-    LISTENER_NOT_FOUND = 72, "the leader does not listen on the listener that was asked", RETRIABLE
+    LISTENER_NOT_FOUND = 72, "the leader has no listener like the one that the request came to", RETRIABLE
     TOPIC_DELETION_DISABLED = 73, "topics cannot be deleted here (delete.topic.enable)"
     FENCED_LEADER_EPOCH = 74, "the leader epoch is older than the broker's: refresh metadata", RETRIABLE
-    UNKNOWN_LEADER_EPOCH = 75, "the leader epoch is newer than the broker's: it will learn of it", RETRIABLE
+    UNKNOWN_LEADER_EPOCH = 75, "the leader epoch is newer than the broker's, which will learn it soon", RETRIABLE
     UNSUPPORTED_COMPRESSION_TYPE = 76, "this codec cannot be used here"
-    STALE_BROKER_EPOCH = 77, "the broker has been registered anew since"
+    STALE_BROKER_EPOCH = 77, "the broker has registered again since"
     OFFSET_NOT_AVAILABLE = 78, "a new leader does not know its high watermark yet", RETRIABLE
     MEMBER_ID_REQUIRED = 79, "join again with the member id in this answer"
     PREFERRED_LEADER_NOT_AVAILABLE = 80, "the preferred leader is not available", RETRIABLE
-    GROUP_MAX_SIZE_REACHED = 81, "the group has as many members as it may have"
+    GROUP_MAX_SIZE_REACHED = 81, "the group has reached its maximum size"
     FENCED_INSTANCE_ID = 82, "another member has the same group.instance.id"
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, "no replica may become leader", RETRIABLE
     ELECTION_NOT_NEEDED = 84, "the partition has the right leader already", RETRIABLE
@@ -126,10 +126,10 @@ class ErrorCode(enum.IntEnum):
     UNSTABLE_OFFSET_COMMIT = 88, "a transaction that commits offsets is not finished yet", RETRIABLE
     THROTTLING_QUOTA_EXCEEDED = 89, "a quota is used up for now", RETRIABLE
     PRODUCER_FENCED = 90, "a newer producer has the same transactional id"
-    RESOURCE_NOT_FOUND = 91, "there is no such thing"
-    DUPLICATE_RESOURCE = 92, "the same thing is named twice"
+    RESOURCE_NOT_FOUND = 91, "there is no such resource"
+    DUPLICATE_RESOURCE = 92, "a resource is named twice"
     UNACCEPTABLE_CREDENTIAL = 93, "the credential does not meet the broker's rules"
-    INCONSISTENT_VOTER_SET = 94, "sender and receiver do not agree on who votes"
+    INCONSISTENT_VOTER_SET = 94, "sender and receiver have different voter sets"
     INVALID_UPDATE_VERSION = 95, "the feature cannot have this version"
     FEATURE_UPDATE_FAILED = 96, "the features could not be updated"
     PRINCIPAL_DESERIALIZATION_FAILURE = 97, "a forwarded request came from a principal that cannot be read"
@@ -143,13 +143,13 @@ class ErrorCode(enum.IntEnum):
     TRANSACTIONAL_ID_NOT_FOUND = 105, "there is no such transactional id"
     FETCH_SESSION_TOPIC_ID_ERROR = 106, "a fetch session must use topic ids always or never", RETRIABLE
     INELIGIBLE_REPLICA = 107, "a replica may not join the ISR"
-    NEW_LEADER_ELECTED = 108, "done, and the partition has another leader now"
+    NEW_LEADER_ELECTED = 108, "done, but the partition has another leader now"
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, "the offset is in tiered storage"
     FENCED_MEMBER_EPOCH = 110, "the member has been fenced: give up all partitions and join again"
     UNRELEASED_INSTANCE_ID = 111, "another member still holds this instance id"
     UNSUPPORTED_ASSIGNOR = 112, "the group does not support this assignor"
-    STALE_MEMBER_EPOCH = 113, "the member is behind: it learns its epoch with the next heartbeat"
-    MISMATCHED_ENDPOINT_TYPE = 114, "brokers and controllers have different endpoints: this is the other kind"
+    STALE_MEMBER_EPOCH = 113, "the member's epoch is old: the next heartbeat tells it the new one"
+    MISMATCHED_ENDPOINT_TYPE = 114, "the endpoint is a broker's where a controller's is needed, or the reverse"
     UNSUPPORTED_ENDPOINT_TYPE = 115, "this kind of endpoint is not supported"
     UNKNOWN_CONTROLLER_ID = 116, "there is no such controller"
     UNKNOWN_SUBSCRIPTION_ID = 117, "the telemetry subscription is not known"
@@ -168,4 +168,4 @@ class ErrorCode(enum.IntEnum):
     STREAMS_INVALID_TOPOLOGY = 130, "the streams topology is not valid"
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "the epoch of the streams topology is not valid"
     STREAMS_TOPOLOGY_FENCED = 132, "the streams topology is outdated"
-    SHARE_SESSION_LIMIT_REACHED = 133, "there are as many share sessions as there may be", RETRIABLE
+    SHARE_SESSION_LIMIT_REACHED = 133, "the broker has reached its limit of share sessions", RETRIABLE

@@ -1,8 +1,8 @@
-"""From a table to functions: a decoder and an encoder for each message and version, made at first use. A pure module.
+"""Compiles a table into functions: a decoder and an encoder for each message and version. A pure module.
 
-The tables could be interpreted: for each field look up its type, see whether the version has it, call what reads it.
-That is how the inspector works, and it is five times slower. Here the questions are asked once, and the answers are
-written down as Python source, which is compiled and kept. To read what was written:
+The tables could be interpreted: look up the type of each field, check whether the version has it, call a function that
+decodes it. The inspector works like that, and is five times slower. Here each message and version is compiled at its
+first use. The generated Python source has only the steps that this version needs. This command prints it:
 
     python -m minibroker.wire.compiling ProduceRequest 9
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Compiled(dict[int, Callable[..., Any]]):
-    """The decoders, or the encoders, of one class by version; each is made when it is first asked for."""
+    """The decoders, or the encoders, of one class by version. Each is compiled at its first use."""
 
     def __init__(self, cls: "type[Struct]", write: "Callable[[type[Struct], int], Source]") -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Compiled(dict[int, Callable[..., Any]]):
 
 
 def decoders(cls: "type[Struct]") -> Compiled:
-    """Functions `(buffer, position) -> (message, position behind it)`."""
+    """Functions `(buffer, position) -> (message, position after it)`."""
     return Compiled(cls, decoder_source)
 
 
@@ -46,7 +46,7 @@ def encoders(cls: "type[Struct]") -> Compiled:
 
 
 def check_version(cls: "type[Struct]", version: int) -> None:
-    """Demand that the table has a version."""
+    """Raise UnsupportedVersion if the table lacks a version."""
     versions = cls.schema.versions
     if versions is None:
         raise UnsupportedVersion(f"{cls.__name__} is in no message, so it has no versions")
@@ -55,7 +55,7 @@ def check_version(cls: "type[Struct]", version: int) -> None:
 
 
 def constructor_source(cls: "type[Struct]") -> Source:
-    """Write `__init__`: keywords only, the defaults of the table."""
+    """Generate `__init__`, with keyword arguments only and the defaults of the table."""
     source = Source()
     parameters = []
     for field in cls.schema.fields:
@@ -65,7 +65,7 @@ def constructor_source(cls: "type[Struct]") -> Source:
     with source.block(f"def __init__(self, {star}{', '.join(parameters)}):"):
         for field in cls.schema.fields:
             if field.default == ():
-                # Each message has a list of its own.
+                # Messages must not share a default list.
                 source.line(f"self.{field.name} = [] if {field.name} is default_{field.name} else {field.name}")
             else:
                 source.line(f"self.{field.name} = {field.name}")
@@ -78,7 +78,7 @@ def constructor(cls: "type[Struct]") -> Callable[..., Any]:
 
 
 def source_text(cls: "type[Struct]", version: int) -> str:
-    """The decoder and the encoder of a message in a version, to be read."""
+    """The source of the decoder and of the encoder of a message in a version."""
     check_version(cls, version)
     return f"{decoder_source(cls, version).text}\n\n{encoder_source(cls, version).text}"
 

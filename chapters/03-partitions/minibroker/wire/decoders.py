@@ -1,14 +1,14 @@
-"""Writes the source of a decoder: one function for one message in one version. A pure module.
+"""Generates the source of a decoder: one function for one message in one version. A pure module.
 
-The function is flat. A struct inside an array is a loop inside the loop of its parent, not a call; a run of fields of
-fixed size is one `unpack_from`, and the first byte of a length or a count belongs to the run before it. In the source
+The function is flat. A struct inside an array becomes a nested loop, not a call. A run of fields of fixed size is one
+`unpack_from`, and the first byte of a length or a count belongs to the run before it. In the source
 
-- `buffer` is the message, `size` its length, `p` the position of the next byte, `n` the length or count just read;
+- `buffer` is the message, `size` its length, `p` the position of the next byte, `n` the last length or count;
 - `o0` is the message, `o1` the struct inside it, and so on; `a1` is the list that collects the `o1`.
 
-Bounds are checked late. A slice past the end is short and harmless, but it moves `p` past the end, where every further
-read fails; and if there is none, the one comparison at the end of the function does. Counts are checked at once: no
-list grows beyond what the bytes that are left can hold.
+Bounds are checked late. A slice past the end is short and harmless, but it moves `p` past the end, where the next read
+fails. If there is no next read, the comparison at the end of the function fails. Counts are checked at once, so that
+no list grows beyond the elements that the remaining bytes can hold.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -24,12 +24,12 @@ from minibroker.wire.source import Source, packing, repeated
 if TYPE_CHECKING:
     from minibroker.wire.schema import Struct
 
-STRING_BYTES_MAX = 0x7FFF  # also where the length is a varint, as in Kafka
+STRING_BYTES_MAX = 0x7FFF  # even where the length is a varint, as in Kafka
 UNREADABLE = (struct_error, IndexError, UnicodeDecodeError, InvalidVarint)
 
 
 def decoder_source(cls: "type[Struct]", version: int) -> Source:
-    """Write `decode(buffer, p) -> (message, position behind it)`."""
+    """Generate `decode(buffer, p) -> (message, position after it)`."""
     writer = _Decoder(version, flexible=cls.schema.is_flexible(version), copied=not has_records(cls))
     source = writer.source
     source.names |= {
@@ -51,13 +51,13 @@ def decoder_source(cls: "type[Struct]", version: int) -> Source:
         with source.block("except UNREADABLE as error:"):
             source.line(_refusal(cls, version, "{error}", cause=True))
         with source.block("if p > size:"):
-            source.line(_refusal(cls, version, "a field ends behind the last byte"))
+            source.line(_refusal(cls, version, "a field ends after the last byte"))
         source.line("return o0, p")
     return source
 
 
 def has_records(cls: "type[Struct]") -> bool:
-    """Whether a record set is anywhere in a struct."""
+    """Whether a struct, or a struct inside it, has a record set."""
     return any(
         field.kind == "records" or (field.struct is not None and has_records(field.struct))
         for field in cls.schema.fields
@@ -65,14 +65,14 @@ def has_records(cls: "type[Struct]") -> bool:
 
 
 def size_min(cls: "type[Struct]", version: int) -> int:
-    """The fewest bytes that a struct can have: what a count is held against."""
+    """The smallest size of a struct in bytes. Counts are checked against it."""
     flexible = cls.schema.is_flexible(version)
     fields = (field_size_min(field, version, flexible=flexible) for field in cls.schema.fields_in(version))
-    return sum(fields) + flexible  # one byte says that there are no tagged fields
+    return sum(fields) + flexible  # a flexible struct ends with the count of its tagged fields, at least one byte
 
 
 def field_size_min(field: Field, version: int, *, flexible: bool) -> int:
-    """The fewest bytes that a field can have."""
+    """The smallest size of a field in bytes."""
     if field.is_array:
         return 1 if flexible else 4
     if field.struct is not None:
@@ -88,7 +88,7 @@ class _Decoder:
         self.version = version
         self.flexible = flexible
         self.copied = copied
-        self._run: list[tuple[str, str]] = []  # format and target of fields not read yet
+        self._run: list[tuple[str, str]] = []  # format and target of the fields that are not decoded yet
 
     # A run of fixed fields
 
@@ -96,7 +96,7 @@ class _Decoder:
         self._run.append((formats, target))
 
     def flush(self) -> None:
-        """Read the run: all of its fields with one call."""
+        """Decode all fields of the run with one call."""
         if not self._run:
             return
         formats = "".join(formats for formats, _target in self._run)
@@ -111,12 +111,12 @@ class _Decoder:
         self._run = []
 
     def length(self, *, of_string: bool = False, classic_format: str = "i") -> None:
-        """Read a length or a count into `n`, as the last of the run; null is 0 if flexible and negative if not."""
+        """Decode a length or a count into `n`, as the last field of the run. Null is 0 if flexible, else negative."""
         self.fixed("B" if self.flexible else classic_format, "n")
         self.flush()
         if self.flexible:
             with self.source.block("if n > 127:"):
-                # The first byte was read already.
+                # The first byte is decoded already.
                 self.source.line(f"n, p = {'long_string' if of_string else 'varint'}(buffer, p - 1)")
 
     # Structs
@@ -144,7 +144,7 @@ class _Decoder:
         return repr(field.default)
 
     def tag_count(self, tagged: list[Field], this: str, depth: int) -> None:
-        """Read how many tagged fields follow, as the last of the run: mostly none."""
+        """Decode the number of tagged fields, as the last field of a run. Most messages have no tagged fields."""
         self.fixed("B", "n")
         self.flush()
         with self.source.block("if n:"):
@@ -154,7 +154,7 @@ class _Decoder:
                 self.source.line("p = skip_tags(buffer, p)")
 
     def tags(self, tagged: list[Field], this: str, depth: int) -> None:
-        """Read tagged fields: a tag and a length stand before each, so that what is not known can be skipped."""
+        """Decode tagged fields. Each has a tag and a length before it, so that unknown fields can be skipped."""
         left, end = f"left{depth}", f"end{depth}"
         source = self.source
         source.line(f"{left}, p = varint(buffer, p - 1)")
@@ -167,7 +167,7 @@ class _Decoder:
                     self.value(field, f"{this}.{field.name}", depth)
                     self.flush()
                     with source.block(f"if p != {end}:"):
-                        source.line(_raise(f"tagged field {field.name} ends at {{p}}, its length says {{{end}}}"))
+                        source.line(_raise(f"tagged field {field.name} ends at {{p}}, but its length says {{{end}}}"))
             with source.block("else:"):
                 source.line(f"p = {end}")
             source.line(f"{left} -= 1")
@@ -188,7 +188,7 @@ class _Decoder:
                 self.slice(field.kind, target)
 
     def unless_null(self, target: str, name: str, *, nullable: bool) -> AbstractContextManager[None]:
-        """Handle null; what is written inside `with` is for the other values."""
+        """Handle null. The lines that are added inside the `with` handle other values."""
         with self.source.block("if not n:" if self.flexible else "if n < 0:"):
             self.source.line(f"{target} = None" if nullable else _raise(f"{name} at position {{p}} is null"))
         return self.source.block("else:") if nullable else nullcontext()
@@ -259,19 +259,19 @@ def _refusal(cls: "type[Struct]", version: int, what: str, *, cause: bool = Fals
     return _raise(f"{cls.__name__} v{version}, {{size}} bytes, near position {{p}}: {what}") + " from error" * cause
 
 
-# What generated sources call where the short way does not do: a first byte above 127, or a tagged field.
+# Called by the generated source in rare cases: for a first byte above 127, or for a tagged field.
 
 
 def _long_string(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Read the length of a string, which may be too large."""
+    """Decode the length of a string, and refuse one that is too large."""
     length, position = decode_unsigned_varint(buffer, position)
     if length - 1 > STRING_BYTES_MAX:
-        raise MalformedMessage(f"a string of {length - 1} bytes, a string has {STRING_BYTES_MAX} at most")
+        raise MalformedMessage(f"a string of {length - 1} bytes is too long: at most {STRING_BYTES_MAX} are allowed")
     return length, position
 
 
 def _skip_tags(buffer: bytes | memoryview, position: int) -> int:
-    """Pass tagged fields nobody knows here; the first byte of their count was read already."""
+    """Skip unknown tagged fields. The first byte of their count is decoded already."""
     left, position = decode_unsigned_varint(buffer, position - 1)
     for _ in range(left):
         _tag, position = decode_unsigned_varint(buffer, position)

@@ -1,11 +1,11 @@
-"""Writes the source of an encoder: one function for one message in one version. A pure module.
+"""Generates the source of an encoder: one function for one message in one version. A pure module.
 
-The function appends to the bytearray `out` and is flat, as a decoder is: nested loops, and one `pack` for a run of
-fields of fixed size, into which the length behind them goes as well while it fits into one byte. In the source
+The function appends to the bytearray `out`. It is flat, as a decoder is: nested loops, and one `pack` for a run of
+fields of fixed size. A length that follows a run is packed together with it, if one byte is enough. In the source
 
-- `o0` is the message, `o1` the struct inside it, and so on; `n` is the length or count about to be written;
-- `parts` is what the function returns: mostly `out` alone. A record set is never copied into `out`; it becomes a part
-  of its own, and a new `out` begins behind it.
+- `o0` is the message, `o1` the struct inside it, and so on; `n` is the next length or count to encode;
+- `parts` is the result of the function, usually `out` alone. A record set is never copied into `out`. It becomes a
+  separate part, and a new `out` begins after it.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ UNWRITABLE = (struct_error, AttributeError, TypeError, UnicodeEncodeError)
 
 
 def encoder_source(cls: "type[Struct]", version: int) -> Source:
-    """Write `encode(message, out) -> parts`."""
+    """Generate `encode(message, out) -> parts`."""
     writer = _Encoder(version, flexible=cls.schema.is_flexible(version))
     source = writer.source
     source.names |= {
@@ -56,8 +56,8 @@ class _Encoder:
         self.source = Source()
         self.version = version
         self.flexible = flexible
-        self.out = "out"  # inside a tagged field it is another bytearray, because its length goes before it
-        self._run: list[tuple[str, str]] = []  # format and value of fields not written yet
+        self.out = "out"  # in a tagged field another bytearray, because the field's length is encoded before it
+        self._run: list[tuple[str, str]] = []  # format and value of the fields that are not encoded yet
 
     # A run of fixed fields
 
@@ -65,7 +65,7 @@ class _Encoder:
         self._run.append((formats, value))
 
     def flush(self) -> None:
-        """Write the run: all of its fields with one call."""
+        """Encode all fields of the run with one call."""
         if self._run:
             self.source.line(f"{self.out} += {self.packed()}")
         self._run = []
@@ -78,12 +78,12 @@ class _Encoder:
         return f"{pack}({', '.join(value for _formats, value in self._run if value)})"
 
     def length(self, *, of_string: bool = False, classic_format: str = "i") -> None:
-        """Write the length or count `n` as the last of the run."""
+        """Encode the length or count `n` as the last field of the run."""
         if not self.flexible:
             self.fixed(classic_format, "n")
             self.flush()
             return
-        # A varint below 128 is one byte, and then the run takes it in.
+        # A varint below 128 is one byte, which is packed with the run.
         before = f"{self.packed()} + " if self._run else ""
         self.fixed("B", "n")
         with self.source.block("if n < 128:"):
@@ -113,7 +113,7 @@ class _Encoder:
                 self.fixed("x", "")
 
     def refuse_dropped(self, cls: "type[Struct]", field: Field, this: str) -> None:
-        """A value that the version cannot carry must not get lost: it could be what the request is about."""
+        """Refuse a value that the version cannot carry. Dropping it could change the meaning of the request."""
         if field.default is REQUIRED:
             return
         with self.source.block(f"if {self.differs(field, f'{this}.{field.name}')}:"):
@@ -121,7 +121,7 @@ class _Encoder:
             self.source.line(f'raise WireError(f"{cls.__name__} v{self.version} cannot carry {field.name}={value}")')
 
     def differs(self, field: Field, value: str) -> str:
-        """The condition that a field does not hold its default."""
+        """The condition that a field does not have its default value."""
         if field.default is None:
             return f"{value} is not None"
         if field.is_array:
@@ -134,7 +134,7 @@ class _Encoder:
         return f"{value} != {field.default!r}"
 
     def tags(self, tagged: list[Field], this: str, depth: int) -> None:
-        """Write the tagged fields that do not hold their default: mostly none."""
+        """Encode the tagged fields that do not have their default value. Most messages have none."""
         self.flush()
         source, outside = self.source, self.out
         count, body, self.out = f"count{depth}", f"body{depth}", f"value{depth}"
@@ -173,13 +173,13 @@ class _Encoder:
 
     def number(self, field: Field, value: str) -> None:
         if field.kind == "uuid":
-            # `struct` would fill up or cut an id of another size.
+            # `struct` would pad or cut an id of another size.
             with self.source.block(f"if len({value}) != {UUID_SIZE}:"):
-                self.source.line(f'raise TypeError(f"{field.name} has {{len({value})}} bytes, an id {UUID_SIZE}")')
+                self.source.line(f'raise TypeError(f"{field.name} has {{len({value})}} bytes instead of {UUID_SIZE}")')
         self.fixed(FIXED_FORMATS[field.kind], value)
 
     def counted(self, value: str, count: str, *, nullable: bool, before: str = "") -> None:
-        """Put the length of a value into `n`: one more if flexible, where 0 is null; -1 is null if not."""
+        """Put the length of a value into `n`: if flexible, the length plus 1, and 0 for null; otherwise -1 for null."""
         length = f"{count} + 1" if self.flexible else count
         if not nullable:
             if before:
@@ -256,18 +256,18 @@ class _Encoder:
             self.flush()
 
 
-# What generated sources call where the short way does not do.
+# Called by the generated source in rare cases.
 
 
 def _long_string(length: int) -> bytes:
-    """The length of a string, as a varint, that does not fit into one byte."""
+    """Encode the length of a string as a varint of several bytes, and refuse one that is too large."""
     if length - 1 > STRING_BYTES_MAX:
-        raise TypeError(f"a string of {length - 1} bytes, a string has {STRING_BYTES_MAX} at most")
+        raise TypeError(f"a string of {length - 1} bytes is too long: at most {STRING_BYTES_MAX} are allowed")
     return encode_unsigned_varint(length)
 
 
 def _refuse(message: "Struct", version: int, error: Exception) -> None:
-    """Say which field could not be written. Looking for it is slow, and nothing to be prepared for while writing."""
+    """Raise an error that names the field at fault. The search is slow, so it is done only after an error."""
     name = type(message).__name__
     fault = next(_faults(message, version, name), str(error))
     raise WireError(f"{name} v{version} cannot be written: {fault}") from error

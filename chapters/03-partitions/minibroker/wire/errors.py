@@ -1,4 +1,4 @@
-"""What the wire refuses: bytes that are no message, and messages that are no bytes. A pure module."""
+"""The errors of the codec: bytes that are not a message, and messages that cannot be encoded. A pure module."""
 
 from typing import TYPE_CHECKING
 
@@ -9,21 +9,22 @@ if TYPE_CHECKING:
 
 
 class WireError(ExpectedError):
-    """Anything this package refuses: alone, a message of ours that cannot be written in the version asked for."""
+    """Any error of this package. This class itself is for a message that cannot be encoded in a version."""
 
 
 class MalformedMessage(WireError):
-    """Bytes from outside that are not what they claim to be. There is no answer to them: close the connection."""
+    """Received bytes that are not a valid message. They get no answer; the connection is closed."""
 
 
 class UnsupportedVersion(WireError):
-    """A version that the tables do not have; the message says which ones they have."""
+    """A version that the tables do not have. The error names the versions that they have."""
 
 
 class UnsupportedApi(WireError):
     """A request whose key or version the tables do not have.
 
-    Only ApiVersions is answered then, and needs the header for it; for anything else close the connection.
+    An ApiVersions request is answered nevertheless, and the answer needs the header. Any other such request closes
+    the connection.
     """
 
     def __init__(self, header: "RequestHeader") -> None:

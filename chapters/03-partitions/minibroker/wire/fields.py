@@ -1,6 +1,6 @@
-"""What the tables say of a field and of a message: type, versions, default. A pure module.
+"""The properties of a field and of a message: type, versions, default. A pure module.
 
-The compiler, the inspector and the pages of the documentation all read the tables through these classes.
+The compiler, the inspector and the generator of the protocol pages all read the tables through these classes.
 """
 
 from functools import lru_cache
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from minibroker.wire.schema import Struct
 
-# Kafka's names of the types whose size never changes, and what `struct` calls them.
+# Kafka's names of the types of fixed size, and their `struct` formats.
 FIXED_FORMATS = {
     "bool": "?",
     "int8": "b",
@@ -47,7 +47,7 @@ class Versions:
 
 @lru_cache
 def parse_versions(text: str) -> Versions:
-    """Read a range of versions."""
+    """Parse a range of versions."""
     if text == "none":
         return Versions(first=0, last=-1)
     if text.endswith("+"):
@@ -60,7 +60,7 @@ NEVER = parse_versions("none")
 
 
 class _Required:
-    """Stands for the default of a field that has none."""
+    """The default of a field that has no default."""
 
     def __repr__(self) -> str:
         return "REQUIRED"
@@ -70,17 +70,17 @@ REQUIRED: Final = _Required()
 
 
 class Field(NamedTuple):
-    """One field of a struct, as its line in the table says."""
+    """One field of a struct, as its line in the table declares it."""
 
     name: str
-    kind: str  # Kafka's name of the type; of an array that of its elements
-    struct: "type[Struct] | None"  # where the kind is "struct"
+    kind: str  # Kafka's name of the type; for an array, the type of its elements
+    struct: "type[Struct] | None"  # its class, if the kind is "struct"
     is_array: bool
-    versions: Versions  # that have the field
-    nullable: Versions  # in which it may be null
-    tagged: Versions  # in which it is optional, behind the others, under its tag
+    versions: Versions  # the versions that have the field
+    nullable: Versions  # the versions in which it may be null
+    tagged: Versions  # the versions in which it is optional and written after the others, under its tag
     tag: int | None
-    default: object  # what the field holds where a version lacks it; an array's is ()
+    default: object  # the value where a version lacks the field; () for an array
     ignorable: bool  # whether a version that lacks the field may drop its value silently
     about: str
 
@@ -92,12 +92,12 @@ class Field(NamedTuple):
 
     @property
     def fixed_format(self) -> str | None:
-        """The format of a value whose size never changes."""
+        """The `struct` format of a value of fixed size, or None."""
         return None if self.is_array else FIXED_FORMATS.get(self.kind)
 
 
 class Schema:
-    """What the tables say of a struct: its fields and, handed down from the message it is in, its versions."""
+    """The fields of a struct, and its versions, which it takes from the message that it is in."""
 
     __slots__ = ("fields", "flexible", "key", "name", "versions")
 
@@ -117,6 +117,6 @@ class Schema:
         return [field for field in self.fields if version in field.versions and version not in field.tagged]
 
     def tagged_in(self, version: int) -> list[Field]:
-        """The fields that a version has under a tag, by tag: so they are written."""
+        """The tagged fields of a version in the order of their tags, which is the order in which they are encoded."""
         tagged = [field for field in self.fields if version in field.versions and version in field.tagged]
         return sorted(tagged, key=lambda field: field.tag or 0)

@@ -1,7 +1,7 @@
-"""Frames: messages cut out of a stream of bytes by the length before each. A pure module.
+"""Frames: each message in a stream of bytes has its length before it. A pure module.
 
-A length is believed only up to a limit. Whoever reads a frame takes memory as its bytes arrive, not as the length
-promises them.
+A length above a limit is refused. A reader allocates memory as the bytes of a frame arrive, not when the length
+arrives.
 """
 
 from struct import Struct as Packing
@@ -13,8 +13,8 @@ LENGTH_SIZE = _LENGTH.size
 
 
 def frame_length(prefix: bytes | bytearray | memoryview, bytes_max: int) -> int:
-    """Read the four bytes before a frame."""
+    """Decode the length of a frame, the four bytes before it."""
     (length,) = _LENGTH.unpack(prefix)
     if not 0 < length <= bytes_max:
-        raise MalformedMessage(f"a frame of {length} bytes, a frame has 1 to {bytes_max} (socket.request.max.bytes)")
+        raise MalformedMessage(f"a frame has {length} bytes, but must have 1 to {bytes_max} (socket.request.max.bytes)")
     return int(length)

@@ -1,10 +1,10 @@
-"""What stands before each message: the header of a request, the header of a response, the length. A pure module.
+"""The headers of requests and responses, and the length before them. A pure module.
 
     request     length int32 | api key int16 | api version int16 | correlation id int32 | client id | tags | message
     response    length int32 | correlation id int32 | tags | message
 
-Two things here contradict the rest of the protocol, so that any two versions can talk to each other at all: the client
-id is never a compact string, even before a flexible message, and the header of an ApiVersions response never has tags.
+Two rules differ from the rest of the protocol, so that any two versions can talk to each other. The client id is never
+a compact string, even before a flexible message. The header of an ApiVersions response never has tags.
 """
 
 from struct import Struct as Packing
@@ -19,7 +19,7 @@ from minibroker.wire.errors import MalformedMessage, UnsupportedApi, WireError
 from minibroker.wire.schema import Part, Request, Response
 
 _REQUEST = Packing(">hhih")  # api key, api version, correlation id, length of the client id
-_FRAMED_REQUEST = Packing(">ihhih")  # the same behind the length of all
+_FRAMED_REQUEST = Packing(">ihhih")  # the same after the length of the frame
 _FRAMED_RESPONSE = Packing(">ii")
 _FRAMED_RESPONSE_WITH_TAGS = Packing(">iix")  # x is a zero byte: no tagged fields
 _LENGTH = Packing(">i")
@@ -29,7 +29,7 @@ FRAME_BYTES_MAX = 2**31 - 1
 
 
 class RequestHeader(NamedTuple):
-    """Who asks for what; the answer carries the same correlation id."""
+    """The header of a request. Its response carries the same correlation id."""
 
     api_key: int
     api_version: int
@@ -38,10 +38,10 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """Read the header of a request, without its length; return it and the position of the message behind it."""
-    # Whatever cannot be read, as it ends too early or is no UTF-8, is a MalformedMessage, nothing else (invariant 17).
+    """Decode the header of a request, without its length. Return it and the position of the message after it."""
+    # Bytes that end too early or are not UTF-8 raise a MalformedMessage and nothing else (invariant 17).
     try:
-        # These stand at the same place in every version; the client id has two bytes of length, and -1 is null.
+        # These fields are the same in every version. The client id has a length of two bytes, and -1 is null.
         api_key, api_version, correlation_id, length = _REQUEST.unpack_from(frame)
         position = _REQUEST.size
         client_id = None
@@ -49,14 +49,14 @@ def read_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
             client_id = frame[position : position + length].tobytes().decode()
             position += length
             if position > len(frame):
-                raise MalformedMessage(f"the client id ends at {position}, the request has {len(frame)} bytes")
-        # What RequestHeader(…) does, without a second call: every request passes here.
+                raise MalformedMessage(f"the client id ends at {position}, but the request has {len(frame)} bytes")
+        # This is RequestHeader(…) without the call to its __new__, because every request comes through here.
         header = tuple.__new__(RequestHeader, (api_key, api_version, correlation_id, client_id))
-        # What the tables lack is refused with its header; what stands behind the client id is anybody's guess then.
+        # Refuse an unknown API or version: the bytes after the client id cannot be decoded. The error has the header.
         api = APIS.get(api_key)
         if api is None or not api.min_version <= api_version <= api.max_version:
             raise UnsupportedApi(header)
-        # A flexible request has tagged fields here. Nobody has defined one yet: skip them.
+        # A flexible request has tagged fields here. Kafka has defined none yet, so they are skipped.
         if api_version >= api.flexible_from:
             position = position + 1 if frame[position] == 0 else _skip_tags(frame, position)
     except (struct_error, IndexError, UnicodeDecodeError, InvalidVarint) as error:
@@ -65,7 +65,7 @@ def read_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 
 def read_response_header(api_key: int, version: int, frame: memoryview) -> tuple[int, int]:
-    """Read the header of a response, without its length; return the correlation id and the message's position."""
+    """Decode the header of a response, without its length. Return the correlation id and the message's position."""
     try:
         (correlation_id,) = _LENGTH.unpack_from(frame)
         position = _LENGTH.size
@@ -82,7 +82,7 @@ def has_response_tags(api_key: int, version: int) -> bool:
 
 
 def frame_request(message: Request, *, version: int, correlation_id: int, client_id: str | None) -> list[Part]:
-    """Write a request with its header and its length."""
+    """Encode a request with its header and its length."""
     assert message.schema.key is not None
     api = APIS[message.schema.key]
     try:
@@ -90,8 +90,8 @@ def frame_request(message: Request, *, version: int, correlation_id: int, client
         length = -1 if client_id is None else len(name)
         out = bytearray(_FRAMED_REQUEST.pack(0, api.key, version, correlation_id, length))
     except (struct_error, UnicodeEncodeError) as error:
-        said = f"correlation id {correlation_id}, client id {(client_id or '')[:60]!r}"
-        raise WireError(f"a header cannot be written: {error}: {said}") from error
+        values = f"correlation id {correlation_id}, client id {(client_id or '')[:60]!r}"
+        raise WireError(f"a header cannot be written: {error}: {values}") from error
     out += name
     if api.is_flexible(version):
         out += _NO_TAGS
@@ -99,7 +99,7 @@ def frame_request(message: Request, *, version: int, correlation_id: int, client
 
 
 def frame_response(message: Response, *, version: int, correlation_id: int) -> list[Part]:
-    """Write a response with its header and its length."""
+    """Encode a response with its header and its length."""
     key = message.schema.key
     assert key is not None
     header = _FRAMED_RESPONSE_WITH_TAGS if version >= APIS[key].response_tags_from else _FRAMED_RESPONSE
@@ -115,12 +115,12 @@ def part_bytes(parts: list[Part]) -> int:
 
 
 def _with_length(parts: list[Part]) -> list[Part]:
-    # The length was left open until the message was written.
+    # The length is known only now that the message is encoded.
     first = parts[0]
     assert isinstance(first, bytearray)
     length = (len(first) if len(parts) == 1 else part_bytes(parts)) - LENGTH_SIZE
     if length > FRAME_BYTES_MAX:
-        raise WireError(f"a frame of {length} bytes, at most {FRAME_BYTES_MAX} can be written")
+        raise WireError(f"a frame of {length} bytes is too long: at most {FRAME_BYTES_MAX} can be written")
     _LENGTH.pack_into(first, 0, length)
     return parts
 
@@ -132,5 +132,5 @@ def _skip_tags(frame: memoryview, position: int) -> int:
         length, position = decode_unsigned_varint(frame, position)
         position += length
     if position > len(frame):
-        raise MalformedMessage(f"a tagged field of the header ends at {position}, the frame has {len(frame)} bytes")
+        raise MalformedMessage(f"a tagged field of the header ends at {position}, but the frame has {len(frame)} bytes")
     return position

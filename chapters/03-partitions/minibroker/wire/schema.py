@@ -4,18 +4,19 @@
         index: int = int32(about="the partition")
         records: Records | None = schema.records(nullable="0+")
 
-Each line of a table is a field in the order of the bytes. What may be said of one:
+Each line of a table is a field, in the order of the bytes. Its properties are:
 
-- `versions`: those that have the field; all of them if nothing is said
-- `nullable`: those in which it may be null
-- `tag`: it is optional and stands, under this number, behind the others (`tagged`: only in these versions)
-- `default`: what it holds if nothing is given or the version lacks it; a field without a default must be given
-- `ignorable`: a version that lacks the field may drop its value; otherwise writing a value other than the default fails
-- `about`: what a reader should know
+- `versions`: the versions that have the field; all if left out
+- `nullable`: the versions in which it may be null
+- `tag`: the field is optional and is encoded after the others, under this number
+- `tagged`: the versions in which the field is tagged; all that have the field if left out
+- `default`: its value if none is given, or if the version lacks the field; a field without a default must be given
+- `ignorable`: a version that lacks the field drops its value; otherwise a value other than the default is refused
+- `about`: what the field means
 
-A message says its key, its versions, and from which version on it is *flexible*: lengths are varints, and each struct
-ends with tagged fields, so that old readers can skip what they do not know (KIP-482). The structs inside a message
-take over its versions.
+A message has an API key, its versions, and the first version that is *flexible*. In a flexible version lengths are
+varints, and each struct ends with tagged fields, so that old readers can skip unknown ones (KIP-482). The structs
+inside a message have the message's versions.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from minibroker.wire import compiling
 from minibroker.wire.errors import MalformedMessage
 from minibroker.wire.fields import NEVER, REQUIRED, Field, Schema, parse_versions
 
-# A message is written as parts: bytes in memory, and slices of files that are not read until they are sent.
+# A message is encoded as parts: bytes in memory, and slices of files that are not read until they are sent.
 Part = bytes | bytearray | memoryview | FileSlice
 Records = bytes | bytearray | memoryview | FileSlice
 
@@ -36,8 +37,8 @@ DEFAULTS: Final = "a struct of defaults"  # the default of a field that is a str
 # Fields -------------------------------------------------------------------------------------------------------------
 
 
-class Said(TypedDict, total=False):
-    """What may be said of a field."""
+class FieldProperties(TypedDict, total=False):
+    """The properties that a line of a table may give."""
 
     versions: str
     nullable: str
@@ -48,95 +49,97 @@ class Said(TypedDict, total=False):
     about: str
 
 
-def _field(kind: str, said: Said, *, struct: "type[Struct] | None" = None, is_array: bool = False) -> Any:
-    versions = said.get("versions", "0+")
+def _field(
+    kind: str, properties: FieldProperties, *, struct: "type[Struct] | None" = None, is_array: bool = False
+) -> Any:
+    versions = properties.get("versions", "0+")
     return Field(
-        name="",  # the class that the field is in knows it
+        name="",  # set by the class that the field is in
         kind=kind,
         struct=struct,
         is_array=is_array,
         versions=parse_versions(versions),
-        nullable=parse_versions(said.get("nullable", "none")),
-        tagged=parse_versions(said.get("tagged", versions)) if "tag" in said else NEVER,
-        tag=said.get("tag"),
-        default=said.get("default", REQUIRED),
-        ignorable=said.get("ignorable", False),
-        about=said.get("about", ""),
+        nullable=parse_versions(properties.get("nullable", "none")),
+        tagged=parse_versions(properties.get("tagged", versions)) if "tag" in properties else NEVER,
+        tag=properties.get("tag"),
+        default=properties.get("default", REQUIRED),
+        ignorable=properties.get("ignorable", False),
+        about=properties.get("about", ""),
     )
 
 
-def boolean(**said: Unpack[Said]) -> Any:
+def boolean(**properties: Unpack[FieldProperties]) -> Any:
     """One byte, 0 or 1."""
-    return _field("bool", said)
+    return _field("bool", properties)
 
 
-def int8(**said: Unpack[Said]) -> Any:
+def int8(**properties: Unpack[FieldProperties]) -> Any:
     """One byte with a sign."""
-    return _field("int8", said)
+    return _field("int8", properties)
 
 
-def int16(**said: Unpack[Said]) -> Any:
-    """Two bytes with a sign, the highest first, as all numbers here."""
-    return _field("int16", said)
+def int16(**properties: Unpack[FieldProperties]) -> Any:
+    """Two bytes with a sign. All numbers are big-endian."""
+    return _field("int16", properties)
 
 
-def uint16(**said: Unpack[Said]) -> Any:
+def uint16(**properties: Unpack[FieldProperties]) -> Any:
     """Two bytes without a sign, such as a port."""
-    return _field("uint16", said)
+    return _field("uint16", properties)
 
 
-def int32(**said: Unpack[Said]) -> Any:
+def int32(**properties: Unpack[FieldProperties]) -> Any:
     """Four bytes with a sign."""
-    return _field("int32", said)
+    return _field("int32", properties)
 
 
-def uint32(**said: Unpack[Said]) -> Any:
+def uint32(**properties: Unpack[FieldProperties]) -> Any:
     """Four bytes without a sign."""
-    return _field("uint32", said)
+    return _field("uint32", properties)
 
 
-def int64(**said: Unpack[Said]) -> Any:
+def int64(**properties: Unpack[FieldProperties]) -> Any:
     """Eight bytes with a sign."""
-    return _field("int64", said)
+    return _field("int64", properties)
 
 
-def float64(**said: Unpack[Said]) -> Any:
+def float64(**properties: Unpack[FieldProperties]) -> Any:
     """Eight bytes, IEEE 754."""
-    return _field("float64", said)
+    return _field("float64", properties)
 
 
-def uuid(**said: Unpack[Said]) -> Any:
+def uuid(**properties: Unpack[FieldProperties]) -> Any:
     """Sixteen bytes; all zero means none."""
-    return _field("uuid", said)
+    return _field("uuid", properties)
 
 
-def string(**said: Unpack[Said]) -> Any:
+def string(**properties: Unpack[FieldProperties]) -> Any:
     """A length and that many bytes of UTF-8, 32,767 at most."""
-    return _field("string", said)
+    return _field("string", properties)
 
 
-def bytes_(**said: Unpack[Said]) -> Any:
+def bytes_(**properties: Unpack[FieldProperties]) -> Any:
     """A length and that many bytes."""
-    return _field("bytes", said)
+    return _field("bytes", properties)
 
 
-def records(**said: Unpack[Said]) -> Any:
-    """A length and a record set, which is never copied: read as a view, written as a part of its own."""
-    return _field("records", said)
+def records(**properties: Unpack[FieldProperties]) -> Any:
+    """A length and a record set, which is decoded as a view and encoded as a separate part, so it is never copied."""
+    return _field("records", properties)
 
 
-def array(element: "type[Struct] | Callable[..., Any]", **said: Unpack[Said]) -> Any:
-    """A count and that many elements: structs, or what one of the functions above describes."""
+def array(element: "type[Struct] | Callable[..., Any]", **properties: Unpack[FieldProperties]) -> Any:
+    """A count and that many elements: structs, or values of one of the types above."""
     if isinstance(element, type):
-        return _field("struct", said, struct=element, is_array=True)
-    return _field(element().kind, said, is_array=True)
+        return _field("struct", properties, struct=element, is_array=True)
+    return _field(element().kind, properties, is_array=True)
 
 
-def struct(element: "type[Struct]", **said: Unpack[Said]) -> Any:
-    """One struct in place. Its default, unless it is null, is a struct of defaults."""
-    if said.get("default") is DEFAULTS:
-        said["default"] = _unchangeable(element)
-    return _field("struct", said, struct=element)
+def struct(element: "type[Struct]", **properties: Unpack[FieldProperties]) -> Any:
+    """One struct. Its default is null or a struct of defaults."""
+    if properties.get("default") is DEFAULTS:
+        properties["default"] = _immutable_default(element)
+    return _field("struct", properties, struct=element)
 
 
 # Structs ------------------------------------------------------------------------------------------------------------
@@ -162,7 +165,7 @@ def struct(element: "type[Struct]", **said: Unpack[Said]) -> Any:
     ),
 )
 class StructType(type):
-    """Makes a class from a table: its fields become slots, and what was said of them its schema."""
+    """Makes a class from a table: the fields become slots, and their properties become the schema."""
 
     def __new__(
         mcls,
@@ -184,38 +187,38 @@ class StructType(type):
         cls._decoders = compiling.decoders(cls)
         cls._encoders = compiling.encoders(cls)
         if versions is not None:
-            _hand_down(cls, versions, flexible)
+            _set_versions(cls, versions, flexible)
         return cls  # type: ignore[no-any-return]
 
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **_said: Any) -> None:
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **_properties: Any) -> None:
         super().__init__(name, bases, namespace)
 
 
 class Struct(metaclass=StructType):
-    """Fields in a fixed order. Made with keywords, compared by value, shown with names."""
+    """Fields in a fixed order. A struct is constructed with keywords and compared by value."""
 
     schema: ClassVar[Schema]
     _decoders: ClassVar[compiling.Compiled]
     _encoders: ClassVar[compiling.Compiled]
 
     def __init__(self, **values: Any) -> None:
-        # The class gets a constructor of its own when the first object is made: importing the tables stays cheap.
+        # The constructor is compiled when the first object is made, so that importing the tables stays cheap.
         cls: Any = type(self)
         cls.__init__ = compiling.constructor(cls)
         cls.__init__(self, **values)
 
     @classmethod
     def decode(cls, buffer: memoryview, position: int, version: int) -> tuple[Self, int]:
-        """Read one at `position`; return it and the position behind it. What is not one is a MalformedMessage."""
+        """Decode a struct at `position`; return it and the position after it. Invalid bytes raise MalformedMessage."""
         found: tuple[Self, int] = cls._decoders[version](buffer, position)
         return found
 
     def encode(self, version: int) -> bytes:
-        """Write all of it into one piece of memory, record sets included."""
+        """Encode the struct into one bytes object, record sets included."""
         return b"".join(part.read() if isinstance(part, FileSlice) else part for part in self.parts(version))
 
     def parts(self, version: int, out: bytearray | None = None) -> list[Part]:
-        """Write it as parts, each record set one of its own; the first part continues `out` if that is given."""
+        """Encode the struct as parts; each record set is a separate part. The first part is appended to `out`."""
         parts: list[Part] = self._encoders[version](self, bytearray() if out is None else out)
         return parts
 
@@ -230,22 +233,22 @@ class Struct(metaclass=StructType):
 
 
 class Message(Struct):
-    """A struct that stands alone: `class ProduceRequest(Request, key=0, versions="3-12", flexible="9+")`."""
+    """A request or a response: `class ProduceRequest(Request, key=0, versions="3-12", flexible="9+")`."""
 
 
 class Request(Message):
-    """What a client sends."""
+    """A message from a client to a broker."""
 
 
 class Response(Message):
-    """What a broker answers; its key and its versions are those of the request."""
+    """The answer to a request, with the same key and versions."""
 
 
 S = TypeVar("S", bound=Struct)
 
 
 def decode_whole(cls: "type[S]", buffer: memoryview, position: int, version: int) -> "S":
-    """Read a message that must end where the buffer ends."""
+    """Decode a message that must end where the buffer ends."""
     message, end = cls.decode(buffer, position, version)
     if end != len(buffer):
         raise MalformedMessage(f"{cls.__name__} v{version} ends at {end}, {len(buffer) - end} bytes before the end")
@@ -253,7 +256,7 @@ def decode_whole(cls: "type[S]", buffer: memoryview, position: int, version: int
 
 
 def codes_in(answer: Struct) -> Iterator[int]:
-    """All error codes of an answer, wherever they are in it."""
+    """All error codes of an answer, also those of nested structs."""
     for field in answer.schema.fields:
         value = getattr(answer, field.name)
         if field.name == "error_code":
@@ -263,8 +266,8 @@ def codes_in(answer: Struct) -> Iterator[int]:
                 yield from codes_in(it)
 
 
-def _hand_down(cls: "type[Struct]", versions: str, flexible: str) -> None:
-    """Give a message's versions to the structs inside it. One struct may serve two messages that agree."""
+def _set_versions(cls: "type[Struct]", versions: str, flexible: str) -> None:
+    """Give a message's versions to the structs in it. Messages may share a struct if their versions are equal."""
     schema = cls.schema
     if schema.versions is not None:
         same = (repr(schema.versions), repr(schema.flexible)) == (versions, flexible)
@@ -273,18 +276,18 @@ def _hand_down(cls: "type[Struct]", versions: str, flexible: str) -> None:
     schema.flexible = parse_versions(flexible)
     for field in schema.fields:
         if field.struct is not None:
-            _hand_down(field.struct, versions, flexible)
+            _set_versions(field.struct, versions, flexible)
 
 
-def _unchangeable(cls: "type[Struct]") -> "Struct":
-    """A struct of defaults that all messages share, so it must stay as it is."""
+def _immutable_default(cls: "type[Struct]") -> "Struct":
+    """A struct of defaults. It is immutable, because all messages share it."""
 
     def refuse(_self: object, name: str, value: object) -> None:
         raise AttributeError(f"{name}={value!r}: this {cls.__name__} is the default of many messages: make a new one")
 
-    # A subclass that differs in nothing but this; it is made by `type` itself, because it is no table.
-    unchangeable = type.__new__(StructType, cls.__name__, (cls,), {"__slots__": (), "__setattr__": refuse})
-    shared: Struct = object.__new__(cast("type[Struct]", unchangeable))
+    # The subclass is made by `type` itself, because StructType would take it for a table.
+    immutable = type.__new__(StructType, cls.__name__, (cls,), {"__slots__": (), "__setattr__": refuse})
+    shared: Struct = object.__new__(cast("type[Struct]", immutable))
     for field in cls.schema.fields:
         object.__setattr__(shared, field.name, field.default)
     return shared

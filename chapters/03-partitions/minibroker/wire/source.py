@@ -1,7 +1,7 @@
-"""Python source that is written by a program: lines, their indentation, and the names they use. A pure module.
+"""Generated Python source: lines, their indentation, and the names that they use. A pure module.
 
-What both kinds of generated functions have in common stands here: fields of fixed size that follow each other are
-read or written by one `struct` call. Such a row of fields is a *run*.
+Generated encoders and decoders share this code. Both handle consecutive fields of fixed size with one `struct` call.
+Such a row of fields is a *run*.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from types import FunctionType
 
 
 class Source:
-    """Lines of one function, and the objects that its free names stand for."""
+    """The lines of one function, and the objects that its free names refer to."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -20,12 +20,12 @@ class Source:
         self._depth = 0
 
     def line(self, text: str) -> None:
-        """Write one line at the present depth."""
+        """Add a line at the current indentation."""
         self.lines.append("    " * self._depth + text)
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Write the head of a block; what is written until the end of `with` stands inside it."""
+        """Add the head of a block. Lines that are added inside the `with` are its body."""
         self.line(head)
         self._depth += 1
         before = len(self.lines)
@@ -35,8 +35,8 @@ class Source:
         self._depth -= 1
 
     def use(self, name: str, value: object) -> str:
-        """Let a name stand for an object; return the name."""
-        assert self.names.setdefault(name, value) == value, f"{name} would stand for two things"
+        """Bind a name to an object, and return the name."""
+        assert self.names.setdefault(name, value) == value, f"{name} is bound to another object already"
         return name
 
     @property
@@ -45,10 +45,10 @@ class Source:
         return "\n".join(self.lines) + "\n"
 
     def compiled(self, filename: str) -> Callable[..., object]:
-        """Run the source; return the one function that it defines."""
+        """Compile and run the source. Return the one function that it defines."""
         code = compile(self.text, filename, "exec")
         namespace = dict(self.names)
-        exec(code, namespace)  # the source is made of our own tables; nothing from outside is in it
+        exec(code, namespace)  # the source is generated from our own tables and holds no input
         (function,) = [namespace[name] for name in namespace.keys() - self.names.keys() - {"__builtins__"}]
         assert isinstance(function, FunctionType)
         return function
@@ -56,12 +56,15 @@ class Source:
 
 @cache
 def packing(formats: str) -> Packing:
-    """The `struct` for a run of formats, made once however many messages have such a run."""
+    """The `struct.Struct` of a run. Messages with the same run share it."""
     return Packing(">" + formats)
 
 
 class Repeated(dict[int, Packing]):
-    """Packings for arrays of one fixed type, by count. Only small ones are kept: strangers choose the counts."""
+    """The `struct.Struct` for arrays of one fixed type, by count.
+
+    Large ones are not kept, because clients choose the counts.
+    """
 
     KEPT_MAX = 64
 
@@ -78,5 +81,5 @@ class Repeated(dict[int, Packing]):
 
 @cache
 def repeated(formats: str) -> Repeated:
-    """The packings for arrays of one type, shared by all messages."""
+    """The cache for arrays of one type, shared by all messages."""
     return Repeated(formats)

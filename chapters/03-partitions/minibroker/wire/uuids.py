@@ -1,4 +1,4 @@
-"""Topic ids and their like: sixteen bytes, and the 22 characters that Kafka's tools show for them. A pure module."""
+"""Ids, such as those of topics: sixteen bytes, shown by Kafka's tools as 22 characters. A pure module."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ def parse_uuid(text: str) -> bytes:
         uuid = base64.urlsafe_b64decode(text + "==")
     except (binascii.Error, ValueError) as error:
         raise WireError(f"{text!r} is not an id: {error}") from error
-    # Base64 is lenient: it passes over foreign characters, and several texts stand for the same bytes.
+    # Base64 decoding is lenient: it skips foreign characters, and several texts decode to the same bytes.
     if len(uuid) != UUID_SIZE or uuid_text(uuid) != text:
         raise WireError(f"{text!r} is not an id: an id is 22 characters for {UUID_SIZE} bytes")
     return uuid

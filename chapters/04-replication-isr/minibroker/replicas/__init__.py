@@ -1,1 +1,1 @@
-"""The driver of replication: it carries what replicas say to each other over the wire, and brings them the time."""
+"""The driver of replication: it sends the requests of replicas over the wire and tells the replicas the time."""

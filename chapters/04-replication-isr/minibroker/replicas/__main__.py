@@ -1,8 +1,8 @@
-"""The chapter's program: a node of several, and the operator's word about who leads.
+"""The chapter's program: it runs a node of a cluster, and lets an operator elect leaders.
 
-python -m minibroker.replicas serve 1 data/1 127.0.0.1:9092                      the node that decides
-python -m minibroker.replicas serve 2 data/2 127.0.0.1:9093 1@127.0.0.1:9092     another one, told who decides
-python -m minibroker.replicas elect TOPIC PARTITION [--unclean] [HOST:PORT]      give a partition a leader that is alive
+python -m minibroker.replicas serve 1 data/1 127.0.0.1:9092                      the controller
+python -m minibroker.replicas serve 2 data/2 127.0.0.1:9093 1@127.0.0.1:9092     another node of its cluster
+python -m minibroker.replicas elect TOPIC PARTITION [--unclean] [HOST:PORT]      give a partition a live leader
 """
 
 import argparse
@@ -23,7 +23,7 @@ from minibroker.replication.tables.elect_leaders import ElectLeadersRequest, Ele
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until SIGTERM or Ctrl-C, or elect."""
+    """Run a node until SIGTERM or Ctrl-C, or elect a leader."""
     options = _parser().parse_args(arguments)
     try:
         if options.command == "serve":
@@ -38,16 +38,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m minibroker.replicas", description="Nodes with replicas.")
     commands = parser.add_subparsers(dest="command", required=True)
     serving = commands.add_parser("serve", help="run a node")
-    serving.add_argument("node_id", type=int, help="its number")
+    serving.add_argument("node_id", type=int, help="its node.id")
     serving.add_argument("data", help="its data directory")
     serving.add_argument("listen", metavar="HOST:PORT", help="where it listens")
-    serving.add_argument("decider", metavar="ID@HOST:PORT", nargs="?", help="the node that decides, if it is another")
-    serving.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting, Kafka's names")
+    serving.add_argument("controller", metavar="ID@HOST:PORT", nargs="?", help="the controller, if it is another node")
+    serving.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="a configuration, with Kafka's name"
+    )
     electing = commands.add_parser("elect", help="give a partition a leader that is in sync and alive")
     electing.add_argument("topic")
     electing.add_argument("partition", type=int)
     electing.add_argument("bootstrap", metavar="HOST:PORT", nargs="?", default="127.0.0.1:9092")
-    electing.add_argument("--unclean", action="store_true", help="or one that is only alive: records may be lost")
+    electing.add_argument("--unclean", action="store_true", help="or only alive: records may be lost")
     return parser
 
 
@@ -57,7 +59,7 @@ def _serve(options: argparse.Namespace) -> None:
         "node.id": str(options.node_id),
         "log.dirs": options.data,
         "listeners": f"PLAINTEXT://{options.listen}",
-        "controller.quorum.voters": options.decider or "",
+        "controller.quorum.voters": options.controller or "",
     }
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     asyncio.run(_run(NodeConfig(settings)))

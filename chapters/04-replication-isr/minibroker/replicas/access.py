@@ -9,10 +9,10 @@ BETWEEN_NODES = Access(caller=Caller.NODE, ready=Ready.ALWAYS)
 
 REPLICA_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Access((Place.LEADER,)),
-    ApiKey.DESCRIBE_PRODUCERS: Access((Place.LEADER,)),
+    ApiKey.DESCRIBE_PRODUCERS: Access(),
     ApiKey.DESCRIBE_LOG_DIRS: Access(),
 }
-"""What every node with replicas answers."""
+"""The APIs that every node with replicas answers."""
 
 CONTROLLER_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.ELECT_LEADERS: Access((Place.CONTROLLER,)),
@@ -20,4 +20,4 @@ CONTROLLER_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.BROKER_REGISTRATION: BETWEEN_NODES,
     ApiKey.ALLOCATE_PRODUCER_IDS: BETWEEN_NODES,
 }
-"""What the controller answers. Nodes know which node that is; operators may ask any."""
+"""The APIs that the controller answers. Nodes ask it directly; an operator may ask any node."""

@@ -1,12 +1,13 @@
-"""Configurations of single brokers, at any node.
+"""Requests about the configuration of one broker, sent to any node.
 
-What a broker was started with only that one knows. So who is asked for the configuration of another broker asks that
-one; and a change to it is first judged there, by a request that only validates, before whoever decides writes it down.
-A broker that is not there cannot judge: it takes at its next start what goes together with its file, and says so.
+Only the broker itself knows its configuration file. So a node that is asked about another broker's configuration asks
+that broker. A change is validated by that broker first, and only then sent to the controller. If the broker cannot
+be reached, the change is not validated: at its next start the broker applies the settings that fit its file, and logs
+the others.
 
     client ── DescribeConfigs of 3 ──▶ node 1 ── the same ──▶ node 3
     client ── a change to 3 ─────────▶ node 1 ── validate only ──▶ node 3
-                                              └─ the change ─────▶ whoever decides
+                                              └─ the change ─────▶ the controller
 
 Kafka answers INVALID_REQUEST unless the broker itself is asked.
 """
@@ -39,7 +40,7 @@ Key = tuple[int, str]
 
 
 class BrokerConfigs:
-    """Filters around the handlers of configurations. `brokers` are those that are registered now."""
+    """Filters around the handlers of configurations. `brokers` returns the registered brokers; `judge` validates."""
 
     def __init__(
         self,
@@ -57,15 +58,15 @@ class BrokerConfigs:
         self._judge = judge
         self._tasks: set[asyncio.Task[Response]] = set()
 
-    def at_the_named(self, call: Call[Any], inner: Handler) -> Answer:
-        """The filter of the access table for calls about the configurations of single brokers."""
+    def answer_or_ask_broker(self, call: Call[Any], inner: Handler) -> Answer:
+        """The access table's filter for calls about the configurations of single brokers."""
         is_shown = call.header.api_key == ApiKey.DESCRIBE_CONFIGS
         return self.describe(call, inner) if is_shown else self.alter(call, inner)
 
     # Show -------------------------------------------------------------------------------------------------------------
 
     def describe(self, call: Call[Any], inner: Handler) -> Answer:
-        """Let each broker tell of itself. Who is asked by a node is asked for its own."""
+        """Let each broker describe its own configuration. A call from a node is about this broker."""
         others = self._named(call) - {self._node_id}
         if not others or node_of(call.header.client_id) is not None:
             return inner(call)
@@ -83,7 +84,7 @@ class BrokerConfigs:
         try:
             response: Any = await self._send(node_id, asked)
         except ClientError as error:
-            message = f"broker {node_id} does not answer, and nobody else knows its configuration: start it ({error})"
+            message = f"broker {node_id} does not answer, and only it knows its configuration: start it ({error})"
             response = refusal(asked.request, asked.version, ErrorCode.BROKER_NOT_AVAILABLE, message)
         results: Sequence[DescribeConfigsResult] = response.results
         return results
@@ -91,12 +92,12 @@ class BrokerConfigs:
     # Change -----------------------------------------------------------------------------------------------------------
 
     def alter(self, call: Call[Any], inner: Handler) -> Answer:
-        """Let each broker judge what is to hold for it; what none of them refuses is passed on."""
+        """Let each broker validate the changes to its configuration; those that pass go to the controller."""
         named = self._named(call)
         if not named or call.via is not None:
             return inner(call)
         if node_of(call.header.client_id) is not None:
-            # Another node wants our word, or has passed on what was judged.
+            # Another node asks this broker to validate, or forwards a change that was validated.
             return self._judge(call) if call.request.validate_only else inner(call)
         return self._later(call.request, call.version, self._altered(call, inner, named))
 
@@ -117,7 +118,9 @@ class BrokerConfigs:
             here = node_id == self._node_id
             response: Any = await self._answered(self._judge(asked)) if here else await self._send(node_id, asked)
         except ClientError as error:
-            log.info("broker %d is not there to judge its configuration: %s", node_id, error)
+            log.info(
+                "broker %d does not answer, so the change to its configuration is not validated: %s", node_id, error
+            )
             return ()
         verdict: Sequence[Any] = response.responses
         return verdict
@@ -125,7 +128,7 @@ class BrokerConfigs:
     # Both -------------------------------------------------------------------------------------------------------------
 
     def _named(self, call: Call[Any]) -> set[int]:
-        """The brokers that a request names, as far as there are such."""
+        """The registered brokers that a request names."""
         names = {it.resource_name for it in _of(call) if it.resource_type == ConfigResource.BROKER}
         return {it for it in self._brokers() if str(it) in names}
 
@@ -135,7 +138,7 @@ class BrokerConfigs:
         )
 
     def _later(self, request: Request, version: int, work: Coroutine[Any, Any, Response]) -> Answer:
-        """An answer that takes more than one question."""
+        """Answer with the result of a task that asks other brokers."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
@@ -148,14 +151,14 @@ class BrokerConfigs:
 
     def _on_done(self, task: asyncio.Task[Response]) -> None:
         self._tasks.discard(task)
-        # Whoever waited may be gone, and then nobody else asks what went wrong.
+        # Fetch the error, even if the client is gone: otherwise asyncio would log it as never retrieved.
         if not task.cancelled() and task.exception() is not None:
             log.debug("a request about configurations was not answered: %s", task.exception())
         self._waiting.wake(task)
         self._waiting.settle()
 
     async def _answered(self, answer: Answer) -> Response:
-        """What a handler says, now or later."""
+        """A handler's response; wait for it if it is not ready."""
         assert answer is not None, "every request about configurations has an answer"
         if not isinstance(answer, Wait):
             return answer

@@ -1,12 +1,12 @@
-"""The disk of a node that others can do without: after its first error it takes nothing more, and the node ends.
+"""A disk that refuses all changes after its first error, so that the node ends and other nodes take over.
 
-A node has one data directory. If that cannot be written any more, neither can its logs, nor its vote, nor the note that
-it was there: it can keep no promise. While it lived on, it would lead what it cannot write, and nobody else would. So
-it ends with one line, as Kafka's broker does when its last directory has failed (KIP-112), and the others take over.
+A node has one data directory. If it cannot be written any more, the node can write neither its logs nor its vote. If
+it stayed up, it would remain leader of partitions that it cannot write to. So it ends with one line, as Kafka's broker
+does when its last directory has failed (KIP-112), and the others take over.
 
-Every error of the disk is seen here, whoever was about to live with it. From that moment on all writes and flushes fail
-with the same error, on every thread: a flush is never tried again, for after a failed one the next could succeed and
-have written nothing. Reads go on, for as long as the node still answers.
+Every disk error passes through this module, even if the caller would ignore it. After the first one all writes and
+flushes fail with the same error, on every thread. A flush is never repeated, because after a failed fsync the next one
+may succeed without having written the data. Reads still work until the node has ended.
 """
 
 import errno
@@ -18,7 +18,7 @@ from minibroker.log.compression import Bytes
 from minibroker.log.disk import OSFiles
 from minibroker.log.interfaces import File
 
-# What a disk says that is broken, full, or gone. Other errors are of a name or of a limit of the process.
+# The errors of a broken, full or missing disk. Others concern a file name or a limit of the process.
 DISK_ERRORS = frozenset(
     {
         errno.EIO,
@@ -34,7 +34,7 @@ DISK_ERRORS = frozenset(
 
 
 class Watch:
-    """What is known of a disk. `on_failed` is told once what it refused, on the thread that asked."""
+    """Remembers a disk's first error. `on_failed` is called once, on the thread of the failed operation."""
 
     def __init__(self, on_failed: Callable[[str, OSError], None]) -> None:
         self.failure: OSError | None = None
@@ -46,14 +46,14 @@ class Watch:
             raise OSError(self.failure.errno, f"the disk has failed before: {self.failure.strerror}")
 
     def note(self, what: str, path: str, error: OSError) -> None:
-        """An operation has failed; whoever ordered it hears of it, too."""
+        """Note that an operation has failed; the caller raises the error."""
         if error.errno in DISK_ERRORS and self.failure is None:
             self.failure = error
             self._on_failed(f"{what} {path}", error)
 
     @contextmanager
-    def over(self, what: str, path: str) -> Iterator[None]:
-        """Do something that changes the disk."""
+    def guard(self, what: str, path: str) -> Iterator[None]:
+        """Refuse a change if the disk has failed before; if the change itself fails, note its error."""
         self.check()
         try:
             yield
@@ -91,21 +91,21 @@ class WatchedFile:
             raise
 
     def size(self) -> int:
-        """The file's bytes now."""
+        """The file's current size in bytes."""
         return self._file.size()
 
     def truncate(self, size: int) -> None:
         """Cut the file, unless the disk has failed."""
-        with self._watch.over("cut", self._path):
+        with self._watch.guard("cut", self._path):
             self._file.truncate(size)
 
     def fsync(self) -> None:
-        """Wait until the data has reached the disk, unless it has failed: it is not asked a second time."""
-        with self._watch.over("flush", self._path):
+        """Wait until the data has reached the disk. After a failure nothing is flushed any more."""
+        with self._watch.guard("flush", self._path):
             self._file.fsync()
 
     def drop_cache(self) -> None:
-        """Let the clean pages go."""
+        """Drop the file's clean pages from the page cache."""
         self._file.drop_cache()
 
     def close(self) -> None:
@@ -114,14 +114,14 @@ class WatchedFile:
 
 
 class WatchedFiles:
-    """The machine's file systems, up to the first error."""
+    """The machine's files. After the first disk error they can be read, but not changed."""
 
     def __init__(self, on_failed: Callable[[str, OSError], None]) -> None:
         self.watch = Watch(on_failed)
         self._files = OSFiles()
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> WatchedFile:
-        """Open a file. After a failure one that is there can still be opened, and read; none is made."""
+        """Open a file. After a failure an existing file can still be opened and read, but none is created."""
         create = create and self.watch.failure is None
         try:
             file = self._files.open(path, create=create, writable=writable)
@@ -132,22 +132,22 @@ class WatchedFiles:
 
     def mkdir(self, directory: str) -> None:
         """Make a directory, and those above it."""
-        with self.watch.over("make", directory):
+        with self.watch.guard("make", directory):
             self._files.mkdir(directory)
 
     def rmdir(self, directory: str) -> None:
         """Remove a directory that is empty."""
-        with self.watch.over("remove", directory):
+        with self.watch.guard("remove", directory):
             self._files.rmdir(directory)
 
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source` in one step."""
-        with self.watch.over("rename", source):
+        with self.watch.guard("rename", source):
             self._files.rename(source, target)
 
     def unlink(self, path: str) -> None:
         """Remove a name."""
-        with self.watch.over("remove", path):
+        with self.watch.guard("remove", path):
             self._files.unlink(path)
 
     def list(self, directory: str) -> list[str]:
@@ -156,11 +156,11 @@ class WatchedFiles:
 
     def fsync_directory(self, directory: str) -> None:
         """Wait until the names in a directory have reached the disk."""
-        with self.watch.over("flush", directory):
+        with self.watch.guard("flush", directory):
             self._files.fsync_directory(directory)
 
 
 def disk_usage(path: str) -> tuple[str, int, int]:
-    """A directory's full path, the size of its disk, and the room that is left, for DescribeLogDirs."""
+    """A directory's full path, and the size and the free bytes of its disk, for DescribeLogDirs."""
     usage = os.statvfs(path)
     return os.path.abspath(path), usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize

@@ -1,7 +1,7 @@
-"""Followers at work: for each leader a task that asks it for everything that this node follows there, again and again.
+"""The fetching of followers: one task for each leader, for all partitions in which this node follows that leader.
 
 One request names all partitions of a leader, so a node with a thousand partitions and three leaders has three requests
-under way, not a thousand. The leader answers as soon as any of them has something new.
+under way, not a thousand. The leader answers as soon as any of the partitions has new records.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from minibroker.replication.keys import (
     REPLICA_FETCH_WAIT_MAX_MS,
 )
 from minibroker.replication.replica import Replica
+from minibroker.replication.throttling import Quota
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.tables.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
@@ -34,47 +35,48 @@ from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffset
 
 log = logging.getLogger(__name__)
 
-# Besides what the answer itself may wait for. A leader that is silent for longer is asked again on a new connection.
-_PATIENCE_MS = 2000
-# The first pause after an error: mostly the leader has not heard yet that it leads. The next ones double.
-_SOON_MS = 50
-_ANEW_MS = 250
-_TURN_MS = 20
+# How long an answer may take, without the time that the leader may hold it. After that a new connection is opened.
+_ANSWER_MS_MAX = 2000
+# The first pause after an error: often the leader does not know yet that it leads. Each further pause is twice as long.
+_FIRST_PAUSE_MS = 50
+_GIVE_UP_INTERVAL_MS = 250
+_TURN_MS_MAX = 20
 _NO_SESSION_EPOCH = -1
 
 
 def pause_ms_after(failures: int, *, backoff_ms: int) -> int:
-    """How long to wait after so many errors in a row: `backoff_ms` at most."""
-    return min(_SOON_MS << min(failures - 1, 16), backoff_ms)
+    """How long to pause after this number of errors in a row: at most `backoff_ms`."""
+    return min(_FIRST_PAUSE_MS << min(failures - 1, 16), backoff_ms)
 
 
 @dataclass
-class Self:
-    """Who asks: this node, in this life; -1 before it is registered."""
+class Incarnation:
+    """This node, and its broker epoch in this incarnation: -1 until it is registered."""
 
     node_id: int
     broker_epoch: int
 
 
 Wanted = Mapping[tuple[bytes, int], tuple[Replica, Position]]
-"""What is asked of one leader, by topic id and partition."""
+"""What to fetch from one leader, by topic id and partition."""
 
 
 class Fetchers:
-    """The tasks. `topic_id_of` names topics by their id; `settle` lets those go on who wait for what was done.
+    """The fetch tasks. `topic_id_of` finds the id of a partition's topic.
 
-    `on_ended` hears of a task that is over, for whatever reason.
+    `settle` answers requests that waited for records. `on_ended` is called when a task has ended, for whatever reason.
     """
 
     def __init__(
         self,
-        me: Self,
+        me: Incarnation,
         peers: Peers,
         config: NodeConfig,
         *,
         topic_id_of: Callable[[TopicPartition], bytes | None],
         settle: Callable[[], None],
         on_ended: Callable[[asyncio.Task[None]], None],
+        quota: Quota | None = None,
     ) -> None:
         self._me = me
         self._peers = peers
@@ -83,18 +85,20 @@ class Fetchers:
         self._topic_id_of = topic_id_of
         self._settle = settle
         self._on_ended = on_ended
+        self._quota = quota or Quota()
+        """How fast throttled replicas are fetched."""
         self._groups: dict[int, dict[TopicPartition, Replica]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._later: dict[TopicPartition, int] = {}
+        self._put_off_until_ms: dict[TopicPartition, int] = {}
         self._failures: dict[TopicPartition, int] = {}
         self._news: dict[int, asyncio.Event] = {}
-        self._asked_anew_ms: dict[int, int] = {}
+        self._gave_up_ms: dict[int, int] = {}
 
     def follow(self, replica: Replica) -> None:
-        """A replica has got another leader, or has none; it is fetched for from now on, or no more."""
+        """Begin to fetch for a replica that has got another leader, or stop if it has none."""
         leader = replica.following.leader if replica.following is not None else -1
-        self._later.pop(replica.name, None)
+        self._put_off_until_ms.pop(replica.name, None)
         self._failures.pop(replica.name, None)
         if leader in self._news:
             self._news[leader].set()
@@ -105,37 +109,44 @@ class Fetchers:
             self._leader_of[replica.name] = leader
             self._groups.setdefault(leader, {})[replica.name] = replica
             if leader in self._tasks:
-                self._ask_anew(leader)
+                self._give_up_soon(leader)
             else:
                 self._news[leader] = asyncio.Event()
                 task = self._tasks[leader] = asyncio.create_task(self._run(leader))
                 task.add_done_callback(self._on_ended)
 
-    def _ask_anew(self, leader: int) -> None:
-        """A question that does not name a new partition may wait at the leader for a while, and writes wait for us.
+    def _give_up_soon(self, leader: int) -> None:
+        """Cancel the fetch under way, because it does not name a partition that was added.
 
-        So it is given up, but not too often: a thousand partitions may come one after the other.
+        The fetch may wait at the leader for a while, and writes to the new partition would wait with it. Fetches are
+        not cancelled too often, because a thousand partitions may be added one after the other.
         """
         loop, now_ms = asyncio.get_running_loop(), monotonic_ms()
-        if now_ms >= self._asked_anew_ms.get(leader, 0) + _ANEW_MS:
-            self._asked_anew_ms[leader] = now_ms
+        if now_ms >= self._gave_up_ms.get(leader, 0) + _GIVE_UP_INTERVAL_MS:
+            self._gave_up_ms[leader] = now_ms
+            self._give_up_if_outdated(leader)
+        elif now_ms >= self._gave_up_ms[leader]:
+            # This timer also serves the partitions that are added before it fires.
+            self._gave_up_ms[leader] += _GIVE_UP_INTERVAL_MS
+            delay_ms = self._gave_up_ms[leader] - now_ms
+            loop.call_later(delay_ms / 1000, self._give_up_if_outdated, leader)
+
+    def _give_up_if_outdated(self, leader: int) -> None:
+        """Give up the fetch under way, unless it began after the last partition was added, and so names all of them."""
+        news = self._news.get(leader)
+        if news is not None and news.is_set():
             self._peers.hang_up(leader, "fetch")
-        elif now_ms >= self._asked_anew_ms[leader]:
-            # The next time is set; whoever comes before it is served by it, too.
-            self._asked_anew_ms[leader] += _ANEW_MS
-            delay_ms = self._asked_anew_ms[leader] - now_ms
-            loop.call_later(delay_ms / 1000, lambda: self._peers.hang_up(leader, "fetch"))
 
     def forget(self, name: TopicPartition) -> None:
-        """A partition is not followed any more."""
-        self._later.pop(name, None)
+        """Stop fetching for a partition."""
+        self._put_off_until_ms.pop(name, None)
         self._failures.pop(name, None)
         leader = self._leader_of.pop(name, None)
         if leader is not None:
             self._groups[leader].pop(name, None)
 
     async def stop(self) -> None:
-        """Fetch no more."""
+        """End all tasks."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -154,9 +165,9 @@ class Fetchers:
             except ClientError as error:
                 if self._news[leader].is_set():
                     continue
-                # One word when it begins: it may last for as long as the leader is away.
+                # One warning at the first failure: the leader may be away for long.
                 if not failures:
-                    log.warning("node %d cannot be followed at the moment: %s", leader, error)
+                    log.warning("cannot fetch from node %d, trying again until it answers: %s", leader, error)
                 failures += 1
                 pause_ms = pause_ms_after(failures, backoff_ms=self._backoff_ms)
             if pause_ms:
@@ -165,55 +176,60 @@ class Fetchers:
         del self._tasks[leader], self._groups[leader], self._news[leader]
 
     async def _round(self, leader: int) -> int:
-        """Ask once; return how long to wait before there is anything to ask for."""
+        """Fetch once; return how long to wait until there is anything to fetch."""
         wanted = self._wanted(leader)
         lost = {key: it for key, it in wanted.items() if it[1].is_lost}
         if lost:
-            await self._find_starts(leader, lost)
+            await self._find_log_starts(leader, lost)
             return 0
         if not wanted:
-            return self._until_later(leader)
-        # What was put off is to be asked for in time.
-        wait_ms = min(REPLICA_FETCH_WAIT_MAX_MS.of(self._config), max(self._until_later(leader), _SOON_MS))
+            return self._until_due_ms(leader)
+        # The leader must answer before the next put-off partition is due.
+        wait_ms = min(REPLICA_FETCH_WAIT_MAX_MS.of(self._config), max(self._until_due_ms(leader), _FIRST_PAUSE_MS))
         request = self._request(wanted, wait_ms=wait_ms)
-        response = await self._peers.send(leader, request, line="fetch", timeout_ms=wait_ms + _PATIENCE_MS)
+        response = await self._peers.send(leader, request, line="fetch", timeout_ms=wait_ms + _ANSWER_MS_MAX)
         since_ms = monotonic_ms()
         for topic in response.responses:
             for data in topic.partitions:
                 key = (bytes(topic.topic_id), data.partition_index)
                 if key in wanted:
                     self._take(data, *wanted[key])
-                if monotonic_ms() - since_ms > _TURN_MS:
-                    # A thousand partitions on a slow disk: others have to be served, and this node has to be heard.
+                if monotonic_ms() - since_ms > _TURN_MS_MAX:
+                    # A thousand partitions on a slow disk take long. Requests and heartbeats must not wait for them.
                     await asyncio.sleep(0)
                     since_ms = monotonic_ms()
         self._settle()
         return 0
 
-    def _until_later(self, leader: int) -> int:
-        """How long it is until something that is followed there is not put off any more."""
-        times = [at for name, at in self._later.items() if self._leader_of.get(name) == leader]
+    def _until_due_ms(self, leader: int) -> int:
+        """How long until the first of the leader's put-off partitions is due."""
+        times = [at for name, at in self._put_off_until_ms.items() if self._leader_of.get(name) == leader]
         left_ms = min(times, default=2**62) - monotonic_ms()
         return min(max(left_ms, 1), self._backoff_ms)
 
     def _wanted(self, leader: int) -> Wanted:
-        """What is followed there, but for what an error has put off."""
+        """The partitions to fetch from a leader now, without those that an error or a throttled rate has put off."""
         now_ms = monotonic_ms()
         found = {}
         for name, replica in self._groups[leader].items():
             position = replica.position()
             topic_id = self._topic_id_of(name)
-            if self._later.get(name, 0) > now_ms:
+            if self._put_off_until_ms.get(name, 0) > now_ms:
                 continue
-            self._later.pop(name, None)
+            self._put_off_until_ms.pop(name, None)
+            if replica.fetch_bytes_max(now_ms) == 0:
+                # The replica is throttled, and the rate is exceeded.
+                self._put_off_until_ms[name] = now_ms + self._quota.wait_ms(now_ms)
+                continue
             if position is not None and topic_id is not None:
                 found[topic_id, name.partition] = (replica, position)
         return found
 
     def _request(self, wanted: Wanted, *, wait_ms: int) -> FetchRequest:
-        partition_bytes_max = REPLICA_FETCH_MAX_BYTES.of(self._config)
+        now_ms, bytes_max = monotonic_ms(), REPLICA_FETCH_MAX_BYTES.of(self._config)
         topics: dict[bytes, list[FetchPartition]] = {}
-        for (topic_id, partition), (_replica, position) in wanted.items():
+        for (topic_id, partition), (replica, position) in wanted.items():
+            throttled_bytes_max = replica.fetch_bytes_max(now_ms)
             topics.setdefault(topic_id, []).append(
                 FetchPartition(
                     partition=partition,
@@ -221,7 +237,7 @@ class Fetchers:
                     fetch_offset=position.fetch_offset,
                     last_fetched_epoch=position.last_fetched_epoch,
                     log_start_offset=position.log_start_offset,
-                    partition_max_bytes=partition_bytes_max,
+                    partition_max_bytes=min(bytes_max, throttled_bytes_max or bytes_max),
                 )
             )
         return FetchRequest(
@@ -234,36 +250,44 @@ class Fetchers:
         )
 
     def _take(self, data: PartitionData, replica: Replica, position: Position) -> None:
-        """Give a replica its answer. One that cannot use it is asked for again later, and holds up nobody else."""
+        """Pass an answer to its replica. A replica that cannot use it is put off; the other replicas go on."""
         if self._failures and data.error_code == ErrorCode.NONE:
             self._failures.pop(replica.name, None)
-        if _is_nothing_new(data, replica) or position != replica.position():
+        if isinstance(data.records, memoryview):
+            replica.on_bytes_fetched(len(data.records), monotonic_ms())
+        if _is_nothing_new(data, replica):
+            if replica.following is not None:
+                replica.following.is_caught_up = True
+            return
+        if position != replica.position():
             return
         try:
-            is_going_on = replica.on_fetched(_fetched(data, position))
+            is_used = replica.on_fetched(_fetched(data, position))
         except (LogError, OSError) as error:
             log.error("%s: %s", replica.name.directory, error)
-            is_going_on = False
+            is_used = False
         except Exception:
-            # It falls out of the in-sync set, where everybody sees it; the others are none the worse.
-            log.exception("%s is not followed any more, because of a bug", replica.name.directory)
+            # This replica falls out of the in-sync set, which an operator notices. The other replicas go on.
+            log.exception("%s is not followed any more because of a bug", replica.name.directory)
             if self._is_followed(replica):
                 self.forget(replica.name)
             return
-        if not is_going_on:
+        if not is_used:
             self._put_off(replica)
 
     def _put_off(self, replica: Replica) -> None:
         if self._is_followed(replica):
             failures = self._failures[replica.name] = self._failures.get(replica.name, 0) + 1
-            self._later[replica.name] = monotonic_ms() + pause_ms_after(failures, backoff_ms=self._backoff_ms)
+            self._put_off_until_ms[replica.name] = monotonic_ms() + pause_ms_after(
+                failures, backoff_ms=self._backoff_ms
+            )
 
     def _is_followed(self, replica: Replica) -> bool:
-        """Whether it still is: an answer may be for one that is gone, while another one has its name."""
+        """Whether this very replica is followed: its topic may have been deleted and created again since the fetch."""
         return self._groups.get(self._leader_of.get(replica.name, -1), {}).get(replica.name) is replica
 
-    async def _find_starts(self, leader: int, lost: Wanted) -> None:
-        """Ask where logs start whose leader has deleted what would come next here."""
+    async def _find_log_starts(self, leader: int, lost: Wanted) -> None:
+        """Ask where the leader's logs start, for replicas whose next offset the leader does not have."""
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for replica, position in lost.values():
             topics.setdefault(replica.name.topic, []).append(
@@ -277,17 +301,17 @@ class Fetchers:
             replica_id=self._me.node_id,
             topics=[ListOffsetsTopic(name=name, partitions=it) for name, it in topics.items()],
         )
-        response = await self._peers.send(leader, request, line="fetch", timeout_ms=_PATIENCE_MS)
+        response = await self._peers.send(leader, request, line="fetch", timeout_ms=_ANSWER_MS_MAX)
         found = {
             TopicPartition(topic.name, it.partition_index): it for topic in response.topics for it in topic.partitions
         }
         for replica, position in lost.values():
             it = found.get(replica.name)
-            if it is None or it.error_code != ErrorCode.NONE or not self._begin(replica, position, it.offset):
+            if it is None or it.error_code != ErrorCode.NONE or not self._start_log_at(replica, position, it.offset):
                 self._put_off(replica)
 
-    def _begin(self, replica: Replica, position: Position, log_start_offset: int) -> bool:
-        """Tell a replica where its leader's log starts; return whether that has helped it."""
+    def _start_log_at(self, replica: Replica, position: Position, log_start_offset: int) -> bool:
+        """Tell a replica where its leader's log starts; return whether its log has moved there."""
         try:
             replica.on_start(position, log_start_offset)
         except (LogError, OSError) as error:
@@ -295,12 +319,16 @@ class Fetchers:
             return False
         is_moved = replica.log.log_end_offset != position.fetch_offset
         if is_moved:
-            log.warning("%s begins anew at %d: its leader has nothing older", replica.name.directory, log_start_offset)
+            log.warning(
+                "%s is emptied and begins at %d, where its leader's log starts",
+                replica.name.directory,
+                log_start_offset,
+            )
         return is_moved
 
 
 def _is_nothing_new(data: PartitionData, replica: Replica) -> bool:
-    """Whether an answer changes nothing: that of most partitions, most of the time."""
+    """Whether an answer changes nothing, as most answers do."""
     return (
         not data.records
         and data.error_code == ErrorCode.NONE

@@ -1,8 +1,8 @@
-"""Administrative requests at a node that is not the controller: they are forwarded, and so is the answer.
+"""A node that is not the controller forwards administrative requests to it, and passes the answers back.
 
-A client may send such a request to any node (KIP-590). Here a request is forwarded as it came; chapter 05 gives a
-`wrap` that puts it into an Envelope. Where a request cannot be forwarded, the client is told: NOT_CONTROLLER if nothing
-was done, REQUEST_TIMED_OUT if that is unknown.
+A client may send such a request to any node (KIP-590). Here a request is forwarded as it came; chapter 05 has a `wrap`
+that puts it into an Envelope. If the controller does not answer, the client gets NOT_CONTROLLER if nothing was done,
+and REQUEST_TIMED_OUT if the outcome is unknown.
 """
 
 import asyncio
@@ -30,41 +30,41 @@ _CREATE_MS = 5000
 # How long the election of a controller may take.
 _ELECTION_MS = 5000
 _RETRY_S = 0.05
-_ANOTHER_DECIDES = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+_NOT_THE_CONTROLLER = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER})
 _ALL_DEFAULTS: dict[str, Any] = {"num_partitions": -1, "replication_factor": -1, "assignments": [], "configs": []}
 
 
 @dataclass(eq=False)
 class Forwarded:
-    """A request that is forwarded; it is the key by which its answer is waited for."""
+    """A forwarded request. It is also the key of the wait for its answer."""
 
     asked: Request
-    """What the client asks."""
+    """The client's request."""
     version: int
     sent: Request
-    """What is sent to the controller."""
+    """The request that is sent to the controller."""
     sent_version_max: int | None
-    """The version in which it is sent, if that is given."""
+    """The largest version in which `sent` may be sent; None allows any version."""
     read: Callable[[Any], Response]
-    """Reads the answer for the client out of what the controller answers; raises a `ClientError` if there is none."""
+    """Returns the client's response, given the controller's; raises a `ClientError` if it has none."""
     is_read: bool = False
     """Whether the request changes nothing, so that it may be sent twice."""
     response: Response | None = None
 
     def refuse(self, code: ErrorCode, message: str) -> Response:
-        """What the client is told if no answer comes."""
+        """The response to the client if the controller gave none."""
         return refusal(self.asked, self.version, code, message)
 
     def expire(self) -> Response:
-        """The time is over."""
-        return self.refuse(*_in_doubt(f"did not answer within {_TIMEOUT_MS} ms"))
+        """The response to the client if the controller does not answer in time."""
+        return self.refuse(*_unknown_outcome(f"did not answer within {_TIMEOUT_MS} ms"))
 
 
 Wrap = Callable[[Call[Request]], Forwarded]
 
 
-def as_it_came(call: Call[Request]) -> Forwarded:
-    """Forward the very same request, in the version in which it came, and the very same answer."""
+def forward_unchanged(call: Call[Request]) -> Forwarded:
+    """Forward the request and its answer unchanged, in the client's version."""
     return Forwarded(call.request, call.version, call.request, call.version, _same)
 
 
@@ -82,7 +82,7 @@ class Forward:
         waiting: Waiting[Response],
         *,
         controller_id: Callable[[], int],
-        wrap: Wrap = as_it_came,
+        wrap: Wrap = forward_unchanged,
     ) -> None:
         self._peers = peers
         self._waiting = waiting
@@ -103,11 +103,11 @@ class Forward:
         )
 
     def create_on_demand(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Ask the controller for topics that a client has only mentioned; the client asks for them again."""
+        """Ask the controller to create topics that a client has named in Metadata; the client asks again later."""
         possible = [name for name in names if _is_possible(name)]
         topics = [CreatableTopic(name=name, **_ALL_DEFAULTS) for name in possible if name not in self._creating]
         if topics:
-            # A client asks again and again until the topic is there.
+            # A client repeats its question until the topic exists: until then send only one request.
             self._creating |= {topic.name for topic in topics}
             request = CreateTopicsRequest(topics=topics, timeout_ms=_CREATE_MS)
             task = self._begin(Forwarded(request, 0, request, None, _same))
@@ -115,7 +115,7 @@ class Forward:
         return dict.fromkeys(possible, ErrorCode.LEADER_NOT_AVAILABLE)
 
     def _begin(self, forwarded: Forwarded) -> asyncio.Task[None]:
-        """Send it; what waits for it is woken when its answer has come."""
+        """Send the request; its answer wakes the waiting client."""
         task = asyncio.create_task(self._send(forwarded))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -125,32 +125,33 @@ class Forward:
         deadline_ms = monotonic_ms() + _ELECTION_MS
         try:
             response = await self._ask(forwarded)
-            # Nothing was done: another node is the controller by now, or will be in a moment. A client would take it
-            # for a failure.
-            while not _ANOTHER_DECIDES.isdisjoint(codes_in(response)) and monotonic_ms() < deadline_ms:
+            # The request was refused because another node is the controller, or will be soon. Ask again, because a
+            # client would take this answer for a failure.
+            while not _NOT_THE_CONTROLLER.isdisjoint(codes_in(response)) and monotonic_ms() < deadline_ms:
                 await asyncio.sleep(_RETRY_S)
                 response = await self._ask(forwarded)
             forwarded.response = response
         except ClientError as error:
-            log.warning("%s could not be passed on: %s", type(forwarded.asked).__name__, error)
+            log.warning("%s could not be forwarded to the controller: %s", type(forwarded.asked).__name__, error)
             forwarded.response = forwarded.refuse(*self._why(error))
         self._waiting.wake(forwarded)
         self._waiting.settle()
 
     def _why(self, error: ClientError) -> tuple[ErrorCode, str]:
-        """What becomes of a request that could not be forwarded."""
+        """The answer to a request that could not be forwarded."""
         if isinstance(error, BrokerUnavailable):
             node_id = self._controller_id()
-            whom = f": node {node_id}, which did, cannot be reached" if node_id >= 0 else ""
+            last = f": node {node_id}, the last one, cannot be reached" if node_id >= 0 else ""
             return ErrorCode.NOT_CONTROLLER, (
-                f"nobody decides at the moment{whom}. Nothing was done: start the voters that are down, and ask again"
+                f"there is no controller at the moment{last}. Nothing was done: start the voters that are down, and try"
+                " again"
             )
         if isinstance(error, BrokerError):
             return error.code, str(error)
-        return _in_doubt(f"did not answer ({error})")
+        return _unknown_outcome(f"did not answer ({error})")
 
     async def _ask(self, forwarded: Forwarded) -> Response:
-        """Ask the controller; if it is not known or not there, ask again in a moment: an election may be under way."""
+        """Ask the controller. If it is unknown or unreachable, ask again: an election may be under way."""
         deadline_ms = monotonic_ms() + _ELECTION_MS
         while True:
             try:
@@ -163,16 +164,16 @@ class Forward:
                 )
                 return forwarded.read(response)
             except ClientError as error:
-                # Either it was not sent, or nothing comes of it. Whatever else goes wrong, it may have been done, and
-                # only the client can tell.
+                # Repeat a request that was not sent, or that changes nothing. Any other may have taken effect, and
+                # only the client can decide whether to repeat it.
                 may_repeat = isinstance(error, BrokerUnavailable) or forwarded.is_read
                 if not may_repeat or monotonic_ms() >= deadline_ms:
                     raise
             await asyncio.sleep(_RETRY_S)
 
 
-def _in_doubt(what: str) -> tuple[ErrorCode, str]:
-    message = f"the node that decides {what}: it may have been done or not. Look before you ask again"
+def _unknown_outcome(what: str) -> tuple[ErrorCode, str]:
+    message = f"the controller {what}: the request may have been done or not. Look before you repeat it"
     return ErrorCode.REQUEST_TIMED_OUT, message
 
 

@@ -1,7 +1,7 @@
-"""The replicas of a node: opened, given their roles, fed and checked as time passes.
+"""The replicas of a node: `Hosted` opens them, makes them leaders or followers, and tells them the time.
 
-It is the `Hosting` of chapter 03's partitions, and a part of the node. It owns every `Replica` here, the tasks that
-fetch for followers, and the file of high watermarks. The metadata tell it which replica leads.
+`Hosted` is the `Hosting` of chapter 03's partitions, and a part of the node. It owns every `Replica` of the node, the
+tasks that fetch for followers, and the checkpoint of high watermarks. The metadata says which replica leads.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from minibroker.partitions.partition import LocalPartition
 from minibroker.partitions.registry import Registry
 from minibroker.partitions.server import Tracer
 from minibroker.partitions.store import Store
-from minibroker.replicas import access, life
+from minibroker.replicas import access, epoch_file
 from minibroker.replicas.disk import WatchedFiles, disk_usage
 from minibroker.replicas.fetching import Fetchers
 from minibroker.replicas.membership import Membership
@@ -27,6 +27,7 @@ from minibroker.replication.keys import HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, R
 from minibroker.replication.log_dirs import DescribeLogDirs
 from minibroker.replication.opening import HIGH_WATERMARKS, OpenTransactions, RulesFor, open_replica, usual_rules
 from minibroker.replication.replica import LeadershipListener, Replica
+from minibroker.replication.throttling import ReplicationQuotas
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
 
@@ -49,9 +50,9 @@ class Hosted:
         rules_for: RulesFor = usual_rules,
         open_transactions: OpenTransactions | None = None,
     ) -> None:
-        """`listeners` are parts of the node that live where a partition is led.
+        """`listeners` are parts of the node that work only on the leader of a partition.
 
-        `rules_for` says what a batch must be, and `open_transactions` makes what knows the transactions of a log.
+        `rules_for` chooses the admission rules, and `open_transactions` opens the transaction index of a log.
         """
         self._listeners = listeners
         self._rules_for = rules_for
@@ -60,6 +61,7 @@ class Hosted:
         self._cluster = cluster
         self._lag_ms_max = REPLICA_LAG_TIME_MAX_MS.of(machine.config)
         self._outbox = Outbox()
+        self._quotas = ReplicationQuotas()
         self._replicas: dict[TopicPartition, Replica] = {}
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self.fetchers = Fetchers(
@@ -69,6 +71,7 @@ class Hosted:
             topic_id_of=self._topic_ids.get,
             settle=machine.waiting.settle,
             on_ended=machine.on_ended,
+            quota=self._quotas.as_follower,
         )
         machine.on_failure.append(self._retire_all)
 
@@ -83,15 +86,15 @@ class Hosted:
     # Following the metadata -------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Hear of every change of the metadata before the store does."""
+        """Subscribe to the metadata before the store does."""
         self._cluster.authority.subscribe(self._on_image)
 
     def open_partition(
         self, name: TopicPartition, topic_id: bytes, _image: PartitionImage, config: TopicConfig
     ) -> LocalPartition:
-        """Open the replica of a partition. One that is opened anew takes the place of the old one."""
+        """Open the replica of a partition. A partition that is opened again gets a new replica."""
         machine = self._machine
-        # The metadata may be ahead of what is here, and know another topic of the same name.
+        # The topic id is kept here, because the metadata may already have a newer topic of the same name.
         self._topic_ids[name] = topic_id
         partition, self._replicas[name] = open_replica(
             machine.data,
@@ -105,6 +108,7 @@ class Hosted:
             listeners=self._listeners,
             rules_for=self._rules_for,
             open_transactions=self._open_transactions,
+            quotas=self._quotas,
         )
         return partition
 
@@ -118,29 +122,31 @@ class Hosted:
             replica.retire()
         elif self._machine.failure is None:
             replica = self._replicas[name]
-            # To take a role needs no disk, so none can refuse it.
+            # To lead or to follow needs no disk, so this works even if the disk has failed.
             replica.on_partition(new, broker_epochs(self._cluster.authority.image), monotonic_ms())
             self.fetchers.follow(replica)
 
     def _on_image(self, old: Image, new: Image) -> None:
-        """Leaders must know in which incarnation the other nodes are."""
+        """Tell leaders the broker epochs of the other nodes, and follow the configured rates of throttled replicas."""
         if new.brokers is not old.brokers:
             epochs = broker_epochs(new)
             for replica in self.replicas():
                 if replica.leading is not None:
                     replica.leading.broker_epochs = epochs
-        # No request follows on such news that would let those go on who waited for it.
+        if new.configs is not old.configs:
+            self._quotas.configure(self._machine.config.with_dynamic(new.configs), monotonic_ms())
+        # Requests that wait for this change are tried again now: no other event would settle them.
         asyncio.get_running_loop().call_soon(self._machine.waiting.settle)
 
     def _retire_all(self) -> None:
-        """Lead nothing from this moment on: the node ends."""
+        """Stop leading: the node ends."""
         for replica in self.replicas():
             replica.retire()
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
-        """What only a replica knows."""
+        """Serve the APIs that only a replica can answer."""
         registry.add(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch(store, self.replica))
         registry.add(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers(store))
         registry.add(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs(store.logs, lambda: disk_usage(self._machine.path)))
@@ -148,13 +154,14 @@ class Hosted:
     # Working ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Propose in-sync sets, bring the replicas the time, and write down watermarks."""
+        """Begin to propose in-sync sets, to tell the replicas the time, and to write the high watermarks."""
         machine, cluster = self._machine, self._cluster
+        self._quotas.configure(machine.config.with_dynamic(cluster.authority.image.configs), monotonic_ms())
         proposer = Proposer(
             cluster.me,
             cluster.peers,
             self._outbox,
-            authority_id=lambda: cluster.controller_id,
+            controller_id=lambda: cluster.controller_id,
             topic_id_of=self._topic_ids.get,
             replica_of=self.replica,
             settle=machine.waiting.settle,
@@ -182,30 +189,30 @@ class Hosted:
             self._machine.data.remember(HIGH_WATERMARKS, replica.name, replica.high_watermark, is_urgent=False)
 
     async def stop(self) -> None:
-        """Follow no more, and write down how far everything was."""
+        """Stop fetching, and write the high watermarks."""
         await self.fetchers.stop()
         self._remember_watermarks()
 
 
 def broker_epochs(image: Image) -> dict[int, int]:
-    """The brokers that may be in sync, each with the epoch of its incarnation.
+    """The brokers that may be in sync, each with its broker epoch.
 
-    The controller would refuse a broker that is fenced or about to stop.
+    The controller would refuse a broker that is fenced or shutting down.
     """
     brokers = image.brokers.values()
     return {it.node_id: it.epoch for it in brokers if not it.is_fenced and not it.in_controlled_shutdown}
 
 
 def watched_machine(config: NodeConfig, tracer: Tracer | None = None) -> Machine:
-    """A machine that ends with the first error of its disk: other nodes take over, and no other directory is left."""
+    """A machine that stops at the first disk error, so that other nodes take over. It has only one disk."""
 
     def on_disk_failed(what: str, error: OSError) -> None:
         failure = BrokerFailure(
             f"node {config.node_id} ends, because its disk refused to {what} ({error.strerror}). Nothing more is"
-            " written here: free some room or replace the disk, then start it again"
+            " written here: free some space or replace the disk, then start it again"
         )
-        life.forget_broker_epoch(machine.path)
-        # On whatever thread, and in the midst of whatever: what was begun is left in order first.
+        epoch_file.forget_broker_epoch(machine.path)
+        # This code may run on another thread, in the middle of a write, so the event loop ends the machine afterwards.
         loop.call_soon_threadsafe(machine.fail, failure)
 
     loop = asyncio.get_running_loop()

@@ -1,11 +1,12 @@
-"""The metadata of a node that does not decide: it follows the log of the one that does.
+"""The metadata of a node that is not the controller: it follows the controller's metadata log.
 
-The authority serves its metadata log like any partition, to nodes alone. Each other node fetches it, appends it to a
-log of its own, and folds it into an image: what this node has is a prefix of what is decided, never anything else. At
-the next start it goes on from there.
+The controller serves its metadata log like any partition, but only to nodes. Each other node fetches it, appends it to
+a log of its own, and folds it into an image. Its log is always a prefix of the controller's, so after a restart
+the node continues at the end of its log.
 
-An authority that was given an older copy of its directory would contradict that. So after every break of the connection
-a node asks first for the last batch that it has, and goes on only if the authority has the very same one there.
+A controller that runs on an older copy of its data directory would break that rule. So after every lost connection a
+node first fetches the last batch that it has, and continues only if the controller has the same batch at that
+offset.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from minibroker.metadata.errors import MetadataError
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import CLUSTER_METADATA_TOPIC_ID
 from minibroker.partitions.errors import BrokerFailure
-from minibroker.replicas.fetching import Self
+from minibroker.replicas.fetching import Incarnation
 from minibroker.replicas.peers import Peers
 from minibroker.replicas.producer_ids import ProducerIdCalls
 from minibroker.segments.segmented import SegmentedLog
@@ -42,26 +43,26 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 _WAIT_MS = 500
-_PATIENCE_MS = 2000
+_ANSWER_MS_MAX = 2000
 _BACKOFF_S = 0.2
 _BYTES_MAX = 1024**2
 _NO_SESSION_EPOCH = -1
 
 
 class Observer:
-    """Chapter 03's port of an authority, for a node that has to ask another one."""
+    """Chapter 03's `Authority` port on a node that is not the controller."""
 
     def __init__(
         self,
         log: SegmentedLog,
         peers: Peers,
         *,
-        me: Self,
+        me: Incarnation,
         controller_id: int,
         cluster_id: str,
         on_done: Callable[[Proposal[ProducerIds]], None],
     ) -> None:
-        """`on_done` is called when a proposal that had to be asked for is done."""
+        """`on_done` is called when a proposal that was sent to the controller is done."""
         self._producer_ids = ProducerIdCalls(peers, me, controller_id=lambda: controller_id, on_done=on_done)
         self._log = log
         self._peers = peers
@@ -77,12 +78,12 @@ class Observer:
     # The port ---------------------------------------------------------------------------------------------------------
 
     def propose(self, command: Command[R]) -> Proposal[R]:
-        """Ask the node that decides for producer ids; whatever else must be decided is to be sent there."""
+        """Ask the controller for producer ids. All other commands are refused: clients' requests are forwarded."""
         proposal: Proposal[R] = Proposal()
         if isinstance(command, AllocateProducerIds):
             self._producer_ids.begin(proposal)  # type: ignore[arg-type]
         else:
-            message = f"this node does not decide, node {self._controller_id} does"
+            message = f"this node is not the controller, node {self._controller_id} is"
             proposal.complete(command.refuse(ErrorCode.NOT_CONTROLLER, message))
         return proposal
 
@@ -91,13 +92,13 @@ class Observer:
         self._listeners.add(listener)
 
     def removed_topics(self) -> Collection[bytes]:
-        """The topics that the log says were deleted: what it does not know of may be news that has not come yet."""
+        """The topics that the log says were deleted. A topic that is not in the log may be newer than the log."""
         return removed_topics(self._log)
 
     # Following the log ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetch the metadata log for ever. A node that cannot know what is decided must not go on: it fails."""
+        """Fetch the metadata log for ever. If the log cannot be followed, the node fails."""
         try:
             while True:
                 await self._follow()
@@ -110,11 +111,12 @@ class Observer:
         try:
             await self._fetch()
         except (LogOffline, MetadataError) as error:
-            raise BrokerFailure(f"what node {self._controller_id} decides cannot be followed: {error}") from error
+            message = f"the metadata log of node {self._controller_id}, the controller, cannot be followed: {error}"
+            raise BrokerFailure(message) from error
         except (ClientError, LogError) as error:
-            # One word when it begins: it may last for as long as the other node is away.
+            # One warning at the first failure: the controller may be away for long.
             if not self._is_complaining:
-                log.warning("node %d does not tell what is decided: %s", self._controller_id, error)
+                log.warning("cannot fetch metadata from node %d, the controller: %s", self._controller_id, error)
             self._is_agreed, self._is_complaining = False, True
             await asyncio.sleep(_BACKOFF_S)
 
@@ -133,11 +135,12 @@ class Observer:
         records = data.records if isinstance(data.records, memoryview) else memoryview(b"")
         if code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             raise ClientError(f"{code.name}: {code.message}")
-        # It must have the last batch that we have. Without one, or once that is known, it must have our end.
+        # After a lost connection the controller must have our last batch. At other times its log must reach the end of
+        # ours.
         if code is ErrorCode.OFFSET_OUT_OF_RANGE or (own and bytes(records[: len(own)]) != own):
             raise self._contradiction()
         if self._is_complaining:
-            log.info("node %d tells again what is decided", self._controller_id)
+            log.info("node %d, the controller, sends metadata again", self._controller_id)
         self._is_agreed, self._is_complaining = True, False
         if len(records) > len(own):
             self._take(records[len(own) :])
@@ -148,9 +151,9 @@ class Observer:
 
     def _contradiction(self) -> BrokerFailure:
         return BrokerFailure(
-            f"node {self._controller_id} decides, but its metadata log does not go on from what this node has of it, up"
-            f" to offset {self._log.log_end_offset}: it may run on an older copy of its data. Give it the newer one"
-            " back, or begin anew with an empty directory here"
+            f"this node has the metadata log up to offset {self._log.log_end_offset}, and the log of node"
+            f" {self._controller_id}, the controller, contradicts it: that node may run on an older copy of its data."
+            " Give it the newer data back, or start this node with an empty directory"
         )
 
     async def _ask(self, offset: int) -> PartitionData:
@@ -169,18 +172,18 @@ class Observer:
             topics=[FetchTopic(topic_id=CLUSTER_METADATA_TOPIC_ID, partitions=[partition])],
         )
         response: FetchResponse = await self._peers.send(
-            self._controller_id, request, line="metadata", timeout_ms=_WAIT_MS + _PATIENCE_MS
+            self._controller_id, request, line="metadata", timeout_ms=_WAIT_MS + _ANSWER_MS_MAX
         )
         for topic in response.responses:
             for data in topic.partitions:
                 return data
-        raise ClientError(f"it answers nothing: {known_code(response.error_code).name}")
+        raise ClientError(f"its answer is empty: {known_code(response.error_code).name}")
 
     def _take(self, records: memoryview) -> None:
         try:
             self._log.append_as_follower(records)
         finally:
-            # Whatever has got into the log counts, even if what came behind it was damaged on its way.
+            # The batches that were appended count, even if a later one was damaged on its way.
             self._tell(replay(self._log, self.image))
 
     def _tell(self, new: Image) -> None:

@@ -1,8 +1,8 @@
-"""A cluster in which one node, for good, is the controller: the one that `controller.quorum.voters` names.
+"""A cluster with one fixed controller: the node that `controller.quorum.voters` names.
 
-Its metadata log is the cluster's. The other nodes follow that log, and ask the controller for what must be decided.
-When a node stops, no other takes over what it leads: an operator elects leaders. Chapter 05 puts a quorum in the
-controller's place.
+The controller's metadata log is the cluster's. The other nodes follow that log, and send the controller the requests
+that only a controller can decide. When a node stops, an operator has to elect new leaders for its partitions. Chapter
+05 replaces the fixed controller by a quorum.
 """
 
 import asyncio
@@ -49,13 +49,13 @@ from minibroker.wire.tables.metadata import MetadataRequest, MetadataResponse
 log = logging.getLogger(__name__)
 
 SILENT_MS_MAX = 3000
-"""A node that has not asked for metadata for so long is not alive. They ask at least twice a second."""
+"""A node that has not fetched metadata for this time counts as dead. Live nodes fetch at least twice a second."""
 _ASK_MS = 5000
 _RETRY_S = 0.2
 
 
 class OneController(Membership):
-    """A node's place in such a cluster."""
+    """A node's membership in a cluster with one fixed controller."""
 
     authority: Deciding
     rows: Mapping[ApiKey, Access] = access.CONTROLLER_ROWS
@@ -63,7 +63,9 @@ class OneController(Membership):
     def __init__(self, machine: Machine) -> None:
         voters = quorum_voters(machine.config)
         if len(voters) > 1:
-            raise BrokerFailure(f"{len(voters)} nodes in controller.quorum.voters: before chapter 05 one node decides")
+            raise BrokerFailure(
+                f"controller.quorum.voters names {len(voters)} nodes: before chapter 05 there is one controller"
+            )
         super().__init__(machine)
         self._voter = voters[0] if voters else None
         ask = self._register_here if self.is_active else self._ask
@@ -88,32 +90,32 @@ class OneController(Membership):
     # Joining ----------------------------------------------------------------------------------------------------------
 
     async def identify(self) -> Identity:
-        """A new directory becomes part of the controller's cluster."""
+        """Give a new data directory the id of the controller's cluster."""
         if self.is_active:
             return identify(self._machine.path, self._node_id)
         response: MetadataResponse = await self._ask(MetadataRequest(topics=[]))
         found = sorted(it.node_id for it in response.brokers)
         if self.controller_id not in found:
             raise BrokerFailure(
-                f"controller.quorum.voters leads to a cluster of the nodes {found}, and node {self.controller_id} is"
-                " none of them: correct it"
+                f"the address in controller.quorum.voters belongs to a cluster of the nodes {found}, without node"
+                f" {self.controller_id}: correct the id or the address"
             )
         return identify(self._machine.path, self._node_id, cluster_id=response.cluster_id)
 
     async def _ask(self, request: Any) -> Any:
-        """Ask the controller for as long as it takes: the nodes of a cluster may be started in any order."""
+        """Ask the controller until it answers: the nodes of a cluster may be started in any order."""
         is_told = False
         while True:
             try:
                 return await self.peers.send(self.controller_id, request, timeout_ms=_ASK_MS)
             except ClientError as error:
                 if not is_told:
-                    log.warning("waiting for node %d, which decides: %s", self.controller_id, error)
+                    log.warning("waiting for node %d, the controller: %s", self.controller_id, error)
                 is_told = True
                 await asyncio.sleep(_RETRY_S)
 
     def open(self, identity: Identity) -> None:
-        """Decide on the metadata log, or follow the controller's."""
+        """Open the metadata log: as the controller, or as a copy of the controller's."""
         self._identity = identity
         if self.is_active:
             metadata_log = open_metadata_log(self._machine)
@@ -132,7 +134,7 @@ class OneController(Membership):
         self.authority.subscribe(self._registration.on_image)
 
     def _metadata_routes(self, metadata_log: SegmentedLog) -> Routes:
-        """The metadata log as the only partition that there is: what is in it is decided and flushed."""
+        """Routes with the metadata log as their only partition. All of its records are committed and flushed."""
         machine = self._machine
         producers = ProducerStates(machine.files, machine.data.directory_of(METADATA))
         config = TopicConfig({}, machine.config)
@@ -140,7 +142,7 @@ class OneController(Membership):
         return _OnePartition(LocalPartition(METADATA, metadata_log, producers, config, replica))
 
     async def join(self) -> None:
-        """Register, and know the metadata at least up to there."""
+        """Register, and wait until the image contains the registration."""
         previous_broker_epoch = self._registration.previous_broker_epoch(self.authority.image)
         await self._registration.register(self._identity, previous_broker_epoch)
         if not self.is_active:
@@ -156,7 +158,7 @@ class OneController(Membership):
     # Serving ----------------------------------------------------------------------------------------------------------
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
-        """The controller decides, and serves its metadata log to the other nodes."""
+        """Serve ElectLeaders; on the controller also the requests of brokers, and fetches of the metadata log."""
         decisions = Decisions(self.authority, self._machine.config, live=self._live)
         registry.add(ApiKey.ELECT_LEADERS, decisions.elect_leaders)
         if self.is_active:
@@ -180,20 +182,20 @@ class OneController(Membership):
         return self._serve_metadata(call)
 
     def _live(self) -> Collection[int]:
-        """The nodes that have asked for metadata lately, and this one."""
+        """This node, and the nodes that have fetched metadata lately."""
         horizon_ms = monotonic_ms() - SILENT_MS_MAX
         return {self._node_id, *(node_id for node_id, seen_ms in self._seen_ms.items() if seen_ms >= horizon_ms)}
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
-        """Other brokers tell of their configuration; another node may be the controller."""
-        found: dict[Place, Filter] = {Place.NAMED_BROKER: self._at_the_named_broker(judge)}
+        """Forward requests about a broker's configuration to that broker, and decisions to the controller."""
+        found: dict[Place, Filter] = {Place.NAMED_BROKER: self._named_broker_filter(judge)}
         if not self.is_active:
             found[Place.CONTROLLER] = lambda call, _inner: self._forward(call)
         return found
 
 
 class _OnePartition:
-    """Routes that lead to one partition, for whatever name."""
+    """Routes that find one partition under every name."""
 
     internal: Mapping[bytes, Serve] = {}
 

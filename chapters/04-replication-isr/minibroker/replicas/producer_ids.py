@@ -1,4 +1,4 @@
-"""Blocks of producer ids for a node that is not the controller: it asks the controller for them."""
+"""Blocks of producer ids for a node that is not the controller."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,21 +6,21 @@ from collections.abc import Callable
 from minibroker.client.errors import ClientError, known_code
 from minibroker.metadata.authority import Proposal
 from minibroker.metadata.broker_commands import ProducerIds
-from minibroker.replicas.fetching import Self
+from minibroker.replicas.fetching import Incarnation
 from minibroker.replicas.peers import Peers
 from minibroker.replication.tables.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from minibroker.wire.codes import ErrorCode
 
-_PATIENCE_MS = 2000
+_ANSWER_MS_MAX = 2000
 
 
 class ProducerIdCalls:
-    """Asks the controller, whichever node that is by then. `on_done` is called when a proposal is done."""
+    """Asks the current controller for blocks. `on_done` is called when a proposal is done."""
 
     def __init__(
         self,
         peers: Peers,
-        me: Self,
+        me: Incarnation,
         *,
         controller_id: Callable[[], int],
         on_done: Callable[[Proposal[ProducerIds]], None],
@@ -32,7 +32,7 @@ class ProducerIdCalls:
         self._asking: set[asyncio.Task[None]] = set()
 
     def begin(self, proposal: Proposal[ProducerIds]) -> None:
-        """Ask for a block, which completes the proposal when it has come."""
+        """Ask for a block; its arrival completes the proposal."""
         task = asyncio.create_task(self._ask(proposal))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
@@ -41,7 +41,7 @@ class ProducerIdCalls:
         request = AllocateProducerIdsRequest(broker_id=self._me.node_id, broker_epoch=self._me.broker_epoch)
         try:
             response: AllocateProducerIdsResponse = await self._peers.send(
-                self._controller_id(), request, timeout_ms=_PATIENCE_MS
+                self._controller_id(), request, timeout_ms=_ANSWER_MS_MAX
             )
         except ClientError as error:
             proposal.complete(ProducerIds(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)))

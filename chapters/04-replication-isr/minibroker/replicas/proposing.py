@@ -1,4 +1,4 @@
-"""What leaders want of the authority: all proposals that are waiting go in one AlterPartition."""
+"""Sending the proposals of leaders to the controller: all that are waiting go in one AlterPartition."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from minibroker.client.errors import ClientError, known_code
-from minibroker.replicas.fetching import Self
+from minibroker.replicas.fetching import Incarnation
 from minibroker.replicas.peers import Peers
 from minibroker.replication.leader import Altered
 from minibroker.replication.replica import AlterIsr, Replica
@@ -27,31 +27,31 @@ _TIMEOUT_MS = 5000
 
 
 class Outbox(list[AlterIsr]):
-    """The orders of all replicas of a node. Whoever sends them waits until there are some."""
+    """The orders of all replicas of a node. The sender waits for `is_filled`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_filled = asyncio.Event()
 
     def append(self, order: AlterIsr) -> None:
-        """Take an order."""
+        """Add an order."""
         super().append(order)
         self.is_filled.set()
 
     def forget(self, name: TopicPartition) -> None:
-        """Drop the orders of a partition that is not here any more; another of its name has orders of its own."""
+        """Drop the orders of a partition that is gone: a new partition of the same name must not inherit them."""
         self[:] = [order for order in self if order.name != name]
 
     def take(self) -> list[AlterIsr]:
-        """All orders, of each partition the last one; the box is empty afterwards."""
+        """Remove all orders, and return the last one of each partition."""
         orders = list({order.name: order for order in self}.values())
         self.clear()
         self.is_filled.clear()
         return orders
 
 
-class _Asked(NamedTuple):
-    """An order on its way, and whose it is: by the time of the answer another replica may have its name."""
+class _Addressed(NamedTuple):
+    """An order that was sent, and its replica: when the answer comes, another replica may have the same name."""
 
     order: AlterIsr
     topic_id: bytes
@@ -59,15 +59,15 @@ class _Asked(NamedTuple):
 
 
 class Proposer:
-    """Sends what is in the outbox and brings back the answers. What gets lost is proposed again by its leader."""
+    """Sends the orders in the outbox and passes the answers to the replicas. A leader repeats a lost proposal."""
 
     def __init__(
         self,
-        me: Self,
+        me: Incarnation,
         peers: Peers,
         outbox: Outbox,
         *,
-        authority_id: Callable[[], int],
+        controller_id: Callable[[], int],
         topic_id_of: Callable[[TopicPartition], bytes | None],
         replica_of: Callable[[TopicPartition], Replica | None],
         settle: Callable[[], None],
@@ -75,35 +75,37 @@ class Proposer:
         self._me = me
         self._peers = peers
         self._outbox = outbox
-        self._authority_id = authority_id
+        self._controller_id = controller_id
         self._topic_id_of = topic_id_of
         self._replica_of = replica_of
         self._settle = settle
         self._is_complaining = False
 
     async def run(self) -> None:
-        """Send whatever comes, one request at a time."""
+        """Send the orders as they come, one request at a time."""
         while True:
             await self._outbox.is_filled.wait()
-            asked = [it for order in self._outbox.take() if (it := self._asked(order)) is not None]
+            asked = [it for order in self._outbox.take() if (it := self._addressed(order)) is not None]
             if not asked:
                 continue
             try:
                 await self._propose(asked)
                 self._is_complaining = False
             except ClientError as error:
-                # One word when it begins: leaders ask again every second.
+                # One warning at the first failure: leaders propose again every second.
                 if not self._is_complaining:
-                    log.warning("in-sync sets cannot be changed until node %d answers: %s", self._authority_id(), error)
+                    log.warning(
+                        "in-sync sets cannot be changed until node %d answers: %s", self._controller_id(), error
+                    )
                 self._is_complaining = True
 
-    def _asked(self, order: AlterIsr) -> _Asked | None:
+    def _addressed(self, order: AlterIsr) -> _Addressed | None:
         topic_id, replica = self._topic_id_of(order.name), self._replica_of(order.name)
-        return None if topic_id is None or replica is None else _Asked(order, topic_id, replica)
+        return None if topic_id is None or replica is None else _Addressed(order, topic_id, replica)
 
-    async def _propose(self, asked: Sequence[_Asked]) -> None:
+    async def _propose(self, asked: Sequence[_Addressed]) -> None:
         response: AlterPartitionResponse = await self._peers.send(
-            self._authority_id(), self._request(asked), timeout_ms=_TIMEOUT_MS
+            self._controller_id(), self._request(asked), timeout_ms=_TIMEOUT_MS
         )
         if response.error_code:
             log.warning("in-sync sets could not be changed: %s", known_code(response.error_code).name)
@@ -114,10 +116,10 @@ class Proposer:
         for order, topic_id, replica in asked:
             it = found.get((topic_id, order.name.partition))
             if it is not None:
-                self._hear(replica, order, it)
+                self._on_answer(replica, order, it)
         self._settle()
 
-    def _request(self, asked: Iterable[_Asked]) -> AlterPartitionRequest:
+    def _request(self, asked: Iterable[_Addressed]) -> AlterPartitionRequest:
         topics: dict[bytes, list[PartitionAlteration]] = {}
         for (name, proposal), topic_id, _replica in asked:
             topics.setdefault(topic_id, []).append(
@@ -136,8 +138,8 @@ class Proposer:
             topics=[TopicAlteration(topic_id=topic_id, partitions=it) for topic_id, it in topics.items()],
         )
 
-    def _hear(self, replica: Replica, order: AlterIsr, it: PartitionAltered) -> None:
+    def _on_answer(self, replica: Replica, order: AlterIsr, it: PartitionAltered) -> None:
         code = known_code(it.error_code)
         if code is ErrorCode.NONE:
-            log.info("%s: in sync are %s", replica.name.directory, list(it.isr))
+            log.info("%s: the in-sync replicas are %s", replica.name.directory, list(it.isr))
         replica.on_altered(order.proposal, Altered(code, tuple(it.isr), it.partition_epoch))

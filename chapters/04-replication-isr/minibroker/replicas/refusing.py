@@ -1,7 +1,7 @@
-"""What is answered where nothing of a request could be done, or it is unknown whether it was. A pure module.
+"""The answers that refuse a whole request, because nothing was done or the outcome is unknown. A pure module.
 
-Kafka has such an answer for every API: the same code for each thing that was asked for. A client knows what to make of
-it, and says so; a connection that ends it takes for a broker that died.
+Kafka has such an answer for every API: the same code for each topic or resource of the request. A client shows the code
+to its user; a closed connection would look like a dead broker.
 """
 
 from collections.abc import Sequence
@@ -23,19 +23,19 @@ from minibroker.wire.uuids import NO_UUID
 Why = dict[str, Any]
 
 _ELECTION_CODE_FROM = 1
-# The fields that say, in a request and in its response, which topic or resource is meant.
+# The fields that name a topic or resource, in a request and in its response.
 _NAMES = {"name", "topic_id", "resource_type", "resource_name"}
 
 
 def refusal(request: Request, version: int, code: ErrorCode, message: str) -> Response:
-    """The answer that refuses the whole of a request, for one reason."""
+    """The answer that refuses a whole request for one reason."""
     why: Why = {"error_code": code, "error_message": message}
     if isinstance(request, ElectLeadersRequest):
         return _elect_leaders(request, version, why)
     assert request.schema.key is not None
     response = APIS[request.schema.key].response
     if "error_code" in _fields(response):
-        # One code for all that is asked, and perhaps a list of what was done, which is empty.
+        # The response has one code for the whole request; its lists of results are empty.
         return response(**why, **_empty_lists(response))
     (results,) = (it for it in response.schema.fields if it.is_array)
     assert results.struct is not None
@@ -43,10 +43,10 @@ def refusal(request: Request, version: int, code: ErrorCode, message: str) -> Re
 
 
 def _things(request: Request) -> Sequence[Struct]:
-    """What a request asks for: its first field in each API that answers for each thing by itself."""
+    """The topics or resources of a request. They are its first field in every API that answers for each of them."""
     things: list[Struct] = list(getattr(request, request.schema.fields[0].name))
     if isinstance(request, DeleteTopicsRequest):
-        # Up to version 5 topics are a list of names; then each is a name or an id.
+        # Up to version 5 topics are a list of names; from version 6 on each topic is a name or an id.
         things += [DeleteTopicState(name=name, topic_id=NO_UUID) for name in request.topic_names]
     return things
 
@@ -75,6 +75,6 @@ def _elect_leaders(request: ElectLeadersRequest, version: int, why: Why) -> Resp
         )
         for topic in request.topic_partitions or ()
     ]
-    # Version 0 has no code for all, and no version has a message for all.
+    # Version 0 has no code for the whole request, and no version has a message for it.
     code = why["error_code"] if version >= _ELECTION_CODE_FROM else ErrorCode.NONE
     return ElectLeadersResponse(error_code=code, replica_election_results=results)

@@ -1,7 +1,7 @@
-"""The registration of a node as a broker: under which epoch it is known, and whether its logs are still whole.
+"""The registration of a node as a broker: its broker epoch, and whether its logs are still complete.
 
-A node leads nothing before it has seen its own registration in the metadata: what it knows of an earlier incarnation
-may be over. It owns the note of the broker epoch in the data directory (`life`).
+A node leads nothing before it has seen its own registration in the metadata: until then it knows only what an earlier
+incarnation knew. This module owns the file with the broker epoch in the data directory (`epoch_file`).
 """
 
 import logging
@@ -12,8 +12,8 @@ from minibroker.metadata.image import BrokerImage, Image
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.identity import Identity, new_id_bytes
 from minibroker.partitions.machine import Machine
-from minibroker.replicas import life
-from minibroker.replicas.fetching import Self
+from minibroker.replicas import epoch_file
+from minibroker.replicas.fetching import Incarnation
 from minibroker.replication.leader import NO_BROKER_EPOCH
 from minibroker.replication.tables.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from minibroker.replication.tables.broker_registration import Listener as RegisteredListener
@@ -26,9 +26,9 @@ Ask = Callable[[BrokerRegistrationRequest], Awaitable[BrokerRegistrationResponse
 
 
 class Registration:
-    """Registers a node, again if it must, and notices that another process has its node.id."""
+    """Registers a node, again if necessary, and notices that another process has its node.id."""
 
-    def __init__(self, machine: Machine, me: Self, ask: Ask, image: Callable[[], Image]) -> None:
+    def __init__(self, machine: Machine, me: Incarnation, ask: Ask, image: Callable[[], Image]) -> None:
         self._machine = machine
         self._me = me
         self._ask = ask
@@ -36,28 +36,28 @@ class Registration:
         self._request: BrokerRegistrationRequest | None = None
         self._is_registering = False
 
-    # Are the logs whole? ----------------------------------------------------------------------------------------------
+    # Are the logs complete? -------------------------------------------------------------------------------------------
 
     def previous_broker_epoch(self, image: Image) -> int:
-        """The epoch that the logs of this node are certain to be of, or -1."""
+        """The broker epoch of which this node certainly has all records, or -1."""
         if self.is_something_lost(image):
             return NO_BROKER_EPOCH
-        machine, boot = self._machine, life.boot_id()
-        return life.previous_broker_epoch(machine.files, machine.path, boot=boot, is_clean=machine.data.is_clean)
+        machine, boot = self._machine, epoch_file.boot_id()
+        return epoch_file.previous_broker_epoch(machine.files, machine.path, boot=boot, is_clean=machine.data.is_clean)
 
     def is_something_lost(self, image: Image) -> bool:
-        """Whether logs that counted were removed. Those of deleted topics do not count."""
+        """Whether logs were removed from the data directory. The logs of deleted topics do not count."""
         lost = [name.directory for name in self._machine.data.missing if image.partition(name) is not None]
         if lost:
             log.error(
-                "%s, and %d more, were here and are gone: this node is in sync with nothing", lost[0], len(lost) - 1
+                "%s, and %d more, were here and are gone: this node leaves all in-sync sets", lost[0], len(lost) - 1
             )
         return bool(lost)
 
-    # Being registered -------------------------------------------------------------------------------------------------
+    # Registering ------------------------------------------------------------------------------------------------------
 
     async def register(self, identity: Identity, previous_broker_epoch: int) -> None:
-        """Be registered in this incarnation; `me` has its epoch afterwards."""
+        """Register this incarnation; `me` has its broker epoch afterwards."""
         endpoint, config = self._machine.endpoint, self._machine.config
         self._request = BrokerRegistrationRequest(
             broker_id=config.node_id,
@@ -65,7 +65,7 @@ class Registration:
             incarnation_id=new_id_bytes(),
             listeners=[RegisteredListener(**endpoint._asdict())],
             rack=config.broker_rack,
-            # A directory from before there were such ids has none.
+            # A data directory of an older version has no id.
             log_dirs=[parse_uuid(identity.directory_id)] if identity.directory_id else [],
         )
         await self._register(previous_broker_epoch)
@@ -79,20 +79,20 @@ class Registration:
             if response.error_code:
                 code = known_code(response.error_code)
                 node_id = self._me.node_id
-                raise BrokerFailure(f"node {node_id} could not be registered: {code.name}: {code.message}")
-            # The note comes at once: a node that dies before that is taken for one that has lost something.
+                raise BrokerFailure(f"node {node_id} could not be registered: {code.message} ({code.name})")
+            # The epoch is written at once: a node that dies before that counts as one that has lost records.
             machine = self._machine
-            life.remember_broker_epoch(machine.files, machine.path, response.broker_epoch, life.boot_id())
+            epoch_file.remember_broker_epoch(machine.files, machine.path, response.broker_epoch, epoch_file.boot_id())
             self._me.broker_epoch = response.broker_epoch
         finally:
             self._is_registering = False
 
-    # Being the only one -----------------------------------------------------------------------------------------------
+    # Two processes with one node.id -----------------------------------------------------------------------------------
 
     def on_image(self, old: Image, new: Image) -> None:
         """Two processes with one node.id would both lead its partitions, so the older one ends.
 
-        No other process can be where this node listens: a broker that is registered there is an earlier incarnation.
+        No other process can have this node's address: a registration with that address is of an earlier incarnation.
         """
         if new.brokers is old.brokers or self._me.broker_epoch < 0:
             return
@@ -100,24 +100,27 @@ class Registration:
         if known is None or known.epoch <= self._me.broker_epoch or self._is_registering:
             return
         if self._is_our_address(known):
-            log.warning("an earlier life of node %d was heard late: it registers again", self._me.node_id)
+            log.warning(
+                "a late registration of node %d's earlier incarnation arrived: registering again", self._me.node_id
+            )
             self._is_registering = True
             self._machine.begin(self._register_again(known.epoch))
         else:
             self._machine.fail(
                 BrokerFailure(
-                    f"another process was registered as node {self._me.node_id}, at {known.host}:{known.port}: this one"
-                    " ends. Give one of them another node.id"
+                    f"another process, at {known.host}:{known.port}, has registered as node {self._me.node_id}, so this"
+                    " process ends. Give one of the two another node.id"
                 )
             )
 
     async def _register_again(self, late_epoch: int) -> None:
-        """A request of an earlier incarnation was heard after our own, so our registration does not count any more.
+        """A request of an earlier incarnation arrived after ours, and replaced our registration: register again.
 
-        Nothing was counted in the name of that registration but what this node has: its logs are of that epoch.
+        This node has every record that was counted for the late registration, so its logs are complete up to that
+        epoch.
         """
         await self._register(late_epoch)
-        # Another one may have come in between.
+        # Yet another registration may have arrived in the meantime.
         self.on_image(Image(), self._image())
 
     def _is_our_address(self, known: BrokerImage) -> bool:

@@ -1,7 +1,8 @@
 """The handlers of replication: requests become commands and questions, results become responses. A pure module.
 
-OffsetForLeaderEpoch and DescribeProducers are answered by whoever leads a partition. The others are for the authority:
-AlterPartition, BrokerRegistration and AllocateProducerIds come from brokers, ElectLeaders from an operator.
+The leader of a partition answers OffsetForLeaderEpoch, and every replica answers DescribeProducers. The others go to
+the controller: AlterPartition, BrokerRegistration and AllocateProducerIds come from brokers, ElectLeaders from an
+operator.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -65,24 +66,24 @@ R = TypeVar("R")
 
 
 class Partitions(Protocol):
-    """The partitions of this node. What is not there is refused with `Refused`."""
+    """The partitions of this node. A partition without a replica here raises `Refused`."""
 
     def partition(self, topic: str, index: int) -> LocalPartition:
         """The partition, if this node has a replica of it."""
 
 
-# Questions to a leader ------------------------------------------------------------------------------------------------
+# Questions to a replica -----------------------------------------------------------------------------------------------
 
 
 class OffsetForLeaderEpoch:
-    """The handler of OffsetForLeaderEpoch: where an epoch ends, so that a reader knows what was cut (KIP-320)."""
+    """The handler of OffsetForLeaderEpoch: where an epoch ends, so that a reader notices a truncation (KIP-320)."""
 
     def __init__(self, partitions: Partitions, replica_of: Callable[[TopicPartition], Replica | None]) -> None:
         self._partitions = partitions
         self._replica_of = replica_of
 
     def __call__(self, call: Call[OffsetForLeaderEpochRequest]) -> Answer:
-        """Answer for each partition by itself."""
+        """Answer for each partition separately."""
         topics = [
             OffsetForLeaderTopicResult(
                 topic=topic.topic, partitions=[self._answer(topic.topic, wanted) for wanted in topic.partitions]
@@ -106,13 +107,16 @@ class OffsetForLeaderEpoch:
 
 
 class DescribeProducers:
-    """The handler of DescribeProducers: what a partition remembers of its idempotent producers."""
+    """The handler of DescribeProducers: what a replica remembers of its idempotent producers (KIP-664).
+
+    Followers answer, too: an operator who looks for a hanging transaction compares the replicas.
+    """
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
 
     def __call__(self, call: Call[DescribeProducersRequest]) -> Answer:
-        """Answer for each partition by itself."""
+        """Answer for each partition separately."""
         topics = [
             TopicResponse(name=topic.name, partitions=[self._answer(topic.name, it) for it in topic.partition_indexes])
             for topic in call.request.topics
@@ -122,7 +126,9 @@ class DescribeProducers:
     def _answer(self, topic: str, index: int) -> PartitionResponse:
         try:
             partition = self._partitions.partition(topic, index)
-            partition.check_leader()
+            if partition.log.failure is not None:
+                message = f"{partition.name.directory} is offline: {partition.log.failure}"
+                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, message)
         except Refused as refused:
             return PartitionResponse(
                 partition_index=index, error_code=refused.code, error_message=refused.message, active_producers=[]
@@ -142,13 +148,13 @@ def _producer(producer_id: int, state: KnownProducer) -> ProducerState:
     )
 
 
-# Wishes to the authority ----------------------------------------------------------------------------------------------
+# Requests to the controller -------------------------------------------------------------------------------------------
 
 
 class Decisions:
-    """The handlers of what only the authority can decide. `live` tells which nodes answer.
+    """The handlers of requests that only the controller can decide. `live` returns the nodes that are alive.
 
-    `alter` and `elect` make the commands; chapter 05 gives those of its controller.
+    `alter` and `elect` make the commands; chapter 05 passes those of its own controller.
     """
 
     def __init__(
@@ -226,7 +232,7 @@ class Decisions:
 
 
 def described(request: BrokerRegistrationRequest) -> dict[str, Any]:
-    """What a broker says of itself: the fields of a `BrokerDescription`."""
+    """The fields of a `BrokerDescription`, from a broker's request."""
     return {
         "broker_id": request.broker_id,
         "endpoints": [Endpoint(it.name, it.host, it.port, it.security_protocol) for it in request.listeners],
@@ -243,7 +249,7 @@ def answer_registration(
     command: Command[Registration],
     on_done: Callable[[Registration], None] | None = None,
 ) -> Answer:
-    """Answer BrokerRegistration with what comes of a command. A broker of another cluster is sent away."""
+    """Answer BrokerRegistration with the result of a command. A broker of another cluster is refused."""
     if request.cluster_id != authority.image.cluster_id:
         return BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
 
@@ -258,7 +264,7 @@ def answer_registration(
 def decided(
     authority: Authority, command: Command[R], respond: Callable[[R], Response], *, timeout_ms: int = DECISION_MS_MAX
 ) -> Answer:
-    """Answer with what comes of a command. One that is not decided in time is answered like one that was refused."""
+    """Answer with the result of a command. A command that is not decided in time is answered as if refused."""
     return propose(
         authority,
         command,
@@ -269,13 +275,13 @@ def decided(
 
 
 def _members(partition: PartitionAlteration) -> list[tuple[int, int]]:
-    # Before version 3 a leader did not say which life of a broker it means.
+    # Before version 3 a leader did not name the broker epoch of each member.
     with_epochs = [(it.broker_id, it.broker_epoch) for it in partition.new_isr_with_epochs]
     return with_epochs or [(node_id, -1) for node_id in partition.new_isr]
 
 
 def _altered(partitions: list[AlteredPartition]) -> Response:
-    # If the broker itself was refused, so was everything it asked for.
+    # A stale broker epoch refuses the whole request.
     if partitions and all(it.code is ErrorCode.STALE_BROKER_EPOCH for it in partitions):
         return AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     topics: dict[bytes, list[PartitionAltered]] = {}
@@ -298,7 +304,7 @@ def _altered(partitions: list[AlteredPartition]) -> Response:
 def _elected(partitions: Iterable[Elected], *, is_all: bool) -> Response:
     topics: dict[str, list[PartitionResult]] = {}
     for it in partitions:
-        # Who asks for all partitions wants to hear of those where something was to be done.
+        # A request for all partitions lists only those that needed an election.
         if not (is_all and it.code is ErrorCode.ELECTION_NOT_NEEDED):
             result = PartitionResult(partition_id=it.name.partition, error_code=it.code, error_message=it.message)
             topics.setdefault(it.name.topic, []).append(result)

@@ -1,18 +1,19 @@
-"""How leaders and in-sync sets change: the commands of replication. A pure module.
+"""The commands that change leaders and in-sync sets. A pure module.
 
-One authority decides for all partitions, one command after the other, and writes down what it decides before anybody
-hears of it. Until chapter 05 it is chapter 03's `Voter` on the first node; then a quorum stands behind the same port.
+One controller decides for all partitions, one command after the other, and writes each decision to the metadata log
+before any node acts on it. In this chapter the controller is chapter 03's `Voter` on one node; chapter 05 puts a quorum
+behind the same port.
 
 **Altering an in-sync set is a compare-and-set.** A leader names the leader epoch and the partition epoch that it knows.
-If either has changed since, its proposal is based on something that is over, and is refused. So of two nodes that both
-believe to lead, at most one is heard.
+If either has changed since, its proposal is outdated and is refused. So if two nodes believe that they lead, the
+proposals of at most one of them are accepted.
 
-**A leader comes out of the in-sync set.** Every member has all that was promised. If no member is alive, the partition
-waits, unless somebody has decided that to be available is worth losing records (an *unclean* election).
+**A leader is elected from the in-sync set.** Every member has all acknowledged records. If no member is alive, the
+partition waits, unless an operator prefers availability to these records (an *unclean* election).
 
-**A node that comes back may have less than before.** What was in its page cache when the power went is gone, though it
-was counted. So a node that cannot show that it still has everything leaves every in-sync set before it is heard again
-(KIP-966); and whatever it led, it leads in a new epoch or not at all.
+**A node that restarts may have lost records.** A power cut loses records that were only in its page cache, although
+they counted as replicated. So a node that cannot prove that its logs are complete leaves every in-sync set when
+it registers (KIP-966). A partition that it led gets a new leader epoch.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -36,7 +37,7 @@ from minibroker.wire.uuids import uuid_text
 
 @dataclass(frozen=True)
 class IsrChange:
-    """What a leader asks for: another in-sync set, each member with the epoch of its registration, or -1."""
+    """A leader's request for another in-sync set. `isr` has each member and its broker epoch, -1 if unknown."""
 
     topic_id: bytes
     partition: int
@@ -47,7 +48,7 @@ class IsrChange:
 
 @dataclass(frozen=True)
 class AlteredPartition:
-    """What came of it, and what the partition is now."""
+    """The result of an `IsrChange`, and the partition's state now."""
 
     topic_id: bytes
     partition: int
@@ -60,7 +61,7 @@ class AlteredPartition:
 
 
 def alter_isr(image: Image, broker_id: int, change: IsrChange, records: Records) -> AlteredPartition:
-    """Decide about the in-sync set of one partition, as its leader asks."""
+    """Decide about the in-sync set that a leader proposes for one partition."""
     try:
         partition = _partition_of(image, change)
         _check_epochs(partition, change)
@@ -81,13 +82,13 @@ def alter_isr(image: Image, broker_id: int, change: IsrChange, records: Records)
     )
 
 
-# Decides about one partition: the image, the broker that asks, what it asks for, the records so far.
+# Decides about one partition, given the image, the broker that asks, its request, and the records so far.
 AlterOne = Callable[[Image, int, IsrChange, Records], AlteredPartition]
 
 
 @dataclass(frozen=True)
 class AlterPartitions(Command[list[AlteredPartition]]):
-    """A broker asks for other in-sync sets of partitions that it leads; `alter` decides about each of them."""
+    """A broker proposes other in-sync sets for partitions that it leads; `alter` decides about each of them."""
 
     broker_id: int
     broker_epoch: int
@@ -96,16 +97,16 @@ class AlterPartitions(Command[list[AlteredPartition]]):
     records_max = None
 
     def run(self, image: Image, records: Records) -> list[AlteredPartition]:
-        """Decide about each partition by itself, if the broker is the one that is registered."""
+        """Decide about each partition separately, if the broker is registered with this broker epoch."""
         broker = image.brokers.get(self.broker_id)
         if broker is None or self.broker_epoch not in (NO_BROKER_EPOCH, broker.epoch):
-            known = "is not registered" if broker is None else f"has broker epoch {broker.epoch} by now"
-            message = f"broker {self.broker_id} asks with epoch {self.broker_epoch}, it {known}"
+            known = "is not registered" if broker is None else f"is registered with broker epoch {broker.epoch}"
+            message = f"broker {self.broker_id}, which asks with broker epoch {self.broker_epoch}, {known}"
             return self.refuse(ErrorCode.STALE_BROKER_EPOCH, message)
         return [self.alter(image, self.broker_id, change, records) for change in self.changes]
 
     def refuse(self, code: ErrorCode, message: str) -> list[AlteredPartition]:
-        """The same for every partition."""
+        """Refuse every partition with the same error."""
         return [AlteredPartition(it.topic_id, it.partition, code, message) for it in self.changes]
 
 
@@ -120,42 +121,52 @@ def _partition_of(image: Image, change: IsrChange) -> PartitionImage:
 
 
 def _check_epochs(partition: PartitionImage, change: IsrChange) -> None:
-    """Refuse what is based on something that is over; and what is ahead of us, for then we are not the authority."""
-    leader_epochs = f"leader epoch {change.leader_epoch}, it is {partition.leader_epoch}"
-    partition_epochs = f"partition epoch {change.partition_epoch}, it is {partition.partition_epoch}"
-    # NOT_CONTROLLER: what is ahead in either number has heard of decisions that we do not know of.
+    """Refuse an outdated proposal, and one with a later epoch, which shows that this controller has been deposed."""
+    leader_epochs = f"the proposal is for leader epoch {change.leader_epoch}, not {partition.leader_epoch}"
+    partition_epochs = f"it is for partition epoch {change.partition_epoch}, not {partition.partition_epoch}"
+    # NOT_CONTROLLER: a leader with a later epoch knows decisions that this controller does not know.
     if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
         raise Refused(ErrorCode.NOT_CONTROLLER, f"{leader_epochs}; {partition_epochs}")
-    # FENCED_LEADER_EPOCH: another leader was elected since.
+    # FENCED_LEADER_EPOCH: another leader was elected in the meantime.
     if change.leader_epoch < partition.leader_epoch:
         raise Refused(ErrorCode.FENCED_LEADER_EPOCH, leader_epochs)
-    # INVALID_UPDATE_VERSION: the same one leads, but its in-sync set is another by now.
+    # INVALID_UPDATE_VERSION: the leader is the same, but its in-sync set has changed in the meantime.
     if change.partition_epoch < partition.partition_epoch:
         raise Refused(ErrorCode.INVALID_UPDATE_VERSION, partition_epochs)
 
 
 def _check_members(image: Image, partition: PartitionImage, change: IsrChange, broker_id: int) -> None:
-    """Refuse a set that cannot be one, and members that are not who the leader believes them to be."""
+    """Refuse an impossible in-sync set, and members whose incarnation is not the one that the leader knows."""
     members = [node_id for node_id, _epoch in change.isr]
     if broker_id != partition.leader:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"broker {broker_id} asks, {partition.leader} leads")
+        message = f"broker {broker_id} does not lead the partition, broker {partition.leader} does"
+        raise Refused(ErrorCode.INVALID_REQUEST, message)
     if broker_id not in members or len(set(members)) < len(members) or not set(members) <= set(partition.replicas):
-        message = f"{members} is no in-sync set of the replicas {list(partition.replicas)} with leader {broker_id}"
+        message = (
+            f"{members} cannot be the in-sync set of the replicas {list(partition.replicas)} of leader {broker_id}"
+        )
         raise Refused(ErrorCode.INVALID_REQUEST, message)
     for node_id, epoch in change.isr:
         broker = image.brokers.get(node_id)
-        # Who is about to go has been taken out of every set (KIP-841).
-        is_away = broker is None or broker.is_fenced or broker.in_controlled_shutdown
-        if broker is None or is_away or epoch not in (NO_BROKER_EPOCH, broker.epoch):
-            known = "not registered" if broker is None else f"away={is_away} with epoch {broker.epoch}"
-            message = f"broker {node_id} with epoch {epoch} cannot be in sync: it is {known}"
-            raise Refused(ErrorCode.INELIGIBLE_REPLICA, message)
+        if broker is None:
+            why = "it is not registered"
+        elif broker.is_fenced:
+            why = "it is fenced"
+        elif broker.in_controlled_shutdown:
+            # A broker that shuts down was removed from every in-sync set (KIP-841).
+            why = "it is shutting down"
+        elif epoch not in (NO_BROKER_EPOCH, broker.epoch):
+            why = f"it is registered with broker epoch {broker.epoch}"
+        else:
+            continue
+        message = f"broker {node_id} with broker epoch {epoch} cannot be in sync: {why}"
+        raise Refused(ErrorCode.INELIGIBLE_REPLICA, message)
 
 
 def _changed(
     topic_id: bytes, partition: int, *, isr: Iterable[int] | None = None, leader: int | None = None
 ) -> PartitionChangeRecord:
-    """The record of a change; what is None stays. With a leader named, even the same, the leader epoch rises."""
+    """The record of a change; None means no change. Naming a leader, even the same one, raises the leader epoch."""
     record = PartitionChangeRecord(partition_id=partition, topic_id=topic_id)
     if isr is not None:
         record.isr = list(isr)
@@ -168,7 +179,7 @@ def _changed(
 
 
 class Election(IntEnum):
-    """Which kind of election; Kafka's numbers."""
+    """The kind of an election, with Kafka's numbers."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -176,18 +187,18 @@ class Election(IntEnum):
 
 @dataclass(frozen=True)
 class Elected(Outcome[TopicPartition]):
-    """What came of an election."""
+    """The result of an election."""
 
     leader: int = NO_LEADER
 
 
 @dataclass(frozen=True)
 class ElectLeaders(Command[list[Elected]]):
-    """Give partitions a leader: the first replica that is in sync and alive. `live` are the nodes that answer.
+    """Elect leaders: for each partition the first replica that is in sync and alive. `live` are the nodes that answer.
 
-    A preferred election also moves a partition whose leader is alive to its preferred one, the first replica. An
-    unclean one takes, where nobody in sync is alive, the first replica that is: what only the others had is lost.
-    `amend` adds to the record of an election whatever else changes with it.
+    A preferred election also moves leadership from a live leader to the preferred one, the first replica. Where no
+    replica in sync is alive, an unclean election takes the first live replica; records that it lacks are lost.
+    `amend` adds other changes to the record of an election.
     """
 
     partitions: Sequence[TopicPartition]
@@ -197,7 +208,7 @@ class ElectLeaders(Command[list[Elected]]):
     amend: Callable[[PartitionChangeRecord, PartitionImage], object] | None = field(default=None, repr=False)
 
     def run(self, image: Image, records: Records) -> list[Elected]:
-        """Decide about each partition by itself."""
+        """Decide about each partition separately."""
         return [self._elect(image, name, records) for name in dict.fromkeys(self.partitions)]
 
     def _elect(self, image: Image, name: TopicPartition, records: Records) -> Elected:
@@ -209,7 +220,7 @@ class ElectLeaders(Command[list[Elected]]):
             leader, is_clean = self._choose(image, topic, partition)
         except Refused as refused:
             return Elected(name, refused.code, str(refused), leader=partition.leader)
-        # Who is elected uncleanly is the only one in sync: nobody else is known to have what it has.
+        # After an unclean election only the leader is in sync: no other replica is known to have its records.
         record = _changed(topic.topic_id, name.partition, isr=None if is_clean else [leader], leader=leader)
         if self.amend is not None:
             self.amend(record, partition)
@@ -217,8 +228,8 @@ class ElectLeaders(Command[list[Elected]]):
         return Elected(name, leader=leader)
 
     def _choose(self, image: Image, topic: TopicImage, partition: PartitionImage) -> tuple[int, bool]:
-        """The new leader, and whether it has all that was promised."""
-        # Who has answered a moment ago may have been fenced since: the image that is decided against has the last word.
+        """The new leader, and whether it has all acknowledged records."""
+        # A node in `self.live` may have been fenced in the meantime, so it must also be alive in the image.
         known = image.live_brokers()
         live = [it for it in partition.replicas if it in self.live and it in known]
         in_sync = [it for it in live if it in partition.isr]
@@ -227,18 +238,18 @@ class ElectLeaders(Command[list[Elected]]):
         if in_sync:
             return in_sync[0], True
         if live and (self.kind is Election.UNCLEAN or self._allows_unclean(image, topic.name)):
-            # Who was only about to get a replica has less than any that was meant to have everything.
+            # Replicas that a reassignment is still adding come last, because they have fewer records.
             return min(live, key=lambda it: it in partition.adding_replicas), False
-        message = f"none of the replicas in sync {list(partition.isr)} is alive; an unclean election would lose records"
+        message = f"none of the in-sync replicas {list(partition.isr)} is alive; an unclean election would lose records"
         raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
 
     def _preferred(self, partition: PartitionImage, in_sync: Collection[int]) -> int:
-        """Whom to move a partition to that has a leader already."""
+        """The preferred leader, for a partition whose leader is alive."""
         preferred = partition.replicas[0]
         if self.kind is Election.UNCLEAN or partition.leader == preferred:
-            raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
+            raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads already")
         if preferred not in in_sync:
-            message = f"the preferred leader {preferred} is not both in sync and alive"
+            message = f"the preferred leader, broker {preferred}, is not alive or not in sync"
             raise Refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
         return preferred
 
@@ -247,34 +258,35 @@ class ElectLeaders(Command[list[Elected]]):
         return UNCLEAN_LEADER_ELECTION_ENABLE.of(TopicConfig.of(image.configs, topic, node))
 
     def refuse(self, code: ErrorCode, message: str) -> list[Elected]:
-        """The same for every partition."""
+        """Refuse every partition with the same error."""
         return [Elected(name, code, message) for name in dict.fromkeys(self.partitions)]
 
 
-# Coming back ----------------------------------------------------------------------------------------------------------
+# Registering again ----------------------------------------------------------------------------------------------------
 
 
 def _is_alone(partition: PartitionImage, broker_id: int) -> bool:
-    """Whether no other replica was ever in sync; those that a move adds are none before they are."""
+    """Whether no other replica has ever been in sync. A replica that a reassignment adds counts once it is in sync."""
     others = set(partition.replicas) - set(partition.adding_replicas) | set(partition.isr)
     return others == {broker_id}
 
 
-# What changes of a partition when a broker comes back, which may have all that it had of it or less.
+# Returns how a partition changes when a broker registers again. The bool tells whether the broker has all its records.
 OnReturn = Callable[[int, Image, TopicImage, int, PartitionImage, bool], PartitionChangeRecord | None]
 
 
 def change_on_return(
     broker_id: int, image: Image, topic: TopicImage, number: int, partition: PartitionImage, has_all: bool
 ) -> PartitionChangeRecord | None:
-    """What changes of a partition when a broker is live again."""
+    """How a partition changes when a broker registers again."""
     if has_all:
-        # It leads on, but in a new epoch: what it said before it died must not be mixed up with what it says now.
+        # The broker stays the leader, but in a new epoch, so that requests to its earlier incarnation are fenced.
         leads = partition.leader == broker_id
         return _changed(topic.topic_id, number, leader=broker_id) if leads else None
     if broker_id not in partition.isr:
         return None
-    # It may have less than was promised in its name. If it was the last in sync, nobody can lead cleanly any more.
+    # The broker may lack acknowledged records. If it was the last in-sync replica, only an unclean election can elect a
+    # leader.
     isr = [it for it in partition.isr if it != broker_id]
     if partition.leader not in (broker_id, NO_LEADER):
         return _changed(topic.topic_id, number, isr=isr)
@@ -283,7 +295,7 @@ def change_on_return(
 
 
 def register_replicas(broker: BrokerDescription, image: Image, records: Records, on_return: OnReturn) -> Registration:
-    """Take a broker in. What it led, and where it was in sync, changes in the same batch of records."""
+    """Register a broker. Its partitions change in the same batch of records."""
     known = image.brokers.get(broker.broker_id)
     registration = register(broker, image, records)
     if known is None or known.incarnation_id == broker.incarnation_id:
@@ -291,7 +303,7 @@ def register_replicas(broker: BrokerDescription, image: Image, records: Records,
     is_whole = broker.previous_broker_epoch == known.epoch
     for topic in image.topics.values():
         for number, partition in topic.partitions.items():
-            # Of a partition that is here alone nobody has more: whatever is left of it is all of it.
+            # If this is the only replica, no other one has more records.
             has_all = is_whole or _is_alone(partition, broker.broker_id)
             change = on_return(broker.broker_id, image, topic, number, partition, has_all)
             records.add([] if change is None else [change])
@@ -300,14 +312,14 @@ def register_replicas(broker: BrokerDescription, image: Image, records: Records,
 
 @dataclass(frozen=True)
 class RegisterReplicas(BrokerDescription, Command[Registration]):
-    """A broker registers, and says which registration its logs are of: -1 if a power cut may have shortened them."""
+    """A broker registers, and names the broker epoch whose records it has completely, -1 if some may be lost."""
 
     records_max = None
 
     def run(self, image: Image, records: Records) -> Registration:
-        """Take it in, and change its partitions."""
+        """Register the broker, and change its partitions."""
         return register_replicas(self, image, records, change_on_return)
 
     def refuse(self, code: ErrorCode, message: str) -> Registration:
-        """It is not registered."""
+        """Refuse the registration."""
         return Registration(code, message)

@@ -1,19 +1,19 @@
-"""Which leader's records begin where: the history of a partition, short enough to compare. A pure module.
+"""The leader epochs of a log, and the offset where each begins. A pure module.
 
-Each time a partition gets a leader, that leader has a new epoch, larger than all before. It stamps its epoch into every
-batch, so a log tells its own history, and two logs that have the same epoch at the same offset are the same up to
-there. The cache keeps one entry for each epoch, the offset where it begins:
+Each new leader of a partition gets an epoch that is larger than all earlier ones. It stamps this epoch into every
+batch. Two logs that have the same epoch at the same offset are the same up to there. The cache keeps one entry for each
+epoch, the offset where it begins:
 
     epoch      3        5              6
     offset     0 ─────▶ 40 ──────────▶ 90 ─────▶ 120, the log's end
     entries    (3, 0)   (5, 40)        (6, 90)
 
-So a question about a whole log, *where does yours leave mine?*, is answered with two numbers (KIP-101, KIP-279).
+So an epoch and its end offset are enough to find where two logs diverge (KIP-101, KIP-279).
 
-The entries are in `leader-epoch-checkpoint`, in Kafka's format. It is rewritten when the first record of an epoch is
-there, and flushed before the log's recovery point passes that record: a new leader of a thousand partitions does not
-wait for a thousand flushes. What the file says of anything behind the recovery point is not believed after a crash: the
-batches themselves tell.
+The entries are in `leader-epoch-checkpoint`, in Kafka's format. The file is rewritten after the first record of an
+epoch is appended, and flushed before the log's recovery point passes that record. So a new leader of a thousand
+partitions does not wait for a thousand flushes. After a crash the file is trusted only up to the recovery point, and
+later epochs are read from the batches.
 """
 
 from bisect import bisect_right
@@ -41,7 +41,7 @@ class EpochEntry(NamedTuple):
 
 
 class EpochCache(Companion):
-    """The epochs of one log; a companion of it. Entries rise in both numbers."""
+    """The epochs of one log, as a companion of that log. Entries rise in both numbers."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -51,7 +51,7 @@ class EpochCache(Companion):
         self._written_epoch = NO_LEADER_EPOCH
         """The last epoch in the file."""
         self._is_flushed = True
-        """Whether a power cut would leave the file as it is, and as it should be."""
+        """Whether the file has all entries, durably."""
 
     # Questions --------------------------------------------------------------------------------------------------------
 
@@ -61,19 +61,19 @@ class EpochCache(Companion):
         return self.entries[-1].epoch if self.entries else NO_LEADER_EPOCH
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch of the record at an offset, or -1 if that is before all entries."""
+        """The epoch of the record at an offset, or -1 if the offset is before all entries."""
         index = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset) - 1
         return self.entries[index].epoch if index >= 0 else NO_LEADER_EPOCH
 
     def end_of(self, epoch: int, *, log_end_offset: int) -> EpochEnd:
-        """Where an epoch ends in this log; for one that is not in it, where the one before it ends."""
-        # The latest epoch goes on to the end of the log. Of a later one, or of none, nothing is known.
+        """Where an epoch ends in this log; if the log does not have that epoch, where the epoch before it ends."""
+        # The latest epoch ends at the end of the log. Nothing is known about a later epoch, or if no epoch is given.
         if epoch == self.latest_epoch and epoch != NO_LEADER_EPOCH:
             return EpochEnd(epoch, log_end_offset)
         if epoch == NO_LEADER_EPOCH or epoch > self.latest_epoch:
             return UNKNOWN
-        # An epoch ends where the next one begins. An epoch that this log has no record of is answered with the largest
-        # one below it; if there is none below, with where the first one begins.
+        # An epoch ends where the next one begins. For an epoch without a record in this log, answer with the largest
+        # epoch below it; if there is none below, with the offset where the first one begins.
         above = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
         known = self.entries[above - 1].epoch if above > 0 else epoch
         return EpochEnd(known, self.entries[above].start_offset)
@@ -81,22 +81,22 @@ class EpochCache(Companion):
     # Changes ----------------------------------------------------------------------------------------------------------
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """An epoch begins. It is written down with its first record: to begin to lead costs no write."""
+        """An epoch begins. The file is not written before the epoch's first record, so becoming leader is cheap."""
         if epoch <= self.latest_epoch:
             return
-        # Entries that no record ever followed make way: a leader that wrote nothing was no part of history.
+        # Drop the entries of leaders that wrote no record.
         kept = [entry for entry in self.entries if entry.start_offset < start_offset]
         self.entries = [*kept, EpochEntry(epoch, start_offset)]
 
     def truncate_end(self, offset: int) -> None:
-        """The log ends with `offset`: epochs that begin there or later have no record in it."""
+        """The log now ends at `offset`: drop the epochs that begin there or later."""
         self.entries = [entry for entry in self.entries if entry.start_offset < offset]
         if self.latest_epoch < self._written_epoch:
             self._try_to_write()
 
     def truncate_start(self, offset: int) -> None:
-        """The log starts with `offset`: of the epochs before, the last one goes on from there."""
-        # The file may say more than the log holds: it is not worth a write, and the next one tells.
+        """The log now starts at `offset`: drop the epochs before it, except the one that contains `offset`."""
+        # The file is not rewritten for this: entries before the start do no harm, and the next write drops them.
         self._log_start_offset = offset
         below = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         if below > 0:
@@ -104,7 +104,7 @@ class EpochCache(Companion):
             self.entries = [first, *self.entries[below:]]
 
     def _try_to_write(self) -> None:
-        # A disk that refuses, because it is full, is asked again with the next batch, and before the file is needed.
+        # If the disk is full, the next batch tries again, and so does the next flush.
         self._is_flushed = False
         with suppress(OSError):
             self._write(durably=False)
@@ -113,10 +113,10 @@ class EpochCache(Companion):
         checkpoint.write(self._files, self._path, encode(self.entries), durably=durably)
         self._written_epoch, self._is_flushed = self.latest_epoch, durably
 
-    # What the log tells -----------------------------------------------------------------------------------------------
+    # Companion of the log ---------------------------------------------------------------------------------------------
 
     def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
-        """A batch is in the log; a follower learns of a new epoch by it."""
+        """A batch is in the log; a follower learns of a new epoch from its header."""
         if not self.entries or header.leader_epoch > self.entries[-1].epoch:
             # A log may start within its first batch.
             self.assign(header.leader_epoch, max(header.base_offset, self._log_start_offset))
@@ -126,7 +126,7 @@ class EpochCache(Companion):
     on_append = replay
 
     def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
-        """Take up the file as far as it is certain; return the first offset that it may be wrong about."""
+        """Read the file as far as it can be trusted; return the first offset that must be replayed."""
         entries = self._read()
         if entries is None:
             self.entries, self._written_epoch, self._is_flushed = [], NO_LEADER_EPOCH, False
@@ -137,18 +137,19 @@ class EpochCache(Companion):
         self.truncate_end(log_end_offset)
         self.truncate_start(log_start_offset)
         if recovery_point < log_end_offset:
-            # It may be older than the log, or younger: an epoch that the log lost again, and another took its place.
+            # After the recovery point the file may be older than the log, or newer: it may name an epoch whose records
+            # were lost.
             self.entries = [entry for entry in self.entries if entry.start_offset < recovery_point]
             self._is_flushed = False
         return max(min(recovery_point, log_end_offset), log_start_offset)
 
     def on_flush(self, offset: int) -> None:  # noqa: ARG002
-        """The recovery point is about to pass: from now on the file is believed."""
+        """The recovery point is about to advance, so the file must be durable first."""
         if not self._is_flushed:
             self._write(durably=True)
 
     def on_truncate(self, offset: int) -> None:
-        """The log ends earlier; with offset 0 nothing is left of it."""
+        """The log ends earlier."""
         self.truncate_end(offset)
 
     def on_delete(self, offset: int) -> None:
@@ -158,7 +159,7 @@ class EpochCache(Companion):
     on_close = on_flush
 
     def _read(self) -> list[EpochEntry] | None:
-        """The entries in the file; None if there is no file, or not a whole one: then the log is read instead."""
+        """The entries in the file; None if the file is missing or damaged, so that the log must be read."""
         try:
             return decode(checkpoint.content(self._files, self._path) or b"")
         except LogError:
@@ -175,7 +176,7 @@ def encode(entries: list[EpochEntry]) -> bytes:
 
 
 def decode(data: bytes) -> list[EpochEntry]:
-    """Read it back, refusing anything that is not exactly one, and in order."""
+    """Read the text of the file; refuse it if it is damaged or its entries do not rise."""
     try:
         if not data.endswith(b"\n"):
             raise ValueError("it is torn")

@@ -1,12 +1,13 @@
-"""How a follower brings its log into line with its leader's. A pure module.
+"""How a follower truncates its log where it diverges from its leader's. A pure module.
 
 A follower pulls: it names the offset that it wants next, and the epoch of its last record. As long as the two logs are
-the same up to there, the leader sends what follows. If they are not, because this node has records of a leader that
-was deposed before anybody else had them, the leader answers with where its own log leaves that epoch, and the
-follower cuts off what is behind. Then it asks again. Each round goes back by at least one epoch, so it ends.
+the same up to there, the leader sends what follows. The logs diverge if this follower has records of a deposed leader
+that the new leader never had. Then the leader answers at which offset that epoch ends in its own log, and the
+follower truncates its log there and asks again. Each round goes back by at least one epoch, so the search ends.
 
-The high watermark is no guide in this. It comes with the answer to a *later* fetch, so a follower's is always a little
-behind: who cuts there after a restart cuts off records that were promised (KIP-101).
+The high watermark does not tell where to truncate. A follower learns it with the answer to a *later* fetch, so its own
+value is always a little too small: a follower that truncates there after a restart loses acknowledged records
+(KIP-101).
 """
 
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Position(NamedTuple):
-    """What a follower wants next, and of whom. `is_lost`: ask first where the leader's log starts."""
+    """What a follower fetches next, and from which leader. `is_lost`: ask first where the leader's log starts."""
 
     leader: int
     leader_epoch: int
@@ -29,7 +30,7 @@ class Position(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What a leader answered to a position."""
+    """What the leader answered to a fetch at a position."""
 
     position: Position
     code: ErrorCode = ErrorCode.NONE
@@ -40,30 +41,33 @@ class Fetched(NamedTuple):
 
 
 class Following:
-    """One leader epoch of one partition, in the eyes of a follower."""
+    """One leader epoch of one partition, as a follower knows it."""
 
     def __init__(self, leader: int, leader_epoch: int) -> None:
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.is_lost = False
-        """Whether the leader's log does not have what this one wants next, so that it must ask where that starts."""
+        """Whether the leader's log lacks the next offset, so that the follower must ask where that log starts."""
+        self.is_caught_up = False
+        """Whether this log had everything before the leader's high watermark after the last answer."""
 
     def position(self, epochs: EpochCache, *, log_start_offset: int, log_end_offset: int) -> Position:
-        """What to ask for next."""
+        """What to fetch next."""
         return Position(
             self.leader, self.leader_epoch, log_end_offset, epochs.latest_epoch, log_start_offset, self.is_lost
         )
 
 
 def common_end(leaders: EpochEnd, epochs: EpochCache, *, log_end_offset: int) -> int:
-    """Where a follower cuts its log, told where the leader's leaves an epoch."""
-    # Ask our own log about that epoch. It knows every one that a leader may name, unless it has none at all: then it is
-    # cut to where the leader's ends, if it goes that far.
+    """Where a follower truncates its log, given where an epoch ends in the leader's log."""
+    # Look for that epoch in our own log. There is no answer only if our log has no epochs at all. Then truncate our log
+    # to the end of that epoch in the leader's log, unless our log is shorter.
     own = epochs.end_of(leaders.epoch, log_end_offset=log_end_offset)
     if own.end_offset == NO_OFFSET:
         return min(leaders.end_offset, log_end_offset)
-    # We have that epoch as well: both logs are the same up to where the shorter one leaves it (invariant 23).
+    # Our log has that epoch as well: both logs are the same up to the earlier of the two ends (invariant 23).
     if own.epoch == leaders.epoch:
         return min(own.end_offset, leaders.end_offset)
-    # We do not: our log goes back to the end of an epoch before it, and the next answer tells whether that is enough.
+    # Our log does not have that epoch: truncate our log to the end of the epoch before. The leader's next answer tells
+    # whether that is enough.
     return own.end_offset

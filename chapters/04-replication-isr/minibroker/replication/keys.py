@@ -1,6 +1,6 @@
-"""The configuration keys of replication: replicas, the in-sync set, and the node that decides. A pure module.
+"""The configuration keys of replication: replicas, the in-sync set, and the controller. A pure module.
 
-They are Kafka's, with Kafka's defaults.
+The keys and their defaults are Kafka's.
 """
 
 import re
@@ -10,8 +10,12 @@ from minibroker.metadata.broker_keys import BROKER_ID
 from minibroker.metadata.config_keys import (
     BOOLEAN,
     INT,
+    INT_MAX,
+    LIST,
     LONG,
+    LONG_MAX,
     STRING,
+    Check,
     at_least,
     broker_key,
     is_read_by,
@@ -34,7 +38,7 @@ UNCLEAN_LEADER_ELECTION_ENABLE = topic_key(
     BOOLEAN,
     "false",
     None,
-    "Whether a replica that is not in sync may become leader when no other is left: records are lost then.",
+    "Whether a replica that is not in sync may become leader when no other is left; records may be lost then.",
     "unclean.leader.election.enable",
 )
 
@@ -43,23 +47,31 @@ REPLICA_LAG_TIME_MAX_MS = broker_key(
     LONG,
     30_000,
     at_least(1),
-    "How long a follower may be behind before it is not in sync any more.",
+    "How long a follower may lag before it leaves the in-sync set.",
 )
 REPLICA_FETCH_WAIT_MAX_MS = broker_key(
-    "replica.fetch.wait.max.ms", INT, 500, at_least(1), "How long a leader may let a follower wait for records."
+    "replica.fetch.wait.max.ms",
+    INT,
+    500,
+    at_least(1),
+    "How long a leader may hold a fetch until there are records.",
 )
 REPLICA_FETCH_MIN_BYTES = broker_key(
-    "replica.fetch.min.bytes", INT, 1, at_least(0), "How many bytes are worth an answer before that."
+    "replica.fetch.min.bytes", INT, 1, at_least(0), "How many bytes end a fetch's wait."
 )
 REPLICA_FETCH_MAX_BYTES = broker_key(
-    "replica.fetch.max.bytes", INT, 1024**2, at_least(0), "How much a follower takes of one partition at once."
+    "replica.fetch.max.bytes",
+    INT,
+    1024**2,
+    at_least(0),
+    "How many bytes of one partition a follower fetches at once.",
 )
 REPLICA_FETCH_RESPONSE_MAX_BYTES = broker_key(
     "replica.fetch.response.max.bytes",
     INT,
     10 * 1024**2,
     at_least(0),
-    "How much a follower takes of one leader at once.",
+    "How many bytes of one leader a follower fetches at once.",
 )
 REPLICA_FETCH_BACKOFF_MS = broker_key(
     "replica.fetch.backoff.ms", INT, 1000, at_least(0), "How long a follower waits after an error."
@@ -69,7 +81,57 @@ HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = broker_key(
     LONG,
     5000,
     at_least(1),
-    "How often high watermarks are written to the disk.",
+    "How often the high watermarks are written to disk.",
+)
+
+
+# Throttled replicas (KIP-73) ------------------------------------------------------------------------------------------
+
+ALL_REPLICAS = "*"
+_REPLICA = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
+
+
+def _are_replicas(items: tuple[str, ...]) -> bool:
+    if items == (ALL_REPLICAS,):
+        return True
+    # Kafka's tools leave a comma at the end.
+    while items and not items[-1]:
+        items = items[:-1]
+    found = [_REPLICA.fullmatch(it) for it in items]
+    return all(it is not None and max(int(it[1]), int(it[2])) <= INT_MAX for it in found)
+
+
+_REPLICAS = Check(_are_replicas, "* or a list of partition:broker")
+
+LEADER_REPLICATION_THROTTLED_REPLICAS = topic_key(
+    "leader.replication.throttled.replicas",
+    LIST,
+    "",
+    _REPLICAS,
+    "The replicas, as partition:broker, that send to followers at a throttled rate while they lead; * is all of them.",
+)
+FOLLOWER_REPLICATION_THROTTLED_REPLICAS = topic_key(
+    "follower.replication.throttled.replicas",
+    LIST,
+    "",
+    _REPLICAS,
+    "The replicas, as partition:broker, that fetch from their leader at a throttled rate; * is all of them.",
+)
+LEADER_REPLICATION_THROTTLED_RATE = broker_key(
+    "leader.replication.throttled.rate",
+    LONG,
+    LONG_MAX,
+    at_least(0),
+    "How many bytes a second throttled replicas send together to followers that are not in sync.",
+    is_dynamic=True,
+)
+FOLLOWER_REPLICATION_THROTTLED_RATE = broker_key(
+    "follower.replication.throttled.rate",
+    LONG,
+    LONG_MAX,
+    at_least(0),
+    "How many bytes a second throttled replicas fetch together from their leaders.",
+    is_dynamic=True,
 )
 
 
@@ -77,7 +139,7 @@ HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = broker_key(
 
 
 class QuorumVoter(NamedTuple):
-    """A node that decides about metadata, and where it is before any metadata says so."""
+    """A voter of the controller quorum, and its address."""
 
     node_id: int
     host: str
@@ -88,7 +150,7 @@ _VOTER = re.compile(r"(\d{1,9})@([^@,\s]+):(\d{1,5})")
 
 
 def parse_voters(text: str) -> tuple[QuorumVoter, ...]:
-    """Read `ID@HOST:PORT,…`; nothing is no voter. What cannot be one is a ValueError."""
+    """Read `ID@HOST:PORT,…`; an empty text has no voters. A malformed text is a ValueError."""
     voters = []
     for item in filter(None, (it.strip() for it in text.split(","))):
         match = _VOTER.fullmatch(item)
@@ -96,36 +158,34 @@ def parse_voters(text: str) -> tuple[QuorumVoter, ...]:
             raise ValueError(f"{item!r} is not ID@HOST:PORT")
         voters.append(QuorumVoter(int(match[1]), match[2].strip("[]"), int(match[3])))
     if len({it.node_id for it in voters}) < len(voters) or len({it[1:] for it in voters}) < len(voters):
-        raise ValueError(f"{text!r} names a node or a place twice")
+        raise ValueError(f"{text!r} names a node or an address twice")
     if not all(0 < it.port <= PORT_MAX for it in voters):
         raise ValueError(f"{text!r} has a port that is not between 1 and {PORT_MAX}")
     return tuple(voters)
 
 
-_VOTERS = is_read_by(parse_voters, "a list of ID@HOST:PORT, each id and each place once, ports from 1 to 65535")
+_VOTERS = is_read_by(parse_voters, "a list of ID@HOST:PORT, each id and each address once, ports from 1 to 65535")
 
 QUORUM_VOTERS = broker_key(
     "controller.quorum.voters",
     STRING,
     "",
     _VOTERS,
-    "Which nodes decide about metadata, as ID@HOST:PORT, where each is its listener; if not set, this node alone.",
+    "The voters of the controller quorum, as ID@HOST:PORT of their listeners; if not set, this node alone.",
 )
 
 
 def quorum_voters(config: NodeConfig) -> tuple[QuorumVoter, ...]:
-    """The nodes that decide about metadata; none: this one alone."""
+    """The voters of the controller quorum; none means that this node is the only one."""
     return parse_voters(QUORUM_VOTERS.of(config))
 
 
 def check_own_number(config: NodeConfig) -> None:
-    """Demand a number of a node that is one of several: the default may be another node's."""
+    """Refuse a node that has voters configured but no node.id: the default may be another node's."""
     voters = quorum_voters(config)
     if voters and "node.id" not in config.settings and BROKER_ID.of(config) == -1:
         names = sorted(it.node_id for it in voters)
-        raise InvalidConfig(
-            f"node.id is not set, and controller.quorum.voters names {names}: say which node this one is"
-        )
+        raise InvalidConfig(f"node.id is not set, and controller.quorum.voters names {names}: set this node's own id")
 
 
 BROKER_RULES.append(check_own_number)

@@ -1,21 +1,21 @@
-"""A leader's time in office: what it knows of its followers, who is in sync, and how far everybody is. A pure module.
+"""What the leader of a partition knows of its followers during one leader epoch. A pure module.
 
-The leader learns how far a follower is by what it fetches: who asks for offset 40 has everything before. Out of that
-come two decisions:
+Each fetch tells the leader how far a follower is: a follower that asks for offset 40 has everything before 40.
+Two decisions follow from that:
 
-**The high watermark** is the least end of all logs that count. What is before it is on every one of them, so any of
-them may lead next, and nothing that a consumer has seen or a producer was promised will be missing.
+**The high watermark** is the smallest log end offset of all replicas that count. Every one of them has the records
+before it, so any of them can lead next without losing a record that was acknowledged or read.
 
-**The in-sync set (ISR)** is who counts. The authority keeps it; the leader only proposes. A follower that has not
-caught up for `replica.lag.time.max.ms` is to leave, so that writes can go on; one that has caught up is to return.
-While a proposal is under way, nobody knows whether it was accepted, so *both* sets count:
+**The in-sync set (ISR)** says which replicas count. The controller keeps it; the leader proposes changes. A follower
+that has not caught up for `replica.lag.time.max.ms` leaves, so that writes can go on; a follower that has caught up
+returns. While a proposal is under way, the leader cannot know whether it was accepted, so *both* sets count:
 
     in-sync set   {1, 2, 3}                    {1, 2, 3}                   {1, 2}
                       │   propose {1, 2}           │    accepted              │
     counted       {1, 2, 3} ──────────────▶ {1, 2, 3} ∪ {1, 2} ─────────▶ {1, 2}
 
-A proposal names the partition epoch that it is based on. The authority raises that number with every change, so it can
-tell a proposal that is late (KIP-497).
+A proposal names the partition epoch that it is based on. The controller raises that number with every change, so it
+recognizes an outdated proposal (KIP-497).
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ NO_BROKER_EPOCH = -1
 PROPOSAL_RETRY_MS = 1000
 _LONG_AGO = -(2**62)
 
-# The authority has refused the change itself, so it will never happen.
+# The controller has refused the change itself, so it will never happen.
 REFUSED_FOR_GOOD = frozenset(
     {
         ErrorCode.INELIGIBLE_REPLICA,
@@ -42,7 +42,7 @@ REFUSED_FOR_GOOD = frozenset(
 
 
 class IsrProposal(NamedTuple):
-    """A change of the in-sync set that a leader asks for; `isr` has each member with the epoch of its registration."""
+    """A change of the in-sync set that a leader asks for; `isr` has each member and its broker epoch."""
 
     leader_epoch: int
     partition_epoch: int
@@ -50,12 +50,12 @@ class IsrProposal(NamedTuple):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The nodes alone."""
+        """The node ids, without their epochs."""
         return tuple(node_id for node_id, _epoch in self.isr)
 
 
 class Altered(NamedTuple):
-    """What the authority says to a proposal; with `NONE`, what the partition is from now on."""
+    """The controller's answer to a proposal; with `NONE`, the partition's new in-sync set and epoch."""
 
     code: ErrorCode
     isr: tuple[int, ...] = ()
@@ -64,44 +64,47 @@ class Altered(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
-    """How far a follower is, as its fetches tell."""
+    """How far a follower is, learned from its fetches."""
 
     caught_up_ms: int
-    """The last time at which it had everything that the leader had."""
+    """The last time at which the follower had everything that the leader had."""
     log_end_offset: int = NO_OFFSET
-    """Unknown before its first fetch: then nothing can be promised in its name."""
+    """The end of the follower's log. Before its first fetch it is unknown, and the high watermark cannot move."""
     log_start_offset: int = NO_OFFSET
     broker_epoch: int = NO_BROKER_EPOCH
     last_fetch_ms: int = _LONG_AGO
     last_fetch_leader_end: int = 0
+    given_bytes: int = 0
+    """How many bytes the answer to the follower's last fetch had, if the partition is throttled."""
 
     def on_fetch(self, offset: int, *, leader_end_offset: int, now_ms: int) -> None:
-        """It asks for `offset`, so it has everything before."""
-        # It has caught up now; or at its last fetch, if it has by now what the leader had then. The second matters:
-        # under load the leader's log is always a little longer, and nobody would ever be caught up.
+        """The follower asks for `offset`, so it has everything before."""
+        # A follower with the leader's whole log has caught up now. A follower that has what the leader had at the
+        # follower's previous fetch had caught up at that time. Without this second rule no follower would ever catch up
+        # under load, because then the leader's log is always a little longer.
         if offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.last_fetch_leader_end:
             self.caught_up_ms = max(self.caught_up_ms, self.last_fetch_ms)
-        # Remember how far it is; and, for its next fetch, when it asked and how far we were.
+        # Remember how far the follower is and, for its next fetch, when it asked and where the leader's log ended.
         self.log_end_offset = offset
         self.last_fetch_leader_end, self.last_fetch_ms = leader_end_offset, now_ms
 
     def is_lagging(self, *, leader_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
-        """Whether it has been behind for too long."""
+        """Whether the follower has not caught up for too long."""
         return self.log_end_offset != leader_end_offset and now_ms - self.caught_up_ms > lag_ms_max
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A proposal that was made and whose fate is not known."""
+    """A proposal that was sent and not answered yet."""
 
     proposal: IsrProposal
     sent_ms: int
 
 
 class Leadership:
-    """One leader epoch of one partition, in the eyes of its leader. It decides; `Replica` does."""
+    """One leader epoch of one partition, as its leader knows it. `Leadership` decides, and `Replica` acts on it."""
 
     def __init__(
         self,
@@ -115,13 +118,13 @@ class Leadership:
         self.node_id = node_id
         self.leader_epoch = image.leader_epoch
         self.epoch_start_offset = epoch_start_offset
-        """The end of the log when this epoch began: who has less does not have all that was promised before."""
+        """The log end offset when this epoch began. A follower that has less may lack acknowledged records."""
         self.partition_epoch = image.partition_epoch
         self.replicas = image.replicas
         self.isr = image.isr
         self.broker_epochs = broker_epochs
         self._pending: _Pending | None = None
-        # Members of the in-sync set have the benefit of the doubt for as long as a lag may last; others have none.
+        # A member of the in-sync set counts as caught up now, so it has the whole lag time for its first fetch.
         self.followers = {
             replica: Progress(caught_up_ms=now_ms if replica in image.isr else _LONG_AGO)
             for replica in image.replicas
@@ -129,7 +132,7 @@ class Leadership:
         }
 
     def on_replicas(self, replicas: tuple[int, ...]) -> None:
-        """The partition has other replicas from now on: new ones begin with nothing, old ones keep what they have."""
+        """The partition has other replicas from now on. Nothing is known of the new ones yet."""
         self.replicas = replicas
         self.followers = {
             replica: self.followers.get(replica) or Progress(caught_up_ms=_LONG_AGO)
@@ -137,38 +140,38 @@ class Leadership:
             if replica != self.node_id
         }
 
-    # Who counts -------------------------------------------------------------------------------------------------------
+    # Which replicas count ---------------------------------------------------------------------------------------------
 
     @property
     def pending(self) -> IsrProposal | None:
-        """The proposal whose fate is not known."""
+        """The proposal that was not answered yet, if there is one."""
         return self._pending.proposal if self._pending is not None else None
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Everybody who may be in sync as the authority sees it."""
+        """All replicas that may be in sync in the controller's view."""
         return frozenset(self.isr) if self._pending is None else frozenset(self.isr + self._pending.proposal.members)
 
     def min_isr(self, min_insync_replicas: int) -> int:
-        """How many must be in sync; a partition with fewer replicas than that makes do with what it has."""
+        """How many replicas must be in sync: `min_insync_replicas`, or all of them if the partition has fewer."""
         return min(min_insync_replicas, len(self.replicas))
 
     def watermark(self, log_end_offset: int, *, min_insync_replicas: int) -> int | None:
-        """How far every log that counts goes; None while too few count for a promise (KIP-966)."""
-        # With fewer members than must be in sync, nothing new becomes visible: what only they have may yet be lost.
+        """The high watermark that follows from all log end offsets; None while too few are in sync (KIP-966)."""
+        # With too few members in sync, nothing new becomes visible: records that only they have may be lost.
         if len(self.isr) < self.min_isr(min_insync_replicas):
             return None
-        # The least end of all logs that count, the leader's own included (invariant 24).
+        # The smallest log end offset of all replicas that count, the leader included (invariant 24).
         counted = self.maximal_isr
         ends = [it.log_end_offset for node_id, it in self.followers.items() if node_id in counted]
         return min([log_end_offset, *ends])
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Where the log starts at the latest on every replica that is in sync: what is before is nowhere any more."""
+        """The smallest log start offset of all replicas in sync. Records below it are deleted on all of them."""
         starts = [it.log_start_offset for node_id, it in self.followers.items() if node_id in self.isr]
         return min([log_start_offset, *starts])
 
-    # What happens -----------------------------------------------------------------------------------------------------
+    # Fetches ----------------------------------------------------------------------------------------------------------
 
     def on_fetch(
         self,
@@ -180,33 +183,35 @@ class Leadership:
         leader_end_offset: int,
         now_ms: int,
     ) -> None:
-        """A follower fetches; it was checked that it is one, and that its log is a prefix of ours."""
+        """A follower fetches. The caller has checked that it is a follower, and that its log is a prefix of ours."""
         progress = self.followers[replica_id]
         progress.broker_epoch = broker_epoch
         progress.log_start_offset = log_start_offset
         progress.on_fetch(offset, leader_end_offset=leader_end_offset, now_ms=now_ms)
 
     def is_stale(self, replica_id: int, broker_epoch: int) -> bool:
-        """Whether a fetch is of an earlier life of its node: it may speak of records that are gone since (KIP-903)."""
+        """Whether a fetch is from an earlier incarnation, which may have had records that the node lost (KIP-903)."""
         known = self.broker_epochs.get(replica_id, NO_BROKER_EPOCH)
         return NO_BROKER_EPOCH < broker_epoch < max(known, self.followers[replica_id].broker_epoch)
 
     def may_join(self, replica_id: int, *, high_watermark: int) -> bool:
-        """Whether a follower that is not in sync is to be, now."""
-        # Not while a proposal is under way, not if it is in already, and only in the life in which it is registered.
+        """Whether a follower that is not in sync is to join the in-sync set now."""
+        # A follower joins only while no proposal is under way, if it is not a member yet, and in its registered
+        # incarnation.
         if self._pending is not None or replica_id in self.isr or not self._is_eligible(replica_id):
             return False
-        # It must have all that is promised. That is what is before the high watermark, which a new leader may not know
-        # yet: so also all that was there when the epoch began (invariant 27).
+        # The follower must have every acknowledged record. They are all before the high watermark. A new leader may not
+        # know the high watermark yet, so the follower must also have all that was in the log when the epoch began
+        # (invariant 27).
         return self.followers[replica_id].log_end_offset >= max(high_watermark, self.epoch_start_offset)
 
     def _is_eligible(self, replica_id: int) -> bool:
-        # What it fetched counts only for the life in which it is registered: an earlier one may have had more.
+        # Only fetches of the follower's registered incarnation count: an earlier incarnation may have had more records.
         known = self.broker_epochs.get(replica_id)
         return known is not None and self.followers[replica_id].broker_epoch in (NO_BROKER_EPOCH, known)
 
     def lagging(self, *, leader_end_offset: int, now_ms: int, lag_ms_max: int) -> list[int]:
-        """The members of the in-sync set that have been behind for too long."""
+        """The members of the in-sync set that have not caught up for too long."""
         return [
             node_id
             for node_id, it in self.followers.items()
@@ -217,7 +222,7 @@ class Leadership:
     # Proposals --------------------------------------------------------------------------------------------------------
 
     def propose(self, members: set[int], now_ms: int) -> IsrProposal:
-        """Ask for another in-sync set; there is never more than one proposal under way."""
+        """Propose another in-sync set. There is never more than one proposal under way."""
         assert self._pending is None, f"{self._pending} is under way"
         assert self.node_id in members, "a leader is in sync with itself"
         isr = tuple((it, self._epoch_of(it)) for it in self.replicas if it in members)
@@ -231,32 +236,32 @@ class Leadership:
         return known if progress is None or progress.broker_epoch == NO_BROKER_EPOCH else progress.broker_epoch
 
     def overdue(self, now_ms: int) -> IsrProposal | None:
-        """The proposal, if it is time to send it again: it or its answer may be lost."""
+        """The proposal, if it is time to send it again, because it or its answer may be lost."""
         if self._pending is None or now_ms - self._pending.sent_ms < PROPOSAL_RETRY_MS:
             return None
         self._pending.sent_ms = now_ms
         return self._pending.proposal
 
     def on_altered(self, proposal: IsrProposal, altered: Altered) -> bool:
-        """The authority has answered a proposal; return whether something changed."""
-        # Accepted: the new set counts, and it alone. That is so whether or not we have given the proposal up.
+        """The controller has answered a proposal; return whether something changed."""
+        # Accepted: only the new set counts, even if this leader has given the proposal up since.
         if altered.code is ErrorCode.NONE and proposal.leader_epoch == self.leader_epoch:
             return self.adopt(altered.isr, altered.partition_epoch)
         if proposal != self.pending:
             return False
-        # Refused for good: the old set counts. With any other code the partition is not what we believe, or nobody
-        # knows what became of the proposal: both sets count on, until news of the partition tells.
+        # Refused for good: only the old set counts. With any other code the proposal may have been accepted, so both
+        # sets count until the metadata shows the in-sync set.
         if altered.code in REFUSED_FOR_GOOD:
             self._pending = None
             return True
         return False
 
     def adopt(self, isr: tuple[int, ...], partition_epoch: int) -> bool:
-        """Believe what the authority has decided, if it is news; return whether it is."""
+        """Take over the controller's in-sync set if its partition epoch is later than ours; return whether it is."""
         if partition_epoch <= self.partition_epoch:
             return False
-        # A proposal that is still under way names an older partition epoch: it was accepted, and this is it, or it
-        # never will be. So from now on only this set counts.
+        # A proposal that is still under way names an older partition epoch. Either this set is its result, or the
+        # proposal will be refused. So from now on only this set counts.
         self.isr, self.partition_epoch = isr, partition_epoch
         self._pending = None
         return True

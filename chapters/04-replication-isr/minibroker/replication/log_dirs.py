@@ -16,7 +16,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class DescribeLogDirs:
-    """The handler of DescribeLogDirs. `logs` lists what is on this node; `disk` is its directory, size, and room."""
+    """The handler of DescribeLogDirs. `logs` lists this node's logs; `disk` is its directory, size and free bytes."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class DescribeLogDirs:
         self._disk = disk
 
     def __call__(self, call: Call[DescribeLogDirsRequest]) -> Answer:
-        """Answer with the one directory and what of the wanted topics is in it."""
+        """Answer with the one directory and the wanted topics in it."""
         wanted = call.request.topics
         names = None if wanted is None else {(it.topic, index) for it in wanted for index in it.partitions}
         topics: dict[str, list[DescribeLogDirsPartition]] = {}

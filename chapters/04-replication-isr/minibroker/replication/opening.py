@@ -1,10 +1,10 @@
-"""How a replica comes to be out of its directory: the log, its companions, and how far it was. A pure module.
+"""Opening a replica from its directory: the log, its companions, and the last known high watermark. A pure module.
 
-    <data>/orders-0/leader-epoch-checkpoint     the epochs, beside the log they belong to
+    <data>/orders-0/leader-epoch-checkpoint     the epochs of the log in this directory
     <data>/replication-offset-checkpoint        the high watermark of each partition, written now and then
 
-The checkpoint of high watermarks is a hint. If it is behind, a consumer waits a moment longer after a restart; what was
-promised does not depend on it.
+The checkpoint of high watermarks is a hint. If it is too old, a consumer waits a moment longer after a restart; no
+acknowledged record depends on it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -17,6 +17,7 @@ from minibroker.partitions.partition import LocalPartition, Transactions
 from minibroker.partitions.producers import ProducerStates
 from minibroker.replication.epochs import EpochCache
 from minibroker.replication.replica import AlterIsr, LeadershipListener, Replica
+from minibroker.replication.throttling import ReplicationQuotas
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.segments.companions import Companion
 from minibroker.segments.config import LogConfig
@@ -25,7 +26,7 @@ from minibroker.segments.segmented import SegmentedLog
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 
 OpenTransactions = Callable[[Files, str], tuple[Companion, Transactions]]
-"""Makes what knows the transactions of a log, given its directory: a companion, and what the partition asks."""
+"""Opens the transaction index in a log's directory; returns it as the log's companion and as the partition's port."""
 
 RulesFor = Callable[[TopicPartition], Rules]
 """Chooses the admission rules of a partition."""
@@ -37,7 +38,7 @@ def usual_rules(_name: TopicPartition) -> Rules:
 
 
 class Data(Protocol):
-    """What is needed of chapter 02's `DataDirectory`."""
+    """The methods of chapter 02's `DataDirectory` that are used here."""
 
     def directory_of(self, partition: TopicPartition) -> str:
         """The path of a partition's directory."""
@@ -45,10 +46,10 @@ class Data(Protocol):
     def open_log(
         self, partition: TopicPartition, config: LogConfig | None = None, *, companions: list[Companion]
     ) -> SegmentedLog:
-        """Open a partition's log, checking what the checkpoints do not vouch for."""
+        """Open a partition's log, and check what is after its recovery point."""
 
     def remembered(self, name: str, partition: TopicPartition) -> int | None:
-        """The number of a partition in a checkpoint."""
+        """The offset of a partition in a checkpoint."""
 
 
 def open_replica(
@@ -64,8 +65,9 @@ def open_replica(
     listeners: Sequence[LeadershipListener] = (),
     rules_for: RulesFor = usual_rules,
     open_transactions: OpenTransactions | None = None,
+    quotas: ReplicationQuotas | None = None,
 ) -> tuple[LocalPartition, Replica]:
-    """Open a partition's log and all that goes along with it: what handlers use, and what a driver tells the news."""
+    """Open a partition's log with its companions; return the partition for the handlers, and its replica."""
     directory = data.directory_of(name)
     epochs, producers = EpochCache(files, directory), ProducerStates(files, directory)
     companions: list[Companion] = [producers, epochs]
@@ -84,6 +86,7 @@ def open_replica(
         high_watermark=data.remembered(HIGH_WATERMARKS, name) or 0,
         lag_ms_max=lag_ms_max,
         listeners=listeners,
+        quotas=quotas,
     )
     return LocalPartition(
         name, log, producers, config, replica, rules=rules_for(name), transactions=transactions

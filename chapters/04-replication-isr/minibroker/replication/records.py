@@ -1,4 +1,4 @@
-"""The metadata record of replication: another leader, another in-sync set. A pure module.
+"""The metadata record of a partition that gets another leader or another in-sync set. A pure module.
 
 Importing this module makes the record known to the metadata log and to the image.
 """
@@ -8,37 +8,37 @@ from minibroker.metadata.image import Builder, PartitionImage, declare_record
 from minibroker.metadata.records import MetadataRecord
 from minibroker.wire.schema import array, int8, int32, uuid
 
-# What a change of a partition says of a leader, and of its recovery, that stay as they are.
+# These values say that the leader, or its recovery state, does not change.
 NO_LEADER_CHANGE = -2
 NO_RECOVERY_CHANGE = -1
 
 
 class PartitionChangeRecord(MetadataRecord, key=5, versions="0-2", flexible="0+"):
-    """A partition changes. What stays is left out; the epochs follow from what is there: see `after_change`."""
+    """A partition changes. Fields that do not change are left out; `after_change` derives the epochs."""
 
     partition_id: int = int32(default=-1, about="its number in the topic")
     topic_id: bytes = uuid(about="the topic")
-    isr: list[int] | None = array(int32, nullable="0+", tag=0, default=None, about="who is in sync now")
+    isr: list[int] | None = array(int32, nullable="0+", tag=0, default=None, about="the new in-sync set")
     leader: int = int32(
         tag=1,
         default=NO_LEADER_CHANGE,
-        about="who leads now, -1 for nobody; even the same leader begins an epoch",
+        about="the new leader, -1 for none; if this is set, a new leader epoch begins, even with the same leader",
     )
-    replicas: list[int] | None = array(int32, nullable="0+", tag=2, default=None, about="who has a replica now")
+    replicas: list[int] | None = array(int32, nullable="0+", tag=2, default=None, about="the new replicas")
     removing_replicas: list[int] | None = array(
-        int32, nullable="0+", tag=3, default=None, about="those that are about to go"
+        int32, nullable="0+", tag=3, default=None, about="the replicas that a reassignment removes"
     )
     adding_replicas: list[int] | None = array(
-        int32, nullable="0+", tag=4, default=None, about="those that are about to come"
+        int32, nullable="0+", tag=4, default=None, about="the replicas that a reassignment adds"
     )
     leader_recovery_state: int = int8(
         tag=5, default=NO_RECOVERY_CHANGE, about="1 after an unclean election, 0 when the leader has recovered"
     )
     eligible_leader_replicas: list[int] | None = array(
-        int32, versions="2+", nullable="2+", tag=6, default=None, about="who may lead without loss though not in sync"
+        int32, versions="2+", nullable="2+", tag=6, default=None, about="replicas not in sync that may still lead"
     )
     last_known_elr: list[int] | None = array(
-        int32, versions="2+", nullable="2+", tag=7, default=None, about="the last of those that are known"
+        int32, versions="2+", nullable="2+", tag=7, default=None, about="the last known eligible leader replicas"
     )
     directories: list[bytes] | None = array(
         uuid, versions="1+", nullable="1+", tag=8, default=None, about="the data directory of each replica"
@@ -46,7 +46,7 @@ class PartitionChangeRecord(MetadataRecord, key=5, versions="0-2", flexible="0+"
 
 
 def after_change(partition: PartitionImage, change: PartitionChangeRecord) -> PartitionImage:
-    """The partition after a change. A record that names a leader begins a leader epoch; every record counts."""
+    """The partition after a change, with a new leader epoch if the change names a leader, and a new partition epoch."""
     is_led_anew = change.leader != NO_LEADER_CHANGE
     is_recovery_told = change.leader_recovery_state != NO_RECOVERY_CHANGE
     return PartitionImage(
@@ -66,7 +66,7 @@ def _kept(old: tuple[int, ...], new: list[int] | None) -> tuple[int, ...]:
 
 
 def _on_partition_change(builder: Builder, record: PartitionChangeRecord) -> None:
-    """A change of a partition that is there."""
+    """Apply a change to the partition in the image."""
     topic = builder.topic(record.topic_id)
     partitions = builder.partitions_of(topic)
     old = partitions.get(record.partition_id)

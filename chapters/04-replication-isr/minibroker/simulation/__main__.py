@@ -1,6 +1,6 @@
-"""Run a world: many seeds, or one again.
+"""Runs a world: many seeds, or one seed again.
 
-    python -m minibroker.simulation MODULE --seeds 1000           as many seeds as cores can run, until one fails
+    python -m minibroker.simulation MODULE --seeds 1000           many seeds on all cores, until one fails
     python -m minibroker.simulation MODULE --replay 17            one seed again, with its trace
     python -m minibroker.simulation MODULE --replay 17 --shrink   with the fewest faults that still make it fail
     python -m minibroker.simulation MODULE --replay 17 --draw run.svg --from 2000 --to 2500 --nodes node-1,node-2
@@ -21,7 +21,7 @@ from minibroker.simulation.trace import digest, lines
 from minibroker.simulation.world import Outcome, World
 
 LINES_SHOWN = 40
-SEEDS_FOR_STATES = 100  # fewer need not have met everything
+SEEDS_FOR_STATES = 100  # fewer seeds need not reach every state
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,18 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m minibroker.simulation", description="Run a world from seeds.")
     parser.add_argument("module", metavar="MODULE", help="a module with a class World")
-    parser.add_argument("--path", default="", metavar="DIR", help="where the module stands (here)")
-    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="how many seeds (100)")
-    parser.add_argument("--first-seed", type=int, default=1, metavar="K", help="the first of them (1)")
+    parser.add_argument("--path", default="", metavar="DIR", help="the module's directory (this one)")
+    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="the number of seeds (100)")
+    parser.add_argument("--first-seed", type=int, default=1, metavar="K", help="the first seed (1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (one per core)")
-    parser.add_argument("--seconds", type=float, metavar="S", help="begin no seed after so many seconds")
+    parser.add_argument("--seconds", type=float, metavar="S", help="start no seed after S seconds")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed again")
     parser.add_argument("--shrink", action="store_true", help="leave out faults that do not matter")
     parser.add_argument("--trace", action="store_true", help="print the whole trace, not only its end")
     parser.add_argument("--draw", type=Path, metavar="FILE", help="draw the end of the run, as SVG")
     parser.add_argument("--from", dest="from_ms", type=int, metavar="MS", help="draw from this time on")
     parser.add_argument("--to", dest="to_ms", type=int, metavar="MS", help="draw up to this time")
-    parser.add_argument("--nodes", metavar="A,B", help="draw only these, in this order")
+    parser.add_argument("--nodes", metavar="A,B", help="draw only these nodes, in this order")
     return parser
 
 
@@ -66,20 +66,20 @@ def _run(world: type[World], options: argparse.Namespace) -> int:
     _show(" " * 60 + "\r")
     print(summary.text(), flush=True)
     if summary.failure is not None:
-        # Shrinking takes a while: who cannot wait has the seed already.
+        # Shrinking takes a while, so the seed is printed first.
         count = len(summary.failure.faults)
-        print(f"looking which of the {count} faults of seed {summary.failure.seed} matter", flush=True)
+        print(f"looking for the faults that cause it, among the {count} of seed {summary.failure.seed}", flush=True)
         faults = shrunk(world, summary.failure)
         _report(replay(world, summary.failure.seed, faults), options, shrunk_from=len(summary.failure.faults))
         return 1
     if summary.missing and summary.seeds >= SEEDS_FOR_STATES:
-        print(f"never reached: {', '.join(summary.missing)}: these seeds say nothing about it")
+        print(f"never reached: {', '.join(summary.missing)}. These seeds do not test those states: run more seeds")
         return 1
     return 0
 
 
 def _show(words: str) -> None:
-    """One line, rewritten; on stderr, and only on a terminal."""
+    """Rewrite one line on stderr, if that is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{words}")
         sys.stderr.flush()

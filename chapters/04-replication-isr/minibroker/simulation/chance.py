@@ -1,12 +1,12 @@
 """Chance as an input: streams of random numbers, each from the seed and a name. A pure module.
 
-The network has a stream, the faults have one, each producer has one. So what one of them draws does not change what the
-others draw: a fault can be taken out of a run, and the rest of the faults stay what they were.
+The network, the faults and each producer have streams of their own. So the numbers that one of them draws do not change
+those of the others: a fault can be left out of a run, and the other faults stay the same.
 """
 
 from random import Random
 
 
 def stream(seed: int, name: str) -> Random:
-    """The numbers that a seed has for a name. A string seeds the same stream under any PYTHONHASHSEED."""
+    """The stream with this name. Its seed is a text, so it is the same under any PYTHONHASHSEED."""
     return Random(f"{seed} {name}")

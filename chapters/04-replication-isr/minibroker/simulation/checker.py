@@ -1,14 +1,14 @@
-"""Whether a log could have shown its clients what they saw. A pure module.
+"""Checks whether a correct log could have shown its clients what they saw. A pure module.
 
-The invariants have numbers of their own here; the lesson says which of its invariants each of them shows. Those of one
-log, 1 to 6, are checked here, as each event comes and once more against the log that is read back in the end. Those of
-its replicas, 10 to 13, are checked by the world that has replicas, which raises the same `Violation`.
+The invariants have numbers of their own here; the lesson says which of its invariants each of them shows. Invariants 1
+to 6 are about one log. They are checked here, at each event and again with the final log. Invariants 10 to 13 are
+about replicas. A world with replicas checks them and raises the same `Violation`.
 
-    what an ack or a read says       2 one value per offset   3 producer order   4 no duplicate   5 real-time order
-    what the final log says          1 nothing acked is lost  6 nothing was read that is not there
+    checked with each ack and read   2 one value per offset   3 producer order   4 no duplicate   5 real-time order
+    checked with the final log       1 nothing acked is lost  6 nothing was read that is not there
 
-A producer with acks=1 was promised nothing by its acks, so they are not held against anybody. What a consumer has read
-of it is: the high watermark was past it.
+The acks of a producer with acks=1 promise nothing and are not checked. What consumers read of its records is checked,
+because the high watermark had passed them.
 """
 
 from bisect import bisect_left, insort
@@ -20,7 +20,7 @@ from minibroker.simulation.history import Acked, Event, Failed, Invoked, Promise
 LIVENESS = 0
 
 INVARIANTS = {
-    LIVENESS: "once everything is healed, everything comes right again",
+    LIVENESS: "once all faults are healed, the cluster recovers",
     1: "no acked record is lost",
     2: "one value per offset",
     3: "a producer's records are in its order",
@@ -35,7 +35,7 @@ INVARIANTS = {
 
 
 class Violation(Exception):
-    """An invariant does not hold. The message has its number, its words, and the facts."""
+    """An invariant is broken. The message has its number, its text, and the facts."""
 
     def __init__(self, invariant: int, facts: str) -> None:
         super().__init__(f"invariant {invariant} ({INVARIANTS[invariant]}) is broken: {facts}")
@@ -44,20 +44,20 @@ class Violation(Exception):
 
 
 class Checker:
-    """Hears every event of a history. `promises` says what each producer may rely on; one not in it has all of it."""
+    """Checks every event of a history. A producer that is not in `promises` gets the strongest promises."""
 
     def __init__(self, promises: Mapping[str, Promise] | None = None) -> None:
         self._promises = {} if promises is None else promises
-        self._values: dict[int, tuple[Value, str]] = {}  # by offset, with who said so
-        self._offsets: dict[Value, int] = {}  # of idempotent producers
-        self._orders: dict[str, list[tuple[int, int]]] = {}  # of each idempotent producer: offset and sequence
-        self._floors: dict[Value, tuple[int, str]] = {}  # what was acked when a send began
+        self._values: dict[int, tuple[Value, str]] = {}  # by offset, with the event that placed it there
+        self._offsets: dict[Value, int] = {}  # by value, only of idempotent producers
+        self._orders: dict[str, list[tuple[int, int]]] = {}  # by idempotent producer: offsets and sequences
+        self._floors: dict[Value, tuple[int, str]] = {}  # the largest acked offset when the value was first sent
         self._acked: dict[int, tuple[Value, int]] = {}  # durable acks by offset, with their time
         self._read: dict[int, tuple[Value, str]] = {}
         self._highest: tuple[int, str] = (-1, "")
 
     def on(self, event: Event) -> None:
-        """Check one more event; raise Violation if it cannot be."""
+        """Check one more event; raise Violation if no correct log could have caused it."""
         _STEPS[type(event)](self, event)
 
     def _promise(self, value: Value) -> Promise:
@@ -66,11 +66,11 @@ class Checker:
     # Events -----------------------------------------------------------------------------------------------------------
 
     def on_invoked(self, event: Invoked) -> None:
-        """Remember what was acked before it."""
+        """Remember the largest acked offset: this value must get a larger one."""
         self._floors[event.value] = self._highest
 
     def on_acked(self, event: Acked) -> None:
-        """An ack is a statement about an offset, and a promise."""
+        """Check the offset of an acked value, and remember that the value must stay there."""
         if not self._promise(event.value).is_durable:
             return
         said = f"acked at {event.at_ms} ms"
@@ -80,18 +80,18 @@ class Checker:
             self._highest = (event.offset, f"{event.value} was acked at {event.at_ms} ms with offset {event.offset}")
 
     def on_read(self, event: Read) -> None:
-        """A read is a statement about an offset."""
+        """Check the offset of a value that was read, and remember both."""
         said = f"read by {event.consumer} at {event.at_ms} ms"
         self._place(event.offset, event.value, said)
         self._read.setdefault(event.offset, (event.value, said))
 
     def on_given_up(self, event: Failed | Unknown) -> None:
-        """Nothing follows from it: even what was refused may have been sent before, and be there."""
+        """Nothing to check: a retry may have been refused after the first attempt was written."""
 
-    # Statements -------------------------------------------------------------------------------------------------------
+    # Values at offsets ------------------------------------------------------------------------------------------------
 
     def _place(self, offset: int, value: Value, said: str) -> None:
-        """Somebody says that a value is at an offset: hold it against all that was said before."""
+        """A value is at an offset: check it against everything that was seen before."""
         known = self._values.get(offset)
         if known is not None:
             if known[0] != value:
@@ -124,14 +124,14 @@ class Checker:
     # The end ----------------------------------------------------------------------------------------------------------
 
     def finish(self, log: Mapping[int, Value], *, log_start_offset: int = 0) -> None:
-        """Everything was healed, and this is the whole log. What is before its start was deleted, and is not missed."""
+        """Check the final log, after healing. Records before its start were deleted and may be missing."""
         for offset, (value, at_ms) in sorted(self._acked.items()):
             if offset >= log_start_offset and log.get(offset) != value:
                 raise Violation(1, f"{value} was acked at {at_ms} ms with offset {offset}; {_there(log, offset)}")
         for offset, (value, said) in sorted(self._read.items()):
             if offset >= log_start_offset and log.get(offset) != value:
                 raise Violation(6, f"{value} was {said} at offset {offset}; {_there(log, offset)}")
-        # What nobody was told of must be in order, too: the producer may have died before the answer came.
+        # Records that no client was told of must be in order, too: a producer may have died before its ack arrived.
         for offset in sorted(log):
             self._place(offset, log[offset], "in the final log")
 

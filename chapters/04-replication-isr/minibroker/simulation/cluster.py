@@ -1,7 +1,7 @@
-"""A world of several nodes: the faults that hit any machine and any link, the healing, and the wait until all is well.
+"""A world of several nodes: faults of machines and links, healing, and the wait until the cluster has recovered.
 
-A pure module. A chapter's world adds what is its own: `build` sets up nodes and clients, `come_right` and `finish` say
-what must be true in the end, and a kind of fault named "lose disk" is caused by a method `on_lose_disk`.
+A pure module. A chapter's world adds the rest: `build` sets up nodes and clients, `wait_for_recovery` and `finish`
+check what must be true in the end, and a kind of fault named "lose disk" is caused by a method `on_lose_disk`.
 
     class World(ClusterWorld):
         STATES = ("truncation", DEATH)
@@ -23,10 +23,10 @@ from minibroker.simulation.scheduler import Action
 from minibroker.simulation.world import World
 
 ANY = 1_000_000
-"""A fault names no node: a number below this is taken modulo the number of nodes that it may hit at that time."""
+"""A fault names a number below this, not a node. The number modulo the count of possible nodes selects the node."""
 
 
-# Kinds that any cluster has -------------------------------------------------------------------------------------------
+# Kinds of faults of any cluster ---------------------------------------------------------------------------------------
 
 
 def any_node(chance: Random) -> tuple[int]:
@@ -59,19 +59,19 @@ SLOW = Kind("slow", lambda chance: (*any_link(chance), chance.choice((50, 300, 1
 
 
 class ClusterWorld(World):
-    """A storm over several nodes, healing, a calm in which all comes right again, and a look at everything."""
+    """Several nodes: first faults, then healing, then a wait until the cluster has recovered, then the last checks."""
 
     def play(self) -> None:
-        """Play it all."""
+        """Play all phases."""
         self.build()
         storm = self.storm()
         self.scheduler.run(self.STORM_MS)
         storm.heal()
         self.heal()
-        self.come_right()
+        self.wait_for_recovery()
         self.finish()
 
-    # What a chapter says ----------------------------------------------------------------------------------------------
+    # What a chapter implements ----------------------------------------------------------------------------------------
 
     @abstractmethod
     def build(self) -> None:
@@ -82,15 +82,15 @@ class ClusterWorld(World):
         """The machines by the ids of their nodes, which count from 1."""
 
     @abstractmethod
-    def come_right(self) -> None:
-        """Go on until all is as it should be, with the help of `run_until`."""
+    def wait_for_recovery(self) -> None:
+        """Run until the cluster has recovered, with `run_until`."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Look at everything once more."""
+        """Check everything once more at the end."""
 
     def parties(self) -> list[str]:
-        """The names of all that send messages to each other; clients do not count."""
+        """The names of all processes that send messages to each other, without the clients."""
         return [host.name for host in self.hosts().values()]
 
     def host_hit(self, fault: Fault) -> Host:
@@ -99,7 +99,7 @@ class ClusterWorld(World):
         return hosts[1 + int(fault.arguments[0]) % len(hosts)]
 
     def may_cut_power(self, _host: Host) -> bool:
-        """Whether what was promised must survive a power cut here and now."""
+        """Whether this machine may lose power now without losing acknowledged records."""
         return True
 
     # Faults -----------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class ClusterWorld(World):
         return partial(host.disk.die_after, None)
 
     def on_restart(self, fault: Fault) -> Action:
-        """A node is stopped in order, and started again."""
+        """A node is shut down cleanly and started again."""
         host = self.host_hit(fault)
         host.stop()
         return host.start
@@ -152,7 +152,7 @@ class ClusterWorld(World):
         return [(source, target), (target, source)] if is_both else [(source, target)]
 
     def on_cut(self, fault: Fault) -> Action:
-        """A link lets nothing through."""
+        """A link loses all messages."""
         return partial(_do_all, [self.network.cut(*ends) for ends in self._ends(fault)])
 
     def on_isolate(self, fault: Fault) -> Action:
@@ -169,7 +169,7 @@ class ClusterWorld(World):
     # The end ----------------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Let every node be up, and everything work."""
+        """Start every node, and end all faults."""
         self.network.become_calm()
         for host in self.hosts().values():
             host.process.resume()
@@ -177,7 +177,7 @@ class ClusterWorld(World):
             host.start()
 
     def run_until(self, missing: Callable[[], str], *, limit_ms: int, step_ms: int = 250) -> None:
-        """Let time pass until nothing is missing any more; `missing` says in words what is."""
+        """Let time pass until `missing` returns an empty text. Before that it returns what is missing, in words."""
         while what := missing():
             if self.scheduler.now_ms > limit_ms:
                 raise Violation(LIVENESS, what)

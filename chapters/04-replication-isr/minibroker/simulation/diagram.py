@@ -1,9 +1,8 @@
-"""A run drawn as a space-time diagram: one line down for each node, an arrow for each message, time going down.
+"""A run drawn as a space-time diagram: a vertical line for each node, an arrow for each message, time going down.
 
-Every entry of the trace has a row of its own, so no two texts lie on each other, and what happened first stands higher.
-So the drawing is not to scale: the times stand at the left. A band beside a line says what the node is (who leads), a
-dot what has changed there (the watermark), a cross where it died; a dashed line is a node that is paused, a dotted one
-a node that is dead.
+Every entry of the trace has a row of its own, so texts do not overlap, and earlier entries are higher. The drawing is
+not to scale; the times are at the left. A band on a line shows the node's role (such as leader), a dot a change (such
+as the high watermark), and a cross its death. A dashed line is a paused node, a dotted line a dead one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +30,7 @@ _TOP = 78
 _LEFT = 92
 _COLUMN_MIN, _COLUMN_MAX = 170, 340
 _LABEL_MAX = 48
-_LONG_MS = 100  # a silence of so long is shown as a gap
+_LONG_MS = 100  # a silence of this length is shown as a gap
 _ALARM = 4  # the palette's vermilion
 
 
@@ -44,7 +43,7 @@ def draw(
     nodes: Sequence[str] | None = None,
     shows: Callable[[Entry], bool] = lambda _entry: True,
 ) -> str:
-    """Draw what happened between two times, at some nodes or at all; `shows` leaves out what would only disturb."""
+    """Draw what happened between two times, at some nodes or at all; `shows` selects the entries."""
     first_ms = tail_ms(entries) if from_ms is None else from_ms
     last_ms = entries[-1].at_ms if to_ms is None and entries else to_ms or 0
     before = [entry for entry in entries if entry.at_ms < first_ms]
@@ -59,12 +58,12 @@ def draw(
 
 
 def tail_ms(entries: Sequence[Entry], count: int = ENTRIES_DRAWN) -> int:
-    """The time from which on only so many entries are left."""
+    """The time of the first of the last `count` entries."""
     return entries[-count].at_ms if len(entries) >= count else 0
 
 
 def _nodes_of(entries: Iterable[Entry]) -> list[str]:
-    """All nodes that something happens at, in the order of their names."""
+    """All nodes of the entries, sorted by name."""
     names = set()
     for entry in entries:
         if isinstance(entry, Sent):
@@ -75,7 +74,7 @@ def _nodes_of(entries: Iterable[Entry]) -> list[str]:
 
 
 class _Messages:
-    """The messages of a window, and which of them arrive in it."""
+    """The messages of the drawn window, and which of them end in it."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.sent: dict[int, Sent] = {}
@@ -92,7 +91,7 @@ class _Messages:
 
 
 class _Line(NamedTuple):
-    """What a node's line looks like from a row on."""
+    """The style of a node's line from a row on."""
 
     y: float
     style: str
@@ -104,7 +103,7 @@ class _Band(NamedTuple):
 
 
 class _Chart:
-    """A drawing in the making: it is told the entries in order, each takes the next row."""
+    """A drawing that grows: each entry takes the next row."""
 
     def __init__(self, nodes: Sequence[str], messages: _Messages) -> None:
         self._nodes = list(nodes)
@@ -126,7 +125,7 @@ class _Chart:
     # Entries ----------------------------------------------------------------------------------------------------------
 
     def remember(self, entry: Entry) -> None:
-        """What happened before the window leaves its mark: who is dead, who leads."""
+        """Remember the state of a node from before the window: dead, paused, or leader."""
         if isinstance(entry, Happened) and entry.node in self._lines:
             self._become(entry)
             self._lines[entry.node] = [self._lines[entry.node][-1]._replace(y=_TOP - 14)]
@@ -159,7 +158,7 @@ class _Chart:
         return isinstance(entry, Sent) or entry.number in self._starts
 
     def _step(self, at_ms: int) -> None:
-        """Go to the next row; write the time where it has moved on."""
+        """Go to the next row; write the time if it has changed."""
         silence_ms = 0 if self._at_ms is None else at_ms - self._at_ms
         self._y += _ROW * (2 if silence_ms > _LONG_MS else 1)
         if at_ms != self._at_ms:
@@ -178,7 +177,7 @@ class _Chart:
     # Shapes -----------------------------------------------------------------------------------------------------------
 
     def _label(self, number: int, x1: float, x2: float) -> None:
-        # It begins at the sender and runs along the arrow, which goes down from here.
+        # The text begins at the sender, above its arrow.
         side = 1 if x2 > x1 else -1
         anchor = "start" if side > 0 else "end"
         words = self._messages.label(number)
@@ -202,12 +201,12 @@ class _Chart:
             self._over.append(_cross(x, self._y))
         else:
             self._over.append(element("circle", cx=x, cy=self._y, r=3, class_="fill-0"))
-        # These kinds say something that the text does not.
+        # The text of these kinds does not name the kind.
         kind = entry.what if entry.what in (KILLED, STARTED, PAUSED, RESUMED) else ""
         words = ": ".join(filter(None, (kind, entry.text)))
         self._over.append(text(words[:_LABEL_MAX], x=x + 12, y=self._y + 4, class_="value", font_size=12))
 
-    # The whole --------------------------------------------------------------------------------------------------------
+    # The drawing ------------------------------------------------------------------------------------------------------
 
     @property
     def _right(self) -> float:
@@ -216,7 +215,7 @@ class _Chart:
     def drawing(self, title: str) -> str:
         """Put everything together."""
         bottom = self._y + _ROW
-        # What is still under way at the end of the window goes on below it.
+        # Messages that are still under way at the end of the window point below it.
         for number in list(self._starts):
             self._arrow(self._messages.sent[number], bottom, reaches=0.8, is_under_way=True)
         heads = [text(node, x=self._x(node), y=_TOP - 22, class_="group", text_anchor="middle") for node in self._nodes]
@@ -253,7 +252,7 @@ def _cross(x: float, y: float, size: float = 6) -> str:
 
 
 def _head(x1: float, y1: float, x2: float, y2: float, size: float = 8) -> str:
-    """The point of an arrow that comes from (x1, y1)."""
+    """The head of an arrow that comes from (x1, y1)."""
     length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 1.0)
     dx, dy = (x2 - x1) / length * size, (y2 - y1) / length * size
     points = [(x2, y2), (x2 - dx - dy / 2, y2 - dy + dx / 2), (x2 - dx + dy / 2, y2 - dy - dx / 2)]

@@ -1,8 +1,8 @@
-"""A node's disk: it survives a kill, and loses what was not flushed when the power goes. A pure module.
+"""A node's disk: it survives a kill, and loses unflushed data in a power cut. A pure module.
 
-Under it is chapter 01's `MemoryFiles`, above it chapter 02's log: the code that runs on a real disk runs here, and does
-not know. A disk can also be told to let the process die after so many changes: in the middle of a roll or a truncation,
-where a crash between two events would never hit.
+It wraps chapter 01's `MemoryFiles`, and chapter 02's log runs on it unchanged, as on a real disk. A disk can also make
+the process die after some number of changes, in the middle of a roll or a truncation. A kill between two events would
+never hit such a moment.
 """
 
 import errno
@@ -14,7 +14,7 @@ from minibroker.simulation.process import Died
 
 
 class DiskFile:
-    """An open file. Reading is that of the file in memory; every change is counted."""
+    """An open file in memory that counts its changes."""
 
     def __init__(self, disk: "Disk", file: MemoryFile) -> None:
         self._disk = disk
@@ -51,17 +51,17 @@ class Disk:
     # What happens to it -----------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """The process dies: its open files are of no use any more, the page cache stays."""
+        """The process dies: its open files become useless, the page cache stays."""
         self._changes_left = None
         self._files.crashes += 1
 
     def cut_power(self) -> None:
-        """The machine dies: what was not flushed is there in part, or torn, or not at all."""
+        """The machine loses power: data that was not flushed is lost, kept in part, or torn."""
         self._changes_left = None
         self._files.crash(self._chance)
 
     def die_after(self, changes: int | None) -> None:
-        """Let the process die after so many more changes of the disk, before the next one; None: let it live."""
+        """Let the process die after `changes` more changes of the disk; None cancels that."""
         self._changes_left = changes
 
     def fail_flushes(self, is_failing: bool) -> None:
@@ -69,11 +69,11 @@ class Disk:
         self._files.fsync_error = OSError(errno.EIO, "input/output error") if is_failing else None
 
     def limit(self, room_bytes: int | None) -> None:
-        """Let there be room for so many more bytes, or for any number."""
+        """Leave space for `room_bytes` more bytes; None means no limit."""
         self._files.room_bytes = room_bytes
 
     def change(self) -> None:
-        """Something is about to change; here the process may have to die, and then nothing changes any more."""
+        """Count a change, or let the process die before it."""
         if self._changes_left is not None:
             if self._changes_left == 0:
                 raise Died

@@ -1,10 +1,10 @@
-"""What goes wrong, as data. A pure module.
+"""Faults as data. A pure module.
 
-A fault is a value: when, what, to whom, for how long. All faults of a run are drawn before it begins, from a stream of
-their own, so a run can be repeated without some of them. Each run draws a profile first, a few kinds out of all, some
-of them often (swarm testing): a run in which everything goes wrong at once never gets far enough for the rare things.
+A fault is a value: its time, kind, arguments and duration. All faults of a run are drawn before it begins, from a
+stream of their own, so a run can be repeated without some of them. Each run first chooses a few kinds, and how frequent
+each is (swarm testing). A run with all kinds of faults at once never gets far enough to reach rare states.
 
-What a kind does is told by a world: a function that makes it happen and returns what ends it.
+A world defines what a kind does, with a function that causes the fault and returns an action that ends it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ _BURST_GAP_MS = 40
 
 
 class Fault(NamedTuple):
-    """Something goes wrong at `at_ms`, and is right again after `duration_ms`."""
+    """A fault that begins at `at_ms` and ends after `duration_ms`."""
 
     at_ms: int
     kind: str
@@ -31,7 +31,7 @@ class Fault(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of fault: how its arguments are drawn, how long it lasts, how often it comes compared with others."""
+    """A kind of fault: how its arguments are drawn, how long it lasts, how frequent it is compared with others."""
 
     name: str
     draw: Callable[[Random], tuple[int | str, ...]]
@@ -40,8 +40,8 @@ class Kind(NamedTuple):
 
 
 def draw_faults(kinds: Sequence[Kind], chance: Random, *, until_ms: int) -> list[Fault]:
-    """Draw a profile, then the faults of one run, in the order of time."""
-    # Some kinds, each with its own frequency. In some runs faults come in bursts, closer than a node can recover.
+    """Draw the kinds and their frequencies, then the faults of one run, in the order of time."""
+    # In some runs faults come in bursts, faster than a node can recover.
     chosen = [kind for kind in kinds if chance.random() < 0.5] or [chance.choice(kinds)]
     weights = [kind.weight * chance.choice((1, 1, 3)) for kind in chosen]
     in_burst = chance.choice((0.0, 0.2, 0.5))
@@ -61,7 +61,7 @@ Cause = Callable[[Fault], Action | None]
 
 
 class Storm:
-    """Lets faults happen in their time. Each kind has a cause, which returns how to end it, if it has to be ended."""
+    """Causes the faults at their times. The cause of a kind returns the action that ends it, if one is needed."""
 
     def __init__(self, scheduler: Scheduler, faults: Sequence[Fault], causes: Mapping[str, Cause]) -> None:
         self._scheduler = scheduler
@@ -73,7 +73,7 @@ class Storm:
             self._timers.append(scheduler.after(delay_ms, lambda n=number, it=fault: self._begin(n, it)))  # type: ignore[misc]
 
     def heal(self) -> None:
-        """End every fault that is under way, the last one first; those to come do not come."""
+        """End every fault that is under way, the last one first, and cancel the later ones."""
         for timer in self._timers:
             timer.cancel()
         for number in sorted(self._ends, reverse=True):

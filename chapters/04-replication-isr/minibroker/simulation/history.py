@@ -1,8 +1,8 @@
 """What clients did and saw, and when. A pure module.
 
-Every record that is ever sent has a value of its own: its producer, and a number that grows. So whoever reads one knows
-who sent it, whether it was acked, and what was sent before. The history is all that the checker knows: it does not look
-into nodes, so it holds for any system that claims to be a log.
+Every record has a unique value: its producer, and a number that grows. So the value of a record tells which producer
+sent it, whether it was acked, and what was sent before. The checker knows only the history and does not look into
+nodes, so it can check any system that claims to be a log.
 """
 
 from collections.abc import Callable
@@ -20,21 +20,21 @@ class Value(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What a producer was promised: with acks=all that an ack lasts, with idempotence that it is written once."""
+    """What a producer may rely on: with acks=all an acked record stays, with idempotence it is written once."""
 
     is_durable: bool = True
     is_idempotent: bool = True
 
 
 class Invoked(NamedTuple):
-    """A producer begins to send a value. It may send it again and again: this is the first time."""
+    """A producer sends a value for the first time. Retries are not events."""
 
     at_ms: int
     value: Value
 
 
 class Acked(NamedTuple):
-    """It is told that the value is at this offset."""
+    """The producer gets an acknowledgement with the offset of its value."""
 
     at_ms: int
     value: Value
@@ -42,21 +42,21 @@ class Acked(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """It is told that the value was refused, and gives up."""
+    """The producer gives up, because the value was refused."""
 
     at_ms: int
     value: Value
 
 
 class Unknown(NamedTuple):
-    """It gives up without an answer: the value may be there or not."""
+    """The producer gives up without an answer: the value may be in the log or not."""
 
     at_ms: int
     value: Value
 
 
 class Read(NamedTuple):
-    """A consumer is given a value at an offset."""
+    """A consumer reads a value at an offset."""
 
     at_ms: int
     consumer: str
@@ -68,14 +68,14 @@ Event = Invoked | Acked | Failed | Unknown | Read
 
 
 class History:
-    """All events in their order; `listener` hears each as it comes, and may raise."""
+    """Passes each event to `listener`, which may raise, and counts the acks."""
 
     def __init__(self, listener: Callable[[Event], None]) -> None:
         self._listener = listener
         self.acks = 0
 
     def record(self, event: Event) -> None:
-        """Something happened to a client."""
+        """Add an event."""
         if isinstance(event, Acked):
             self.acks += 1
         self._listener(event)

@@ -1,7 +1,7 @@
-"""A node's machine: one process on one disk, killed, cut off from power and started again. A pure module.
+"""A machine with one process and one disk. It is killed, loses power, and is started again. A pure module.
 
-A node of a world is a `Host`. It says in `open` what its process does first, in `close` what a clean shutdown writes
-down, and in `after_run` what follows everything that it does. The faults of `cluster` act on hosts.
+A node of a world is a `Host`. `open` runs when its process starts, `close` at a clean shutdown, and `after_run` after
+each of its actions. The faults of `cluster` act on hosts.
 """
 
 from abc import ABC, abstractmethod
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from minibroker.simulation.cluster import ClusterWorld
 
 DEATH = "death in mid-write"
-"""The state that is reached when a process dies between two changes of its disk."""
+"""The state of a run in which a process died between two changes of its disk."""
 
 
 class _Waiting(NamedTuple):
-    """A request whose answer waits: `attempt` says whether the answer was given now."""
+    """A request that waits: `attempt` tries to answer it and returns whether it did."""
 
     attempt: Callable[[], bool]
     timer: Timer
@@ -41,11 +41,11 @@ class Host(ABC):
         self.process = Process(world.scheduler, world.trace, self.name, on_died=self.on_died)
         self.process.after_run = self.after_run
         self.links: list[Link] = []
-        """The connections that clients have to it."""
+        """The connections of clients."""
         self.dies_by_power_cut = False
-        """Whether a death in the middle of a write is a power cut, and not only the end of the process."""
+        """Whether a death in the middle of a write is a power cut of the machine, or only a kill of the process."""
         self.restart_ms = 500
-        """How long it is down after such a death."""
+        """How long the process is down after a death in the middle of a write."""
         self._waiting: list[_Waiting] = []
         self.new_disk()
 
@@ -53,24 +53,24 @@ class Host(ABC):
         """Get an empty disk."""
         self.disk = Disk(self.world.chance(f"disk {self.node_id}"))
 
-    # What a node says -------------------------------------------------------------------------------------------------
+    # What a node implements -------------------------------------------------------------------------------------------
 
     @abstractmethod
     def open(self) -> None:
-        """Read what the disk holds, and begin."""
+        """Read the disk, and start the node."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write down what a clean shutdown leaves."""
+        """Write what a clean shutdown writes."""
 
     @abstractmethod
     def after_run(self) -> None:
-        """Send what there is to say, and check what the node has become. It follows everything that the node does."""
+        """Send messages, and check the node's new state. This runs after each action of the node."""
 
     # Life and death ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin a new life, unless it is alive."""
+        """Begin a new life, unless the process is alive."""
         if not self.process.is_alive:
             self.process.start()
             self.process.run(self.open)
@@ -84,7 +84,7 @@ class Host(ABC):
                 self.disk.kill()
 
     def kill(self) -> None:
-        """kill -9: what was written is in the page cache."""
+        """Kill the process, as kill -9 does: what was written stays in the page cache."""
         if self.process.is_alive:
             self.end("")
             self.disk.kill()
@@ -105,13 +105,13 @@ class Host(ABC):
         self.world.scheduler.after(self.restart_ms, self.start)
 
     def end(self, how: str) -> None:
-        """The process is gone, and with it all but the disk."""
+        """End the process; only the disk remains."""
         self.process.kill(how)
         self.hang_up()
         self.world.trace.happened(self.name, BAND, "")
 
     def hang_up(self) -> None:
-        """Clients lose their connections, and what waits is never answered."""
+        """Clients lose their connections, and waiting requests are never answered."""
         for link in self.links:
             link.break_off()
         self.links.clear()
@@ -122,14 +122,14 @@ class Host(ABC):
     # Time -------------------------------------------------------------------------------------------------------------
 
     def later(self, delay_ms: int, action: Action) -> None:
-        """Do something after about so long, in this life."""
+        """Run an action after about `delay_ms`, if this life still lasts."""
         self.process.after(delay_ms // 2 + int(self.chance.random() * delay_ms), action)
 
     def wait(self, attempt: Callable[[], bool], timeout_ms: int, expire: Callable[[], object]) -> None:
-        """Let a request wait until `attempt` has answered it, or until its time is over."""
+        """Let a request wait until `attempt` has answered it, or until its timeout."""
 
         def on_timeout() -> None:
-            # A process that was paused comes to its timers late: the answer may have been given a moment ago.
+            # After a pause the timers of a process run late: the request may have been answered already.
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
                 expire()

@@ -1,11 +1,11 @@
-"""A client's connection to a node: in order as TCP is, and broken as TCP is. A pure module.
+"""A client's connection to a node, which keeps the order of messages and breaks as TCP does. A pure module.
 
-Requests arrive in the order in which they were sent, and so do the answers. When the link breaks, some of the requests
-under way still arrive, the first ones; the others do not, and no answer does. The client cannot tell which: that is why
+Requests arrive in the order in which they were sent, and so do the answers. When the link breaks, the first requests
+under way may still arrive; the others do not, and no answer does. The client cannot tell which arrived: that is why
 producers number their batches.
 
-A cut swallows what is sent, and TCP would send it again in order: so behind something swallowed nothing arrives any
-more, and the client has to give the link up by itself.
+A cut loses messages, and TCP would repeat a lost message before any later one. So after a lost message nothing arrives
+on the link any more, and the client has to give up the link.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ Reply = Callable[[Any], None]
 
 
 class _Way:
-    """One direction of a link: what is sent arrives in order, or not at all."""
+    """One direction of a link: messages arrive in order, or not at all."""
 
     def __init__(self, network: Network, source: Process, target: Process) -> None:
         self._network = network
@@ -51,7 +51,7 @@ class _Way:
         self.under_way.append((network.scheduler.after(self._last_ms - now_ms, arrive), number))
 
     def break_after(self, count: int) -> None:
-        """Let so many of the messages under way arrive, and no more."""
+        """Let `count` of the messages under way arrive, and no more."""
         while len(self.under_way) > count:
             timer, number = self.under_way.pop()
             timer.cancel()
@@ -91,7 +91,7 @@ class Link:
             self._requests.send(request, lambda: self._serve(request, self._reply))
 
     def break_off(self) -> None:
-        """Break the link: the client hears of it at once, the server finishes what has reached it."""
+        """Break the link: the client is told at once, the server finishes the requests that reach it."""
         if not self.is_open:
             return
         self.is_open = False

@@ -1,8 +1,7 @@
-"""Messages between nodes: late, lost, twice, out of order, cut off. A pure module.
+"""Messages between nodes, which may be delayed, lost, duplicated or reordered. A pure module.
 
-Every message takes its own time, so a later one may overtake an earlier one. A message is any value that does not
-change; the network does not look into it. What it costs to lose one is the sender's business: there are no errors here,
-only silence.
+Every message has its own delay, so a later one may overtake an earlier one. A message is any immutable value; the
+network does not look into it. The sender of a lost message gets no error, and needs a timeout.
 """
 
 from collections.abc import Callable
@@ -18,18 +17,18 @@ from minibroker.simulation.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What the network is like in one run."""
+    """The delays and losses of the network in one run."""
 
     delay_ms_min: int = 1
     delay_ms_max: int = 5
     drop: float = 0.0
     duplicate: float = 0.0
     late: float = 0.0
-    """How often a message takes very long: ten times the longest delay. Others overtake it."""
+    """How often a message takes ten times the longest delay, so that others overtake it."""
 
     @classmethod
     def draw(cls, chance: Random) -> "Weather":
-        """One run in three has a perfect network, so that the other faults are not drowned in lost messages."""
+        """Draw the weather. One run in three has a perfect network, so that the effects of other faults are visible."""
         delay_ms_max = chance.choice((2, 5, 10, 20))
         if chance.random() < 1 / 3:
             return cls(delay_ms_max=delay_ms_max)
@@ -45,7 +44,7 @@ Direction = tuple[str, str]
 
 
 class Network:
-    """All nodes and what is between them."""
+    """The network between all processes."""
 
     def __init__(self, scheduler: Scheduler, trace: Trace, chance: Random, weather: Weather) -> None:
         self.scheduler = scheduler
@@ -58,7 +57,7 @@ class Network:
     # Faults -----------------------------------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> Action:
-        """Let nothing through in one direction; what is returned heals it. Two cuts must both be healed."""
+        """Lose all messages in one direction; the returned action heals it. Two cuts must both be healed."""
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
         return partial(self._heal, (source, target))
 
@@ -68,7 +67,7 @@ class Network:
             del self._cuts[direction]
 
     def slow(self, source: str, target: str, delay_ms: int) -> Action:
-        """Let everything in one direction take so much longer; what is returned ends it."""
+        """Delay all messages in one direction by `delay_ms` more; the returned action ends it."""
         direction = (source, target)
         self._slow_ms[direction] = self._slow_ms.get(direction, 0) + delay_ms
 
@@ -78,11 +77,11 @@ class Network:
         return end
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing gets through."""
+        """Whether a direction is cut."""
         return (source, target) in self._cuts
 
     def become_calm(self) -> None:
-        """Lose nothing any more, so that what is still wrong is somebody's fault."""
+        """Stop losing messages. If the cluster does not recover from now on, that is a bug."""
         self.weather = Weather(delay_ms_max=self.weather.delay_ms_max)
 
     # Messages ---------------------------------------------------------------------------------------------------------
@@ -109,10 +108,10 @@ class Network:
         serve: Callable[[Callable[[Any], None]], None],
         then: Callable[[Any], None],
     ) -> None:
-        """Send a request and bring back the answer: `serve(reply)` runs at the target, `then(answer)` at the source.
+        """Send a request and deliver the answer: `serve(reply)` runs at the target, `then(answer)` at the source.
 
-        Either message may be lost, and the request may arrive twice. The first answer counts, and only if the process
-        that asked is still alive: a timeout is the asker's business.
+        Either message may be lost, and the request may arrive twice. Only the first answer counts, and only in the life
+        of the process that asked. The caller needs a timeout of its own.
         """
         hear = _once(source.in_this_life(then))
 
@@ -122,7 +121,7 @@ class Network:
         self.send(source, target, request, lambda: serve(reply))
 
     def delay_ms(self, source: str, target: str) -> int:
-        """How long the next message takes."""
+        """The delay of the next message."""
         weather, chance = self.weather, self.chance
         span_ms = weather.delay_ms_max - weather.delay_ms_min
         delay_ms = weather.delay_ms_min + int(chance.random() * (span_ms + 1))
@@ -132,7 +131,7 @@ class Network:
 
     def _deliver(self, source: Process, target: Process, number: int, deliver: Action) -> None:
         def arrive() -> None:
-            # What was under way when the link was cut is lost, too.
+            # A message that was under way when the link was cut is lost, too.
             if self._cuts and (source.name, target.name) in self._cuts:
                 self.trace.lost(number, "the link is cut")
             elif not target.is_alive:

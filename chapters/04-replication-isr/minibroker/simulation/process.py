@@ -1,7 +1,7 @@
 """A node's process: it is killed, paused, and started again. A pure module.
 
-Everything that a node does goes through `run`: so a dead process does nothing, and a paused one does it later. What it
-has put off with `after` dies with it: a timer belongs to one life of the process.
+Everything that a node does goes through `run`, so a dead process does nothing, and a paused one does it later. A timer
+set with `after` belongs to one life of the process and dies with it.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from minibroker.simulation.trace import KILLED, PAUSED, RESUMED, STARTED, Trace
 
 
 class Died(BaseException):
-    """The process ends here, in the middle of what it was doing. Nothing that runs in it may catch this."""
+    """The process dies in the middle of an operation. No code that runs in it may catch this."""
 
 
 class Process:
-    """A process that lives on one node, again and again. `on_died` is told when it dies of `Died`."""
+    """The process of one node, which may be started many times. `on_died` is called after a `Died`."""
 
     def __init__(self, scheduler: Scheduler, trace: Trace, name: str, on_died: Action | None = None) -> None:
         self.after_run: Action | None = None
-        """What follows everything that the process does: sending what it has to say, checking what it has become."""
+        """Called after each action of the process, to send messages and to check the new state."""
         self.name = name
         self.is_alive = False
         self.is_paused = False
@@ -45,19 +45,19 @@ class Process:
         self._trace.happened(self.name, STARTED)
 
     def kill(self, how: str = "") -> None:
-        """End this life: nothing of it is left but what is on the disk."""
+        """End this life: only what is on the disk remains."""
         self.is_alive = self.is_paused = False
         self._backlog.clear()
         self._trace.happened(self.name, KILLED, how)
 
     def pause(self) -> None:
-        """Stop the process (SIGSTOP): the world goes on without it, and it will not know."""
+        """Pause the process, as SIGSTOP does: time goes on, and the process does not notice."""
         if self.is_alive and not self.is_paused:
             self.is_paused = True
             self._trace.happened(self.name, PAUSED)
 
     def resume(self) -> None:
-        """Let it go on: what came in the meantime is done now, all at once and in order."""
+        """Resume the process: the actions that came in the meantime run now, in order."""
         if not self.is_paused:
             return
         self.is_paused = False
@@ -69,7 +69,7 @@ class Process:
     # What it does -----------------------------------------------------------------------------------------------------
 
     def run(self, action: Action) -> None:
-        """Do something now; later if it is paused; never if it is dead."""
+        """Run an action now; later if the process is paused; never if it is dead."""
         if self.is_paused:
             self._backlog.append((self.lives, action))
         elif self.is_alive:
@@ -81,12 +81,12 @@ class Process:
                 self._die()
 
     def after(self, delay_ms: int, action: Action) -> Timer:
-        """Do something later, in this life."""
+        """Run an action later, if this life still lasts."""
         life = self.lives
         return self._scheduler.after(delay_ms, lambda: self._run_in(life, action))
 
     def in_this_life(self, action: Callable[..., None]) -> Callable[..., None]:
-        """The same, but nothing if the process that wanted it is dead: for answers that are under way."""
+        """Wrap an action so that it does nothing in a later life: for answers that are under way."""
         life = self.lives
 
         def guarded(*arguments: object) -> None:

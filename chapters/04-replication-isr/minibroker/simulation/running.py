@@ -1,4 +1,4 @@
-"""Many seeds on many cores, and what came of them. The shell of this room: it uses processes and reads the clock."""
+"""Runs many seeds on many cores. The shell of this package: it starts processes and reads the clock."""
 
 import importlib
 import multiprocessing
@@ -13,12 +13,12 @@ from minibroker.simulation.faults import Fault
 from minibroker.simulation.shrinking import shrink
 from minibroker.simulation.world import Outcome, World
 
-_SEEDS_AT_ONCE = 4  # for one process, so that handing out work costs nothing and the end is near
+_SEEDS_AT_ONCE = 4  # in one chunk: larger chunks need fewer messages, smaller ones a shorter wait at the end
 
 
 @dataclass
 class Summary:
-    """What many seeds came to."""
+    """The results of many seeds, added up."""
 
     seeds: int = 0
     acks: int = 0
@@ -31,7 +31,7 @@ class Summary:
     failures: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
-        """Count one more."""
+        """Add the outcome of one seed."""
         self.seeds += 1
         self.acks += outcome.acks
         self.acks_min = outcome.acks if self.acks_min is None else min(self.acks_min, outcome.acks)
@@ -49,7 +49,7 @@ class Summary:
 
     @property
     def missing(self) -> list[str]:
-        """The states that no seed has reached."""
+        """The states that no seed reached."""
         return [name for name, count in self.states.items() if count == 0]
 
     def text(self) -> str:
@@ -69,12 +69,12 @@ class Summary:
 def load_world(module: str) -> type[World]:
     """The class `World` of a module on the path."""
     world = importlib.import_module(module).World
-    assert issubclass(world, World), f"{module}.World is no world"
+    assert issubclass(world, World), f"{module}.World is not a subclass of World"
     return world  # type: ignore[no-any-return]
 
 
 def run_seeds(world: Callable[[int], World], seeds: Iterable[int]) -> Summary:
-    """Run seeds one after the other in this process, which may run changed code, until one has failed."""
+    """Run seeds one after the other until one fails, in this process, whose code may be patched."""
     summary = Summary()
     began = time.perf_counter()
     for seed in seeds:
@@ -93,11 +93,11 @@ def run_in_parallel(
     seconds_max: float | None = None,
     progress: Callable[[Summary], None] = lambda _summary: None,
 ) -> Summary:
-    """Run seeds on several cores, until one has failed, or the time is over, or all are done."""
+    """Run seeds on several cores until one fails, the time is up, or all are done."""
     summary = Summary()
     began = time.perf_counter()
     chunks = _chunks(seeds)
-    # A fresh process each, whose hashes are seeded anew: what depends on them shows.
+    # Each process is new and has another hash seed, which reveals code that depends on the order of a set.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         running: set[Future[list[Outcome]]] = set()

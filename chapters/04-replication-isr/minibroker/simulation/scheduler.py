@@ -1,7 +1,7 @@
-"""The virtual clock, and what is to happen when. A pure module.
+"""The virtual clock and its timers. A pure module.
 
-Time does not pass: it jumps to the next event. Events of the same millisecond happen in the order in which they were
-scheduled, so a run has one order, whatever the machine.
+Time jumps to the next event. Events of the same millisecond happen in the order in which they were scheduled, so a run
+has the same order on every machine.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Action = Callable[[], None]
 
 
 class Timer:
-    """Something that will happen, unless it is cancelled."""
+    """An action that will run, unless it is cancelled."""
 
     __slots__ = ("action",)
 
@@ -19,7 +19,7 @@ class Timer:
         self.action: Action | None = action
 
     def cancel(self) -> None:
-        """Let it not happen. One that has happened does not mind."""
+        """Cancel the action. After it has run, this does nothing."""
         self.action = None
 
 
@@ -34,7 +34,7 @@ class Scheduler:
         self._serial = 0
 
     def after(self, delay_ms: int, action: Action) -> Timer:
-        """Let something happen in so many milliseconds."""
+        """Run an action in `delay_ms` milliseconds."""
         assert delay_ms >= 0, f"{delay_ms} ms from now is in the past"
         timer = Timer(action)
         # The serial decides between events of one millisecond; timers are never compared.
@@ -43,14 +43,14 @@ class Scheduler:
         return timer
 
     def run(self, until_ms: int) -> None:
-        """Let everything happen up to a time, and what that brings about."""
+        """Run all actions that are due by `until_ms`, including those that are scheduled meanwhile."""
         heap = self._heap
         while heap and heap[0][0] <= until_ms:
             at_ms, _serial, timer = heappop(heap)
             action, timer.action = timer.action, None
             if action is None:
                 continue
-            # Time only moves when something happens.
+            # Time moves only with an event.
             self.now_ms = at_ms
             self.events += 1
             action()

@@ -1,7 +1,7 @@
 """The fewest faults with which a run still fails. A pure module.
 
-A seed that fails has twenty faults, and four of them matter. This is Zeller and Hildebrandt's ddmin: leave out half of
-the faults, then a quarter, then an eighth, and keep what still fails, until no single fault can be left out.
+A failing seed may have twenty faults, of which four matter. The algorithm is Zeller and Hildebrandt's ddmin: leave out
+half of the faults, then a quarter, then an eighth, as long as the run still fails, until every single fault is needed.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def shrink(faults: Sequence[T], is_failing: Callable[[Sequence[T]], bool], *, runs_max: int = 200) -> list[T]:
-    """Leave out what can be left out. `is_failing` runs the seed with some of the faults; so often at most."""
+    """Leave out faults while the run still fails. `is_failing` runs the seed, `runs_max` times at most."""
     kept, pieces, runs = list(faults), 2, 0
     while len(kept) >= 1 and runs < runs_max:
         # Try the run without each piece in turn.

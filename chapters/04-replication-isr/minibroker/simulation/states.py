@@ -1,7 +1,7 @@
-"""What a run must have met to be worth anything. A pure module.
+"""The states that the runs together must reach. A pure module.
 
 Ten thousand clean runs prove nothing about truncation if no log was ever truncated. So a world declares the states that
-its runs should reach, counts how often they did, and many runs together fail if one of them was never reached.
+its runs should reach and counts them. Many runs together fail if one of these states was never reached.
 """
 
 from collections.abc import Iterable
@@ -14,6 +14,6 @@ class States:
         self.counts: dict[str, int] = dict.fromkeys(declared, 0)
 
     def reach(self, name: str) -> None:
-        """One of them is reached."""
+        """Count that a declared state is reached."""
         assert name in self.counts, f"the state {name!r} is not declared"
         self.counts[name] += 1

@@ -1,6 +1,6 @@
-"""Owns the spelling of SVG: elements, escaping, and the style that all figures share. A pure module.
+"""Writes SVG: elements, escaping, and the style that all figures share. A pure module.
 
-The simulator's diagram is drawn with it, and so are the figures of the benchmarks and labs.
+The simulator's diagram and the figures of the benchmarks and labs are drawn with this module.
 
 A figure is shown as an <img>, which cannot see the theme of the page. So it brings its own panel, and its colours
 follow the reader's system through `prefers-color-scheme`: readable on a light page and on a dark one.
@@ -10,7 +10,7 @@ from html import escape
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
-# Okabe and Ito's palette, told apart by colour-blind readers too; the second of each pair is for a dark panel.
+# Okabe and Ito's palette, which colour-blind readers can tell apart. The second of each pair is for a dark panel.
 PALETTE = (
     ("#0072b2", "#4aa8e0"),
     ("#e69f00", "#e9ab1f"),
@@ -26,7 +26,7 @@ DARK = {"panel": "#1f232b", "edge": "#39414c", "ink": "#e6eaef", "muted": "#a3ad
 
 
 def element(tag: str, *children: str, **attributes: object) -> str:
-    """Spell an element; children are SVG already. `class_` and `text_anchor` become `class` and `text-anchor`."""
+    """Write an element; children are SVG already. `class_` and `text_anchor` become `class` and `text-anchor`."""
     spelled = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(_value(value))}"' for name, value in attributes.items()
     )
@@ -34,22 +34,22 @@ def element(tag: str, *children: str, **attributes: object) -> str:
 
 
 def text(content: str, *, x: float, y: float, **attributes: object) -> str:
-    """Spell a text, escaped."""
+    """Write a text, escaped."""
     return element("text", escape(content), x=x, y=y, **attributes)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
-    """Spell a straight line."""
+    """Write a straight line."""
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
 
 
 def text_width(content: str, size_px: float = 13) -> float:
-    """Guess how wide a text will be; the reader's font is not known here, so the guess is a generous one."""
+    """Estimate the width of a text, generously, because the reader's font is unknown."""
     return sum(0.36 if letter in " .,:;'il|" else 0.63 for letter in content) * size_px
 
 
 def document(title: str, description: str, width: float, height: float, body: list[str]) -> str:
-    """Put a drawing on its panel, with the words that a screen reader speaks."""
+    """Put a drawing on its panel, with a title and a description for screen readers."""
     panel = element("rect", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=10, class_="panel")
     head = [
         element("title", escape(title), id="title"),
@@ -74,7 +74,7 @@ def document(title: str, description: str, width: float, height: float, body: li
 
 
 def style_sheet() -> str:
-    """Spell the classes that the drawings use, once for each theme."""
+    """Write the classes that the drawings use, once for each theme."""
     sizes = (
         ".title{font-size:17px;font-weight:600}.note,.label,.tick,.value{font-size:13px}"
         ".tick{font-size:12px}.value,.group{font-weight:600}.group{font-size:13px}"
@@ -101,7 +101,7 @@ def _theme(theme: dict[str, str], which: int) -> str:
 
 
 def _value(value: object) -> str:
-    # One digit after the point is finer than a screen, and the same data give the same bytes.
+    # A tenth of a pixel is fine enough, and rounding gives the same data the same bytes on every machine.
     if isinstance(value, float):
         return f"{value:.1f}".rstrip("0").rstrip(".")
     return str(value)

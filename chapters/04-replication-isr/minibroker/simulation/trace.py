@@ -1,8 +1,7 @@
 """What happened in a run, in order. A pure module.
 
-Most runs are never looked at, so a trace keeps nothing unless it is asked to, and what it keeps are the facts: lines of
-text are made of them when somebody reads. That a seed has one trace is what makes a failure worth reading: it can be
-run again, and stopped where it went wrong.
+Most runs are never read, so a trace keeps its entries only on request, and makes lines of text only when they are read.
+A seed always has the same trace, so a failure can be run again and examined where it went wrong.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,12 +10,12 @@ from typing import NamedTuple
 
 from minibroker.simulation.scheduler import Scheduler
 
-# What a `Happened` may be; the diagram has a shape for each.
+# The kinds of a `Happened`; the diagram has a shape for each.
 KILLED = "killed"
 STARTED = "started"
 PAUSED = "paused"
 RESUMED = "resumed"
-BAND = "band"  # from now on the node is this, until told otherwise: "leads, epoch 3"; empty text ends it
+BAND = "band"  # the node's role from now on, such as "leads, epoch 3"; an empty text ends it
 MARK = "mark"  # a value that changed: "high watermark 7"
 NOTE = "note"
 
@@ -32,14 +31,14 @@ class Sent(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """It has reached the other."""
+    """A message has arrived."""
 
     at_ms: int
     number: int
 
 
 class Lost(NamedTuple):
-    """It never will."""
+    """A message is lost."""
 
     at_ms: int
     number: int
@@ -47,7 +46,7 @@ class Lost(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """Something at one node."""
+    """Something happened at one node."""
 
     at_ms: int
     node: str
@@ -59,7 +58,7 @@ Entry = Sent | Arrived | Lost | Happened
 
 
 class Trace:
-    """The entries of a run. Who has something costly to tell looks at `is_kept` first."""
+    """The entries of a run. A caller whose text is costly to make checks `is_kept` first."""
 
     def __init__(self, scheduler: Scheduler, *, is_kept: bool) -> None:
         self._scheduler = scheduler
@@ -68,37 +67,37 @@ class Trace:
         self._sent = 0
 
     def sent(self, source: str, target: str, message: object) -> int:
-        """A message leaves; return its number. It must not change afterwards: it is spelled only when it is read."""
+        """A message leaves; return its number. The message must not change: its text is made when the trace is read."""
         self._sent += 1
         if self.is_kept:
             self.entries.append(Sent(self._scheduler.now_ms, self._sent, source, target, message))
         return self._sent
 
     def arrived(self, number: int) -> None:
-        """A message is there."""
+        """A message arrives."""
         if self.is_kept:
             self.entries.append(Arrived(self._scheduler.now_ms, number))
 
     def lost(self, number: int, why: str) -> None:
-        """A message will not be there."""
+        """A message is lost."""
         if self.is_kept:
             self.entries.append(Lost(self._scheduler.now_ms, number, why))
 
     def happened(self, node: str, what: str, text: str = "") -> None:
-        """Something else."""
+        """Something else happens at a node."""
         if self.is_kept:
             self.entries.append(Happened(self._scheduler.now_ms, node, what, text))
 
 
 def lines(entries: Sequence[Entry]) -> Iterator[str]:
-    """One line for each entry, as people read it."""
+    """One readable line for each entry."""
     sent = {entry.number: entry for entry in entries if isinstance(entry, Sent)}
     for entry in entries:
         yield f"{entry.at_ms / 1000:9.3f} s  {_told(entry, sent)}"
 
 
 def digest(entries: Sequence[Entry]) -> str:
-    """A number for a whole run: two runs with the same one went the same way."""
+    """A hash of a whole run: two runs with the same hash did the same."""
     summed = sha256()
     for line in lines(entries):
         summed.update(line.encode())
@@ -119,5 +118,5 @@ def _told(entry: Entry, sent: dict[int, Sent]) -> str:
 
 
 def _ends(sent: Sent | None, sign: str) -> str:
-    # What was sent before the first entry is known by its number only.
+    # If a message was sent before the first entry, only its number is known.
     return f"{sent.source:>10} {sign} {sent.target:<10}" if sent else f"{'':>10} {sign} {'':<10}"

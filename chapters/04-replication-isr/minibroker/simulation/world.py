@@ -1,8 +1,8 @@
-"""What a chapter implements to be tested here: a world. A pure module.
+"""What a chapter implements to be simulated: a world. A pure module.
 
-A world is built from a seed and played once. It has the stage set up already: clock, network, trace, faults, states.
-It adds nodes and clients, says what each kind of fault does, and plays: a storm, then healing, then a calm in which
-everything must come right again.
+A world is built from a seed and played once. The base class has the clock, network, trace, faults and states. A
+subclass adds nodes and clients, defines what each kind of fault does, and plays: first faults, then healing, then a
+calm in which the cluster must recover.
 
     class World(simulation.World):
         STATES = ("truncation", "ISR shrink")
@@ -32,7 +32,7 @@ from minibroker.simulation.trace import Entry, Trace
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a seed."""
+    """The result of one seed."""
 
     seed: int
     violation: str | None
@@ -43,11 +43,11 @@ class Outcome:
     states: Mapping[str, int]
     entries: Sequence[Entry] = field(default=(), repr=False)
     invariant: int | None = None
-    """The number of the invariant that is broken; without one, the code itself failed."""
+    """The number of the broken invariant. If it is None and `violation` is not, the code raised another error."""
 
 
 class World(ABC):
-    """A stage, and what is played on it. `faults` replaces those that the seed draws."""
+    """One simulation. `faults` replaces those that the seed draws."""
 
     STATES: ClassVar[tuple[str, ...]] = ()
     KINDS: ClassVar[tuple[Kind, ...]] = ()
@@ -69,27 +69,27 @@ class World(ABC):
         return stream(self.seed, name)
 
     def draw_weather(self) -> Weather:
-        """What the network is like."""
+        """Draw the delays and losses of the network."""
         return Weather.draw(self.chance("weather"))
 
     def draw_faults(self) -> list[Fault]:
-        """What will go wrong."""
+        """Draw the faults of the run."""
         return draw_faults(self.KINDS, self.chance("faults"), until_ms=self.STORM_MS) if self.KINDS else []
 
     @abstractmethod
     def play(self) -> None:
-        """Play until everything is over. A `Violation` ends it, and so does any other error: that is a bug as well."""
+        """Play to the end. A `Violation` ends the run, and so does any other error, which is a bug as well."""
 
     def causes(self) -> Mapping[str, Cause]:
-        """What each kind of fault does."""
+        """The function that causes each kind of fault."""
         return {}
 
     def storm(self) -> Storm:
-        """Let the faults come."""
+        """Schedule the faults."""
         return Storm(self.scheduler, self.faults, self.causes())
 
     def run(self) -> Outcome:
-        """Play once, and say what came of it."""
+        """Play once, and return the result."""
         violation, invariant = None, None
         try:
             self.play()
@@ -111,7 +111,7 @@ class World(ABC):
 
 
 def _where(error: Exception) -> str:
-    """The error and the lines that led to it, the innermost last, without the paths of this machine."""
+    """The error and the innermost lines of its traceback, without the machine's paths."""
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     steps = " > ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames)
     return f"{type(error).__name__}: {error} ({steps})"

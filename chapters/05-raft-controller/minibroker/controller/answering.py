@@ -1,9 +1,9 @@
-"""The handlers of the controller: what brokers and operators ask of whoever decides. A pure module."""
+"""The handlers of the controller: requests of brokers and operators. A pure module."""
 
 from collections.abc import Callable, Collection
 
 from minibroker.controller.lifecycle import BrokerState, Heartbeat, RegisterFenced, UnregisterBroker
-from minibroker.controller.moving import (
+from minibroker.controller.reassignment import (
     Move,
     Moved,
     ReassignPartitions,
@@ -38,7 +38,7 @@ from minibroker.wire.schema import Response
 
 
 class ControllerDecisions:
-    """The handlers that chapter 05 adds. `replication` has those of chapter 04, with the controller's rules."""
+    """The handlers that chapter 05 adds. `replication` has chapter 04's handlers, with the controller's rules."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class ControllerDecisions:
         """The handler of BrokerRegistration."""
         request = call.request
         is_heard = self._sessions.is_alive(request.broker_id, self._clock())
-        command = RegisterFenced(**described(request), is_known_one_heard=is_heard)
+        command = RegisterFenced(**described(request), is_registered_one_alive=is_heard)
 
         def on_done(registration: Registration) -> None:
-            # The broker has been heard, though it says nothing for as long as it opens its logs.
+            # A registration starts a session: the broker sends no heartbeat while it opens its logs.
             if registration.code is ErrorCode.NONE:
                 self._sessions.touch(request.broker_id, self._clock())
 

@@ -1,8 +1,9 @@
-"""Leaders where they were meant to be: who comes back leads again what it led. A pure module.
+"""Elects preferred leaders, so that a broker that comes back leads its partitions again. A pure module.
 
-A broker that is away gives what it leads to others, and gets nothing back by returning: after a few restarts one broker
-leads nearly everything. So the controller looks now and then for partitions whose preferred leader, the first of the
-replicas, is live and in sync and does not lead, and elects it. Nothing is lost by that: it has all that counts.
+When a broker stops, other brokers lead its partitions, and they go on leading them when it returns: after a few
+restarts one broker leads nearly everything. So the controller regularly looks for partitions whose preferred leader,
+the first replica, is live and in sync but does not lead, and elects it. No record is lost, because the replica is in
+sync.
 """
 
 from collections.abc import Iterator
@@ -15,12 +16,12 @@ from minibroker.replication.records import PartitionChangeRecord
 from minibroker.wire.codes import ErrorCode
 
 ELECTIONS_MAX = 1000
-"""How many leaders change at once, as in Kafka. The rest follows at the next tick: brokers have other work as well."""
+"""The most leaders that change in one command, as in Kafka; the rest follows at the next tick."""
 
 
 def led_by_others(image: Image) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-    """Every partition that its preferred leader could lead, and does not."""
-    # One that is on its way out would have to give it away again.
+    """Every partition whose preferred leader could lead, but does not."""
+    # A broker that is shutting down would have to hand the partition over again.
     ready = {it.node_id for it in image.brokers.values() if not it.is_fenced and not it.in_controlled_shutdown}
     for topic in image.topics.values():
         for number, partition in topic.partitions.items():
@@ -31,10 +32,10 @@ def led_by_others(image: Image) -> Iterator[tuple[TopicImage, int, PartitionImag
 
 @dataclass(frozen=True)
 class ElectPreferredLeaders(Command[int]):
-    """Let preferred leaders lead, wherever they can; the result is how many were elected."""
+    """Elect preferred leaders wherever possible; the result is the number of elections."""
 
     def run(self, image: Image, records: Records) -> int:
-        """Elect them, as many as may change at once."""
+        """Elect at most `ELECTIONS_MAX` preferred leaders."""
         changes = [
             PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id, leader=partition.replicas[0])
             for topic, number, partition in islice(led_by_others(image), ELECTIONS_MAX)
@@ -43,27 +44,27 @@ class ElectPreferredLeaders(Command[int]):
         return len(changes)
 
     def refuse(self, code: ErrorCode, message: str) -> int:  # noqa: ARG002
-        """Nobody is elected."""
+        """No leader is elected."""
         return 0
 
 
 class LeaderBalance:
-    """When to look. Without an interval, never."""
+    """Schedules the elections. Without an interval there are none."""
 
     def __init__(self, interval_ms: int | None) -> None:
         self._interval_ms = interval_ms
         self._due_ms = 0
 
     def begin(self, now_ms: int) -> None:
-        """This node begins to decide: those who come back at the same time are given the time to do so."""
+        """Begin as the active controller: wait one interval, so that brokers that restart together are back."""
         self._due_ms = now_ms + (self._interval_ms or 0)
 
     def tick(self, image: Image, now_ms: int) -> ElectPreferredLeaders | None:
-        """What is to be decided now, if anything is."""
+        """The command that is due now, or None."""
         if self._interval_ms is None or now_ms < self._due_ms:
             return None
         found = sum(1 for _ in islice(led_by_others(image), ELECTIONS_MAX + 1))
-        # Where not all can be elected at once it goes on with the next tick.
+        # The next tick continues if one command cannot elect all of them.
         if found <= ELECTIONS_MAX:
             self._due_ms = now_ms + self._interval_ms
         return ElectPreferredLeaders() if found else None

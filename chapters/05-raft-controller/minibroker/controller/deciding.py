@@ -1,13 +1,13 @@
-"""An authority on a log that a majority keeps: chapter 03's port, chapter 05's promise. A pure module.
+"""The controller: chapter 03's authority on a replicated log. A pure module.
 
-A decision has two moments. When the leader appends it, it is *made*: later commands are held against it. When a
-majority has it, it is *decided*: only then does anybody hear of it, for until then another leader might never have
-known it. So an active controller has two images:
+A decision takes two steps. First the leader appends the records of the decision; later commands are checked against
+them. The records are *committed* when a majority has them. No node acts on an uncommitted record, because the next
+leader may not have it. So an active controller has two images:
 
-    image     everything that is decided, on every node the same at the same offset
-    _ahead    the same and what is made but not decided; nobody but the controller sees it
+    image     all committed records; at the same offset it is the same on every node
+    _ahead    all committed and uncommitted records; only the controller uses it
 
-A node that stops leading forgets what is ahead, and whoever waits for it is told that somebody else decides now.
+A controller that is deposed drops `_ahead`, and refuses the commands that wait for a commit.
 """
 
 from collections import deque
@@ -34,8 +34,8 @@ R = TypeVar("R")
 
 
 @dataclass(slots=True)
-class _Made:
-    """A decision that a majority does not have yet."""
+class _Uncommitted:
+    """A decision whose records are not committed yet."""
 
     next_offset: int
     proposal: Proposal[Any]
@@ -44,10 +44,10 @@ class _Made:
 
 
 class Controller:
-    """What a node knows of the metadata, and, while it leads the quorum, how they change.
+    """The metadata of a node, and their changes while it leads the quorum.
 
-    Call `catch_up` after whatever happened to the quorum's node: it folds what is decided by now, tells the listeners
-    and completes proposals, by calling `done` with each.
+    Call `catch_up` after every event of the quorum's node: it folds the committed records, tells the listeners,
+    completes proposals, and calls `done` with each of them.
     """
 
     def __init__(
@@ -58,57 +58,59 @@ class Controller:
         clock: Callable[[], int],
         done: Callable[[Proposal[Any]], None] = lambda _proposal: None,
     ) -> None:
-        """Begin with the image of a snapshot, or with an empty one. `clock` is for the timestamps of batches."""
+        """Begin with the image of a snapshot, or with an empty one. `clock` gives the timestamps of batches."""
         self.raft = raft
         self.image = image
         self._clock = clock
         self._done = done
         self._ahead: Image | None = None
         self._active_epoch = -1
-        self._made: deque[_Made] = deque()
+        self._uncommitted: deque[_Uncommitted] = deque()
         self._listeners = Listeners()
-        # Whoever reads the whole log anyway notes what nobody should have to read it for again.
         self._removed: set[bytes] | None = set()
+        """The ids of deleted topics, noted while the log is read anyway. None after `removed_topics` was called."""
         self.on_active: Callable[[], None] = lambda: None
-        """Called when this node begins to decide."""
+        """Called when this node becomes the active controller."""
 
     # The port ---------------------------------------------------------------------------------------------------------
 
     @property
     def is_active(self) -> bool:
-        """Whether this node decides: it leads, and everything that earlier leaders have decided is in its image."""
+        """Whether this node is the active controller: it leads, and its image has all earlier committed records."""
         return self._ahead is not None
 
     def propose(self, command: Command[R]) -> Proposal[R]:
-        """Make a decision; the proposal is done when a majority has it."""
-        # No listener proposes (`_listeners.is_telling`), we assert: others have not heard yet of what it was told.
+        """Run a command and append its records; the proposal is done when they are committed."""
+        # Assert that no listener proposes (`_listeners.is_telling`): other listeners have not seen the change yet.
         assert not self._listeners.is_telling, "a listener proposes"
         proposal: Proposal[R] = Proposal()
-        # Who does not decide refuses at once, and says who does.
+        # A node that is not the active controller refuses at once, and names the controller.
         if self._ahead is None:
-            proposal.complete(command.refuse(ErrorCode.NOT_CONTROLLER, self._who_decides()))
+            proposal.complete(command.refuse(ErrorCode.NOT_CONTROLLER, self._name_controller()))
             return proposal
-        # What is made counts for what comes next, decided or not.
+        # Check the command against all appended records, committed or not.
         decision = decide(self._ahead, command)
-        # Where nothing is to be written, it may still rest on what is only made: it is true when that is decided.
+        # A command without records may still depend on uncommitted ones: it waits until those are committed.
         if not decision.records:
             self._wait(proposal, command, decision.result)
             return proposal
-        # A disk that refuses (`StorageError`) is an answer, too: KAFKA_STORAGE_ERROR.
+        # A disk that refuses (`StorageError`) is answered with KAFKA_STORAGE_ERROR.
         try:
             self._append(decision.records)
         except StorageError as error:
             proposal.complete(command.refuse(ErrorCode.KAFKA_STORAGE_ERROR, f"metadata could not be written: {error}"))
             return proposal
-        # What is made waits until it is decided. Who votes alone has decided it by now, so catch up.
+        # The proposal waits for the commit. With a single voter the records are committed already, so catch up.
         self._wait(proposal, command, decision.result)
         self.catch_up()
         return proposal
 
-    def _who_decides(self) -> str:
+    def _name_controller(self) -> str:
         leader_id = self.raft.leader_id
         return (
-            f"node {leader_id} decides" if leader_id >= 0 else "nobody decides at the moment: an election is under way"
+            f"the controller is node {leader_id}"
+            if leader_id >= 0
+            else "there is no controller at the moment: an election is under way"
         )
 
     def _append(self, records: Sequence[MetadataRecord]) -> None:
@@ -118,22 +120,21 @@ class Controller:
 
     def _wait(self, proposal: Proposal[R], command: Command[R], result: R) -> None:
         next_offset = self.raft.log.log_end_offset
-        if next_offset <= self.raft.high_watermark and not self._made:
+        if next_offset <= self.raft.high_watermark and not self._uncommitted:
             proposal.complete(result)
         else:
-            self._made.append(_Made(next_offset, proposal, command, result))
+            self._uncommitted.append(_Uncommitted(next_offset, proposal, command, result))
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change, in the order of subscription. It must not propose."""
         self._listeners.add(listener)
 
     def removed_topics(self) -> Collection[bytes]:
-        """The topics of which the log says that they were deleted. Ask once, at the start: then they are forgotten.
+        """The ids of topics whose deletion is in the log. This is called once, at the start; then the ids are dropped.
 
-        What was deleted before the last snapshot it does not say any more. That loses nothing and brings nothing back:
-        a directory whose topic is in no image, and of which nobody says that it was deleted, is set aside under another
-        name; and a new topic of the same name has another id, so that it never takes such a directory for its own. All
-        it costs is room, until an operator removes what was set aside.
+        Deletions before the last snapshot are no longer in the log. Such a topic is in no image and not known as
+        deleted, so its directory is set aside under another name. That is safe: a new topic of the same name has
+        another id, and does not take over the directory. The directory costs disk space until an operator removes it.
         """
         removed, self._removed = self._removed, None
         return frozenset(removed or ())
@@ -141,10 +142,10 @@ class Controller:
     # Following the log ------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Fold what is decided by now; begin or cease to decide."""
+        """Fold the committed records; become the active controller, or stop being it."""
         self._fold()
         if self.is_active and (not self.raft.is_leader or self.raft.epoch != self._active_epoch):
-            self._retire()
+            self._deactivate()
         if not self.is_active and self.raft.is_leader and self.raft.high_watermark > self.raft.epoch_start_offset:
             self._activate()
         self._complete()
@@ -154,41 +155,42 @@ class Controller:
         if old.offset + 1 >= upto_offset:
             return
         records = read_records(self.raft.log, max(old.offset + 1, self.raft.log.log_start_offset))
-        decided = [(offset, record) for offset, record in records if offset < upto_offset]
+        committed = [(offset, record) for offset, record in records if offset < upto_offset]
         if self._removed is not None:
-            self._removed.update(it.topic_id for _offset, it in decided if isinstance(it, RemoveTopicRecord))
-        # Control batches hold no metadata: the last offset may be one of theirs.
-        self.image = fold_all(old, decided)
+            self._removed.update(it.topic_id for _offset, it in committed if isinstance(it, RemoveTopicRecord))
+        # Control batches have no metadata records, so the image may end before the high watermark.
+        self.image = fold_all(old, committed)
         if self.image is not old:
             self._listeners.tell(old, self.image)
 
     def _activate(self) -> None:
-        """All that was decided before is in the image: from here on this node decides."""
+        """Become the active controller: the image has everything that earlier leaders have committed."""
         self._active_epoch = self.raft.epoch
         self._ahead = self.image
         if METADATA_VERSION not in self.image.features:
-            # As in every log of Kafka's, the first record says which records may follow.
+            # As in Kafka, the first record of the log names the version of the records that follow.
             self._append([FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL)])
         self.on_active()
 
-    def _retire(self) -> None:
-        """Another node decides, or will. What was made may have been decided or not: nobody here can tell."""
-        # Nothing is ahead any more. Whoever waits is refused, and told who decides; `_done` hears of each proposal.
+    def _deactivate(self) -> None:
+        """This controller has been deposed: it cannot know whether its uncommitted records will be committed."""
+        # Drop `_ahead`. Refuse each uncommitted proposal with a message that names the controller; then pass the
+        # proposal to `_done`.
         self._ahead = None
-        made, self._made = self._made, deque()
+        made, self._uncommitted = self._uncommitted, deque()
         for it in made:
-            it.proposal.complete(it.command.refuse(ErrorCode.NOT_CONTROLLER, self._who_decides()))
+            it.proposal.complete(it.command.refuse(ErrorCode.NOT_CONTROLLER, self._name_controller()))
             self._done(it.proposal)
 
     def _complete(self) -> None:
-        # In the order in which they were made, as far as is decided. `_done` hears of each.
-        while self._made and self._made[0].next_offset <= self.raft.high_watermark:
-            it = self._made.popleft()
+        # Complete the proposals in the order of the log, up to the high watermark, and pass each to `_done`.
+        while self._uncommitted and self._uncommitted[0].next_offset <= self.raft.high_watermark:
+            it = self._uncommitted.popleft()
             it.proposal.complete(it.result)
             self._done(it.proposal)
 
     def reset(self, image: Image) -> None:
-        """A snapshot has taken the place of the log's beginning: go on from its image."""
-        assert not self.is_active, "a leader needs nobody's snapshot"
+        """Continue from the image of a snapshot, which has replaced the beginning of the log."""
+        assert not self.is_active, "a leader does not fetch a snapshot"
         old, self.image = self.image, image
         self._listeners.tell(old, image)

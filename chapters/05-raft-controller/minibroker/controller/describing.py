@@ -13,13 +13,14 @@ from minibroker.metadata.image import Image, PartitionImage
 from minibroker.metadata.names import is_internal
 from minibroker.partitions.describe import find_topic, partition_fields
 from minibroker.partitions.errors import Refused
+from minibroker.partitions.operations import TOPIC_OPERATIONS
 from minibroker.partitions.registry import Answer, Call
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.uuids import NO_UUID
 
 
 class DescribeTopicPartitions:
-    """The handler of DescribeTopicPartitions. `partitions_max` is the most that one page has."""
+    """The handler of DescribeTopicPartitions. `partitions_max` limits the partitions on one page."""
 
     def __init__(self, image: Callable[[], Image], *, partitions_max: int = 2000) -> None:
         self._read_image = image
@@ -56,7 +57,11 @@ class DescribeTopicPartitions:
             topic = find_topic(self._image, name)
         except Refused as refused:
             return DescribeTopicPartitionsResponseTopic(
-                error_code=refused.code, name=name, topic_id=NO_UUID, partitions=[]
+                error_code=refused.code,
+                name=name,
+                topic_id=NO_UUID,
+                partitions=[],
+                topic_authorized_operations=TOPIC_OPERATIONS,
             )
         indexes = [index for index in sorted(topic.partitions) if index >= first][:count_max]
         alive = frozenset(self._image.live_brokers())
@@ -66,6 +71,7 @@ class DescribeTopicPartitions:
             topic_id=topic.topic_id,
             is_internal=is_internal(name),
             partitions=[_described_partition(alive, index, topic.partitions[index]) for index in indexes],
+            topic_authorized_operations=TOPIC_OPERATIONS,
         )
 
 
@@ -76,7 +82,7 @@ def _page(topics: Sequence[DescribeTopicPartitionsResponseTopic], cursor: Cursor
 def _described_partition(
     alive: frozenset[int], index: int, partition: PartitionImage
 ) -> DescribeTopicPartitionsResponsePartition:
-    # The lists of eligible leaders are empty and never null: the Java client counts on it.
+    # The lists of eligible leaders are empty and never null: the Java client relies on that.
     return DescribeTopicPartitionsResponsePartition(
         partition_index=index, eligible_leader_replicas=[], last_known_elr=[], **partition_fields(alive, partition)
     )

@@ -1,4 +1,4 @@
-"""The configuration keys of the controller and of brokers' lives: roles, sessions, leader balance. A pure module."""
+"""The configuration keys of the controller: roles, sessions, leader balance. A pure module."""
 
 from minibroker.metadata.config_keys import (
     BOOLEAN,
@@ -26,33 +26,33 @@ PROCESS_ROLES: ConfigKey[tuple[str, ...] | None] = broker_key(
     LIST,
     None,
     _ROLES,
-    "What this node does: a broker has partitions, a controller votes on metadata. If not set, it is a broker, and "
-    "a controller too if it is among the voters.",
+    "The roles of this node: a broker has partitions, a controller votes on metadata. If not set, the node is a "
+    "broker, and also a controller if it is among the voters.",
 )
 BROKER_SESSION_TIMEOUT_MS = timeout_key(
-    "broker.session.timeout.ms", 2000, 9000, "How long a silent broker is believed to be alive."
+    "broker.session.timeout.ms", 2000, 9000, "How long a silent broker counts as alive."
 )
 BROKER_HEARTBEAT_INTERVAL_MS = broker_key(
     "broker.heartbeat.interval.ms",
     INT,
     500,
     at_least(1),
-    "How often a broker says that it is alive.",
-    departure=Departure("2000", "a session has room for several of them, as it has in Kafka"),
+    "How often a broker sends a heartbeat to the controller.",
+    departure=Departure("2000", "a shorter session still has several heartbeats, as in Kafka"),
 )
 AUTO_LEADER_REBALANCE_ENABLE = broker_key(
     "auto.leader.rebalance.enable",
     BOOLEAN,
     "true",
     None,
-    "Whether the controller gives partitions back to their preferred leaders once those are in sync again.",
+    "Whether the controller elects the preferred leaders of partitions again, once those are in sync.",
 )
 LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = broker_key(
     "leader.imbalance.check.interval.seconds",
     LONG,
     300,
     at_least(1),
-    "How often the controller looks for partitions whose preferred leader could lead, and does not.",
+    "How often the controller looks for partitions whose preferred leader could lead, but does not.",
 )
 MAX_REQUEST_PARTITION_SIZE_LIMIT = broker_key(
     "max.request.partition.size.limit", INT, 2000, at_least(1), "The most partitions that one answer describes."
@@ -60,7 +60,7 @@ MAX_REQUEST_PARTITION_SIZE_LIMIT = broker_key(
 
 
 def process_roles(config: NodeConfig) -> frozenset[str]:
-    """What a node does: `broker`, `controller`, or both."""
+    """The roles of a node: `broker`, `controller`, or both."""
     stated = PROCESS_ROLES.of(config)
     if stated is not None:
         return frozenset(stated)
@@ -73,7 +73,7 @@ def _is_voter(config: NodeConfig) -> bool:
 
 
 def check_roles(config: NodeConfig) -> None:
-    """Demand that a node's roles and the voters agree: a mistake here splits a cluster."""
+    """Demand that a node's roles and the voters agree: a mistake here could split a cluster."""
     voters, node_id = sorted(it.node_id for it in quorum_voters(config)), config.node_id
     roles, is_voter = process_roles(config), _is_voter(config)
     if "controller" not in roles and is_voter:
@@ -81,12 +81,12 @@ def check_roles(config: NodeConfig) -> None:
             f"process.roles=broker, but controller.quorum.voters names node {node_id} as a voter: add controller "
             f"to process.roles, or leave {node_id} out of the voters"
             if voters
-            else "process.roles=broker needs controller.quorum.voters: the nodes that decide, as ID@HOST:PORT,…"
+            else "process.roles=broker needs controller.quorum.voters: the voters as ID@HOST:PORT,…"
         )
     if not voters and roles == {"controller"}:
         raise InvalidConfig(
-            "process.roles=controller needs controller.quorum.voters: the nodes that decide, this one among them, "
-            "as ID@HOST:PORT,…"
+            "process.roles=controller needs controller.quorum.voters: the voters as ID@HOST:PORT,…, this node among "
+            "them"
         )
     if "controller" in roles and not is_voter:
         raise InvalidConfig(
@@ -96,14 +96,14 @@ def check_roles(config: NodeConfig) -> None:
 
 
 def check_place(config: NodeConfig) -> None:
-    """Demand that a voter listens where the others look for it."""
+    """Demand that a voter listens at the port where the other nodes look for it."""
     me = next((it for it in quorum_voters(config) if it.node_id == config.node_id), None)
-    # Nodes find each other where clients find them: there is one listener. Port 0 is known only later.
+    # One listener serves nodes and clients. Port 0 becomes a real port only later.
     ports = [it.port for it in (*config.listeners, *config.advertised_listeners)]
     if me is not None and me.port not in ports and 0 not in ports:
         raise InvalidConfig(
             f"controller.quorum.voters has node {me.node_id} at port {me.port}, but listeners={config.listeners[0]}: "
-            "the other nodes would not find it; let both have the same port"
+            "the other nodes would not find it; set both to the same port"
         )
 
 
@@ -113,7 +113,7 @@ def check_session(config: NodeConfig) -> None:
     if session_ms < 2 * interval_ms:
         raise InvalidConfig(
             f"broker.session.timeout.ms={session_ms} is less than twice broker.heartbeat.interval.ms={interval_ms}:"
-            " one heartbeat that is late would fence the broker"
+            " one late heartbeat would fence the broker"
         )
 
 

@@ -1,22 +1,22 @@
-"""How brokers come, fall silent, and go; and what becomes of what they lead. A pure module.
+"""The life of a broker, from its registration to its removal, and the leaders of its partitions. A pure module.
 
     registered, fenced ──── heard, and caught up with the metadata ───▶ live
             ▲                                                            │  │
             └────────────── silent for a session, or killed ─────────────┘  │
                                                                             ▼
-                                        fenced ◀── nothing led any more ── leaving
+                                        fenced ◀── leads nothing ── controlled shutdown
 
-Every step that changes who is alive changes, in the same batch of records, every partition that it concerns: there is
-no moment in which the metadata say that a dead broker leads. The new leader is the first replica, in the partition's
-own order, that is in sync and live. A broker that is fenced leaves the in-sync sets, except where it is the last: to
-forget the last one that has everything would be to lose it. Only where a topic says that any leader is better than none
-is somebody elected who was not in sync.
+A command that changes the state of a broker changes all its partitions in the same batch of records: the metadata never
+name a dead broker as a leader. The new leader is the first replica, in the partition's order, that is in sync and live.
+A fenced broker leaves the in-sync sets, except where it is the last member: the last in-sync replica is the only one
+that is known to have every acknowledged record. A replica that is not in sync is elected only where the topic has
+`unclean.leader.election.enable`.
 """
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from minibroker.controller.moving import elect_moving_leaders
+from minibroker.controller.reassignment import elect_moving_leaders
 from minibroker.controller.records import BrokerRegistrationChangeRecord, UnregisterBrokerRecord
 from minibroker.metadata.broker_commands import BrokerDescription, Registration
 from minibroker.metadata.configs import NodeConfig
@@ -33,7 +33,7 @@ _NAMED_MAX = 3
 
 
 def partitions_of(image: Image, broker_id: int) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-    """Every partition that a broker has a replica of."""
+    """Every partition of which a broker has a replica."""
     for topic in image.topics.values():
         for number, partition in topic.partitions.items():
             if broker_id in partition.replicas:
@@ -43,15 +43,15 @@ def partitions_of(image: Image, broker_id: int) -> Iterator[tuple[TopicImage, in
 def without(
     topic: TopicImage, number: int, partition: PartitionImage, *, gone: int, live: Collection[int]
 ) -> PartitionChangeRecord | None:
-    """What changes when a broker is not there any more: it leads no more, and is in sync no more unless it is the
-    last."""
-    # In sync are the others; or it alone, if there are no others.
+    """The change of a partition when a broker is gone: the broker stops leading, and leaves the in-sync set unless it
+    is the last member."""
+    # The other members stay in sync. If there are none, the broker itself stays.
     isr = [it for it in partition.isr if it != gone] or list(partition.isr)
-    # A record says only what changes.
+    # The record has only the fields that change.
     change = PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id)
     if isr != list(partition.isr):
         change.isr = isr
-    # The first replica in the partition's own order that is in sync and live leads now; or nobody.
+    # The new leader is the first replica in the partition's order that is in sync and live; there may be none.
     if partition.leader == gone:
         candidates = [it for it in partition.replicas if it in isr and it in live and it != gone]
         change.leader = candidates[0] if candidates else NO_LEADER
@@ -65,9 +65,9 @@ def _live_without(image: Image, broker_id: int) -> set[int]:
 def change_when_fenced(
     broker_id: int, image: Image, topic: TopicImage, number: int, partition: PartitionImage, has_all: bool
 ) -> PartitionChangeRecord | None:
-    """What changes of a partition when a broker comes back, and is fenced."""
-    # Where the broker may have less than before, chapter 04's rule holds. Where it has all, it is as if it had fallen
-    # silent: others lead and are in sync, and where there is no other, it will be when it is heard.
+    """The change of a partition when a broker registers again, and is fenced."""
+    # If the broker may have lost records, chapter 04's rule applies. If it has all records, the partition changes as
+    # for a silent broker: another replica leads or, if there is none, this broker leads again when it is unfenced.
     if not has_all:
         return change_on_return(broker_id, image, topic, number, partition, has_all)
     return without(topic, number, partition, gone=broker_id, live=_live_without(image, broker_id))
@@ -75,40 +75,40 @@ def change_when_fenced(
 
 @dataclass(frozen=True)
 class RegisterFenced(BrokerDescription, Command[Registration]):
-    """A broker registers. It is fenced until it is heard to have caught up with the metadata.
+    """Register a broker. It is fenced until a heartbeat shows that it has caught up with the metadata.
 
-    A restart takes the place of the life before it at once: a directory is locked by who uses it, so that life is over.
-    Who comes with another directory may be another machine with a number that was copied. It is refused as long as the
-    one that is registered may be alive, because that one must not have to go. Where the disk of a broker was replaced,
-    that is for no longer than a session.
+    A restarted broker replaces its last incarnation at once: its directory was locked, so the old process has ended. A
+    broker with another directory may be another machine with a copied node.id. It is refused while the registered
+    broker may be alive, so that it cannot evict that broker. A broker with a replaced disk waits for one session at
+    most.
     """
 
     is_fenced: bool = True
-    is_known_one_heard: bool = False
-    """Whether the broker that is registered was heard within its session."""
+    is_registered_one_alive: bool = False
+    """Whether the controller has heard from the registered broker within its session."""
     records_max = None
 
     def run(self, image: Image, records: Records) -> Registration:
-        """Take it in, unless another one has its number and is there."""
+        """Register the broker, unless another live broker has its node.id."""
         known = image.brokers.get(self.broker_id)
-        if known is not None and self._is_another(known) and (self.is_known_one_heard or not known.is_fenced):
-            message = f"broker {self.broker_id} is registered at {known.host}:{known.port}, with another directory"
+        if known is not None and self._is_another(known) and (self.is_registered_one_alive or not known.is_fenced):
+            message = f"broker {self.broker_id} is registered at {known.host}:{known.port}, with another data directory"
             return self.refuse(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
         return register_replicas(self, image, records, change_when_fenced)
 
     def _is_another(self, known: BrokerImage) -> bool:
-        # Who did not say which directory it has can be told from nobody.
+        # Brokers that have not named their directories cannot be told apart.
         is_elsewhere = bool(known.log_dirs) and bool(self.log_dirs) and not set(known.log_dirs) & set(self.log_dirs)
         return is_elsewhere and known.incarnation_id != self.incarnation_id
 
     def refuse(self, code: ErrorCode, message: str) -> Registration:
-        """It is not registered."""
+        """The broker is not registered."""
         return Registration(code, message)
 
 
 @dataclass(frozen=True)
 class BrokerState:
-    """What a broker is told of itself in answer to a heartbeat."""
+    """The state of a broker, in the response to its heartbeat."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -118,7 +118,7 @@ class BrokerState:
 
 @dataclass(frozen=True)
 class Heartbeat(Command[BrokerState]):
-    """A broker says that it is there, how much of the metadata it has, and whether it wants to be fenced or to go."""
+    """The heartbeat of a broker: how far its metadata are, and whether it wants to be fenced or to shut down."""
 
     broker_id: int
     broker_epoch: int
@@ -128,13 +128,13 @@ class Heartbeat(Command[BrokerState]):
     records_max = None
 
     def run(self, image: Image, records: Records) -> BrokerState:
-        """Fence, unfence, or let go."""
+        """Fence or unfence the broker, or continue its controlled shutdown."""
         broker = image.brokers.get(self.broker_id)
         if broker is None:
             message = f"broker {self.broker_id} is not registered"
             return self.refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
         if broker.epoch != self.broker_epoch:
-            message = f"broker {self.broker_id} speaks with epoch {self.broker_epoch}, it is {broker.epoch}"
+            message = f"broker {self.broker_id} has epoch {broker.epoch}, not {self.broker_epoch}"
             return self.refuse(ErrorCode.STALE_BROKER_EPOCH, message)
         if self.wants_shut_down:
             return self._shut_down(image, broker, records)
@@ -146,11 +146,11 @@ class Heartbeat(Command[BrokerState]):
         return BrokerState(is_fenced=False)
 
     def _unfence(self, image: Image, broker: BrokerImage, records: Records) -> BrokerState:
-        # One that does not know yet that it was registered would act on what was before.
+        # A broker whose metadata end before its registration would act on old metadata.
         if self.wants_fence or self.metadata_offset < broker.epoch:
             return BrokerState(is_fenced=True)
         records.add([_change(broker, fenced=UNFENCE)])
-        # Where nobody leads, and it is in sync, it leads.
+        # The broker becomes the leader of partitions that have no leader and in which it is in sync.
         for topic, number, partition in partitions_of(image, broker.node_id):
             if partition.leader == NO_LEADER and broker.node_id in partition.isr:
                 records.add(
@@ -159,7 +159,7 @@ class Heartbeat(Command[BrokerState]):
         return BrokerState(is_fenced=False)
 
     def _shut_down(self, image: Image, broker: BrokerImage, records: Records) -> BrokerState:
-        """Give away what it leads, one batch of records for all; it may go when it leads nothing that others could."""
+        """Move the broker's leaderships in one batch of records; the broker may stop when no more can be moved."""
         if broker.is_fenced:
             return BrokerState(is_fenced=True, may_shut_down=True)
         if not broker.in_controlled_shutdown:
@@ -173,17 +173,17 @@ class Heartbeat(Command[BrokerState]):
         records.add(given)
         if given:
             return BrokerState(is_fenced=False)
-        # Nobody else can lead what is left.
+        # No other broker can lead the partitions that are left.
         records.add(fencing(image, broker))
         return BrokerState(is_fenced=True, may_shut_down=True)
 
     def refuse(self, code: ErrorCode, message: str) -> BrokerState:
-        """It is not heard."""
+        """The heartbeat does not count."""
         return BrokerState(code, message)
 
 
 def fencing(image: Image, broker: BrokerImage) -> Iterator[BrokerRegistrationChangeRecord | PartitionChangeRecord]:
-    """The records that fence a broker, and give away what it leads."""
+    """The records that fence a broker and move its leaderships."""
     yield _change(broker, fenced=FENCE)
     live = _live_without(image, broker.node_id)
     for topic, number, partition in partitions_of(image, broker.node_id):
@@ -203,13 +203,13 @@ def _change(broker: BrokerImage, *, fenced: int = 0, in_controlled_shutdown: int
 
 @dataclass(frozen=True)
 class FenceBroker(Command[bool]):
-    """A broker's session is over. One command for each: who is fenced first cannot lead what the next one led."""
+    """Fence a broker whose session has expired. A fenced broker is no candidate when the next broker is fenced."""
 
     broker_id: int
     records_max = None
 
     def run(self, image: Image, records: Records) -> bool:
-        """Fence it, unless it is fenced already; return whether it was done."""
+        """Fence the broker, unless it is fenced already; return whether this command fenced it."""
         broker = image.brokers.get(self.broker_id)
         if broker is None or broker.is_fenced:
             return False
@@ -217,23 +217,23 @@ class FenceBroker(Command[bool]):
         return True
 
     def refuse(self, code: ErrorCode, message: str) -> bool:  # noqa: ARG002
-        """It is not fenced."""
+        """The broker is not fenced."""
         return False
 
 
 @dataclass(frozen=True)
 class LeadUncleanly(Command[list[Elected]]):
-    """Give what nobody leads to a live replica that is not in sync, where `unclean.leader.election.enable` allows it.
+    """Elect a live replica that is not in sync, where there is no leader and `unclean.leader.election.enable` is set.
 
-    It has no partitions of its own to name: whoever is fenced or heard again may have changed many. Elected are those
-    that have a leader now; what only the others had is lost.
+    The command looks at all partitions, because a broker that is fenced or unfenced may have changed many. The result
+    is the partitions that have a leader now; records that only the in-sync replicas had are lost.
     """
 
     node: NodeConfig
     records_max = None
 
     def run(self, image: Image, records: Records) -> list[Elected]:
-        """Look at all that nobody leads. Chapter 04's election knows who may, and refuses the rest."""
+        """Try every partition without a leader. Chapter 04's election refuses where the topic does not allow it."""
         leaderless = [
             TopicPartition(topic.name, number)
             for topic in image.topics.values()
@@ -244,25 +244,25 @@ class LeadUncleanly(Command[list[Elected]]):
         return [it for it in tried if it.code is ErrorCode.NONE]
 
     def refuse(self, code: ErrorCode, message: str) -> list[Elected]:  # noqa: ARG002
-        """Nobody is elected."""
+        """No leader is elected."""
         return []
 
 
 @dataclass(frozen=True)
 class UnregisterBroker(Command[Outcome[int]]):
-    """Forget a broker that will not come back.
+    """Remove a broker that will not come back.
 
-    A live one would go on as if nothing had happened, and nobody would hear it; a replica on a broker that nobody knows
-    would be missed for ever. So it must be stopped, and its replicas must be elsewhere.
+    The broker must be stopped: a live broker would go on, and its heartbeats would be refused. Its replicas must be
+    moved first: a replica on an unknown broker would be missing for ever.
     """
 
     broker_id: int
 
     def run(self, image: Image, records: Records) -> Outcome[int]:
-        """Remove it, if nothing is lost with it."""
+        """Remove the broker, if it is fenced and has no replicas."""
         broker = image.brokers.get(self.broker_id)
         if broker is None:
-            message = f"broker {self.broker_id} is not registered, {sorted(image.brokers)} are"
+            message = f"broker {self.broker_id} is not registered; the registered brokers are {sorted(image.brokers)}"
             return self.refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
         if not broker.is_fenced:
             message = f"broker {self.broker_id} is live: stop it first, and wait until it is fenced"
@@ -277,5 +277,5 @@ class UnregisterBroker(Command[Outcome[int]]):
         return Outcome(self.broker_id)
 
     def refuse(self, code: ErrorCode, message: str) -> Outcome[int]:
-        """It stays."""
+        """The broker stays registered."""
         return Outcome(self.broker_id, code, message)

@@ -1,21 +1,21 @@
-"""Which brokers get a partition where they stand in racks: what fails together must not hold all copies. A pure module.
+"""Places replicas on racks, so that one rack never has all replicas of a partition. A pure module.
 
-Chapter 03 lets partitions begin with one broker after the other. This does so too, with the racks taking turns in that
-ring, and then looks for the other replicas of a partition on racks that have none of it yet:
+Chapter 03 gives the first replica to one broker after the other. This module does so too, in a ring in which the racks
+take turns, and then puts the other replicas of a partition on racks without a replica of it:
 
     racks       a: 1 2    b: 3 4    c: 5 6
     the ring    1 3 5 2 4 6
     partitions  [1 3 5]  [3 2 6]  [5 4 2]  [2 4 6]  …
 
-In this order, each only where those before it leave a choice:
+The rules, in order; each one decides only where the earlier ones leave a choice:
 
-1. A live broker leads, and each leads as many as the next, or one more.
-2. Each rack has as many replicas of a partition as the next, as far as its brokers reach.
+1. A live broker leads, and the numbers of leaderships differ by one at most.
+2. The replicas of a partition are spread evenly over the racks, as far as a rack has brokers.
 3. Live brokers come before fenced ones.
-4. Who has fewer replicas so far comes first.
+4. The broker with the fewest replicas so far comes first.
 
-So a small rack gets more than its share, as in Kafka: to be on all racks is worth more than to have equal work. Brokers
-that say no rack stand together in one.
+So the brokers of a small rack get more replicas than others, as in Kafka: being on all racks is worth more than equal
+load. Brokers without a rack count as one rack.
 """
 
 from collections import Counter
@@ -63,11 +63,11 @@ def _in_turns(brokers: Collection[int], racks: Racks) -> list[int]:
 def _spread(
     order: Sequence[int], racks: Racks, loads: Mapping[int, int], fenced: Collection[int], count: int
 ) -> tuple[int, ...]:
-    """The replicas of one partition: the first of the order leads, and each next one is the best that is left."""
+    """The replicas of one partition: the first broker of the order leads, and the best brokers of the rest follow."""
     chosen = [order[0]]
     while len(chosen) < count:
         on_rack = Counter(racks[it] for it in chosen)
         left = [it for it in order if it not in chosen]
-        # Of those that are equally good it is the first in the order.
+        # Among equally good brokers, take the first in the order.
         chosen.append(min(left, key=lambda it: (on_rack[racks[it]], it in fenced, loads[it])))
     return tuple(chosen)

@@ -1,6 +1,6 @@
-"""The metadata records of the controller: brokers are fenced, heard again, and go. A pure module.
+"""The metadata records of the controller: brokers are fenced, unfenced and removed. A pure module.
 
-Importing this module makes the records known to the metadata log and to the image, and those of replication as well.
+Importing this module declares these records, and those of replication, to the metadata log and to the image.
 """
 
 from dataclasses import replace
@@ -15,42 +15,42 @@ __all__ = ["BrokerRegistrationChangeRecord", "NoOpRecord", "PartitionChangeRecor
 
 
 class UnregisterBrokerRecord(MetadataRecord, key=1, versions="0", flexible="0+"):
-    """A broker has gone for good."""
+    """A broker is removed from the cluster."""
 
     broker_id: int = int32()
-    broker_epoch: int = int64(about="which registration is meant")
+    broker_epoch: int = int64(about="the epoch of the registration")
 
 
 class BrokerRegistrationChangeRecord(MetadataRecord, key=17, versions="0-2", flexible="0+"):
-    """A registered broker is fenced or heard again, or is about to go. What stays is left out."""
+    """A registered broker is fenced or unfenced, or begins a controlled shutdown. Unchanged fields are left out."""
 
     broker_id: int = int32()
-    broker_epoch: int = int64(about="which registration is meant")
-    fenced: int = int8(tag=0, default=0, about="1 it is fenced, -1 it is not any more, 0 no change")
-    in_controlled_shutdown: int = int8(versions="1+", tag=1, default=0, about="1 it is about to go, 0 no change")
+    broker_epoch: int = int64(about="the epoch of the registration")
+    fenced: int = int8(tag=0, default=0, about="1 fenced, -1 unfenced, 0 no change")
+    in_controlled_shutdown: int = int8(versions="1+", tag=1, default=0, about="1 it is shutting down, 0 no change")
     log_dirs: list[bytes] = array(uuid, versions="2+", tag=2, default=(), about="its data directories, if they changed")
 
 
 class NoOpRecord(MetadataRecord, key=20, versions="0", flexible="0+"):
-    """Nothing: it only makes the log longer."""
+    """A record without content, which only makes the log longer."""
 
 
 def _broker(builder: Builder, broker_id: int, broker_epoch: int) -> BrokerImage:
     broker: BrokerImage | None = builder.now("brokers").get(broker_id)
     if broker is None or broker.epoch != broker_epoch:
         known = "no broker" if broker is None else f"epoch {broker.epoch}"
-        raise CorruptMetadata(f"broker {broker_id} with epoch {broker_epoch} changes, there is {known}")
+        raise CorruptMetadata(f"a record is for broker {broker_id} with epoch {broker_epoch}, the image has {known}")
     return broker
 
 
 def _on_unregister_broker(builder: Builder, record: UnregisterBrokerRecord) -> None:
-    """The broker is forgotten."""
+    """Remove the broker."""
     _broker(builder, record.broker_id, record.broker_epoch)
     del builder.change("brokers")[record.broker_id]
 
 
 def _on_broker_registration_change(builder: Builder, record: BrokerRegistrationChangeRecord) -> None:
-    """What a broker is, from now on."""
+    """Change the state of the broker."""
     broker = _broker(builder, record.broker_id, record.broker_epoch)
     builder.change("brokers")[record.broker_id] = replace(
         broker,
@@ -61,7 +61,7 @@ def _on_broker_registration_change(builder: Builder, record: BrokerRegistrationC
 
 
 def _on_no_op(builder: Builder, record: NoOpRecord) -> None:
-    """Nothing."""
+    """Change nothing."""
 
 
 declare_record(UnregisterBrokerRecord, _on_unregister_broker)

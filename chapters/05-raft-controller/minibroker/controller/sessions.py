@@ -1,36 +1,37 @@
-"""Who is alive, in the eyes of the active controller. A pure module.
+"""Which brokers are alive, as the active controller sees it. A pure module.
 
-A broker says every now and then that it is there. One that has been silent for `broker.session.timeout.ms` is fenced:
-it leads nothing and is in sync nowhere until it is heard again. Sessions are kept in memory alone. A new controller
-knows of nobody when it was heard last, so it gives everybody a whole session's time; but for the controller before it,
-which it has followed, and whose silence is why there is a new one.
+A broker sends heartbeats. The controller fences a broker that has been silent for `broker.session.timeout.ms`: the
+broker leads nothing and is in sync nowhere until its next heartbeat. Sessions are kept in memory alone. A new
+controller does not know when each broker sent its last heartbeat, so it gives every broker a whole session. The
+previous controller is the exception: the new one has followed it, and knows when it fell silent.
 """
 
 from collections.abc import Iterable
 
 
 class Sessions:
-    """When each broker was heard last."""
+    """The time at which the controller last heard from each broker."""
 
     def __init__(self, session_ms: int) -> None:
         self.session_ms = session_ms
         self._heard_ms: dict[int, int] = {}
 
-    def begin(self, brokers: Iterable[int], now_ms: int, *, before: int = -1, before_ms: int = 0) -> None:
-        """This node begins to decide: everybody has been heard just now, and who decided before, at `before_ms`."""
+    def begin(self, brokers: Iterable[int], now_ms: int, *, previous: int = -1, previous_heard_ms: int = 0) -> None:
+        """Begin as the active controller: every broker gets a whole session, except the previous controller."""
         self._heard_ms = dict.fromkeys(brokers, now_ms)
-        if before in self._heard_ms:
-            # It may be there and only lead no more: then it needs time to say so, which is more than one heartbeat.
-            self._heard_ms[before] = min(max(before_ms, now_ms - self.session_ms * 2 // 3), now_ms)
+        if previous in self._heard_ms:
+            # The previous controller may be alive, and only have lost its leadership. So it has at least a third of its
+            # session left for a heartbeat.
+            self._heard_ms[previous] = min(max(previous_heard_ms, now_ms - self.session_ms * 2 // 3), now_ms)
 
     def touch(self, broker_id: int, now_ms: int) -> None:
-        """A broker was heard."""
+        """Note that a broker is alive now."""
         self._heard_ms[broker_id] = now_ms
 
     def is_alive(self, broker_id: int, now_ms: int) -> bool:
-        """Whether a broker was heard within its session."""
+        """Whether the controller has heard from a broker within its session."""
         return now_ms - self._heard_ms.get(broker_id, -(2**62)) <= self.session_ms
 
     def silent(self, brokers: Iterable[int], now_ms: int) -> list[int]:
-        """Those of the brokers whose session is over."""
+        """The brokers whose session has expired."""
         return [broker_id for broker_id in brokers if not self.is_alive(broker_id, now_ms)]

@@ -1,7 +1,7 @@
-"""An image as records: what would have led to it, and no more. A pure module.
+"""Turns an image into the fewest records that produce it. A pure module.
 
-Folding these records into an empty image gives the image again. So a snapshot of the metadata is a short log, and
-whoever can read the log can read it.
+Folding these records into an empty image gives the image again. So a snapshot of the metadata is a short log, and the
+code that reads the log reads the snapshot too.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from minibroker.metadata.records import (
 
 
 def records_of(image: Image) -> Iterator[MetadataRecord]:
-    """The records of an image. The version of the metadata comes first: it says which records may follow."""
+    """The records of an image. The metadata version comes first: it determines which records may follow."""
     features = sorted(image.features.items(), key=lambda it: (it[0] != METADATA_VERSION, it[0]))
     for name, level in features:
         yield FeatureLevelRecord(name=name, feature_level=level)

@@ -1,1 +1,1 @@
-"""The driver of the quorum: it carries votes and the metadata log over the wire, and brings the controller the time."""
+"""The driver of the quorum: it sends votes and the metadata log over the network, and drives the controller's clock."""

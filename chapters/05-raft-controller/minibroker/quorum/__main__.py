@@ -1,6 +1,6 @@
 """The chapter's program: a node of a cluster that elects its controller.
 
-python -m minibroker.quorum 1 data/1 127.0.0.1:9092                                          alone, its own only voter
+python -m minibroker.quorum 1 data/1 127.0.0.1:9092                                          alone, the only voter
 python -m minibroker.quorum 1 data/1 127.0.0.1:9092 1@127.0.0.1:9092,2@127.0.0.1:9093,…      one of several
 """
 
@@ -40,12 +40,12 @@ async def _run(config: NodeConfig) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m minibroker.quorum", description="A node with a quorum.")
-    parser.add_argument("node_id", type=int, help="its number")
+    parser = argparse.ArgumentParser(prog="python -m minibroker.quorum", description="One node of a cluster.")
+    parser.add_argument("node_id", type=int, help="its node.id")
     parser.add_argument("data", help="its data directory")
     parser.add_argument("listen", metavar="HOST:PORT", help="where it listens")
-    parser.add_argument("voters", metavar="ID@HOST:PORT,…", nargs="?", default="", help="all voters, itself among them")
-    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting, Kafka's names")
+    parser.add_argument("voters", metavar="ID@HOST:PORT,…", nargs="?", default="", help="all voters with this node")
+    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting with Kafka's name")
     return parser
 
 

@@ -6,7 +6,7 @@ from minibroker.partitions.access import Access, Place, Ready
 from minibroker.replicas.access import BETWEEN_NODES, CONTROLLER_ROWS
 from minibroker.wire.apis import ApiKey
 
-# The voters may have to be changed while no broker is ready.
+# An operator must be able to change the voters while no broker is ready.
 _VOTER_CHANGE = Access((Place.CONTROLLER,), ready=Ready.ALWAYS)
 
 ROWS: Mapping[ApiKey, Access] = {

@@ -1,8 +1,8 @@
-"""What nodes of the quorum ask each other, answered: votes, epochs, the metadata log and its snapshots, DescribeQuorum.
+"""The handlers of the quorum: votes, epochs, fetches of the metadata log and its snapshots, and DescribeQuorum.
 
-`QuorumHandlers` owns the handlers. Each puts a request into a message, lets `Raft` answer it, and lets the driver take
-the next step. The metadata log is an internal partition: chapter 03's Fetch hands it the fetches of other nodes, and no
-fetch of a consumer comes here.
+Each handler of `QuorumHandlers` translates a request into a message, lets `Raft` answer it, and lets the driver take
+the next step. The metadata log is an internal partition: chapter 03's Fetch passes on the fetches of other nodes, and
+never those of consumers.
 """
 
 from typing import Any
@@ -16,6 +16,7 @@ from minibroker.partitions.store import METADATA, Store
 from minibroker.partitions.waiting import Wait
 from minibroker.quorum.running import Quorum
 from minibroker.quorum.translating import (
+    Place,
     begin_of,
     end_of,
     fetch_of,
@@ -29,6 +30,7 @@ from minibroker.quorum.translating import (
     vote_response,
 )
 from minibroker.raft.messages import Fetched
+from minibroker.raft.progress import NEVER_MS, Progress
 from minibroker.raft.tables.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 from minibroker.raft.tables.describe_quorum import (
     DescribeQuorumRequest,
@@ -56,10 +58,10 @@ class QuorumHandlers:
         self._quorum = quorum
         self._raft = quorum.raft
         self._told: dict[VoterKey, int] = {}
-        """The high watermark that each replica was told last."""
+        """The high watermark in the last response to each replica."""
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
-        """Answer what nodes of the quorum ask."""
+        """Register the handlers."""
         registry.add(ApiKey.VOTE, _or_hang_up(self.on_vote))
         registry.add(ApiKey.BEGIN_QUORUM_EPOCH, _or_hang_up(self.on_begin))
         registry.add(ApiKey.END_QUORUM_EPOCH, _or_hang_up(self.on_end))
@@ -100,7 +102,7 @@ class QuorumHandlers:
         return self._with_place(heard_response(heard, EndQuorumEpochResponse), heard.leader_id, call)
 
     def _with_place(self, response: Response, leader_id: int, call: Call[Any]) -> Response:
-        """Say where the leader is, too: a node with an empty disk knows no more than its configuration."""
+        """Add the leader's address to a response: a node with an empty disk knows only configured addresses."""
         place = self._quorum.place_of(leader_id)
         if place is not None:
             name_place(response, leader_id, place, version=call.version)
@@ -114,15 +116,16 @@ class QuorumHandlers:
         if asked is None:
             return FetchResponse(responses=[])
         if self._quorum.is_foreign(call.request.cluster_id):
-            # It must not take our log for its own.
+            # A node of another cluster must not copy our log.
             return FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[])
         fetch, bytes_max = asked
-        # The replica was heard now. A later look at the same fetch says nothing of whether it is still there.
+        # The fetch shows that the replica is alive now. A retry of the same fetch does not.
         now_ms = monotonic_ms()
 
         def attempt() -> Response | None:
             fetched = self._raft.on_fetch(fetch, now_ms, bytes_max=bytes_max)
-            # It may have moved the watermark. Answers that wait for that are tried later: this may be one of them.
+            # The fetch may have advanced the high watermark, so waiting fetches must be retried. That happens after
+            # this attempt returns, because this fetch may be one of them.
             self._quorum.step_soon()
             return respond(fetched) if self._is_news(fetch.replica, fetched) else None
 
@@ -138,7 +141,7 @@ class QuorumHandlers:
         return Wait(keys=(METADATA,), timeout_ms=call.request.max_wait_ms, attempt=attempt, expire=expire)
 
     def _is_news(self, replica: VoterKey, fetched: Fetched) -> bool:
-        """Whether an answer is worth sending now: it has records, or an error, or a higher watermark than was told."""
+        """Whether to respond now: with records, an error, or a higher high watermark than in the last response."""
         is_news = (
             fetched.code is not ErrorCode.NONE
             or len(fetched.records) > 0
@@ -161,7 +164,7 @@ class QuorumHandlers:
     # The state of the quorum ------------------------------------------------------------------------------------------
 
     def on_describe(self, call: Call[DescribeQuorumRequest]) -> Answer:  # noqa: ARG002
-        """The handler of DescribeQuorum: the leader knows how far every replica is."""
+        """The handler of DescribeQuorum. Only the leader knows how far every replica is."""
         raft = self._raft
         result = QuorumPartitionResult(
             partition_index=0,
@@ -171,22 +174,25 @@ class QuorumHandlers:
             high_watermark=raft.high_watermark,
         )
         if raft.is_leader:
-            voters, observers = raft.progress()
-            result.current_voters = [_replica(*it) for it in voters]
-            result.observers = [_replica(*it) for it in observers]
+            now_ms = monotonic_ms()
+            voters, observers = raft.progress(now_ms)
+            result.current_voters = [_replica(key, it, now_ms) for key, it in voters.items()]
+            result.observers = [_replica(key, it, now_ms) for key, it in observers.items()]
         topic = QuorumTopicResult(topic_name=METADATA.topic, partitions=[result])
-        nodes = [
-            QuorumNode(
-                node_id=node_id,
-                listeners=[QuorumListener(name="CONTROLLER", host=voter.host, port=voter.port)],
-            )
-            for node_id, voter in raft.voters.voters.items()
-        ]
+        nodes = [QuorumNode(node_id=it, listeners=self._listeners(it)) for it in raft.voters]
         return DescribeQuorumResponse(topics=[topic], nodes=nodes)
+
+    def _listeners(self, node_id: int) -> list[QuorumListener]:
+        """The address of a voter, or none: no address is better than one that no client can reach."""
+        voter = self._raft.voters.voters[node_id]
+        # The only voter of a cluster is in no configuration, so the voter set has no address for it. Its registration
+        # as a broker has one.
+        place = Place(voter.host, voter.port) if voter.host else self._quorum.place_of(node_id)
+        return [] if place is None else [QuorumListener(name="CONTROLLER", host=place.host, port=place.port)]
 
 
 def _or_hang_up(handler: Handler) -> Handler:
-    """A promise that this node could not write down is not answered: no node may count on it."""
+    """Disconnect instead of answering when the disk fails: no node may rely on a promise that is not written."""
 
     def answer(call: Call[Any]) -> Answer:
         try:
@@ -197,13 +203,15 @@ def _or_hang_up(handler: Handler) -> Handler:
     return answer
 
 
-def _replica(key: VoterKey, end_offset: int, fetched_ms: int) -> ReplicaState:
-    # Other nodes know no clock but the one on the wall. The leader itself has everything, now.
-    last_fetch_ms = wall_clock_ms() - (monotonic_ms() - fetched_ms if fetched_ms >= 0 else 0)
+def _replica(key: VoterKey, progress: Progress, now_ms: int) -> ReplicaState:
+    def timestamp(moment_ms: int) -> int:
+        # The state machine uses a monotonic clock. A replica that has never fetched has no timestamp.
+        return NEVER_MS if moment_ms == NEVER_MS else wall_clock_ms() - (now_ms - moment_ms)
+
     return ReplicaState(
         replica_id=key.node_id,
         replica_directory_id=key.directory_id,
-        log_end_offset=end_offset,
-        last_fetch_timestamp=last_fetch_ms,
-        last_caught_up_timestamp=last_fetch_ms,
+        log_end_offset=progress.end_offset,
+        last_fetch_timestamp=timestamp(progress.last_fetch_ms),
+        last_caught_up_timestamp=timestamp(progress.last_caught_up_ms),
     )

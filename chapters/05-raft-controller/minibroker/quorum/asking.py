@@ -1,4 +1,4 @@
-"""How a node asks the controller while elections come and go, and what it says while there is none to ask."""
+"""Requests of a node to the controller, across elections, and its log lines while there is no controller."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from minibroker.log.clock import monotonic_ms
 from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.machine import Machine
 from minibroker.quorum.running import Quorum
-from minibroker.raft.election import NOBODY
+from minibroker.raft.election import NO_NODE
 from minibroker.raft.roles import Role
 from minibroker.wire.codes import ErrorCode
 
@@ -23,28 +23,28 @@ _TELL_MS = 2000
 _SESSIONS_MAX = 3
 
 
-class Patience:
-    """How long a node tolerates another process with its node.id. It says so at once, and then that it ends."""
+class NodeIdConflict:
+    """Another process has this node's node.id. This node waits for a time, in case that process stops, then ends."""
 
     def __init__(self, ms: int) -> None:
         self._ms = ms
         self._since_ms: int | None = None
 
-    def spend(self, what: str) -> None:
-        """It is still so; raises when it has lasted for too long."""
+    def tolerate(self, what: str) -> None:
+        """Note that the conflict still exists; raises a `BrokerFailure` when it has lasted for too long."""
         if self._since_ms is None:
             self._since_ms = monotonic_ms()
-            log.warning("%s: waiting for %d ms at most, in case that it is gone", what, self._ms)
+            log.warning("%s: waiting for %d ms at most, in case the other process has stopped", what, self._ms)
         if monotonic_ms() - self._since_ms > self._ms:
-            raise BrokerFailure(f"{what}: this one ends. Give it another node.id, or stop the other one first")
+            raise BrokerFailure(f"{what}: this node ends. Give it another node.id, or stop the other one first")
 
-    def restore(self) -> None:
-        """It is not so any more."""
+    def clear(self) -> None:
+        """Note that the conflict is over."""
         self._since_ms = None
 
 
 class ControllerCalls:
-    """Asks the leader of the quorum, whichever node that is by then."""
+    """Asks the present leader of the quorum."""
 
     def __init__(self, machine: Machine, quorum: Quorum, is_reachable: Callable[[int], bool]) -> None:
         self._machine = machine
@@ -53,8 +53,8 @@ class ControllerCalls:
         self._is_reachable = is_reachable
 
     async def ask(self, request: Any) -> Any:
-        """Ask for as long as it takes: the leader may change, and there may be none for a while."""
-        waiting = self._waiting_for_a_majority()
+        """Ask until there is a response: the leader may change, and there may be none for a while."""
+        waiting = self._log_while_waiting()
         while True:
             self._raise_if_failed()
             leader_id = self._raft.leader_id
@@ -68,61 +68,61 @@ class ControllerCalls:
                     return response
             except ClientError as error:
                 log.debug("node %d: %s", leader_id, error)
-            # A node that was started again remembers the last leader, and may wait for that one in vain.
+            # A restarted node remembers the last leader, and may wait for it in vain.
             next(waiting)
             await asyncio.sleep(_RETRY_S)
 
     async def await_leader(self) -> None:
-        """Return when a leader has answered, or this node is the leader. One that is only remembered does not count."""
-        waiting = self._waiting_for_a_majority()
-        while not self._raft.is_leader and self._quorum.heard[0] == NOBODY:
+        """Return when a leader has answered, or this node leads. A leader that is only remembered does not count."""
+        waiting = self._log_while_waiting()
+        while not self._raft.is_leader and self._quorum.heard[0] == NO_NODE:
             self._raise_if_failed()
             next(waiting)
             await asyncio.sleep(_RETRY_S)
 
-    def patience(self) -> Patience:
-        """Enough for a session of another process to end, and for one more if the controller changes meanwhile."""
-        return Patience(_SESSIONS_MAX * BROKER_SESSION_TIMEOUT_MS.of(self._machine.config))
+    def node_id_conflict(self) -> NodeIdConflict:
+        """A conflict, tolerated until the session of the other process has expired, even if the controller changes."""
+        return NodeIdConflict(_SESSIONS_MAX * BROKER_SESSION_TIMEOUT_MS.of(self._machine.config))
 
     def _raise_if_failed(self) -> None:
         if self._machine.failure is not None:
             raise self._machine.failure
 
-    def _waiting_for_a_majority(self) -> Iterator[None]:
-        """To be resumed again and again while there is no leader: logs that, after a moment, and every change."""
+    def _log_while_waiting(self) -> Iterator[None]:
+        """A generator, resumed at each retry while there is no leader. It logs what is missing, and each change."""
         told, told_ms = "", monotonic_ms()
-        patience, node_id = self.patience(), self._raft.me.node_id
+        conflict, node_id = self.node_id_conflict(), self._raft.me.node_id
         while True:
             yield
-            if self._quorum.is_doubled:
-                patience.spend(f"node {node_id} leads the voters {list(self._raft.voters)}, and is not this one")
+            if self._quorum.is_node_id_taken:
+                conflict.tolerate(f"another process with node.id {node_id} leads the voters {list(self._raft.voters)}")
                 continue
-            patience.restore()
-            if monotonic_ms() - told_ms >= _TELL_MS and told != (now := self._awaited()):
+            conflict.clear()
+            if monotonic_ms() - told_ms >= _TELL_MS and told != (now := self._what_is_awaited()):
                 log.warning("waiting %s", now)
                 told, told_ms = now, monotonic_ms()
 
-    def _awaited(self) -> str:
+    def _what_is_awaited(self) -> str:
         raft = self._raft
         if raft.role is Role.FOLLOWER and not raft.is_voter:
-            # An observer has no say in the election.
-            lost = "" if self._is_reachable(raft.leader_id) else ", and nobody has said where it is"
+            # An observer does not vote.
+            lost = "" if self._is_reachable(raft.leader_id) else ", and its address is not known"
             return f"for node {raft.leader_id}, which led when this node last heard of it{lost}"
         voters = list(raft.voters)
-        # A voter that has nothing needs every vote: see `Raft`.
+        # A voter with an empty log needs every vote: see `votes_needed`.
         needs_all = raft.log.log_end_offset == 0 and raft.me.node_id in voters
         what = (
             f"for all voters {voters}: a new cluster begins when each of them is up"
             if needs_all
-            else f"until a majority of the voters {voters} is there"
+            else f"until a majority of the voters {voters} is up"
         )
-        missed, strangers = sorted(self._quorum.unreached & set(voters)), sorted(self._quorum.strangers)
+        missed, foreign_nodes = sorted(self._quorum.unreached & set(voters)), sorted(self._quorum.foreign_nodes)
         if missed:
             what += f"; no answer from {missed}"
-        if strangers:
+        if foreign_nodes:
             what += (
-                f"; {strangers} are of another cluster, which has begun without this node. If that is the one to join, "
-                f"name only {strangers} in controller.quorum.voters, start this one with an empty directory, and then "
-                "let it vote with `minibroker cluster add-voter`"
+                f"; {foreign_nodes} are of another cluster, which has begun without this node. To join that cluster,"
+                f" name only {foreign_nodes} in controller.quorum.voters, start this node with an empty data directory,"
+                " and then let it vote with `minibroker cluster add-voter`"
             )
         return what

@@ -1,7 +1,7 @@
-"""Voters that come and go: the handlers of AddRaftVoter and RemoveRaftVoter, at who leads the quorum (KIP-853).
+"""Changes of the voters: the leader's handlers of AddRaftVoter and RemoveRaftVoter (KIP-853).
 
-A node that has lost its disk comes back with another directory, and follows. An operator then lets the old voter go and
-takes the new one in: two changes, one after the other, each of which the voters decide.
+A node that has lost its disk comes back with another directory, as an observer. An operator then removes the old voter
+and adds the new one: two changes, and the second waits until the first is committed.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,13 @@ Changed = type[AddRaftVoterResponse] | type[RemoveRaftVoterResponse]
 
 
 class VoterChanges:
-    """The handlers. A change that cannot be made yet, because another one is under way, waits for its turn."""
+    """The handlers. A change waits while another one is not committed yet."""
 
     def __init__(self, quorum: Quorum) -> None:
         self._quorum = quorum
 
     def add_handlers(self, registry: Registry) -> None:
-        """Answer operators."""
+        """Register the handlers."""
         registry.add(ApiKey.ADD_RAFT_VOTER, self.on_add)
         registry.add(ApiKey.REMOVE_RAFT_VOTER, self.on_remove)
 
@@ -39,7 +39,7 @@ class VoterChanges:
         request, raft = call.request, self._quorum.raft
         key = VoterKey(request.voter_id, bytes(request.voter_directory_id))
         if not request.listeners or key.directory_id == NO_UUID:
-            message = "a voter has a directory, and listens somewhere"
+            message = "a voter needs a directory id and at least one listener"
             return AddRaftVoterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
         voter = Voter(key, request.listeners[0].host, request.listeners[0].port)
         change = _Change(self._quorum, AddRaftVoterResponse, lambda: raft.add_voter(voter, timestamp=wall_clock_ms()))
@@ -57,7 +57,7 @@ class VoterChanges:
 
     def _answer(self, change: "_Change", cluster_id: str | None, timeout_ms: int) -> Answer:
         if self._quorum.is_foreign(cluster_id):
-            return change.respond(ErrorCode.INCONSISTENT_CLUSTER_ID, "this is another cluster")
+            return change.respond(ErrorCode.INCONSISTENT_CLUSTER_ID, f"the request is for cluster {cluster_id}")
         response = change.attempt()
         if response is not None:
             return response
@@ -66,13 +66,14 @@ class VoterChanges:
 
 
 class _Change:
-    """One change of the set of voters: to be made, then to be decided."""
+    """One change of the voter set: it is written, then committed."""
 
     def __init__(self, quorum: Quorum, response: Changed, make: Callable[[], ErrorCode]) -> None:
         self._quorum = quorum
         self._response = response
         self._make = make
-        self._made: tuple[int, int] | None = None
+        self._written: tuple[int, int] | None = None
+        """The epoch and the log end offset after the change was written."""
         self.is_awaited = True
 
     def respond(self, code: ErrorCode, message: str | None) -> Response:
@@ -80,30 +81,32 @@ class _Change:
         return self._response(error_code=code, error_message=message)
 
     def attempt(self) -> Response | None:
-        """Make it, if that is not done; then look whether it is decided."""
+        """Write the change, unless it is written already; then respond if it is committed."""
         raft = self._quorum.raft
-        if self._made is None:
+        if self._written is None:
             try:
                 code = self._make()
             except StorageError as error:
                 return self.respond(ErrorCode.KAFKA_STORAGE_ERROR, f"the change could not be written: {error}")
             if code is ErrorCode.REQUEST_TIMED_OUT:
-                # Another change is not decided yet, or the new voter has not caught up.
+                # Another change is not committed yet, or the new voter has not caught up.
                 return None
             if code is not ErrorCode.NONE:
                 return self.respond(code, f"{code.message}: the voters are {self._voters()}")
-            self._made = (raft.epoch, raft.log.log_end_offset)
+            self._written = (raft.epoch, raft.log.log_end_offset)
             self._quorum.step_soon()
-        epoch, end_offset = self._made
+        epoch, end_offset = self._written
         if raft.epoch != epoch:
-            message = "who led does not lead any more: ask who votes, and try again"
+            message = "this node has lost its leadership: check the voters, and try again"
             return self.respond(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
-        is_decided = raft.high_watermark >= end_offset
-        return self.respond(ErrorCode.NONE, None) if is_decided or not self.is_awaited else None
+        is_committed = raft.high_watermark >= end_offset
+        return self.respond(ErrorCode.NONE, None) if is_committed or not self.is_awaited else None
 
     def expire(self) -> Response:
-        """It takes too long; whether it will be decided nobody can tell."""
-        what = "not decided" if self._made is not None else "not begun: another change is under way, or it is behind"
+        """The response after the timeout. A change that is written may still be committed."""
+        what = "the change is not committed yet"
+        if self._written is None:
+            what = "the change has not begun: another change is not committed yet, or the new voter has not caught up"
         return self.respond(ErrorCode.REQUEST_TIMED_OUT, f"{what}; the voters are {self._voters()}")
 
     def _voters(self) -> str:

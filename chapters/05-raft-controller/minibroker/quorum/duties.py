@@ -1,4 +1,4 @@
-"""What the active controller does as time passes: it fences silent brokers, and gives partitions their leaders back."""
+"""The periodic work of the active controller: it fences silent brokers, and elects preferred leaders."""
 
 import asyncio
 import logging
@@ -36,19 +36,19 @@ class Duties:
     def begin(self, authority: ClusterAuthority, quorum: Quorum) -> None:
         """This node has become the active controller: every broker gets a new session."""
         now_ms = monotonic_ms()
-        before, before_ms = quorum.heard
-        self.sessions.begin(authority.image.brokers, now_ms, before=before, before_ms=before_ms)
+        previous, heard_ms = quorum.heard
+        self.sessions.begin(authority.image.brokers, now_ms, previous=previous, previous_heard_ms=heard_ms)
         self._balance.begin(now_ms)
 
     async def run(self, authority: ClusterAuthority, quorum: Quorum) -> None:
-        """Look again and again, for as long as the node runs; do something only while it is active."""
+        """Run for as long as the node runs; act only while it is the active controller."""
         checked_ms = monotonic_ms()
         unclean = _UncleanElections(authority, self._config)
         while True:
             await asyncio.sleep(_CHECK_S)
             now_ms = monotonic_ms()
             if now_ms - checked_ms > self.sessions.session_ms / 2:
-                # This node was stuck itself. What it did not hear meanwhile, others may have said.
+                # This node itself was not running, so heartbeats that arrived in that time may still be unread.
                 self.sessions.begin(authority.image.brokers, now_ms)
             checked_ms = now_ms
             if authority.is_active:
@@ -63,17 +63,17 @@ class Duties:
         for broker_id in self.sessions.silent(authority.image.live_brokers(), now_ms):
             fenced = authority.propose(FenceBroker(broker_id))
             if not fenced.is_done or fenced.result:
-                log.warning("node %d has been silent for %d ms: fenced", broker_id, self.sessions.session_ms)
+                log.warning("node %d is fenced: no heartbeat for %d ms", broker_id, self.sessions.session_ms)
 
     def _rebalance(self, authority: ClusterAuthority, now_ms: int) -> None:
         balance = self._balance.tick(authority.image, now_ms)
         if balance is not None:
-            log.info("partitions go back to their preferred leaders")
+            log.info("electing the preferred leaders of partitions")
             authority.propose(balance)
 
 
 class _UncleanElections:
-    """Elects a leader where a topic says that any leader is better than none, while this node is active."""
+    """Elects leaders that are not in sync, for leaderless partitions with `unclean.leader.election.enable`."""
 
     def __init__(self, authority: ClusterAuthority, config: NodeConfig) -> None:
         self._authority = authority
@@ -82,12 +82,16 @@ class _UncleanElections:
         self._proposal: Proposal[list[Elected]] | None = None
 
     def look(self) -> None:
-        """Elect, if anything has changed that could make a difference; say what came of the last time."""
+        """Elect, if a broker or a configuration has changed; log the result of the last election."""
         if self._proposal is not None and self._proposal.is_done:
             for it in self._proposal.result:
-                log.warning("node %d leads %s, and was not in sync: records are lost", it.leader, it.name.directory)
+                log.warning(
+                    "node %d leads %s after an unclean election: it was not in sync, so records may be lost",
+                    it.leader,
+                    it.name.directory,
+                )
             self._proposal = None
-        # To look at every partition costs time, and only live brokers and configurations make a difference.
+        # Looking at every partition costs time, and the result depends only on the brokers and configurations.
         image = self._authority.image
         now = (image.brokers, image.configs)
         if self._proposal is None and not all(map(is_, now, self._seen or (None, None))):
@@ -95,5 +99,5 @@ class _UncleanElections:
             self._proposal = self._authority.propose(LeadUncleanly(self._config))
 
     def forget(self) -> None:
-        """Another node is active: this one has not seen what that one sees."""
+        """Forget the last look, because this node is no longer the active controller."""
         self._seen = ()

@@ -1,11 +1,11 @@
-"""A client's request in an envelope: how a node passes it on, and how the controller opens it (KIP-590). A pure module.
+"""Envelopes: a node forwards a client's request in one, and the controller opens it (KIP-590). A pure module.
 
-    Envelope    the request as the client sent it, with its header │ who the client is │ where it is
-    answer      the response as the client is to have it, with its header │ or why the envelope was not opened
+    request     the client's request with its header │ the client's principal │ the client's address
+    response    the response for the client with its header │ or the error code of the envelope
 
-The controller answers as if the client had asked it: in the version, and to the correlation id, that are in the inner
-header. What it must know of the client beyond that stands beside the request, so that the rights of a client, and its
-quotas, need not be checked where it happened to connect. No client logs in yet: all are Kafka's `User:ANONYMOUS`.
+The controller answers as if the client had asked it, with the version and the correlation id of the inner header. It
+needs the principal and the address to check the rights and quotas of the client.
+There is no authentication yet: every client is Kafka's `User:ANONYMOUS`.
 """
 
 import ipaddress
@@ -39,37 +39,37 @@ _VERSION = Packing(">h")
 
 
 class PrincipalData(Message, versions="0", flexible="0+"):
-    """On whose behalf a request is made: Kafka's `DefaultPrincipalData`, sent after two bytes of its version."""
+    """The principal of a client: Kafka's `DefaultPrincipalData`, sent after its version in two bytes."""
 
     type: str = string(about="the kind of principal")
     name: str = string(about="its name")
-    token_authenticated: bool = boolean(about="whether it has shown a delegation token")
+    token_authenticated: bool = boolean(about="whether it has authenticated with a delegation token")
 
 
 def write_principal(principal: Principal) -> bytes:
-    """A principal as Kafka's default builder writes it."""
+    """Serialize a principal as Kafka's default builder does."""
     data = PrincipalData(type=principal.type, name=principal.name, token_authenticated=False)
     return _VERSION.pack(_PRINCIPAL_VERSION) + data.encode(_PRINCIPAL_VERSION)
 
 
 def read_principal(data: bytes | None) -> Principal:
-    """The same back; what is none is refused."""
+    """Read a principal back; raises `Refused` if it cannot be read."""
     try:
         (version,) = _VERSION.unpack_from(data or b"")
         if version != _PRINCIPAL_VERSION:
-            message = f"a principal of version {version}, known is {_PRINCIPAL_VERSION}"
+            message = f"a principal has version {version}; only {_PRINCIPAL_VERSION} is known"
             raise Refused(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, message)
         found = decode_whole(PrincipalData, memoryview(data or b""), _VERSION.size, version)
         return Principal(found.type, found.name)
     except (struct_error, WireError) as error:
-        raise Refused(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, f"no principal: {error}") from error
+        raise Refused(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, f"the principal cannot be read: {error}") from error
 
 
 # At the node that the client has asked --------------------------------------------------------------------------------
 
 
 def wrap(call: Call[Request]) -> EnvelopeRequest:
-    """A client's request, to be passed on."""
+    """Wrap a client's request, to be forwarded."""
     header = call.header
     framed = frame_request(
         call.request, version=call.version, correlation_id=header.correlation_id, client_id=header.client_id
@@ -82,11 +82,11 @@ def wrap(call: Call[Request]) -> EnvelopeRequest:
 
 
 def unwrap(header: RequestHeader, envelope: EnvelopeResponse) -> Response:
-    """The answer for the client that sent a request with this header; raises a `ClientError` if there is none."""
+    """The response for the client that sent this header; raises a `ClientError` if there is none."""
     code = envelope.error_code
     if code == ErrorCode.NOT_CONTROLLER:
-        # As if it had not been reached: whoever decides by now is to be asked.
-        raise BrokerUnavailable("the node that was asked does not decide")
+        # The node counts as unreachable, so that the caller asks the present controller.
+        raise BrokerUnavailable("the node that was asked is not the controller")
     if code != ErrorCode.NONE or envelope.response_data is None:
         raise BrokerError(code, about="the controller did not open the envelope")
     frame = memoryview(envelope.response_data)
@@ -94,7 +94,7 @@ def unwrap(header: RequestHeader, envelope: EnvelopeResponse) -> Response:
         correlation_id, position = read_response_header(header.api_key, header.api_version, frame)
         response = decode_whole(APIS[header.api_key].response, frame, position, header.api_version)
     except WireError as error:
-        raise UnexpectedResponse(f"no response in the envelope: {error}") from error
+        raise UnexpectedResponse(f"the response in the envelope cannot be read: {error}") from error
     if correlation_id != header.correlation_id:
         raise UnexpectedResponse(f"the envelope answers request {correlation_id}, not {header.correlation_id}")
     return response
@@ -104,10 +104,10 @@ def unwrap(header: RequestHeader, envelope: EnvelopeResponse) -> Response:
 
 
 class Envelopes:
-    """The handler of Envelope: opens it, and lets the handler of what is in it answer."""
+    """The handler of Envelope: it opens the envelope, and calls the handler of the request inside."""
 
     def __init__(self, registry: Registry, rows: Mapping[ApiKey, Access]) -> None:
-        """`rows` say which APIs are for the controller: only these may be in an envelope."""
+        """`rows` tell which APIs are for the controller: only these may be in an envelope."""
         self._registry = registry
         for_controller = {Place.CONTROLLER, Place.CONTROLLER_IF_ANY}
         self._forwardable = {key for key, row in rows.items() if for_controller & set(row.places)}
@@ -125,7 +125,7 @@ class Envelopes:
         return _sealed(inner.header, answer)
 
     def _opened(self, call: Call[EnvelopeRequest]) -> Call[Any]:
-        """The call as the client has made it."""
+        """The call as the client made it."""
         envelope = call.request
         principal = read_principal(envelope.request_principal)
         peer = _address(envelope.client_host_address)
@@ -134,19 +134,20 @@ class Envelopes:
         return Call(request, header.api_version, header, call.now_ms, peer, principal, via)
 
     def _request(self, frame: memoryview) -> tuple[RequestHeader, Request]:
-        # What cannot be read has Kafka's code for that, UNSUPPORTED_VERSION: INVALID_REQUEST is for what is wrong with
-        # the envelope itself.
+        # As in Kafka, a request that cannot be read gets UNSUPPORTED_VERSION; INVALID_REQUEST is for a wrong envelope.
         try:
             header, position = read_request_header(frame)
             if header.api_key not in self._forwardable:
                 name = ApiKey(header.api_key).name
-                raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is not passed on: the node that is asked answers it")
+                raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is not forwarded: each node answers it")
             if not self._registry.serves(header.api_key, header.api_version):
                 message = f"version {header.api_version} of API {header.api_key} is not served here"
                 raise Refused(ErrorCode.UNSUPPORTED_VERSION, message)
             request, _end = APIS[header.api_key].request.decode(frame, position, header.api_version)
         except WireError as error:
-            raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"no request in the envelope: {error}") from error
+            raise Refused(
+                ErrorCode.UNSUPPORTED_VERSION, f"the request in the envelope cannot be read: {error}"
+            ) from error
         return header, request
 
 
@@ -154,7 +155,7 @@ def _address(data: bytes) -> str:
     try:
         return str(ipaddress.ip_address(data))
     except ValueError as error:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"{len(data)} bytes are no address: 4 or 16 are") from error
+        raise Refused(ErrorCode.INVALID_REQUEST, f"an address has 4 or 16 bytes, not {len(data)}") from error
 
 
 def _sealed_later(header: RequestHeader, wait: Wait[Response]) -> Wait[Response]:
@@ -166,7 +167,7 @@ def _sealed_later(header: RequestHeader, wait: Wait[Response]) -> Wait[Response]
 
 
 def _sealed(header: RequestHeader, response: Response) -> EnvelopeResponse:
-    # That another node decides is for the node that has asked: it asks that one, and the client never hears of it.
+    # NOT_CONTROLLER is for the node that forwarded the request: it asks the controller, and the client never sees it.
     if ErrorCode.NOT_CONTROLLER in codes_in(response):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     framed = frame_response(response, version=header.api_version, correlation_id=header.correlation_id)
@@ -174,7 +175,7 @@ def _sealed(header: RequestHeader, response: Response) -> EnvelopeResponse:
 
 
 def _without_length(parts: list[Part]) -> bytes:
-    """A framed message that stands inside another one, which says its length."""
+    """A framed message without its length: the envelope has a length for it."""
     (part,) = parts
-    assert not isinstance(part, FileSlice), "no records are passed on"
+    assert not isinstance(part, FileSlice), "records are not forwarded"
     return bytes(part[LENGTH_SIZE:])

@@ -1,7 +1,7 @@
-"""Lets the partitions of a node follow the metadata, a few at a time.
+"""Applies metadata changes to the partitions of a node, a few at a time.
 
-To open a log, or to lead it, takes milliseconds. A change of a thousand partitions is made in slices, so that this node
-votes and is heard meanwhile.
+Opening a log, or beginning to lead it, takes milliseconds. A change of a thousand partitions is applied in slices, so
+that this node votes and sends heartbeats meanwhile.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ _SLICE = 4
 
 
 class Following:
-    """Follows one authority's images with one store. `settle` lets those go on who wait for what was done."""
+    """Applies the images of an authority to a store. `settle` retries the requests that wait for a change."""
 
     def __init__(self, store: Store, image: Image, settle: Callable[[], None]) -> None:
         self._store = store
@@ -24,7 +24,7 @@ class Following:
         self._is_behind = asyncio.Event()
 
     def on_image(self, _old: Image, new: Image) -> None:
-        """Do at once what is quickly done; `run` does the rest in between other things."""
+        """Apply the first slice at once; `run` applies the rest in between other work."""
         is_behind = self._store.image is not self._wanted
         self._wanted = new
         if not is_behind:
@@ -35,7 +35,7 @@ class Following:
         self._store.follow(self._store.image, next(slices(self._store.image, self._wanted, _SLICE)))
 
     async def run(self) -> None:
-        """Follow for as long as the node runs."""
+        """Apply changes for as long as the node runs."""
         while True:
             await self._is_behind.wait()
             self._is_behind.clear()
@@ -46,7 +46,7 @@ class Following:
 
 
 async def remove_leftovers(store: Store, removed_topics: Callable[[], Collection[bytes]]) -> None:
-    """Remove what was deleted while this node was away: thousands of directories, in between other things."""
-    for number, _name in enumerate(store.put_away(removed_topics)):
+    """Remove topics that were deleted while this node was down: perhaps thousands of directories, in slices."""
+    for number, _name in enumerate(store.clear_leftovers(removed_topics)):
         if number % _SLICE == 0:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The heartbeats of a broker: with them it tells the controller that it is alive, is unfenced, and asks to leave."""
+"""The heartbeats of a broker: they keep its session alive, unfence it, and ask for a controlled shutdown."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Image
 from minibroker.partitions.errors import Disconnect
-from minibroker.replicas.fetching import Self
+from minibroker.replicas.fetching import Incarnation
 
 log = logging.getLogger(__name__)
 
@@ -21,26 +21,26 @@ _LEAVE_MS_MAX = 10_000
 _ALONE_MS_MAX = 1000
 
 Ask = Callable[[BrokerHeartbeatRequest], Awaitable[BrokerHeartbeatResponse]]
-"""Asks the controller, for as long as it takes."""
+"""Asks the controller, and waits until there is one."""
 
 
 class Heartbeats:
     """One broker's side of its session with the controller."""
 
-    def __init__(self, config: NodeConfig, me: Self, ask: Ask, image: Callable[[], Image]) -> None:
+    def __init__(self, config: NodeConfig, me: Incarnation, ask: Ask, image: Callable[[], Image]) -> None:
         self._config = config
         self._me = me
         self._ask = ask
         self._image = image
         self._heard_ms = 0
-        """When this node last sent something that the controller has heard."""
+        """When this node sent the last heartbeat that the controller has accepted."""
         self.unfenced = asyncio.Event()
         """Set once the controller lets this broker serve clients."""
         self._leaving = asyncio.Event()
         self._may_leave = asyncio.Event()
 
     async def run(self) -> None:
-        """Send a heartbeat now and then, until the node is gone."""
+        """Send heartbeats for as long as the node runs."""
         interval_s = BROKER_HEARTBEAT_INTERVAL_MS.of(self._config) / 1000
         while True:
             await self._beat()
@@ -62,7 +62,11 @@ class Heartbeats:
         )
         response = await self._ask(request)
         if response.error_code:
-            log.warning("node %d is not heard: %s", self._me.node_id, known_code(response.error_code).name)
+            log.warning(
+                "the controller refused a heartbeat of node %d: %s",
+                self._me.node_id,
+                known_code(response.error_code).name,
+            )
         else:
             self._heard_ms = sent_ms
         if response.should_shut_down:
@@ -73,19 +77,19 @@ class Heartbeats:
     def check_heard(self) -> None:
         """Disconnect a producer from a leader that may be deposed without knowing it.
 
-        A client that is told that a write took too long tries the same node again, for minutes. Without a connection it
-        asks another node for the leader.
+        A client whose write has timed out tries the same node again, for minutes. Without a connection it asks another
+        node for the leader.
         """
         silent_ms = monotonic_ms() - self._heard_ms
         if silent_ms > BROKER_SESSION_TIMEOUT_MS.of(self._config):
-            raise Disconnect(f"this node was not heard for {silent_ms} ms: another one may lead")
+            raise Disconnect(f"the controller has not heard from this node for {silent_ms} ms: another node may lead")
 
-    def say_goodbye(self) -> None:
-        """Ask the controller, with the next heartbeat, to let other brokers lead what this one leads."""
+    def request_shutdown(self) -> None:
+        """Ask the controller, with the next heartbeat, to move the leaderships of this broker."""
         self._leaving.set()
 
-    async def has_leave(self, is_led: Callable[[], bool]) -> bool:
-        """Wait until others lead what this broker led; not for long where no controller is left (`is_led`)."""
+    async def may_stop(self, is_led: Callable[[], bool]) -> bool:
+        """Wait until other brokers lead the partitions of this one; give up soon if the quorum has no leader."""
         begun_ms = led_ms = monotonic_ms()
         while not self._may_leave.is_set():
             now_ms = monotonic_ms()

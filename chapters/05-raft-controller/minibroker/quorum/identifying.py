@@ -1,4 +1,4 @@
-"""Of which cluster a new data directory is: the voters say so, or their names are its identity."""
+"""Finds the cluster id of a new data directory: from the voters, or from their configured addresses."""
 
 import asyncio
 import hashlib
@@ -30,17 +30,17 @@ _RETRY_S = 0.05
 
 
 class Identification:
-    """Finds out the cluster of one node's directory."""
+    """Finds the cluster id of one node's directory."""
 
     def __init__(self, config: NodeConfig, peers: Peers) -> None:
         self._config = config
         self._peers = peers
 
     async def identify(self) -> Identity:
-        """Read whose directory this is. A new one of a voter is of the voters' cluster; other nodes ask the voters.
+        """Read the cluster id of the directory. For a new directory a voter derives it, and other nodes ask the voters.
 
-        A directory that names its cluster needs no answer, and must not wait for one: its node may be a voter for which
-        all the others wait. Whether they are of the same cluster, the quorum finds out.
+        A directory that has a cluster id must not wait for an answer: its node may be the voter for which all others
+        wait. The quorum checks later that all nodes are of the same cluster.
         """
         config = self._config
         path = config.log_dirs[0]
@@ -53,7 +53,7 @@ class Identification:
         return identify(path, config.node_id, cluster_id=cluster_id)
 
     async def _cluster_of_most(self) -> str | None:
-        """The cluster that most of the voters serve already, if they do: others than these may have begun it."""
+        """The cluster id that a majority of the voters serve already; that cluster may have begun with other voters."""
         voters = quorum_voters(self._config)
         others = [it for it in voters if it.node_id != self._config.node_id]
         answers = await asyncio.gather(*map(self._ask_voter, others), return_exceptions=True)
@@ -65,7 +65,7 @@ class Identification:
         return next((cluster_id for cluster_id, count in found.items() if count > len(voters) // 2), None)
 
     def _cluster_of_voters(self) -> str | None:
-        """The voters of a cluster are its identity, until a directory has one: nodes need not be told another name."""
+        """A cluster id derived from the configured voters, so that all nodes of a new cluster get the same one."""
         voters = quorum_voters(self._config)
         if not voters:
             return None
@@ -73,7 +73,7 @@ class Identification:
         return uuid_text(hashlib.sha256(names.encode()).digest()[:16])
 
     async def _ask_for_cluster_id(self) -> str:
-        """Ask one voter after the other, until one is part of its cluster; nodes may be started in any order."""
+        """Ask one voter after the other until one has joined its cluster; nodes may be started in any order."""
         told: set[str] = set()
         while True:
             wrong = []
@@ -83,18 +83,18 @@ class Identification:
                     if voter.node_id in voters:
                         return cluster_id
                     place = f"node {voter.node_id} at {voter.host}:{voter.port}"
-                    wrong.append(f"{place}, which leads to a cluster whose voters are {voters}: correct it")
+                    wrong.append(f"{place}, but the cluster there has the voters {voters}: correct the setting")
                     _tell_once(told, f"controller.quorum.voters has {wrong[-1]}")
                 except ClientError as error:
                     if not told:
-                        _tell_once(told, f"waiting for the voters: node {voter.node_id}: {error}")
-            # A voter that was removed may be named here for a while; but if all are wrong, this is another cluster.
+                        _tell_once(told, f"waiting for the voters; node {voter.node_id}: {error}")
+            # A removed voter may stay configured for a while. But if all voters are wrong, this is another cluster.
             if len(wrong) == len(quorum_voters(self._config)):
                 raise BrokerFailure(f"controller.quorum.voters has {wrong[0]}")
             await asyncio.sleep(_RETRY_S)
 
     async def _ask_voter(self, voter: QuorumVoter) -> tuple[str, list[int]]:
-        """Of which cluster a node is that is to be a voter, and which nodes vote there."""
+        """The cluster id of a configured voter, and the voters of its cluster."""
         metadata: MetadataResponse = await self._peers.send(
             voter.node_id, MetadataRequest(topics=[]), timeout_ms=_ASK_MS
         )

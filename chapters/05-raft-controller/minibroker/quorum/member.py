@@ -1,7 +1,8 @@
-"""A node's place in a cluster with a quorum: voter or observer, broker or not, and for a time perhaps the controller.
+"""A member of a cluster with a quorum: a voter or an observer, a broker or not, and at times the controller.
 
-The nodes of `controller.quorum.voters` vote. A node that is not among them observes; where none are named, the node is
-its own only voter. A node whose `process.roles` is `controller` votes and has no partitions: it does not register.
+The nodes of `controller.quorum.voters` are voters; every other node is an observer. Without the setting, the node is
+the only voter. A node whose `process.roles` is `controller` votes and has no partitions: it does not register as a
+broker.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ from minibroker.quorum.following import Following, remove_leftovers
 from minibroker.quorum.heartbeats import Heartbeats
 from minibroker.quorum.identifying import Identification
 from minibroker.quorum.running import Quorum
-from minibroker.raft.election import NOBODY, Ballot
+from minibroker.raft.election import NO_NODE, Ballot
 from minibroker.raft.keys import METADATA_SNAPSHOT_BYTES, QUORUM_ELECTION_TIMEOUT_MS, QUORUM_FETCH_TIMEOUT_MS
 from minibroker.raft.node import Raft
 from minibroker.raft.roles import Role
@@ -62,12 +63,12 @@ log = logging.getLogger(__name__)
 
 _RETRY_TAKEN_S = 0.2
 
-# Where a node that listens everywhere finds itself.
+# The address at which a node that listens on all interfaces reaches itself.
 _REACHED_AT = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class QuorumMember(Membership):
-    """A node's place in such a cluster."""
+    """The membership of one node in a cluster with a quorum."""
 
     authority: ClusterAuthority
     rows: Mapping[ApiKey, Access] = access.ROWS
@@ -84,53 +85,53 @@ class QuorumMember(Membership):
 
     @property
     def controller_id(self) -> int:
-        """The leader of the quorum, as far as this node knows."""
+        """The leader of the quorum, as far as this node knows; -1 if there is none."""
         return self.raft.leader_id
 
     @property
     def is_active(self) -> bool:
-        """Whether this node leads the quorum, and decides."""
+        """Whether this node is the active controller."""
         return self.authority.is_active
 
     def _address_of(self, node_id: int) -> Address | None:
         if node_id == self._node_id:
             host = self._config.listeners[0].host
             return Address(_REACHED_AT.get(host, host), self._machine.port)
-        # A voter is where the configuration says, whatever it was called when the metadata heard of it last.
+        # The configured address of a voter comes first: the address in the metadata may be older.
         voter = next((it for it in quorum_voters(self._config) if it.node_id == node_id), None)
         if voter is not None:
             return Address(voter.host, voter.port)
         broker = self.authority.image.brokers.get(node_id)
-        # One that was added as a voter, and is no broker, has said there where it is.
+        # The voter set has the address of an added voter that is not a broker.
         added = self.raft.voters.voters.get(node_id)
-        # Nodes that name a leader also say where it is: a node with an empty disk knows nothing else.
+        # A response that names a leader has its address. A node with an empty disk has no other source of that address.
         place = broker or added or self.quorum.places.get(node_id)
         return None if place is None else Address(place.host, place.port)
 
-    def myself(self) -> MetadataResponseBroker:
-        """This node, as clients find it: it forwards what is for the controller."""
+    def own_broker(self) -> MetadataResponseBroker:
+        """This node as clients see it: it forwards the requests for the controller."""
         here = self._machine.endpoint
         return MetadataResponseBroker(node_id=self._node_id, host=here.host, port=here.port)
 
     def whose_data(self) -> str:
-        """Where the data are, and of which cluster."""
+        """The data directory, the cluster id and the voters, in words."""
         cluster_id, voters = self.authority.image.cluster_id, sorted(self.raft.voters)
         return f"data is in {self._machine.path}, of cluster {cluster_id}, whose voters are {voters}"
 
     # Opening ----------------------------------------------------------------------------------------------------------
 
     async def identify(self) -> Identity:
-        """Find out of which cluster the data directory is."""
+        """Find the cluster id of the data directory."""
         return await Identification(self._config, self.peers).identify()
 
     def open(self, identity: Identity) -> None:
-        """Open the metadata log, with what this node has voted and which snapshot it has."""
+        """Open the metadata log, the vote and the newest snapshot."""
         self._identity = identity
         directory, files = self._machine.data.directory_of(METADATA), self._machine.files
         epochs = EpochCache(files, directory)
         metadata_log = self._machine.data.open_log(METADATA, METADATA_LOG_CONFIG, companions=[epochs])
         if self._is_voter:
-            # No other node has the metadata; or others count on it that this voter still knows what it was told.
+            # A sole voter has the only copy of the metadata; other voters rely on what this voter has acknowledged.
             check_metadata_log(self._machine, metadata_log)
         voters = [Voter(VoterKey(it.node_id), it.host, it.port) for it in quorum_voters(self._config)]
         snapshots = SnapshotFiles(files, directory)
@@ -174,71 +175,71 @@ class QuorumMember(Membership):
         self.authority.subscribe(self._registration.on_image)
 
     def _check_voters(self, identity: Identity) -> None:
-        """The log says who votes. A configuration that names others may be that of another cluster."""
+        """Check the configured voters against those in the log: other voters may be of another cluster."""
         named, known = sorted(it.node_id for it in quorum_voters(self._config)), sorted(self.raft.voters)
         if not named or named == known:
             return
         if known == [self._node_id]:
-            # It would decide alone, where clients look for the others' cluster.
+            # This node would run as a separate cluster, where clients expect the configured one.
             raise BrokerFailure(
-                f"{self._machine.path} is of cluster {identity.cluster_id}, in which node {self._node_id} votes alone, "
-                f"and controller.quorum.voters names {named}: give this node a directory of its own (log.dirs). Or, if "
-                f"that cluster is to grow, name node {self._node_id} alone there, and let the others vote with "
+                f"{self._machine.path} is of cluster {identity.cluster_id}, whose only voter is node {self._node_id}, "
+                f"but controller.quorum.voters names {named}: give this node a data directory of its own (log.dirs). "
+                f"Or, if that cluster is to grow, name only node {self._node_id} there, and let the others vote with "
                 "`minibroker cluster add-voter`"
             )
         log.warning(
-            "the voters of cluster %s are %s, as its log says; controller.quorum.voters names %s: there this node looks"
-            " for the cluster, and who votes is changed with `minibroker cluster add-voter` and `remove-voter`",
+            "the voters of cluster %s are %s, by its log, but controller.quorum.voters names %s: this node uses the"
+            " setting only to find the cluster; `minibroker cluster add-voter` and `remove-voter` change the voters",
             identity.cluster_id,
             known,
             named,
         )
 
     def _on_active(self) -> None:
-        log.info("node %d decides from now on, in epoch %d", self._node_id, self.raft.epoch)
+        log.info("node %d is the controller from now on, in epoch %d", self._node_id, self.raft.epoch)
         self._duties.begin(self.authority, self.quorum)
 
     # Joining ----------------------------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Vote, and be found by others; a broker registers, and knows the metadata at least up to there."""
+        """Join the quorum. A broker also registers, and reads the metadata at least up to its registration."""
         self.quorum.start()
         self._machine.begin(self._duties.run(self.authority, self.quorum))
         if not self._is_broker:
             await self._calls.await_leader()
             return
-        # Of the metadata only a snapshot is certain so far: which logs should be here is known when our own
-        # registration has arrived. Until then this node is fenced, so what it says of itself can be taken back.
+        # So far only the records of a snapshot are known to be committed. Once this node has read its own
+        # registration, it knows which logs it should have. It is fenced until then, so it can correct its registration.
         previous_broker_epoch = self._registration.previous_broker_epoch(self.authority.image)
         await self._register(previous_broker_epoch)
         if previous_broker_epoch != NO_BROKER_EPOCH and self._registration.is_something_lost(self.authority.image):
             await self._register(NO_BROKER_EPOCH)
 
     async def _register(self, previous_broker_epoch: int) -> None:
-        """Be registered, and hear of it."""
+        """Register, and wait until the metadata have the registration."""
         await self._registration.register(self._identity, previous_broker_epoch)
         while self.authority.image.offset < self.me.broker_epoch:
             await self.quorum.changed()
 
     async def _ask_for_registration(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
-        """Ask again while the node.id is taken: by our own last incarnation, perhaps, if its disk was lost with it."""
-        patience = self._calls.patience()
+        """Register, and retry while the node.id is taken: perhaps by this node's own last incarnation."""
+        conflict = self._calls.node_id_conflict()
         while True:
             response: BrokerRegistrationResponse = await self._calls.ask(request)
             if response.error_code != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 return response
-            patience.spend(self._another_is_registered())
+            conflict.tolerate(self._another_is_registered())
             await asyncio.sleep(_RETRY_TAKEN_S)
 
     def _another_is_registered(self) -> str:
-        # A node that follows the metadata knows where.
+        # The metadata may name the address of the other process.
         known = self.authority.image.brokers.get(self._node_id)
-        where = f" at {known.host}:{known.port}" if known is not None else ""
-        return f"node {self._node_id} is registered and live{where}, with another directory than {self._machine.path}"
+        where, path = f" at {known.host}:{known.port}" if known is not None else "", self._machine.path
+        return f"node {self._node_id} is registered and live{where}, with another data directory than {path}"
 
     async def follow(self, store: Store) -> None:
-        """Open what the metadata give this node, and follow every change in slices."""
-        # Nothing may come between reading the image and following it.
+        """Open the partitions of this node, and apply every change of the metadata in slices."""
+        # There must be no await between reading the image and subscribing to its changes.
         self._store = store
         following = Following(store, self.authority.image, self._machine.waiting.settle)
         store.begin(self.authority.image)
@@ -246,7 +247,7 @@ class QuorumMember(Membership):
         self._machine.begin(following.run())
 
     async def announce(self) -> None:
-        """A broker is announced by its heartbeats, and serves clients once it is unfenced."""
+        """Send heartbeats, and wait until this broker is unfenced; then it serves clients."""
         if self._is_broker:
             self._machine.begin(self.heartbeats.run())
         await remove_leftovers(self._store, self.authority.removed_topics)
@@ -256,7 +257,7 @@ class QuorumMember(Membership):
     # Serving ----------------------------------------------------------------------------------------------------------
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
-        """The quorum's handlers, and the controller's: one that is not active refuses."""
+        """Register the handlers of the quorum and of the controller; a controller that is not active refuses."""
         decisions = ControllerDecisions(
             self.authority,
             self._config,
@@ -280,43 +281,46 @@ class QuorumMember(Membership):
         registry.add(ApiKey.ENVELOPE, Envelopes(registry, self._all_rows))
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
-        """Calls for the controller are forwarded to it; other brokers tell of their own configuration."""
+        """Forward requests to the controller, and to the broker that a configuration request names."""
         return {
-            Place.NAMED_BROKER: self._at_the_named_broker(judge),
+            Place.NAMED_BROKER: self._named_broker_filter(judge),
             Place.CONTROLLER: self._answer_or_forward,
             Place.CONTROLLER_IF_ANY: self._answer_or_forward_if_any,
         }
 
     def _answer_or_forward(self, call: Call[Any], inner: Handler) -> Answer:
-        # What another node has forwarded is not forwarded again: a node that takes the wrong one for the leader would
-        # do so for ever. It is refused here, with the code that lets the other node ask again.
+        # A forwarded request is not forwarded again: two nodes that take each other for the leader would do so for
+        # ever. It is refused here, with the code that makes the other node look for the leader again.
         is_here = self.is_active or call.via is not None or self.is_node(call)
         return inner(call) if is_here else self._forward(call)
 
     def _answer_or_forward_if_any(self, call: Call[Any], inner: Handler) -> Answer:
         """Like `_answer_or_forward`, but answered locally while there is no controller."""
-        if self.controller_id in (NOBODY, self._node_id):
+        if self.controller_id in (NO_NODE, self._node_id):
             return inner(call)
         return self._answer_or_forward(call, inner)
 
     def _in_envelope(self, call: Call[Request]) -> Forwarded:
-        """A request in an envelope, so that the controller learns which client asks (KIP-590).
+        """Wrap a request in an envelope, which names the client (KIP-590).
 
-        What a node asks on its own behalf, such as a topic that a client has only mentioned, goes without an envelope.
+        A request of the node itself, such as the automatic creation of a topic, has no envelope.
         """
         header = call.header
         row = self._all_rows.get(ApiKey(header.api_key))
         is_read = row is not None and row.is_read
-        # The version in which the client asked is that of the request inside.
+        # The request inside has the version that the client used.
         return Forwarded(call.request, call.version, wrap(call), None, partial(unwrap, header), is_read=is_read)
 
     # Leaving ----------------------------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Let others lead first, so that no client has to find out by itself."""
-        self.heartbeats.say_goodbye()
-        if self._is_broker and self._machine.failure is None and not await self.heartbeats.has_leave(self._is_led):
-            log.warning("node %d goes without leave: nobody decides, or nobody else can lead", self._node_id)
+        """Hand over leaderships before stopping, so that clients see no timeout."""
+        self.heartbeats.request_shutdown()
+        if self._is_broker and self._machine.failure is None and not await self.heartbeats.may_stop(self._is_led):
+            log.warning(
+                "node %d stops without handing over leadership: no controller answered, or no other broker can lead",
+                self._node_id,
+            )
         await self.quorum.resign()
 
     def _is_led(self) -> bool:

@@ -1,11 +1,11 @@
-"""A node of a cluster with a quorum, assembled. Any of them may be killed at any time.
+"""A node of a cluster with a quorum, assembled. Any node may be killed at any time.
 
-    start   open the logs → take part in the quorum → register with the controller → follow the metadata up to there →
-            lead and follow what they say → be heard, and unfenced → serve clients
-    stop    say goodbye, and wait until others lead what this node led → serve no more → close the logs
+    start   open the metadata log → join the quorum → register with the controller → read the metadata up to there →
+            open, lead and follow partitions → send heartbeats until unfenced → serve clients
+    stop    ask for a controlled shutdown → wait until other brokers lead → stop serving → close the logs
 
-One listener serves clients and nodes alike. Until a node is part of its cluster it talks to nodes only: a client that
-comes early is turned away, and comes again.
+One listener serves clients and nodes alike. Until a node has joined its cluster it serves nodes only: an early client
+is disconnected, and tries again.
 """
 
 from minibroker.controller.placement import place_on_racks
@@ -18,7 +18,7 @@ from minibroker.replicas.hosting import Hosted, watched_machine
 
 
 def quorum_node(config: NodeConfig, tracer: Tracer | None = None) -> Node:
-    """Assemble a node: broker and controller, or one of both, as its configuration says."""
+    """Assemble a node: a broker, a controller, or both, as configured."""
     machine = watched_machine(config, tracer)
     member = QuorumMember(machine)
     hosted = Hosted(machine, member)
@@ -27,7 +27,7 @@ def quorum_node(config: NodeConfig, tracer: Tracer | None = None) -> Node:
         member,
         hosting=hosted,
         placing=place_on_racks,
-        myself=member.myself,
+        own_broker=member.own_broker,
         on_timeout=member.heartbeats.check_heard,
     )
     return Node(machine, member, partitions, [hosted])

@@ -1,13 +1,13 @@
-"""The driver of one node of the quorum: one task brings it the time and sends what it orders, another one fetches.
+"""The driver of one node of the quorum: one task ticks the state machine and sends its messages, another one fetches.
 
-`Quorum` owns the tasks, the messages under way and what other nodes have said of themselves. What they ask is answered
-in `answering`; snapshots are made and taken over in `snapshotting`.
+`Quorum` owns the tasks and the messages under way. Requests of other nodes are handled in `answering`, and snapshots
+in `snapshotting`.
 
-Whatever happens to the state machine happens on the event loop, one event after the other. After each, the controller
-catches up: it folds what is committed, and completes the proposals that waited for it.
+All events of the state machine run on the event loop, one after the other. After each event the controller catches up:
+it folds the committed records, and completes the proposals that waited for them.
 
-When the disk fails, the others are told that this node leads no more, and the task that brings the time ends with a
-`BrokerFailure`: the process must end with it.
+When the disk fails, the other voters are told that this node has resigned, and the ticking task ends with a
+`BrokerFailure`. Then the process must end.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from minibroker.quorum.translating import (
     snapshot_request,
     voted_of,
 )
-from minibroker.raft.election import NOBODY
+from minibroker.raft.election import NO_NODE
 from minibroker.raft.messages import Fetched, FetchSnapshot, Send, Vote
 from minibroker.raft.node import FETCH_BYTES_MAX, Raft
 from minibroker.raft.roles import Role
@@ -50,7 +50,7 @@ from minibroker.wire.schema import Request, Response
 log = logging.getLogger(__name__)
 
 _FETCH_WAIT_MS = 300
-_PATIENCE_MS = 1000
+_TIMEOUT_MS = 1000
 _TICK_S_MAX = 0.05
 _STUCK_MS = 250
 _RETRY_S = 0.05
@@ -58,7 +58,7 @@ _GOODBYE_S = 0.5
 
 
 class Quorum:
-    """Drives one `Raft` and the controller on it. `begin` starts a task that must not end."""
+    """Drives one `Raft` and its controller. `begin` starts a task that must not end."""
 
     def __init__(
         self,
@@ -83,36 +83,36 @@ class Quorum:
             raft, controller, snapshots, cluster_id=cluster_id, log_bytes_max=snapshot_bytes
         )
         self._sending: set[asyncio.Task[None]] = set()
-        self.strangers: set[int] = set()
-        """The nodes that said, when they were asked last, that they are of another cluster."""
+        self.foreign_nodes: set[int] = set()
+        """The nodes whose last response said that they belong to another cluster."""
         self._asked: dict[asyncio.Task[Any], tuple[int, Line]] = {}
         self._changed = asyncio.Event()
         self._seen = (0, 0)
         self._leader_id = raft.leader_id
         self._failure: str | None = None
-        self.heard: tuple[int, int] = (NOBODY, 0)
-        """The leader that has answered last, and when."""
+        self.heard: tuple[int, int] = (NO_NODE, 0)
+        """The leader that has answered the last fetch, and when."""
         self.unreached: set[int] = set()
-        """The nodes that did not answer the last message."""
-        self.is_doubled = False
-        """Whether others say that a node with our id leads: another one, or this one before its disk was lost."""
+        """The nodes that have not answered the last message."""
+        self.is_node_id_taken = False
+        """Whether another process leads with this node's id: perhaps this node before it lost its disk."""
         self.places: dict[int, Place] = {}
-        """Where leaders are, as others say: one that was added is in no configuration."""
+        """The addresses of leaders, as other nodes have named them: an added voter is in no configuration."""
 
     def is_foreign(self, cluster_id: str | None) -> bool:
         """Whether a request is for another cluster."""
         return cluster_id not in (None, self._cluster_id)
 
     def place_of(self, node_id: int) -> Place | None:
-        """Where a node is, as far as this one knows."""
-        # A broker says anew with each start where it is; a voter that is no broker was there when it became one.
+        """The address of a node, if it is known."""
+        # A broker registers its address at each start; a voter that is not a broker has the address of the voter set.
         found = self.controller.image.brokers.get(node_id) or self.raft.voters.voters.get(node_id)
         return Place(found.host, found.port) if found is not None and found.host else self.places.get(node_id)
 
     # After each event -------------------------------------------------------------------------------------------------
 
     def step(self, sends: list[Send] | None = None) -> None:
-        """Something happened to the state machine: send what it orders, and let the controller and answers catch up."""
+        """Send messages after an event; let the controller catch up, and retry the requests that wait."""
         for send in sends or []:
             task = asyncio.create_task(self._send(send))
             self._sending.add(task)
@@ -120,32 +120,32 @@ class Quorum:
         try:
             self.controller.catch_up()
         except (StorageError, OSError) as error:
-            # The controller could not write that it is active, or do what is committed. The next tick ends the node.
+            # The controller could not write its first record, or apply committed ones. The next tick ends the node.
             self._failure = self._failure or str(error)
         now = (self.raft.log.log_end_offset, self.raft.high_watermark)
         if now != self._seen:
-            # There is more to fetch, or more is committed.
+            # There are more records to fetch, or more records are committed.
             self._seen = now
             self._waiting.wake(METADATA)
-        # A change of the voters waits for other events, too.
+        # Requests that change the voters are retried after every event.
         self._waiting.wake(self.raft)
         self._waiting.settle()
         self._changed.set()
-        self._notice_the_leader()
+        self._on_leader_change()
 
-    def _notice_the_leader(self) -> None:
-        """An answer of a leader that leads no more may never come: that node may be paused."""
+    def _on_leader_change(self) -> None:
+        """Cancel requests to a deposed leader: it may be paused, and never answer."""
         old, self._leader_id = self._leader_id, self.raft.leader_id
-        if self._leader_id != old and old not in (NOBODY, self.raft.me.node_id):
+        if self._leader_id != old and old not in (NO_NODE, self.raft.me.node_id):
             self._peers.hang_up(old, "control", "clients")
         for task, (node_id, line) in self._asked.items():
             if node_id != (self.raft.target() if line == "metadata" else self._leader_id):
                 task.cancel()
 
     async def ask(self, node_id: int, request: Request, *, line: Line = "control", timeout_ms: int) -> Any:
-        """Ask the leader, or a node that may know it; raises a `ClientError` as soon as another node is to be asked.
+        """Ask the leader, or a node that may know it; raises a `ClientError` as soon as another node leads.
 
-        So no caller waits for a node that is paused or cut off while another one leads already.
+        So no caller waits for a node that is paused or unreachable after another one was elected.
         """
         task = asyncio.create_task(self._peers.send(node_id, request, line=line, timeout_ms=timeout_ms))
         self._asked[task] = (node_id, line)
@@ -155,19 +155,19 @@ class Quorum:
             del self._asked[task]
             task.cancel()
         if task.cancelled():
-            # What it may still answer would hold up the next question.
+            # A late response would delay the next request on this connection.
             self._peers.hang_up(node_id, line)
-            raise BrokerUnavailable(f"node {node_id} was asked, and is not whom to ask any more")
+            raise BrokerUnavailable(f"the request to node {node_id} was cancelled: it is no longer the leader")
         return task.result()
 
     async def resign(self) -> None:
-        """Lead no more, and let the others know before this node is gone."""
+        """Resign as the leader, and tell the other voters before this node stops."""
         self.step(self.raft.resign(monotonic_ms()))
         if self._sending:
             await asyncio.wait(self._sending, timeout=_GOODBYE_S)
 
     def step_soon(self) -> None:
-        """The same, for a caller that is in the middle of an answer."""
+        """Like `step`, but later: for a caller that is still computing a response."""
         asyncio.get_running_loop().call_soon(self.step)
 
     async def changed(self) -> None:
@@ -178,13 +178,13 @@ class Quorum:
     async def _send(self, send: Send) -> None:
         request = request_of(send.message, self._cluster_id, sender=self.place_of(self.raft.me.node_id))
         try:
-            response = await self._peers.send(send.node_id, request, line="quorum", timeout_ms=_PATIENCE_MS)
+            response = await self._peers.send(send.node_id, request, line="quorum", timeout_ms=_TIMEOUT_MS)
         except ClientError:
-            # It is said again, if it still matters.
+            # The state machine sends the message again, if it is still needed.
             self.unreached.add(send.node_id)
             return
         self.unreached.discard(send.node_id)
-        # A disk that fails here is noticed by the tick.
+        # The next tick notices a disk that fails here.
         with contextlib.suppress(StorageError):
             self._hear(send, response, monotonic_ms())
 
@@ -204,11 +204,11 @@ class Quorum:
     # Tasks ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to take part."""
-        self._begin(self._unless_the_disk_fails(self._tick()))
-        self._begin(self._unless_the_disk_fails(self._fetch()))
+        """Start the tasks."""
+        self._begin(self._end_on_disk_failure(self._tick()))
+        self._begin(self._end_on_disk_failure(self._fetch()))
 
-    async def _unless_the_disk_fails(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _end_on_disk_failure(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except (StorageError, OSError) as error:
@@ -216,8 +216,8 @@ class Quorum:
 
     def _broken(self, why: str) -> BrokerFailure:
         return BrokerFailure(
-            f"node {self.raft.me.node_id} ends, because its metadata cannot be written: {why}. Other voters go on; free"
-            " some room or replace the disk, then start it again"
+            f"node {self.raft.me.node_id} ends, because its metadata cannot be written: {why}. The other voters go on;"
+            " free some disk space or replace the disk, then start it again"
         )
 
     async def _tick(self) -> None:
@@ -225,20 +225,21 @@ class Quorum:
         while True:
             now_ms = monotonic_ms()
             if now_ms - due_ms > _STUCK_MS:
-                # Many logs were opened, or the process was paused. To stand for election now would only disturb.
-                self.raft.on_stuck(now_ms - due_ms)
+                # The tick is late because many logs were opened, or because the process was paused. That is no reason
+                # to stand for election.
+                self.raft.on_late_tick(now_ms - due_ms)
             self.step(self.raft.tick(now_ms))
             if self.raft.is_leader:
                 self.raft.bind_voters(timestamp=wall_clock_ms())
                 self.step()
             failure = self.raft.failure or self._failure
             if failure is not None:
-                # This node does no more; but the others must hear that it leads no more.
+                # The last tick tells the other voters that this node has resigned.
                 self.step(self.raft.tick(now_ms))
                 raise self._broken(failure)
             self.snapshotting.write_if_due()
             pause_s = min(max(self.raft.next_deadline_ms - now_ms, 1) / 1000, _TICK_S_MAX)
-            # The work of this round takes time, too: the next one is late by that much.
+            # If the work of this round took long, the next tick counts as late.
             due_ms = now_ms + round(pause_s * 1000)
             await asyncio.sleep(pause_s)
 
@@ -248,7 +249,7 @@ class Quorum:
                 await asyncio.sleep(_RETRY_S)
 
     async def _fetch_once(self) -> bool:
-        """Keep one fetch under way; return whether to ask again at once."""
+        """Fetch once; return whether to fetch again at once."""
         wanted = self.snapshotting.position()
         if wanted is not None:
             return await self._fetch_snapshot(wanted)
@@ -257,7 +258,7 @@ class Quorum:
             return False
         request = fetch_request(position, self._cluster_id, wait_ms=_FETCH_WAIT_MS, bytes_max=FETCH_BYTES_MAX)
         try:
-            response = await self.ask(target, request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _PATIENCE_MS)
+            response = await self.ask(target, request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _TIMEOUT_MS)
         except ClientError as error:
             log.debug("metadata: %s", error)
             self.raft.on_unanswered()
@@ -265,40 +266,40 @@ class Quorum:
         self.places |= places_of(response)
         fetched = fetched_of(response)
         if fetched is None:
-            self._note_stranger(target, response.error_code)
+            self._note_foreign_node(target, response.error_code)
             self.raft.on_unanswered()
             return False
-        self.strangers.discard(target)
+        self.foreign_nodes.discard(target)
         now_ms = monotonic_ms()
         if fetched.code is ErrorCode.NONE:
             self.heard = (target, now_ms)
         self.raft.on_fetched(position, fetched, now_ms)
-        self.is_doubled = self._is_doubled(fetched)
+        self.is_node_id_taken = self._is_node_id_taken(fetched)
         self.step()
         return fetched.code is ErrorCode.NONE
 
-    def _is_doubled(self, fetched: Fetched) -> bool:
+    def _is_node_id_taken(self, fetched: Fetched) -> bool:
         raft = self.raft
         has_led = raft.role in (Role.LEADER, Role.RESIGNED)
         return not has_led and (fetched.epoch, fetched.leader_id) == (raft.epoch, raft.me.node_id)
 
-    def _note_stranger(self, node_id: int, code: int) -> None:
-        """A node of another cluster may be in the wrong place. If most of the voters are, this node is."""
+    def _note_foreign_node(self, node_id: int, code: int) -> None:
+        """Note a node of another cluster. If a majority of the voters is of another one, this node must end."""
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
-            self.strangers.add(node_id)
-        if len(self.strangers) >= self.raft.voters.majority:
+            self.foreign_nodes.add(node_id)
+        if len(self.foreign_nodes) >= self.raft.voters.majority:
             raise BrokerFailure(
-                f"the data of node {self.raft.me.node_id} are of cluster {self._cluster_id}, and the nodes"
-                f" {sorted(self.strangers)} of controller.quorum.voters are of another one: correct log.dirs or the"
+                f"the data of node {self.raft.me.node_id} are of cluster {self._cluster_id}, but the nodes"
+                f" {sorted(self.foreign_nodes)} of controller.quorum.voters are of another one: correct log.dirs or the"
                 " voters"
             )
 
     async def _fetch_snapshot(self, wanted: FetchSnapshot) -> bool:
-        """Fetch the next piece of a snapshot; with the last one, go on from it."""
+        """Fetch the next piece of a snapshot; return whether to fetch again at once."""
         request = snapshot_request(wanted, self._cluster_id, bytes_max=SNAPSHOT_PIECE_BYTES)
         source = self.raft.target()
         try:
-            response = await self.ask(source, request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _PATIENCE_MS)
+            response = await self.ask(source, request, line="metadata", timeout_ms=_FETCH_WAIT_MS + _TIMEOUT_MS)
         except ClientError as error:
             log.debug("snapshot: %s", error)
             return False

@@ -1,7 +1,7 @@
-"""A large change of the metadata as many small ones. A pure module.
+"""Splits a large change of the metadata into small ones. A pure module.
 
-To open a log, or to lead it, takes milliseconds on the disk. A topic with a thousand partitions would keep a node busy
-for seconds, in which it neither votes nor is heard: it would be fenced, and the quorum would elect somebody else.
+Opening a log, or beginning to lead it, takes milliseconds. A topic with a thousand partitions would keep a node busy
+for seconds, in which it neither votes nor sends heartbeats: it would be fenced, and lose its leadership of the quorum.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from minibroker.metadata.image import Image, TopicImage
 
 
 def slices(old: Image, new: Image, count: int) -> Iterator[Image]:
-    """Images that lead from one to another: each differs from the one before in at most `count` partitions.
+    """Images from `old` to `new`: each differs from the one before in at most `count` partitions.
 
-    What was deleted is gone in the first one; what else is new is in all of them.
+    The first image already has all deletions, and every change that is not a change of a partition.
     """
     changed = [
         (topic, index)

@@ -1,7 +1,7 @@
-"""Snapshots of the metadata: when one is written, what it says, and how one that the leader has is taken over.
+"""Snapshots of the metadata: when to write one, its records, and the download of the leader's snapshot.
 
-`Snapshotting` owns no task and sends nothing. The driver asks it which piece to fetch and hands it the answer, and the
-handler of FetchSnapshot asks it for a piece. The files themselves are `SnapshotFiles`, in `raft.snapshots`.
+`Snapshotting` owns no task and sends nothing. The driver asks it for the next piece to fetch and gives it the response;
+the handler of FetchSnapshot asks it for a piece to send. The files are `SnapshotFiles`, in `raft.snapshots`.
 """
 
 import logging
@@ -23,7 +23,7 @@ SNAPSHOT_PIECE_BYTES = 1024**2
 
 
 class Snapshotting:
-    """Keeps the metadata log short: one that has more than `log_bytes_max` is followed by a snapshot."""
+    """Keeps the metadata log short: a snapshot replaces its records when the log is larger than `log_bytes_max`."""
 
     def __init__(
         self, raft: Raft, controller: Controller, files: SnapshotFiles, *, cluster_id: str, log_bytes_max: int
@@ -35,11 +35,11 @@ class Snapshotting:
         self._log_bytes_max = log_bytes_max
 
     def image(self) -> Image:
-        """What the newest snapshot says; nothing if there is none."""
+        """The image of the newest snapshot; an empty one if there is none."""
         empty, latest = Image(cluster_id=self._cluster_id), self._files.latest
         if latest is None:
             return empty
-        # All its records count as of its end.
+        # The last record of the snapshot gets the offset before the snapshot's end offset, and so does the image.
         builder = Builder(empty)
         values = self._files.values()
         for offset, value in enumerate(values, latest.end_offset - len(values)):
@@ -47,7 +47,7 @@ class Snapshotting:
         return replace(builder.build(), offset=latest.end_offset - 1)
 
     def write_if_due(self) -> None:
-        """Write a snapshot when the log has grown, and let the log forget what is in it."""
+        """Write a snapshot when the log is too large, and delete the records in it from the log."""
         raft, image = self._raft, self._controller.image
         end_offset = image.offset + 1
         latest = self._files.latest
@@ -60,17 +60,17 @@ class Snapshotting:
         self._files.write(snapshot, raft.history.at(end_offset), values, timestamp=wall_clock_ms())
         raft.forget_before(snapshot)
 
-    # A snapshot of the leader -----------------------------------------------------------------------------------------
+    # The leader's snapshot --------------------------------------------------------------------------------------------
 
     def position(self) -> FetchSnapshot | None:
-        """The piece to fetch next, if the log cannot go on without a snapshot."""
+        """The next piece to fetch, if the log cannot continue without a snapshot."""
         raft = self._raft
         return raft.snapshot_position(self._files.received(raft.snapshot_wanted, raft.target()))
 
     def take(self, wanted: FetchSnapshot, source: int, found: SnapshotFetched, now_ms: int) -> bool:
-        """The answer of a node; return whether it was of use. With the last piece, the log goes on from it."""
+        """Take a response; return whether it was of use. After the last piece the log continues from the snapshot."""
         if found.code is ErrorCode.SNAPSHOT_NOT_FOUND:
-            # There is a newer one. After any other error the pieces that are here stay good: a leader may lead again.
+            # The leader has a newer snapshot. After another error the pieces stay valid: this leader may lead again.
             self._files.give_up()
         if not self._raft.on_snapshot_fetched(found, now_ms):
             return False
@@ -78,11 +78,14 @@ class Snapshotting:
             assert self._files.voters is not None
             self._raft.on_snapshot(wanted.snapshot, self._files.voters)
             self._controller.reset(self.image())
-            log.warning("the metadata begin with a snapshot of everything before %d", wanted.snapshot.end_offset)
+            log.warning(
+                "the metadata log continues from the leader's snapshot of all records before offset %d",
+                wanted.snapshot.end_offset,
+            )
         return True
 
     def piece(self, wanted: FetchSnapshot, now_ms: int, *, bytes_max: int) -> SnapshotFetched:
-        """What a replica that wants a piece is answered."""
+        """The response to a replica that asks for a piece."""
         code, raft = self._raft.on_fetch_snapshot(wanted, now_ms), self._raft
         found = self._files.piece(wanted.snapshot, wanted.position, min(bytes_max, SNAPSHOT_PIECE_BYTES))
         if code is ErrorCode.NONE and found is None:

@@ -1,6 +1,6 @@
-"""What nodes of the quorum say to each other, in the wire's tables and back. A pure module.
+"""Translates the messages of the quorum into wire messages and back. A pure module.
 
-Each table has room for many topics with many partitions. The quorum has one log, so everything is wrapped twice.
+Each wire message has a list of topics with a list of partitions. The quorum has one log, so both lists have one entry.
 """
 
 from collections.abc import Sequence
@@ -67,14 +67,14 @@ Heard = type[BeginQuorumEpochResponse] | type[EndQuorumEpochResponse]
 
 
 class Place(NamedTuple):
-    """Where a node is found."""
+    """The address of a node."""
 
     host: str
     port: int
 
 
 def _only(topics: Sequence[Any]) -> Any:
-    """What a message says of the one partition that there is; None if it says nothing."""
+    """The only partition of a message; None if there is none."""
     return next((it for topic in topics for it in topic.partitions), None)
 
 
@@ -82,7 +82,7 @@ def _only(topics: Sequence[Any]) -> Any:
 
 
 def request_of(message: messages.Message, cluster_id: str, *, sender: Place | None = None) -> Request:
-    """The request that carries a message; who leads, or did, says where it is."""
+    """The request for a message; a leader adds its own address as `sender`."""
     if isinstance(message, messages.Vote):
         return _vote_request(message, cluster_id)
     if isinstance(message, messages.BeginQuorumEpoch):
@@ -162,7 +162,7 @@ def end_of(request: EndQuorumEpochRequest) -> messages.EndQuorumEpoch | None:
 
 
 def leader_place_of(request: BeginQuorumEpochRequest) -> Place | None:
-    """Where the leader says that it is."""
+    """The address of the leader, if the request has it."""
     return next((Place(it.host, it.port) for it in request.leader_endpoints), None)
 
 
@@ -170,7 +170,7 @@ def leader_place_of(request: BeginQuorumEpochRequest) -> Place | None:
 
 
 def name_place(response: Response, node_id: int, place: Place, *, version: int) -> None:
-    """Say where a node is that a response names; not in a version that has no room for it."""
+    """Add the address of a node that a response names, in versions that have the field."""
     field = next(it for it in response.schema.fields if it.name == "node_endpoints")
     if version in field.versions and field.struct is not None:
         endpoint = field.struct(node_id=node_id, host=place.host, port=place.port)
@@ -178,12 +178,12 @@ def name_place(response: Response, node_id: int, place: Place, *, version: int) 
 
 
 def places_of(response: Response) -> dict[int, Place]:
-    """Where the nodes are that a response names."""
+    """The addresses of the nodes that a response names."""
     return {it.node_id: Place(it.host, it.port) for it in response.node_endpoints}  # type: ignore[attr-defined]
 
 
 def vote_response(voted: messages.Voted) -> Response:
-    """The response that carries an answer."""
+    """The response for an answer."""
     result = VotePartitionResult(
         partition_index=0,
         error_code=voted.code,
@@ -201,7 +201,7 @@ def voted_of(response: VoteResponse) -> messages.Voted | None:
 
 
 def heard_response(heard: messages.Heard, kind: Heard) -> Response:
-    """The response that carries an answer."""
+    """The response for an answer."""
     it = HeardPartition(partition_index=0, error_code=heard.code, leader_id=heard.leader_id, leader_epoch=heard.epoch)
     return kind(topics=[HeardTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[it])])
 
@@ -238,7 +238,7 @@ def fetch_request(fetch: messages.Fetch, cluster_id: str, *, wait_ms: int, bytes
 
 
 def fetch_of(request: FetchRequest) -> tuple[messages.Fetch, int] | None:
-    """What is asked of the metadata log, and how many bytes at most; None if something else is asked for."""
+    """The fetch of the metadata log, and its maximum of bytes; None if the request is for other topics."""
     it = _only([topic for topic in request.topics if topic.topic_id == CLUSTER_METADATA_TOPIC_ID])
     if it is None:
         return None
@@ -248,7 +248,7 @@ def fetch_of(request: FetchRequest) -> tuple[messages.Fetch, int] | None:
 
 
 def fetch_response(fetched: messages.Fetched) -> Response:
-    """The response that carries records, or where logs part, or who leads."""
+    """The response with records, with the diverging epoch, or with the leader."""
     data = PartitionData(
         partition_index=0,
         error_code=fetched.code,
@@ -283,7 +283,7 @@ def snapshot_request(fetch: messages.FetchSnapshot, cluster_id: str, *, bytes_ma
 
 
 def snapshot_fetch_of(request: FetchSnapshotRequest) -> messages.FetchSnapshot | None:
-    """What is asked for, if anything is."""
+    """The message in a request, if there is one."""
     it = _only(request.topics)
     if it is None:
         return None
@@ -293,7 +293,7 @@ def snapshot_fetch_of(request: FetchSnapshotRequest) -> messages.FetchSnapshot |
 
 
 def snapshot_response(snapshot: messages.SnapshotId, found: messages.SnapshotFetched) -> Response:
-    """The response that carries a piece."""
+    """The response with a piece of a snapshot."""
     it = FoundSnapshot(
         index=0,
         error_code=found.code,

@@ -1,7 +1,7 @@
-"""A log that a majority keeps: pull-based Raft as Kafka's quorum does it (KIP-595). Only pure modules.
+"""A log that is replicated to a majority: pull-based Raft, as in Kafka's quorum (KIP-595). Only pure modules.
 
-Begin with `voters` (the nodes that count), `election` (what a voter must never forget) and `roles` (what a node can be,
-and why it becomes something else); `messages` has what nodes say to each other. `polling` counts votes, `progress` has
-what a leader knows of its followers, and `changes` the sets of voters in a log. `state` puts them together into what a
-node is, and `node` is the state machine itself. `log` is the only door to its storage.
+Begin with `voters` (the nodes that count), `election` (the epoch and vote that a voter must never forget) and `roles`
+(the roles of a node, and the causes of each change); `messages` has the messages that nodes exchange. `polling` counts
+votes, `progress` tracks the followers of a leader, and `changes` has the voter sets of a log. `state` puts them
+together into the state of a node, and `node` is the state machine itself. It reaches its storage through `log` alone.
 """

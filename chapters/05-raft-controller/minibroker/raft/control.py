@@ -1,4 +1,4 @@
-"""The records that the quorum writes for itself: who has begun to lead, and who votes. A pure module."""
+"""The control records of the quorum: an epoch has a new leader, the voter set has changed. A pure module."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ class LeaderChangeVoter(Struct):
 
 
 class LeaderChangeMessage(Message, versions="0-1", flexible="0+"):
-    """An epoch has a leader. Its first record: with it, everything before becomes committed, too."""
+    """The first record of an epoch, written by its leader. When it is committed, so is everything before it."""
 
     version: int = int16()
     leader_id: int = int32()
@@ -29,29 +29,36 @@ class LeaderChangeMessage(Message, versions="0-1", flexible="0+"):
 
 
 def leader_change(leader_id: int, voters: VoterSet, granting: list[int], *, timestamp: int) -> BatchBuilder:
-    """The batch that a leader begins its epoch with."""
-    known = [LeaderChangeVoter(voter_id=it, voter_directory_id=voters.key_of(it).directory_id) for it in voters]
+    """The batch with which a leader begins its epoch."""
+    # Kafka writes version 0, which has no directories, and its tools read no other version.
+    known = [LeaderChangeVoter(voter_id=it) for it in voters]
     message = LeaderChangeMessage(
-        version=1, leader_id=leader_id, voters=known, granting_voters=[it for it in known if it.voter_id in granting]
+        version=0, leader_id=leader_id, voters=known, granting_voters=[it for it in known if it.voter_id in granting]
     )
     builder = BatchBuilder(is_control=True)
-    builder.append(timestamp=timestamp, key=control_key(ControlType.LEADER_CHANGE), value=message.encode(1))
+    builder.append(timestamp=timestamp, key=control_key(ControlType.LEADER_CHANGE), value=message.encode(0))
     return builder
 
 
+def decode_leader_change(value: bytes) -> LeaderChangeMessage:
+    """The record of a new leader, in the version that its first field names: earlier releases wrote version 1."""
+    message, _end = LeaderChangeMessage.decode(memoryview(value), 0, int.from_bytes(value[:2], "big"))
+    return message
+
+
 def add_voters(builder: BatchBuilder, voters: VoterSet, *, timestamp: int) -> BatchBuilder:
-    """Put a set of voters into a control batch."""
+    """Add a voter set to a control batch."""
     builder.append(timestamp=timestamp, key=control_key(ControlType.KRAFT_VOTERS), value=encode_voters(voters))
     return builder
 
 
 def control_key(kind: ControlType) -> bytes:
-    """The key of a control record: a version, and its type."""
+    """The key of a control record: a version and a type."""
     return (0).to_bytes(2, "big") + int(kind).to_bytes(2, "big")
 
 
 def voter_sets(log: Log, offset: int) -> Iterator[tuple[int, VoterSet]]:
-    """The sets of voters in a log from `offset` on, each with its offset."""
+    """The voter sets in a log from `offset` on, each with its offset."""
     while offset < log.log_end_offset:
         found = list(batches(log.read(offset, bytes_max=_READ_BYTES).read()))
         assert found, f"no batch at {offset} of {log.log_end_offset}"

@@ -2,7 +2,7 @@
 
 from minibroker.metadata.config_keys import INT, LONG, ConfigKey, Departure, at_least, broker_key
 
-SOONER = "the cluster goes on within seconds when a node dies; a node that pauses for longer is taken for dead"
+SOONER = "the cluster recovers within seconds when a node dies; a node that pauses for longer is taken for dead"
 
 
 def timeout_key(name: str, default_ms: int, kafka_ms: int, about: str) -> ConfigKey[int]:
@@ -14,7 +14,7 @@ QUORUM_ELECTION_TIMEOUT_MS = timeout_key(
     "controller.quorum.election.timeout.ms",
     500,
     1000,
-    "How long a voter waits for a leader, or a candidate for votes, before it tries by itself.",
+    "How long a voter waits for a leader, or a candidate for votes, before it starts an election.",
 )
 QUORUM_FETCH_TIMEOUT_MS = timeout_key(
     "controller.quorum.fetch.timeout.ms",
@@ -27,5 +27,5 @@ METADATA_SNAPSHOT_BYTES = broker_key(
     LONG,
     20 * 1024**2,
     at_least(1),
-    "How large the metadata log may be before a snapshot takes the place of its beginning.",
+    "How large the metadata log may grow before a snapshot replaces its beginning.",
 )

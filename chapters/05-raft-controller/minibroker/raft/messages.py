@@ -1,12 +1,12 @@
-"""What nodes of the quorum say to each other. A pure module.
+"""The messages that nodes of the quorum exchange. A pure module.
 
-The names and fields are Kafka's; the driver puts them into the wire's tables. A message to a voter names the voter that
-is meant, with its directory: one that has lost its disk since must not answer in the name of the other.
+The names and fields are Kafka's; the driver translates them into wire messages. A message to a voter names the voter
+and its directory: a node that has got another disk since then is another voter, and must not answer.
 """
 
 from typing import NamedTuple
 
-from minibroker.raft.election import NOBODY
+from minibroker.raft.election import NO_NODE
 from minibroker.raft.voters import VoterKey
 from minibroker.replication.epochs import EpochEnd
 from minibroker.wire.codes import ErrorCode
@@ -15,7 +15,7 @@ NO_RECORDS = memoryview(b"")
 
 
 class Vote(NamedTuple):
-    """Vote for me; or, before an epoch is begun, would you?"""
+    """A candidate asks for a vote or, if `is_pre_vote` is set, asks whether it would get one."""
 
     epoch: int
     candidate: VoterKey
@@ -27,16 +27,16 @@ class Vote(NamedTuple):
 
 
 class Voted(NamedTuple):
-    """The answer to `Vote`, and what the voter knows."""
+    """The answer to `Vote`, with the voter's epoch and leader."""
 
     code: ErrorCode
     epoch: int
-    leader_id: int = NOBODY
+    leader_id: int = NO_NODE
     is_granted: bool = False
 
 
 class BeginQuorumEpoch(NamedTuple):
-    """I lead this epoch: fetch from me."""
+    """A leader announces its epoch: the voters shall fetch from it."""
 
     epoch: int
     leader_id: int
@@ -44,7 +44,7 @@ class BeginQuorumEpoch(NamedTuple):
 
 
 class EndQuorumEpoch(NamedTuple):
-    """I lead it no more; these have most of the log, the best first."""
+    """A leader steps down, and names its successors, the voter with the longest log first."""
 
     epoch: int
     leader_id: int
@@ -52,22 +52,22 @@ class EndQuorumEpoch(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """The answer to both, and what the node knows."""
+    """The answer to `BeginQuorumEpoch` and `EndQuorumEpoch`, with the node's epoch and leader."""
 
     code: ErrorCode
     epoch: int
-    leader_id: int = NOBODY
+    leader_id: int = NO_NODE
 
 
 class SnapshotId(NamedTuple):
-    """What a snapshot stands for: everything before an offset, the last of it of an epoch."""
+    """A snapshot replaces all records before `end_offset`; the last of these records is of `epoch`."""
 
     end_offset: int
     epoch: int
 
 
 class Fetch(NamedTuple):
-    """Send me what comes after this; I have everything before it, on my disk."""
+    """A replica has everything before `offset` on its disk, and asks for what follows."""
 
     epoch: int
     replica: VoterKey
@@ -76,11 +76,11 @@ class Fetch(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The answer to `Fetch`: records; or where the logs part; or that a snapshot must be fetched first."""
+    """The answer to `Fetch`: records, or where the logs diverge, or the snapshot that must be fetched first."""
 
     code: ErrorCode
     epoch: int
-    leader_id: int = NOBODY
+    leader_id: int = NO_NODE
     records: memoryview = NO_RECORDS
     high_watermark: int = -1
     diverging: EpochEnd | None = None
@@ -88,7 +88,7 @@ class Fetched(NamedTuple):
 
 
 class FetchSnapshot(NamedTuple):
-    """Send me a piece of a snapshot."""
+    """A replica asks for a piece of a snapshot."""
 
     epoch: int
     replica: VoterKey
@@ -97,11 +97,11 @@ class FetchSnapshot(NamedTuple):
 
 
 class SnapshotFetched(NamedTuple):
-    """A piece of it, and how large it is as a whole."""
+    """The answer to `FetchSnapshot`: a piece, and the size of the whole snapshot."""
 
     code: ErrorCode
     epoch: int
-    leader_id: int = NOBODY
+    leader_id: int = NO_NODE
     size: int = 0
     position: int = 0
     data: bytes = b""

@@ -1,32 +1,31 @@
 """One node of the quorum: voter or observer. A pure module.
 
-`Raft` owns what nodes of a quorum say to each other: elections, the leader's answers to fetches, what a follower does
-with them, and changes of the voters. What a node is and remembers is `QuorumState`, in `state`.
+`Raft` handles the messages of the quorum: elections, fetches of the log, and changes of the voters. The state of a node
+is `QuorumState`, in `state`.
 
-The contract, for whoever drives it:
+The contract for its driver:
 
-1. Tell it everything: the time (`tick`), what others ask (`on_vote`, `on_begin`, `on_end`, `on_fetch`) and what they
-   answer (`on_voted`, `on_heard`, `on_fetched`). What others ask is answered by the return value.
-2. Send what it orders: `tick` and the answers to votes return `Send`s. They may get lost; it will say them again.
-3. Keep one fetch under way, to `target()`, with what `position()` says. After an answer, or after a while without one,
-   say so and ask again.
-4. What is before `high_watermark` is decided. It never changes, on any node.
-5. Look at `failure` after each of these, also after one that has raised a `StorageError`. A disk that has refused a
-   write or a flush is not asked again: this node leads no more, gives no vote, and counts for nobody. `tick` says so to
-   the others; then the process is to end, and only another one may read what is on the disk.
+1. Report every event: the time (`tick`), the requests of other nodes (`on_vote`, `on_begin`, `on_end`, `on_fetch`) and
+   their responses (`on_voted`, `on_heard`, `on_fetched`). The return value of a request's method is the response.
+2. Send the messages that `tick` and `on_voted` return as `Send`s. A message that got lost is returned again later.
+3. Keep one fetch under way: to the node `target()`, with the request `position()`. After a response call `on_fetched`,
+   after a timeout `on_unanswered`, and fetch again.
+4. Everything before `high_watermark` is committed. It never changes on any node.
+5. Check `failure` after each call, even after a call that has raised a `StorageError`. A disk that has refused a write
+   or a flush is not used again: this node stops leading, gives no vote, and does not count for a majority. The next
+   `tick` tells the other voters. Then the process must end, and a new process may read the disk.
 
-How it differs from the paper: followers pull. A leader does not push entries but waits to be asked for them, and
-learns from each question how far its follower is. So a log is copied by the same code as in chapter 04, and where two
-logs part is found the same way; only who may lead, and what is safe, is decided by a majority instead of an in-sync
-set.
+The difference from the Raft paper is that followers pull. A leader does not push entries: followers fetch them, and
+each fetch tells the leader how far its follower is. So the code of chapter 04 copies the log and finds where two logs
+diverge; a majority, not an in-sync set, determines the leader and what is committed.
 
-It answers only after its disk has what the answer promises: a vote, or a record.
+A node responds only after its disk has what the response promises: a vote, or a record.
 """
 
 from minibroker.log.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchBuilder
 from minibroker.raft.changes import added, bound, removed
 from minibroker.raft.control import add_voters, leader_change
-from minibroker.raft.election import NOBODY, Election
+from minibroker.raft.election import NO_NODE, Election
 from minibroker.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
@@ -41,7 +40,7 @@ from minibroker.raft.messages import (
     Voted,
 )
 from minibroker.raft.polling import Poll, votes_needed
-from minibroker.raft.progress import Followers
+from minibroker.raft.progress import NEVER_MS, Followers, Progress
 from minibroker.raft.roles import Cause, Role
 from minibroker.raft.snapshots import needs_snapshot
 from minibroker.raft.state import QuorumState
@@ -53,46 +52,46 @@ FETCH_BYTES_MAX = 8 * 1024**2
 
 
 class NotLeader(Exception):
-    """Only a leader appends; the message says which node that may be."""
+    """Only the leader appends; the message names the leader, if it is known."""
 
 
 class Raft(QuorumState):
-    """The state machine: each method is one event, and returns what follows from it."""
+    """The state machine: each method handles one event, and returns the response or the messages to send."""
 
     # Time -------------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> list[Send]:
-        """Time has passed."""
+        """Handle the passing of time: elections, the check of the quorum, announcements of the leader."""
         if self.failure is not None:
-            # Other voters must not wait until they miss this one.
+            # The other voters need not wait for a timeout.
             return self.resign(now_ms)
         if self.is_leader:
-            return self._lead_on(now_ms)
+            return self._tick_as_leader(now_ms)
         if now_ms < self._deadline_ms:
             return []
         if not self._may_stand:
-            # An observer does not stand for election; it looks for the leader elsewhere. Other nodes may take it for a
-            # voter, and a candidate that stands in place of a lost leader must not be told that there is one.
+            # An observer does not stand for election; it asks another node for the leader. Other nodes may take it for
+            # a voter, so it must not refuse a pre-vote because of the leader that it has lost.
             self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
             self._asked += 1
             self._has_fetched = False
             return []
-        return self._canvass(now_ms)
+        return self._start_pre_vote(now_ms)
 
-    def on_stuck(self, late_ms: int) -> None:
-        """This node itself did nothing for so long: what others have said meanwhile is still to be heard."""
+    def on_late_tick(self, late_ms: int) -> None:
+        """This node itself was not running for `late_ms`: messages that arrived in that time are still unread."""
         self._deadline_ms += late_ms
         self._followers.postpone(late_ms)
 
-    def _lead_on(self, now_ms: int) -> list[Send]:
-        # It has removed itself from the voters, and that is committed.
-        if not self.is_voter and self._is_settled:
+    def _tick_as_leader(self, now_ms: int) -> list[Send]:
+        # A leader whose own removal from the voters is committed resigns.
+        if not self.is_voter and self._may_change_voters:
             return self.resign(now_ms)
-        # A leader that no majority fetches from may have been deposed without knowing: it must not go on as if.
+        # A leader without the fetches of a majority may have been deposed without knowing it, so it resigns.
         horizon_ms = now_ms - self.settings.check_quorum_ms
         heard = self._followers.heard_since(horizon_ms, self.voters, leader_id=self.me.node_id)
         if heard + self.is_voter < self.voters.majority:
-            self._become(Cause.LEFT_ALONE, now_ms + self._patience())
+            self._become(Cause.LOST_QUORUM, now_ms + self._election_timeout())
             return []
         if now_ms < self._announce_ms:
             return []
@@ -103,35 +102,35 @@ class Raft(QuorumState):
             if it in self._followers.unaware
         ]
 
-    # Elections: to stand ----------------------------------------------------------------------------------------------
+    # Candidates -------------------------------------------------------------------------------------------------------
 
-    def _canvass(self, now_ms: int) -> list[Send]:
-        """Ask whether we would be elected, before an epoch is begun that would only disturb (KIP-996)."""
-        self._become(Cause.TIMED_OUT, now_ms + self._patience())
+    def _start_pre_vote(self, now_ms: int) -> list[Send]:
+        """Ask for pre-votes, so that a candidate that would lose does not begin an epoch (KIP-996)."""
+        self._become(Cause.TIMED_OUT, now_ms + self._election_timeout())
         self._asked += 1
         return self._ask_for_votes(now_ms, is_pre_vote=True)
 
-    def _stand(self, now_ms: int) -> list[Send]:
-        """Begin an epoch, and vote for ourselves: on the disk, before any voter is asked."""
-        self._become(Cause.WOULD_WIN, now_ms + self._patience())
-        self._ballot.write(Election(self.epoch + 1, NOBODY, self.me))
+    def _start_election(self, now_ms: int) -> list[Send]:
+        """Begin an epoch with a vote for this node, which is on the disk before any voter is asked."""
+        self._become(Cause.WOULD_WIN, now_ms + self._election_timeout())
+        self._ballot.write(Election(self.epoch + 1, NO_NODE, self.me))
         return self._ask_for_votes(now_ms, is_pre_vote=False)
 
     def _ask_for_votes(self, now_ms: int, *, is_pre_vote: bool) -> list[Send]:
-        """Count our own vote, and ask the other voters for theirs unless that one is enough."""
+        """Count this node's own vote, and ask the other voters for theirs unless one vote is enough."""
         last_epoch, last_offset = self.last_epoch, self.log.log_end_offset
         poll = self._poll = Poll(self.voters, votes_needed(self.voters, is_log_empty=last_offset == 0))
         poll.add(self.me.node_id, self.is_voter)
         if poll.is_won:
-            return self._stand(now_ms) if is_pre_vote else self._lead(now_ms, poll)
+            return self._start_election(now_ms) if is_pre_vote else self._become_leader(now_ms, poll)
         return [
             Send(it, Vote(self.epoch, self.me, self.voters.key_of(it), last_epoch, last_offset, is_pre_vote))
             for it in self._others()
         ]
 
     def on_voted(self, node_id: int, request: Vote, voted: Voted, now_ms: int) -> list[Send]:
-        """A voter has answered. Of the answer to an older request only its news of the epoch counts."""
-        if not self._on_word_of(voted.epoch, voted.leader_id, now_ms):
+        """Count the vote of a voter. A response to an older request only tells the epoch and the leader."""
+        if not self._learn_epoch(voted.epoch, voted.leader_id, now_ms):
             return []
         standing = Role.PROSPECTIVE if request.is_pre_vote else Role.CANDIDATE
         poll = self._poll
@@ -139,33 +138,33 @@ class Raft(QuorumState):
             return []
         poll.add(node_id, voted.is_granted)
         if poll.is_won:
-            return self._stand(now_ms) if request.is_pre_vote else self._lead(now_ms, poll)
+            return self._start_election(now_ms) if request.is_pre_vote else self._become_leader(now_ms, poll)
         if poll.is_lost:
             self._give_up(now_ms)
         return []
 
     def _give_up(self, now_ms: int) -> None:
-        """A majority refused. If there is a leader, they hear of it: follow it; otherwise try again in a while."""
+        """A majority has refused. Follow the leader if there is one; otherwise try again after a backoff."""
         leader_id = self._ballot.election.leader_id
         if self.role is Role.CANDIDATE:
             self._become(Cause.LOST, now_ms + self._chance(self.settings.election_backoff_ms_max))
-        elif leader_id not in (NOBODY, self.me.node_id):
+        elif leader_id not in (NO_NODE, self.me.node_id):
             self._become(Cause.LEADER_FOUND, now_ms + self.settings.fetch_timeout_ms)
 
-    # Elections: to vote -----------------------------------------------------------------------------------------------
+    # Votes ------------------------------------------------------------------------------------------------------------
 
     def on_vote(self, request: Vote, now_ms: int) -> Voted:
-        """A candidate asks for our vote, or whether it would get it."""
+        """Answer a candidate that asks for this node's vote or pre-vote."""
         code = self._objection(request.epoch, request.voter)
         if code is not ErrorCode.NONE:
             return Voted(code, self.epoch, self.leader_id)
         if request.epoch > self.epoch:
-            self._on_newer_epoch(request.epoch, NOBODY, now_ms)
+            self._on_newer_epoch(request.epoch, NO_NODE, now_ms)
         is_granted = self._would_vote(request) if request.is_pre_vote else self._vote(request, now_ms)
         return Voted(ErrorCode.NONE, self.epoch, self.leader_id, is_granted)
 
     def _objection(self, epoch: int, voter: VoterKey) -> ErrorCode:
-        """Why a message does not count: this disk has failed, it is for another disk, or its epoch is over."""
+        """Why a request is refused: the disk has failed, or the request names another directory or an earlier epoch."""
         if self.failure is not None:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if not voter.names(self.me):
@@ -173,39 +172,39 @@ class Raft(QuorumState):
         return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.NONE
 
     def _is_up_to_date(self, request: Vote) -> bool:
-        """Whether a candidate's log has everything that ours has: one with less must not lead (section 5.4.1)."""
+        """Whether a candidate's log is at least as up-to-date as ours (section 5.4.1)."""
         return (request.last_epoch, request.last_offset) >= (self.last_epoch, self.log.log_end_offset)
 
     def _would_vote(self, request: Vote) -> bool:
-        # A leader sees no need for another, and neither does a follower that its leader has answered.
+        # A leader refuses, and so does a follower whose leader has answered: there is a leader.
         if self.role is Role.LEADER or (self.role is Role.FOLLOWER and self._has_fetched):
             return False
-        # A candidate with less of the log than we have would not get our vote.
+        # A candidate whose log is less up-to-date than ours would not get our vote.
         return self._is_up_to_date(request)
 
     def _vote(self, request: Vote, now_ms: int) -> bool:
-        # One vote in each epoch, for the same candidate as often as it asks; and none in an epoch that has, or had, a
-        # leader: the ballot knows, also of a leader that has resigned.
+        # A voter has one vote in each epoch, and grants it again if the same candidate asks again. It does not vote in
+        # an epoch that has or had a leader. The ballot still names a leader that has resigned.
         election = self._ballot.election
-        is_free = election.leader_id == NOBODY and election.voted in (None, request.candidate)
-        # No vote for a candidate with less of the log than we have.
+        is_free = election.leader_id == NO_NODE and election.voted in (None, request.candidate)
+        # A candidate whose log is less up-to-date than ours does not get our vote.
         if not is_free or not self._is_up_to_date(request):
             return False
-        # The vote is on the disk before any node hears of it.
-        self._ballot.write(Election(election.epoch, NOBODY, request.candidate))
-        # Then give the candidate its time: our own patience begins anew.
-        self._deadline_ms = now_ms + self._patience()
+        # The vote is on the disk before the candidate hears of it.
+        self._ballot.write(Election(election.epoch, NO_NODE, request.candidate))
+        # Then give the candidate time: our own election timeout begins again.
+        self._deadline_ms = now_ms + self._election_timeout()
         return True
 
-    # To lead ----------------------------------------------------------------------------------------------------------
+    # Leader -----------------------------------------------------------------------------------------------------------
 
-    def _lead(self, now_ms: int, poll: Poll) -> list[Send]:
+    def _become_leader(self, now_ms: int, poll: Poll) -> list[Send]:
         self._become(Cause.WON, now_ms)
         self._ballot.write(Election(self.epoch, self.me.node_id, self.me))
         self.epoch_start_offset = self.log.log_end_offset
         self.epochs.assign(self.epoch, self.epoch_start_offset)
-        # What earlier leaders have left is committed with the first record of this epoch, and not before (5.4.2). A log
-        # that does not name its voters yet names them from here on.
+        # Records of earlier epochs are committed with the first record of this epoch, and not before (section 5.4.2). A
+        # log without a voter set gets one now.
         timestamp = self._clock()
         builder = leader_change(self.me.node_id, self.voters, poll.granting, timestamp=timestamp)
         if self.history.current_offset == NO_OFFSET and self.snapshots.voters is None:
@@ -218,56 +217,57 @@ class Raft(QuorumState):
     def append(self, batch: bytearray) -> int:
         """Append a batch, durably, and return its base offset. The high watermark passes it when it is committed."""
         if not self.is_leader:
-            raise NotLeader(f"node {self.me.node_id} does not lead epoch {self.epoch}, node {self.leader_id} may")
+            raise NotLeader(f"node {self.me.node_id} does not lead epoch {self.epoch} (leader: {self.leader_id})")
         base_offset = self._write(batch)
         self._advance()
         return base_offset
 
     def _append(self, builder: BatchBuilder) -> None:
-        # A set of voters counts as soon as it is written: the new set decides about itself.
+        # A voter set is in force as soon as it is written: a majority of the new set commits it.
         base_offset = self._write(builder.build())
         self.history.read(self.log, base_offset)
         self._advance()
 
     def _advance(self) -> None:
-        """Move the high watermark to where a majority is, if that is of this epoch."""
-        # The ends of the other voters' logs, as their fetches tell. Our own counts only if we vote, and only as far as
-        # it is flushed.
+        """Advance the high watermark to the offset that a majority has, if that record is of this epoch."""
+        # The log end offsets of the other voters, from their fetches. Our own log counts only if we are a voter, and
+        # only as far as it is flushed.
         ends = self._followers.end_offsets(self.voters, leader_id=self.me.node_id)
         if self.is_voter:
             ends.append(self.log.flushed_offset)
         ends.sort(reverse=True)
-        # So many voters have everything before this offset, on their disks.
+        # A majority has everything before this offset on its disks.
         agreed = ends[self.voters.majority - 1]
-        # A record of an earlier epoch is not safe by being on a majority: a leader without it could still be elected.
-        # One of this epoch is, and makes all before it safe.
+        # A record of an earlier epoch is not committed by being on a majority: a leader without it could still be
+        # elected (section 5.4.2). A record of this epoch on a majority is committed, and commits all records before it.
         if agreed > self.epoch_start_offset and agreed > self.high_watermark:
             self.high_watermark = agreed
 
     def on_fetch(self, request: Fetch, now_ms: int, *, bytes_max: int = FETCH_BYTES_MAX) -> Fetched:
-        """A replica asks for what comes after its log; voter or not."""
-        # A replica in another epoch, or one that asks a node that does not lead, is refused, and told which node may.
+        """Answer a voter or observer that asks for the records after the end of its log."""
+        # Refuse if the replica is in another epoch or this node does not lead. The response names epoch and leader.
         code = self._refusal(request.epoch)
         if code is not ErrorCode.NONE:
             return Fetched(code, self.epoch, self.leader_id)
-        # It lives, whatever it gets: `heard_from` notes that, and returns what is known of it.
+        # The replica is alive, whatever the response will be: `heard_from` notes that, and returns its progress.
         progress = self._followers.heard_from(request.replica, now_ms)
-        # What it needs is only in a snapshot any more: tell it which.
+        # The replica's next records may be only in a snapshot: name the snapshot.
         if needs_snapshot(request, self.log, self.snapshots.latest):
             return self._fetched(snapshot=self.snapshots.latest)
-        # Its log goes another way: tell it where ours leaves that epoch (as in chapter 04). An empty log goes no way.
+        # The replica's log may diverge: answer where its last epoch ends in our log, as in chapter 04. An empty log
+        # does not diverge.
         ours = self.epochs.end_of(request.last_epoch, log_end_offset=self.log.log_end_offset)
         if request.last_epoch != NO_LEADER_EPOCH and (
             ours.epoch < request.last_epoch or ours.end_offset < request.offset
         ):
             return self._fetched(diverging=ours)
-        # It asks for what is after our end, and names no epoch that would say why: that is out of range.
+        # An offset after the end of our log, without an epoch that would explain it, is out of range.
         if request.offset > self.log.log_end_offset:
             return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, self.epoch, self.leader_id)
-        # It has everything before that offset, on its disk. A fetch that has waited may be looked at again after a
+        # The replica has everything before that offset on its disk. A fetch that has waited may be answered after a
         # later one: within an epoch no replica goes back.
-        progress.end_offset = max(progress.end_offset, request.offset)
-        # What is committed by that, the answer tells already.
+        progress.advance(request.offset, leader_end_offset=self.log.log_end_offset)
+        # The replica's progress may commit records. Advance first, so that the response has the new high watermark.
         self._advance()
         return self._fetched(records=self.log.read(request.offset, bytes_max=bytes_max).read())
 
@@ -288,24 +288,26 @@ class Raft(QuorumState):
             **parts,  # type: ignore[arg-type]
         )
 
-    def progress(self) -> tuple[list[tuple[VoterKey, int, int]], list[tuple[VoterKey, int, int]]]:
-        """Voters and observers, each with the end of its log and when it fetched last; -1: this node itself."""
-        known = self._followers.states() | {self.me: (self.log.log_end_offset, -1)}
-        voters = [(key, *it) for key, it in known.items() if key in self.voters]
-        return voters, [(key, *it) for key, it in known.items() if key not in self.voters]
+    def progress(self, now_ms: int) -> tuple[dict[VoterKey, Progress], dict[VoterKey, Progress]]:
+        """The progress of the voters and of the observers. The leader itself has caught up now."""
+        known = self._followers.all() | {self.me: Progress(self.log.log_end_offset, now_ms, now_ms)}
+        voters = {key: it for key, it in known.items() if key in self.voters}
+        # A voter that was removed before it had ever fetched is not an observer.
+        observers = {key: it for key, it in known.items() if key not in self.voters and it.last_fetch_ms != NEVER_MS}
+        return voters, observers
 
     def resign(self, now_ms: int) -> list[Send]:
-        """Lead no more, because this node goes: tell the others, those first that have most of the log."""
+        """Stop leading, and tell the other voters; those with the longest logs stand for election first."""
         if self.role is not Role.LEADER:
             return []
         successors = self._followers.successors(self.voters, leader_id=self.me.node_id)
-        self._become(Cause.LEAVING, now_ms + 2 * self._patience())
+        self._become(Cause.STEPPED_DOWN, now_ms + 2 * self._election_timeout())
         return [Send(it.node_id, EndQuorumEpoch(self.epoch, self.me.node_id, successors)) for it in successors]
 
-    # To follow --------------------------------------------------------------------------------------------------------
+    # Follower ---------------------------------------------------------------------------------------------------------
 
     def on_begin(self, request: BeginQuorumEpoch, now_ms: int) -> Heard:
-        """Another node says that it leads."""
+        """Follow a node that announces itself as the leader."""
         code = self._objection(request.epoch, request.voter)
         if code is not ErrorCode.NONE:
             return Heard(code, self.epoch, self.leader_id)
@@ -316,57 +318,57 @@ class Raft(QuorumState):
         return Heard(ErrorCode.NONE, self.epoch, self.leader_id)
 
     def on_end(self, request: EndQuorumEpoch, now_ms: int) -> Heard:
-        """The leader goes: stand in its place, after the voters that have more of the log."""
-        # It tells all voters the same, so it means whichever of them reads it.
+        """The leader has resigned: stand for election, after the voters with longer logs."""
+        # The request names no voter: every voter gets the same one.
         code = self._objection(request.epoch, self.me)
         if code is not ErrorCode.NONE:
             return Heard(code, self.epoch, self.leader_id)
         if request.epoch > self.epoch:
-            self._on_newer_epoch(request.epoch, NOBODY, now_ms)
+            self._on_newer_epoch(request.epoch, NO_NODE, now_ms)
         elif self.role is Role.FOLLOWER and self.leader_id == request.leader_id:
             places = [number for number, key in enumerate(request.successors) if key.names(self.me)]
             place = places[0] if places else len(request.successors)
             self._deadline_ms = now_ms + place * self.settings.election_backoff_ms_max
-            # There is no leader, so others may be voted for.
+            # There is no leader, so a candidate may get this node's pre-vote.
             self._has_fetched = False
         return Heard(ErrorCode.NONE, self.epoch, self.leader_id)
 
     def on_heard(self, heard: Heard, now_ms: int) -> None:
-        """The answer to either."""
-        self._on_word_of(heard.epoch, heard.leader_id, now_ms)
+        """Learn from the response to `BeginQuorumEpoch` or `EndQuorumEpoch`."""
+        self._learn_epoch(heard.epoch, heard.leader_id, now_ms)
 
     def target(self) -> int:
-        """The node to fetch from: the leader; or one voter after the other, which may know the leader."""
+        """The node to fetch from: the leader, or one voter after the other until one names the leader."""
         leader_id = self._ballot.election.leader_id
         if self.role is Role.FOLLOWER and (self.is_voter or self._asked == 0):
             return leader_id
         others = self._others()
-        # All voters may have been replaced while this node was away; those that are configured name others by now.
+        # All voters may have been replaced while this node was away; a configured node may name the present ones.
         others += [it for it in self._bootstrap if it not in (self.me.node_id, *others)]
-        # The voters that a new disk knows of may all have gone since: then the leader is none of them.
-        if leader_id not in (NOBODY, self.me.node_id, *others):
+        # The leader may be none of the voters that this node knows of: they may all have been replaced.
+        if leader_id not in (NO_NODE, self.me.node_id, *others):
             others.append(leader_id)
-        return others[self._asked % len(others)] if others else NOBODY
+        return others[self._asked % len(others)] if others else NO_NODE
 
     def position(self) -> Fetch | None:
-        """What to fetch next; nothing while this node leads, or must have a snapshot first, or cannot write."""
-        if self.failure is not None or self.is_leader or self.snapshot_wanted is not None or self.target() == NOBODY:
+        """The next fetch; None while this node leads, needs a snapshot first, or cannot write."""
+        if self.failure is not None or self.is_leader or self.snapshot_wanted is not None or self.target() == NO_NODE:
             return None
         return Fetch(self.epoch, self.me, self.log.log_end_offset, self.last_epoch)
 
     def on_unanswered(self) -> None:
-        """A fetch had no answer: if that was not the leader we know, ask another node."""
+        """A fetch had no response. A voter that knows the leader asks it again; any other node asks the next one."""
         if self.role is not Role.FOLLOWER or not self.is_voter:
             self._asked += 1
 
     def on_fetched(self, request: Fetch, fetched: Fetched, now_ms: int) -> None:
-        """The answer to a fetch."""
-        if not self._on_word_of(fetched.epoch, fetched.leader_id, now_ms):
+        """Take the response to a fetch."""
+        if not self._learn_epoch(fetched.epoch, fetched.leader_id, now_ms):
             return
         if fetched.code is not ErrorCode.NONE:
             self.on_unanswered()
             return
-        # The leader itself has answered, so it is alive.
+        # The leader itself has responded, so it is alive.
         if self.role in (Role.LEADER, Role.RESIGNED):
             return
         if self.role is not Role.FOLLOWER:
@@ -374,23 +376,23 @@ class Raft(QuorumState):
         self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
         self._has_fetched, self._asked = True, 0
         if request == self.position():
-            self._take(fetched)
+            self._apply_fetched(fetched)
 
-    def _take(self, fetched: Fetched) -> None:
-        # Fetch a snapshot; or cut off what the leader does not have; or append, flush, and trust its watermark.
+    def _apply_fetched(self, fetched: Fetched) -> None:
+        # Fetch a snapshot; or truncate to what the leader has; or append, flush, and take over its high watermark.
         if fetched.snapshot is not None:
             self.snapshot_wanted = fetched.snapshot
         elif fetched.diverging is not None:
-            self._cut(common_end(fetched.diverging, self.epochs, log_end_offset=self.log.log_end_offset))
+            self._truncate(common_end(fetched.diverging, self.epochs, log_end_offset=self.log.log_end_offset))
         else:
             if len(fetched.records):
-                self._copy(fetched.records)
+                self._append_as_follower(fetched.records)
             self.high_watermark = max(self.high_watermark, min(fetched.high_watermark, self.log.log_end_offset))
 
     # Snapshots --------------------------------------------------------------------------------------------------------
 
     def on_fetch_snapshot(self, request: FetchSnapshot, now_ms: int) -> ErrorCode:
-        """Whether a piece of a snapshot may be given: only by the leader. The replica is heard, as with a fetch."""
+        """Whether this node may send a piece of a snapshot: only the leader may. The replica counts as alive."""
         code = self._refusal(request.epoch)
         if code is ErrorCode.NONE:
             self._followers.heard_from(request.replica, now_ms)
@@ -403,18 +405,18 @@ class Raft(QuorumState):
         return FetchSnapshot(self.epoch, self.me, self.snapshot_wanted, received)
 
     def on_snapshot_fetched(self, found: SnapshotFetched, now_ms: int) -> bool:
-        """A piece has come, or not; return whether it is one of what we want."""
-        if not self._on_word_of(max(found.epoch, 0), found.leader_id, now_ms) or self.snapshot_wanted is None:
+        """Take the response to a `FetchSnapshot`; return whether it has a piece of the wanted snapshot."""
+        if not self._learn_epoch(max(found.epoch, 0), found.leader_id, now_ms) or self.snapshot_wanted is None:
             return False
         if found.code is not ErrorCode.NONE:
-            # It is not there any more: the next fetch tells which one is.
+            # The snapshot is gone: the next fetch names the newest one.
             self.snapshot_wanted = None
             return False
         self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
         return True
 
     def on_snapshot(self, snapshot: SnapshotId, voters: VoterSet) -> None:
-        """A snapshot has come as a whole, and is on the disk: the log goes on where it ends."""
+        """A fetched snapshot is complete and on the disk: the log continues where it ends."""
         if self.snapshot_wanted != snapshot:
             return
         self.snapshot_wanted = None
@@ -423,8 +425,8 @@ class Raft(QuorumState):
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)
 
     def forget_before(self, snapshot: SnapshotId) -> None:
-        """A snapshot of our own is on the disk: the log need not keep what is in it."""
-        assert snapshot.end_offset <= self.high_watermark, "only what is decided goes into a snapshot"
+        """A snapshot of this node is on the disk: delete the records in it from the log."""
+        assert snapshot.end_offset <= self.high_watermark, "only committed records go into a snapshot"
         if snapshot.end_offset > self.log.log_start_offset:
             self.log.roll()
             self.log.delete_before(snapshot.end_offset)
@@ -438,11 +440,11 @@ class Raft(QuorumState):
         return self._change(added(self.voters, voter, has_caught_up=has_caught_up), timestamp)
 
     def remove_voter(self, key: VoterKey, *, timestamp: int) -> ErrorCode:
-        """Remove a voter. A leader that removes itself leads until that is committed."""
+        """Remove a voter. A leader that removes itself leads until the removal is committed."""
         return self._change(removed(self.voters, key), timestamp)
 
     def bind_voters(self, *, timestamp: int) -> None:
-        """Write down the directories of voters that so far were known by their node id alone."""
+        """Write the directories of voters that were known by node id alone."""
         seen = self._followers.unbound(self.voters)
         if self.voters.unbound(self.me):
             seen.append(self.me)
@@ -450,10 +452,10 @@ class Raft(QuorumState):
             self._change(bound(self.voters, seen), timestamp)
 
     def _change(self, change: VoterSet | ErrorCode, timestamp: int) -> ErrorCode:
-        """Write down a set of voters. Only a leader does, and only when the last change is committed."""
+        """Write a voter set. Only the leader does, and only when the last change is committed."""
         if not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if not self._is_settled:
+        if not self._may_change_voters:
             return ErrorCode.REQUEST_TIMED_OUT
         if isinstance(change, ErrorCode):
             return change

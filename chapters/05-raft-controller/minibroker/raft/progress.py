@@ -1,75 +1,98 @@
-"""What a leader knows of its followers: how much of the log each has, and when it fetched last. A pure module.
+"""The followers of a leader: how much of the log each has, and when it fetched last. A pure module.
 
-Only `Raft` changes it, and only while it leads: another role begins without followers. Everything that a leader decides
-by a majority is computed from here and from the set of voters: the high watermark, whether a majority still fetches,
-and which voter has most of the log.
+Only `Raft` changes a `Followers`, and only while it leads: every other role begins without followers. Whatever needs a
+majority is computed from here and from the voter set: the high watermark, whether a majority still fetches, and which
+voter has the longest log.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from minibroker.log.batch import NO_OFFSET
 from minibroker.raft.voters import VoterKey, VoterSet
 from minibroker.wire.uuids import NO_UUID
+
+NEVER_MS = -1
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a replica is, as its fetches tell."""
+    """How far a replica is, known from its fetches. Before its first fetch nothing is known of it."""
 
-    end_offset: int = 0
-    last_fetch_ms: int = 0
+    end_offset: int = NO_OFFSET
+    last_fetch_ms: int = NEVER_MS
+    last_caught_up_ms: int = NEVER_MS
+    """The last time at which the replica is known to have had the leader's whole log."""
+    _leader_end: tuple[int, int] = (NO_OFFSET, NEVER_MS)
+    """The end of the leader's log at the last fetch, and the time of that fetch."""
+
+    def advance(self, offset: int, *, leader_end_offset: int) -> None:
+        """Note that the replica has everything before `offset` on its disk. Within an epoch no replica goes back."""
+        self.end_offset = max(self.end_offset, offset)
+        # A replica at the end of the leader's log has caught up now. While the leader writes, a replica may never get
+        # there. So a replica that has what the leader had at the replica's previous fetch had caught up at that time.
+        earlier_end_offset, earlier_ms = self._leader_end
+        if offset >= leader_end_offset:
+            self.last_caught_up_ms = self.last_fetch_ms
+        elif offset >= earlier_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, earlier_ms)
+        self._leader_end = (leader_end_offset, self.last_fetch_ms)
 
 
 class Followers:
     """The replicas that fetch from this leader, voters and observers, each by its node and directory."""
 
     def __init__(self, voters: Iterable[VoterKey] = (), now_ms: int = 0) -> None:
-        # A new leader gives every voter time for its first fetch.
-        self._known = {key: Progress(0, now_ms) for key in voters}
+        self._known = {key: Progress() for key in voters}
+        self._begin_ms = now_ms
         self.unaware = {key.node_id for key in self._known}
-        """The voters that have not fetched in this epoch: they may not know who leads."""
+        """The voters that have not fetched in this epoch: they may not know the leader."""
 
     def of(self, key: VoterKey) -> Progress:
-        """What is known of a replica; nothing yet is an empty log that never fetched."""
-        # A voter that the set names without a directory is known by the one that it fetches with.
+        """What is known of a replica."""
+        # A voter whose directory the set does not know yet is found by the directory that it fetches with.
         found = self._known.get(key)
         if found is None and key.directory_id == NO_UUID:
             found = next((it for known, it in self._known.items() if known.node_id == key.node_id), None)
         return found or Progress()
 
     def heard_from(self, replica: VoterKey, now_ms: int) -> Progress:
-        """A replica has fetched: it lives, and knows who leads. What is known of it is returned, to be added to."""
+        """Note that a replica has fetched: it is alive and knows the leader. Return its progress, to be advanced."""
         progress = self._known.setdefault(replica, Progress())
-        # From its first fetch on it is known by its directory, and no longer by its node id alone.
+        # From its first fetch on, a replica is known by its directory, not by its node id alone.
         self._known.pop(VoterKey(replica.node_id), None)
         progress.last_fetch_ms = max(progress.last_fetch_ms, now_ms)
         self.unaware.discard(replica.node_id)
         return progress
 
     def postpone(self, late_ms: int) -> None:
-        """The leader itself did nothing for so long: silence in that time says nothing of the followers."""
+        """The leader itself was paused for `late_ms`. Silence in that time says nothing about the followers."""
+        self._begin_ms += late_ms
         for progress in self._known.values():
-            progress.last_fetch_ms += late_ms
+            if progress.last_fetch_ms != NEVER_MS:
+                progress.last_fetch_ms += late_ms
 
-    # What follows from it ---------------------------------------------------------------------------------------------
+    # What a majority has ----------------------------------------------------------------------------------------------
 
     def end_offsets(self, voters: VoterSet, *, leader_id: int) -> list[int]:
-        """Where the logs of the voters end, the leader's own left out."""
+        """The log end offsets of the voters besides the leader."""
         return [self.of(voters.key_of(it)).end_offset for it in voters.others(leader_id)]
 
     def heard_since(self, horizon_ms: int, voters: VoterSet, *, leader_id: int) -> int:
-        """How many voters besides the leader have fetched since a moment."""
-        return sum(self.of(voters.key_of(it)).last_fetch_ms >= horizon_ms for it in voters.others(leader_id))
+        """How many voters besides the leader have fetched since `horizon_ms`."""
+        # A new leader gives every voter time for its first fetch.
+        times_ms = [max(self.of(voters.key_of(it)).last_fetch_ms, self._begin_ms) for it in voters.others(leader_id)]
+        return sum(it >= horizon_ms for it in times_ms)
 
     def successors(self, voters: VoterSet, *, leader_id: int) -> tuple[VoterKey, ...]:
-        """The voters besides the leader, the one with most of the log first."""
+        """The voters besides the leader, the one with the longest log first."""
         keys = [voters.key_of(it) for it in voters.others(leader_id)]
         return tuple(sorted(keys, key=lambda key: -self.of(key).end_offset))
 
     def unbound(self, voters: VoterSet) -> list[VoterKey]:
-        """Replicas that the set names without a directory, with the directory that each fetches with."""
+        """The voters whose directory the set does not know yet, with the directory that each fetches with."""
         return [key for key in self._known if voters.unbound(key)]
 
-    def states(self) -> dict[VoterKey, tuple[int, int]]:
-        """For each replica, where its log ends and when it fetched last."""
-        return {key: (it.end_offset, it.last_fetch_ms) for key, it in self._known.items()}
+    def all(self) -> dict[VoterKey, Progress]:
+        """What is known of each replica."""
+        return dict(self._known)

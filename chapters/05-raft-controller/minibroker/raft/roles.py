@@ -1,17 +1,17 @@
-"""What a node of the quorum can be, and why it becomes something else. A pure module.
+"""The roles of a node of the quorum, and the causes by which they change. A pure module.
 
-`NEXT` is the whole table: what is not in it does not happen. The diagram in the lesson is drawn from it.
+`NEXT` is the whole table: a transition that is not in it does not happen. The diagram in the lesson is drawn from it.
 """
 
 from enum import Enum
 
 
 class Role(Enum):
-    """What a node is at a moment. A node that is no voter is only ever unattached or a follower."""
+    """The role of a node. A node that is not a voter is only ever unattached or a follower."""
 
-    UNATTACHED = "unattached"  # it knows the epoch, but not who leads it
+    UNATTACHED = "unattached"  # it knows the epoch, but not the leader
     FOLLOWER = "follower"  # it knows the leader and fetches from it
-    PROSPECTIVE = "prospective"  # it asks whether it would be elected, and disturbs nobody (KIP-996)
+    PROSPECTIVE = "prospective"  # it asks whether it would be elected, without a new epoch (KIP-996)
     CANDIDATE = "candidate"  # it has begun an epoch and voted for itself
     LEADER = "leader"  # a majority has voted for it
     RESIGNED = "resigned"  # it led this epoch, and will not lead it again
@@ -20,14 +20,14 @@ class Role(Enum):
 class Cause(Enum):
     """Why a role changes."""
 
-    TIMED_OUT = "no word of a leader in time"
+    TIMED_OUT = "its timeout has passed"
     WOULD_WIN = "a majority would vote for it"
     WON = "a majority has voted for it"
-    LOST = "a majority has not"
-    LEADER_FOUND = "somebody leads the epoch"
-    NEWER_EPOCH = "somebody is in a newer epoch"
-    LEFT_ALONE = "no majority fetches any more"
-    LEAVING = "it is shut down, or removed"
+    LOST = "a majority has refused"
+    LEADER_FOUND = "the epoch has a leader"
+    NEWER_EPOCH = "another node is in a newer epoch"
+    LOST_QUORUM = "no majority fetches from it"
+    STEPPED_DOWN = "it is shut down, or removed"
 
 
 NEXT: dict[tuple[Role, Cause], Role] = {
@@ -45,8 +45,8 @@ NEXT: dict[tuple[Role, Cause], Role] = {
     (Role.CANDIDATE, Cause.TIMED_OUT): Role.PROSPECTIVE,
     (Role.CANDIDATE, Cause.LEADER_FOUND): Role.FOLLOWER,
     (Role.CANDIDATE, Cause.NEWER_EPOCH): Role.UNATTACHED,
-    (Role.LEADER, Cause.LEFT_ALONE): Role.RESIGNED,
-    (Role.LEADER, Cause.LEAVING): Role.RESIGNED,
+    (Role.LEADER, Cause.LOST_QUORUM): Role.RESIGNED,
+    (Role.LEADER, Cause.STEPPED_DOWN): Role.RESIGNED,
     (Role.LEADER, Cause.NEWER_EPOCH): Role.UNATTACHED,
     (Role.RESIGNED, Cause.TIMED_OUT): Role.PROSPECTIVE,
     (Role.RESIGNED, Cause.NEWER_EPOCH): Role.UNATTACHED,

@@ -1,13 +1,14 @@
-"""Snapshots of the log: what everything before an offset comes to, as a file of its own. A pure module.
+"""Snapshots of the log: the state after all records before an offset, in a file of its own. A pure module.
 
-    00000000000000004711-0000000007.checkpoint      everything before offset 4711, the last of it of epoch 7
+    00000000000000004711-0000000007.checkpoint      everything before offset 4711; the last record is of epoch 7
 
-The file is a short log, in Kafka's format: a control batch that begins it and names the voters, batches of records, and
-a control batch that ends it. One without its end is no snapshot. It is written beside, flushed, and renamed, so it is
-there as a whole or not at all; then, and not before, may the log forget what is in it. So a file with this name that
-cannot be read is damage, and no node begins without what it stood for.
+The file is a short log, in Kafka's format: a control batch with a header and the voters, batches of records, and a
+control batch with a footer. A file without its footer is not a snapshot. It is written under another name, flushed, and
+renamed, so a file with this name is complete. Only then may the log delete the records in it. A file with this name
+that cannot be read is therefore damaged, and the node does not start without it.
 
-A follower that needs what the log has forgotten fetches the file, piece by piece, and goes on from where it ends.
+If a follower needs records that the leader's log no longer has, it fetches the file in pieces. Then it fetches the
+records after the snapshot from the log.
 """
 
 import struct
@@ -26,30 +27,30 @@ from minibroker.segments import checkpoint
 
 SUFFIX = ".checkpoint"
 PART = ".part"
-WAY_OUT = "restore it, or start the node with an empty data directory, and let it come back as a new voter"
+HOW_TO_RECOVER = "restore it, or start the node with an empty data directory, as a new voter"
 RECORDS_PER_BATCH = 500
 _HEADER = struct.Struct(">hqb")  # version, timestamp of the last record, tagged fields
 _FOOTER = struct.Struct(">hb")  # version, tagged fields
 
 
 class NoSnapshots:
-    """There are none."""
+    """A node without snapshots."""
 
     latest: SnapshotId | None = None
     voters: VoterSet | None = None
 
 
 def start_at_snapshot(log: QuorumLog, epochs: EpochCache, latest: SnapshotId | None) -> None:
-    """Do again what a crash may have prevented after a snapshot was on the disk: the log begins where it ends."""
+    """Let the log start where the newest snapshot ends, in case a crash has prevented that."""
     end_offset = 0 if latest is None else latest.end_offset
     if log.log_start_offset > end_offset:
         raise LogError(
             f"the metadata log starts at offset {log.log_start_offset}, and the newest snapshot ends at"
-            f" {end_offset}: what was in between is gone. If a snapshot is missing, {WAY_OUT}"
+            f" {end_offset}: the records between them are gone. If a snapshot is missing, {HOW_TO_RECOVER}"
         )
     if latest is None or log.log_start_offset == end_offset:
         return
-    # A snapshot stands for what is committed. A log that does not lead up to it goes another way, or ends before.
+    # A snapshot has only committed records. A log that does not contain its last record diverges, or is shorter.
     is_continued = log.log_end_offset >= latest.end_offset
     if is_continued and epochs.epoch_of(latest.end_offset - 1) == latest.epoch:
         log.delete_before(latest.end_offset)
@@ -58,11 +59,11 @@ def start_at_snapshot(log: QuorumLog, epochs: EpochCache, latest: SnapshotId | N
 
 
 def needs_snapshot(request: Fetch, log: QuorumLog, latest: SnapshotId | None) -> bool:
-    """Whether a follower must have the newest snapshot before it can go on with the log."""
+    """Whether a follower must fetch the newest snapshot before it can continue with the log."""
     if latest is None or request.offset < log.log_start_offset:
         return request.offset < log.log_start_offset
-    # The log no longer has the epoch of the record before its start, the snapshot does. A follower that ends there with
-    # another epoch has another record there; and so has one whose last epoch is before that.
+    # The log no longer has the epoch of the record before its start, but the snapshot has it. A follower's log diverges
+    # if it ends at that record with another epoch, or if its last epoch is earlier than the snapshot's.
     at_start = request.offset == log.log_start_offset
     return request.last_epoch < latest.epoch or (at_start and request.last_epoch != latest.epoch)
 
@@ -80,19 +81,19 @@ class SnapshotFiles:
         self._open()
 
     def _open(self) -> None:
-        """Find the newest. It has its name, so it was whole, and flushed; one that cannot be read is damaged since.
+        """Find the newest snapshot. It was complete and flushed, so a file that cannot be read is damaged.
 
-        To take it for none would be to forget what is decided. The others go on without this node, so it may refuse.
+        To start without it would lose committed records. The other voters go on without this node.
         """
         self.latest = max(self._names(), default=None)
         if self.latest is None:
             return
-        # A process may have died between the rename and its flush; the log is cut by what is found here.
+        # A crash may have prevented the flush of the rename. Flush now, because the log is deleted up to this snapshot.
         self._files.fsync_directory(self._directory)
         try:
             self.voters, _values = decode(checkpoint.content(self._files, self._path(self.latest)) or b"")
         except LogError as error:
-            raise LogError(f"{self._path(self.latest)} is damaged ({error}): {WAY_OUT}") from error
+            raise LogError(f"{self._path(self.latest)} is damaged ({error}): {HOW_TO_RECOVER}") from error
 
     def _names(self) -> list[SnapshotId]:
         found = []
@@ -111,7 +112,7 @@ class SnapshotFiles:
         return decode(checkpoint.content(self._files, self._path(self.latest)) or b"")[1]
 
     def write(self, snapshot: SnapshotId, voters: VoterSet, values: Iterable[bytes], *, timestamp: int) -> None:
-        """Write a snapshot, durably; older ones go."""
+        """Write a snapshot durably, and delete older ones."""
         self._put(snapshot, encode(voters, values, timestamp=timestamp), 0)
         self._complete(snapshot, voters)
 
@@ -135,7 +136,7 @@ class SnapshotFiles:
     # Pieces -----------------------------------------------------------------------------------------------------------
 
     def piece(self, snapshot: SnapshotId, position: int, bytes_max: int) -> tuple[int, bytes] | None:
-        """How large a snapshot is, and a piece of it; None if it is not here any more."""
+        """The size of a snapshot, and a piece of it; None if it is deleted."""
         try:
             file = self._files.open(self._path(snapshot), create=False, writable=False)
         except FileNotFoundError:
@@ -146,18 +147,19 @@ class SnapshotFiles:
             file.close()
 
     def received(self, snapshot: SnapshotId | None, source: int) -> int:
-        """How much of a snapshot is here. Of another one than before, nothing is: its pieces are no part of it.
+        """How many bytes of a snapshot have been received from a node.
 
-        Neither are those of another node: its file says the same, but not byte by byte.
+        The pieces of another snapshot do not count, nor do those of another node: its file has the same records, but
+        not the same bytes.
         """
         return self._received if (snapshot, source) == self._receiving else 0
 
     def give_up(self) -> None:
-        """What was fetched so far is of no use."""
+        """Drop the pieces received so far."""
         self._receiving, self._received = None, 0
 
     def receive(self, snapshot: SnapshotId, source: int, position: int, data: bytes, *, size: int) -> bool:
-        """Take a piece from a node; return whether the snapshot is whole now."""
+        """Write a piece from a node; return whether the snapshot is complete."""
         if position != self.received(snapshot, source):
             return False
         self._receiving = (snapshot, source)
@@ -170,7 +172,7 @@ class SnapshotFiles:
         try:
             voters, _values = decode(checkpoint.content(self._files, self._path(snapshot) + PART) or b"")
         except LogError:
-            # It is not what was sent: fetch it again from the beginning.
+            # The file is damaged: fetch it again from the beginning.
             return False
         self._complete(snapshot, voters)
         return True
@@ -201,7 +203,7 @@ def encode(voters: VoterSet, values: Iterable[bytes], *, timestamp: int) -> byte
 
 
 def decode(data: bytes) -> tuple[VoterSet, list[bytes]]:
-    """The voters and the records in a snapshot; one that is not whole is refused."""
+    """The voters and the records in a snapshot; raises a `LogError` if it is incomplete."""
     voters: VoterSet | None = None
     values: list[bytes] = []
     is_whole = False
@@ -216,5 +218,5 @@ def decode(data: bytes) -> tuple[VoterSet, list[bytes]]:
             if kind == ControlType.KRAFT_VOTERS:
                 voters = decode_voters(record.value or b"")
     if voters is None or not is_whole:
-        raise LogError(f"{len(data)} bytes are no whole snapshot")
+        raise LogError(f"{len(data)} bytes are not a complete snapshot")
     return voters, values

@@ -1,10 +1,10 @@
-"""What a node of the quorum is and remembers: its epoch, its role, its log, its voters. A pure module.
+"""The state of a node of the quorum: its epoch, its role, its log, its voters. A pure module.
 
-`QuorumState` owns all of that, and every change of role goes through `_become`, by the table in `roles`. It knows no
-message that nodes exchange: those are `Raft`'s, in `node`, which is the only class built on it.
+`QuorumState` owns the state, and every change of role goes through `_become`, by the table in `roles`. It does not know
+the messages that nodes exchange. `Raft`, in `node`, handles them, and is the only class built on `QuorumState`.
 
-Three parts are leaves of their own: `Ballot` (what must never be forgotten), `VoterHistory` (which voters the log
-names) and what belongs to one role and is gone with it, `Poll` of a candidate and `Followers` of a leader.
+`Ballot` keeps the epoch and the vote on the disk, `VoterHistory` has the voter sets of the log. Two parts belong to one
+role and end with it: the `Poll` of a candidate and the `Followers` of a leader.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from minibroker.log.batch import NO_LEADER_EPOCH
 from minibroker.log.errors import StorageError
 from minibroker.raft.changes import VoterHistory
-from minibroker.raft.election import NOBODY, Ballot, Election
+from minibroker.raft.election import NO_NODE, Ballot, Election
 from minibroker.raft.log import QuorumLog
 from minibroker.raft.messages import SnapshotId
 from minibroker.raft.polling import Poll
@@ -27,22 +27,22 @@ from minibroker.replication.epochs import EpochCache
 
 @dataclass(frozen=True)
 class RaftSettings:
-    """Kafka's names, and shorter times: a cluster is to go on within seconds."""
+    """Kafka's timeouts, with shorter defaults, so that a cluster recovers within seconds."""
 
-    election_timeout_ms: int = 500  # controller.quorum.election.timeout.ms; up to twice as long, by chance
+    election_timeout_ms: int = 500  # controller.quorum.election.timeout.ms; randomized up to twice as long
     fetch_timeout_ms: int = 1000  # controller.quorum.fetch.timeout.ms
     election_backoff_ms_max: int = 500  # controller.quorum.election.backoff.max.ms
 
     @property
     def check_quorum_ms(self) -> int:
-        """How long a leader leads without hearing from a majority."""
+        """How long a leader leads without fetches from a majority."""
         return self.fetch_timeout_ms * 3 // 2
 
 
 class QuorumState:
     """The state of one node. `me` is this node with its directory; `bootstrap` are the voters before the log names any.
 
-    `clock` is for the timestamps of what it writes, and for nothing else; `now_ms` is any steady clock.
+    `clock` gives the timestamps of the records that the node writes, and nothing else; `now_ms` is any steady clock.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class QuorumState:
         self._chance = chance
         self._clock = clock
         self._failure: str | None = None
-        # What a killed process had written and not flushed counts from now on.
+        # A killed process may have left records that were not flushed. They count from now on, so they are flushed.
         log.flush()
         start_at_snapshot(log, epochs, self.snapshots.latest)
         self._bootstrap = bootstrap
@@ -76,23 +76,23 @@ class QuorumState:
         self.history.read(log, log.log_start_offset)
         self.high_watermark = max(log.log_start_offset, 0)
         self.epoch_start_offset = 0
-        """Where the epoch begins that this node leads, or led last."""
-        # A log may know of a later epoch than the ballot: one that was written before there was a quorum has none.
+        """The first offset of the epoch that this node leads, or led last."""
+        # The log may have a later epoch than the ballot: a log from before there was a quorum has no ballot.
         if ballot.election.epoch < self.last_epoch:
             ballot.write(Election(self.last_epoch))
-        # A node that led comes back as one that led: it may have forgotten what it said last.
+        # A restarted leader does not lead its epoch again: it may have lost what it had not flushed.
         election = ballot.election
         self.role = Role.UNATTACHED
         if election.leader_id == me.node_id:
             self.role = Role.RESIGNED
-        elif election.leader_id != NOBODY:
+        elif election.leader_id != NO_NODE:
             self.role = Role.FOLLOWER
         self._asked = 0
-        """How many nodes were asked in vain who leads."""
+        """How many nodes were asked for the leader in vain."""
         self._announce_ms = 0
-        self._enter_role(now_ms + self._first_patience())
+        self._enter_role(now_ms + self._first_timeout())
 
-    # What can be asked ------------------------------------------------------------------------------------------------
+    # Queries ----------------------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
@@ -101,46 +101,47 @@ class QuorumState:
 
     @property
     def leader_id(self) -> int:
-        """The leader of the epoch, or -1. A node that led it and resigned names no leader, also as a candidate."""
+        """The leader of the epoch, or -1. A node that has resigned names no leader, even as a candidate."""
         leader_id = self._ballot.election.leader_id
-        return NOBODY if leader_id == self.me.node_id and not self.is_leader else leader_id
+        return NO_NODE if leader_id == self.me.node_id and not self.is_leader else leader_id
 
     @property
     def voted(self) -> VoterKey | None:
-        """The candidate that it has voted for in this epoch."""
+        """The candidate for which this node has voted in this epoch."""
         return self._ballot.election.voted
 
     @property
     def failure(self) -> str | None:
-        """Why this node takes no part any more, if it does not: its disk has failed."""
+        """Why this node takes no part any more after its disk has failed; None while it works."""
         return self._failure or self._ballot.failure or self.log.failure
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node leads. One that cannot write down what it decides does not."""
+        """Whether this node leads. A node whose disk has failed does not."""
         return self.role is Role.LEADER and self.failure is None
 
     @property
     def voters(self) -> VoterSet:
-        """The voters, by the last set in the log."""
+        """The last voter set in the log."""
         return self.history.current
 
     @property
     def is_voter(self) -> bool:
-        """Whether this node is one of them."""
+        """Whether this node is a voter."""
         return self.me in self.voters
 
     @property
     def _may_stand(self) -> bool:
-        """Whether it stands for election: as a voter, or as one that was removed, if that may not be committed yet.
+        """Whether this node may stand for election: as a voter, or as one whose removal may not be committed yet.
 
-        It may be the only node that has the record, and then no other node gets the votes of those that need it.
+        It may be the only node with the record of its removal. Then it refuses its vote to shorter logs, and the other
+        voters may need that vote for a majority.
         """
         return self.is_voter or self.me in self.history.at(self.high_watermark)
 
     @property
-    def _is_settled(self) -> bool:
-        """Whether the voters may change: this epoch has committed a record, and the last change is committed."""
+    def _may_change_voters(self) -> bool:
+        """Whether this leader may change the voters: a record of its epoch and the last voter set are committed."""
         return self.is_leader and self.high_watermark > max(self.epoch_start_offset, self.history.current_offset)
 
     @property
@@ -153,73 +154,74 @@ class QuorumState:
 
     @property
     def next_deadline_ms(self) -> int:
-        """When `tick` has something to do at the latest."""
+        """The latest time for the next `tick`."""
         return self._announce_ms if self.is_leader else self._deadline_ms
 
     def _others(self) -> list[int]:
         return self.voters.others(self.me.node_id)
 
-    def _patience(self) -> int:
-        # By chance, so that not all voters stand for election at the same time.
+    def _election_timeout(self) -> int:
+        # The timeout is randomized, so that voters do not stand for election at the same time (section 5.2).
         return self.settings.election_timeout_ms + self._chance(self.settings.election_timeout_ms)
 
-    def _first_patience(self) -> int:
-        # The only voter need not wait for a word of any other node.
+    def _first_timeout(self) -> int:
+        # A sole voter need not wait for another node.
         if self.is_voter and len(self.voters) == 1:
             return 0
-        return self.settings.fetch_timeout_ms if self.role is Role.FOLLOWER else self._patience()
+        return self.settings.fetch_timeout_ms if self.role is Role.FOLLOWER else self._election_timeout()
 
     # Changes of role --------------------------------------------------------------------------------------------------
 
     def _become(self, cause: Cause, deadline_ms: int) -> None:
         following = NEXT.get((self.role, cause))
-        assert following is not None, f"{self.role} does not know what to do when {cause.value}"
+        assert following is not None, f"no transition from {self.role.value} when {cause.value}"
         self.role = following
         self._enter_role(deadline_ms)
 
     def _enter_role(self, deadline_ms: int) -> None:
-        """Begin a role with nothing of the one before."""
+        """Begin a role without the state of the role before."""
         self._deadline_ms = deadline_ms
         self._poll: Poll | None = None
         self._followers = Followers()
         self._has_fetched = False
-        """Whether the leader that this node follows has answered a fetch: so it lives."""
+        """Whether the leader that this node follows has answered a fetch, and so is alive."""
         self.snapshot_wanted: SnapshotId | None = None
-        """What must be fetched before the log can go on. Each leader says it anew."""
+        """The snapshot to fetch before the log can continue. Each leader names it again."""
 
     def _on_newer_epoch(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """Another node is in a newer epoch: go there, with no vote given yet."""
+        """Another node is in a newer epoch: enter it, without a vote given yet."""
         self._ballot.write(Election(epoch))
-        self._become(Cause.NEWER_EPOCH, now_ms + self._patience())
+        self._become(Cause.NEWER_EPOCH, now_ms + self._election_timeout())
         self._on_leader_found(leader_id, now_ms)
 
     def _on_leader_found(self, leader_id: int, now_ms: int) -> None:
         """This epoch has a leader: follow it."""
-        if leader_id in (NOBODY, self.me.node_id) or self.role in (Role.LEADER, Role.RESIGNED):
+        if leader_id in (NO_NODE, self.me.node_id) or self.role in (Role.LEADER, Role.RESIGNED):
             return
         election = self._ballot.election
         self._ballot.write(Election(election.epoch, leader_id, election.voted))
         self._become(Cause.LEADER_FOUND, now_ms + self.settings.fetch_timeout_ms)
-        # From here on it fetches from the leader alone.
+        # From now on this node fetches from the leader alone.
         self._asked = 0
 
-    def _on_word_of(self, epoch: int, leader_id: int, now_ms: int) -> bool:
-        """Learn from what another node says of the epoch; return whether that is this node's epoch."""
+    def _learn_epoch(self, epoch: int, leader_id: int, now_ms: int) -> bool:
+        """Learn the epoch and leader that another node has named; return whether both nodes are in one epoch."""
         if self.failure is not None:
             return False
         if epoch > self.epoch:
             self._on_newer_epoch(epoch, leader_id, now_ms)
             return False
-        # A node that knows a leader already, and waits for it in vain, does not take another's word that it leads.
-        if epoch == self.epoch and self._ballot.election.leader_id == NOBODY:
+        # A node that already knows the leader, and waits for it in vain, must not wait longer because another node
+        # names the same leader.
+        if epoch == self.epoch and self._ballot.election.leader_id == NO_NODE:
             self._on_leader_found(leader_id, now_ms)
         return epoch == self.epoch
 
     # The disk ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _at_the_disk(self) -> Iterator[None]:
-        """A log that refused a batch is as it was before. But a node that cannot write must not stay in the way."""
+    def _noting_disk_failure(self) -> Iterator[None]:
+        """Note a failed write. The log is as it was before, but a node that cannot write must not lead or vote."""
         try:
             yield
         except StorageError as error:
@@ -227,23 +229,24 @@ class QuorumState:
             raise
 
     def _write(self, batch: bytearray) -> int:
-        """Append a batch of this leader's, durably, and return its base offset."""
-        with self._at_the_disk():
+        """Append a batch as the leader, durably, and return its base offset."""
+        with self._noting_disk_failure():
             base_offset = self.log.append(batch, leader_epoch=self.epoch)
             self.log.flush()
         return base_offset
 
-    def _copy(self, records: memoryview) -> None:
-        """Append what the leader has sent, durably. A set of voters counts as soon as it is written."""
+    def _append_as_follower(self, records: memoryview) -> None:
+        """Append what the leader has sent, durably. A voter set is in force as soon as it is written."""
         first = self.log.log_end_offset
-        with self._at_the_disk():
+        with self._noting_disk_failure():
             self.log.append_as_follower(records)
             self.log.flush()
         self.history.read(self.log, first)
 
-    def _cut(self, offset: int) -> None:
-        """Drop what the leader does not have."""
-        assert offset >= self.high_watermark, f"what is decided up to {self.high_watermark} would be cut at {offset}"
+    def _truncate(self, offset: int) -> None:
+        """Truncate the log to what the leader has."""
+        committed = self.high_watermark
+        assert offset >= committed, f"a truncation to {offset} would remove committed records before {committed}"
         self.log.truncate(offset)
         self.epochs.truncate_end(self.log.log_end_offset)
         self.history.truncate(self.log.log_end_offset)

@@ -1,12 +1,12 @@
-"""Who votes: nodes, each with the directory that its memory is in. A pure module.
+"""The voters: nodes, each with the directory of its log. A pure module.
 
-A voter promises two things: not to vote twice in an epoch, and not to forget what it has acknowledged. Both promises
-are kept by a disk. So a voter is not a node but a node *with its directory* (KIP-853): a node that comes back with an
-empty disk has another directory id, and whatever the other one has promised, this one does not know. It neither votes
-nor counts until the voters themselves have taken it in.
+A voter promises two things: not to vote twice in an epoch, and not to forget what it has acknowledged. A disk keeps
+both promises. So a voter is not a node but a node *with its directory* (KIP-853): a node that comes back with an empty
+disk has another directory id, and knows nothing of the promises of the old one. It neither votes nor counts until it
+is added as a new voter.
 
-The set is a record of the log it governs. A set counts from the moment it is appended, committed or not: that is what
-makes one change at a time safe, for two sets that differ by one voter have a majority in common.
+The set is a record of the log that it governs, and is in force as soon as it is appended, committed or not. Changing
+one voter at a time is safe because every majority of one set overlaps with every majority of the next.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,13 +18,13 @@ from minibroker.wire.uuids import NO_UUID, uuid_text
 
 
 class VoterKey(NamedTuple):
-    """A node and the id of the directory that its log is in; no id: whichever it has, until it is known."""
+    """A node and the id of the directory of its log; without an id, the node with any directory."""
 
     node_id: int
     directory_id: bytes = NO_UUID
 
     def names(self, other: "VoterKey") -> bool:
-        """Whether this key means that voter; one without a directory means whichever the node has."""
+        """Whether this key names that voter; a key without a directory names the node with any directory."""
         return self.node_id == other.node_id and self.directory_id in (NO_UUID, other.directory_id)
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class VoterKey(NamedTuple):
 
 
 class Voter(NamedTuple):
-    """A voter, and where it is found before any metadata says so."""
+    """A voter, and its address for nodes that have no metadata yet."""
 
     key: VoterKey
     host: str = ""
@@ -41,7 +41,7 @@ class Voter(NamedTuple):
 
 @dataclass(frozen=True)
 class VoterSet:
-    """The voters, by node. It never changes; a change is another set."""
+    """The voters by node id. A set is immutable; a change returns another set."""
 
     voters: Mapping[int, Voter]
 
@@ -62,27 +62,27 @@ class VoterSet:
 
     @property
     def majority(self) -> int:
-        """How many are more than half."""
+        """The smallest number of voters that is more than half."""
         return len(self.voters) // 2 + 1
 
     def key_of(self, node_id: int) -> VoterKey:
-        """How a voter is addressed."""
+        """The key of a voter."""
         return self.voters[node_id].key
 
     def others(self, node_id: int) -> list[int]:
-        """The voters besides a node, which need not be one."""
+        """All voters except one node, which need not be a voter."""
         return [it for it in self if it != node_id]
 
     def with_voter(self, voter: Voter) -> "VoterSet":
-        """The set with one more voter, or with what is now known of one."""
+        """The set with one more voter, or with a voter replaced."""
         return VoterSet({**self.voters, voter.key.node_id: voter})
 
     def without(self, node_id: int) -> "VoterSet":
-        """The set with one voter less."""
+        """The set without a voter."""
         return VoterSet({it: voter for it, voter in self.voters.items() if it != node_id})
 
     def unbound(self, key: VoterKey) -> bool:
-        """Whether the set names the node, but does not know its directory yet."""
+        """Whether the set has the node, but not its directory yet."""
         known = self.voters.get(key.node_id)
         return known is not None and known.key.directory_id == NO_UUID and key.directory_id != NO_UUID
 
@@ -91,7 +91,7 @@ class VoterSet:
 
 
 class VoterEndpoint(Struct):
-    """Where a voter listens."""
+    """A listener of a voter."""
 
     name: str = string()
     host: str = string()
@@ -99,7 +99,7 @@ class VoterEndpoint(Struct):
 
 
 class KRaftVersionFeature(Struct):
-    """Which versions of the voters record it can read."""
+    """The versions of the voters record that a voter can read."""
 
     min_supported_version: int = int16()
     max_supported_version: int = int16()
@@ -115,7 +115,7 @@ class VoterEntry(Struct):
 
 
 class VotersRecord(Message, versions="0", flexible="0+"):
-    """The set of voters from here on. Kafka's control record of type 6."""
+    """The voter set from this offset on. Kafka's control record of type 6."""
 
     version: int = int16()
     voters: list[VoterEntry] = array(VoterEntry)
@@ -136,7 +136,7 @@ def encode_voters(voters: VoterSet) -> bytes:
 
 
 def decode_voters(value: bytes) -> VoterSet:
-    """The set that a record holds."""
+    """The voter set in a record."""
     record, _end = VotersRecord.decode(memoryview(value), 0, 0)
     return VoterSet.of(
         Voter(

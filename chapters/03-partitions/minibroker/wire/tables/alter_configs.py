@@ -1,6 +1,6 @@
 """AlterConfigs (key 33): replaces the whole configuration of a topic or broker. A pure module.
 
-What is not named goes back to its default, which has surprised many; IncrementalAlterConfigs came to replace it.
+Every key that the request does not name goes back to its default. IncrementalAlterConfigs replaces this API.
 """
 
 from minibroker.wire.apis import declare
@@ -19,29 +19,31 @@ class AlterConfigsResource(Struct):
 
     resource_type: int = int8(about="2 a topic, 4 a broker")
     resource_name: str = string(about="the topic's name or the broker's id")
-    configs: list[AlterableConfig] = array(AlterableConfig, about="all that shall differ from the defaults")
+    configs: list[AlterableConfig] = array(AlterableConfig, about="every value that differs from its default")
 
 
 class AlterConfigsRequest(Request, key=33, versions="0-2", flexible="2+"):
-    """Configure these anew."""
+    """Replace the configurations of resources."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, about="what to configure")
     validate_only: bool = boolean(about="check everything, change nothing")
 
 
 class AlterConfigsResourceResponse(Struct):
-    """What became of one topic or broker."""
+    """The result for one topic or broker."""
 
     error_code: int = int16(about="0, or why nothing was changed")
-    error_message: str | None = string(nullable="0+", about="the error in words, or null")
+    error_message: str | None = string(nullable="0+", about="the error message, or null")
     resource_type: int = int8(about="2 a topic, 4 a broker")
     resource_name: str = string(about="the topic's name or the broker's id")
 
 
 class AlterConfigsResponse(Response, key=33, versions="0-2", flexible="2+"):
-    """What became of them."""
+    """The result for each resource."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the client, because of a quota"
+    )
     responses: list[AlterConfigsResourceResponse] = array(
         AlterConfigsResourceResponse, about="one entry for each resource"
     )

@@ -1,7 +1,7 @@
-"""CreateTopics (key 19): topics, with their partitions, replicas and configuration. A pure module.
+"""CreateTopics (key 19): creates topics with their partitions, replicas and configurations. A pure module.
 
-From version 4 on -1 stands for the broker's default number of partitions or replicas (KIP-464); version 5 answers with
-the new topic's configuration (KIP-525), version 7 with its id (KIP-516).
+From version 4 on, -1 means the broker's default number of partitions or replicas (KIP-464). Version 5 adds the new
+topic's configuration to the response (KIP-525), version 7 its id (KIP-516).
 """
 
 from minibroker.wire.apis import declare
@@ -10,10 +10,10 @@ from minibroker.wire.uuids import NO_UUID
 
 
 class CreatableReplicaAssignment(Struct):
-    """Where one partition shall be."""
+    """The replicas of one partition."""
 
     partition_index: int = int32(about="the partition")
-    broker_ids: list[int] = array(int32, about="the brokers that shall hold it, the preferred leader first")
+    broker_ids: list[int] = array(int32, about="the brokers with a replica, the preferred leader first")
 
 
 class CreatableTopicConfig(Struct):
@@ -30,17 +30,17 @@ class CreatableTopic(Struct):
     num_partitions: int = int32(about="how many partitions; -1 for the default, or if they are assigned below")
     replication_factor: int = int16(about="how many replicas each; -1 for the default, or if they are assigned below")
     assignments: list[CreatableReplicaAssignment] = array(
-        CreatableReplicaAssignment, about="which broker holds what; empty leaves it to the cluster"
+        CreatableReplicaAssignment, about="the replicas of each partition; if empty, the controller chooses them"
     )
-    configs: list[CreatableTopicConfig] = array(CreatableTopicConfig, about="what shall differ from the defaults")
+    configs: list[CreatableTopicConfig] = array(CreatableTopicConfig, about="values that differ from the defaults")
 
 
 class CreateTopicsRequest(Request, key=19, versions="2-7", flexible="5+"):
-    """Create these topics."""
+    """Create topics."""
 
     topics: list[CreatableTopic] = array(CreatableTopic, about="the topics")
-    timeout_ms: int = int32(default=60_000, about="how long the broker may wait until they are there")
-    validate_only: bool = boolean(versions="1+", default=False, about="check everything, create nothing")
+    timeout_ms: int = int32(default=60_000, about="how long the controller may take")
+    validate_only: bool = boolean(versions="1+", default=False, about="whether to check only, and create nothing")
 
 
 class CreatableTopicConfigs(Struct):
@@ -56,16 +56,14 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: str = string(about="the topic")
     topic_id: bytes = uuid(versions="7+", default=NO_UUID, ignorable=True, about="its id")
     error_code: int = int16(about="0, or why it was not created")
-    error_message: str | None = string(
-        versions="1+", nullable="0+", ignorable=True, about="the error in words, or null"
-    )
+    error_message: str | None = string(versions="1+", nullable="0+", ignorable=True, about="the error message, or null")
     topic_config_error_code: int = int16(
-        versions="5+", tag=0, default=0, ignorable=True, about="why the configuration is not shown, if it is not"
+        versions="5+", tag=0, default=0, ignorable=True, about="why the configuration is not included, or 0"
     )
     num_partitions: int = int32(versions="5+", default=-1, ignorable=True, about="how many partitions it has")
     replication_factor: int = int16(versions="5+", default=-1, ignorable=True, about="how many replicas each has")
@@ -80,10 +78,13 @@ class CreatableTopicResult(Struct):
 
 
 class CreateTopicsResponse(Response, key=19, versions="2-7", flexible="5+"):
-    """What became of the topics."""
+    """The result for each topic."""
 
     throttle_time_ms: int = int32(
-        versions="2+", default=0, ignorable=True, about="how long the client is not read because of a quota"
+        versions="2+",
+        default=0,
+        ignorable=True,
+        about="how long the broker stops reading from the client, because of a quota",
     )
     topics: list[CreatableTopicResult] = array(CreatableTopicResult, about="one entry for each topic")
 

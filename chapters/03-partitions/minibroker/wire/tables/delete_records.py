@@ -5,10 +5,10 @@ from minibroker.wire.schema import Request, Response, Struct, array, int16, int3
 
 
 class DeleteRecordsPartition(Struct):
-    """One partition to shorten."""
+    """One partition, and where its log shall start."""
 
     partition_index: int = int32(about="the partition")
-    offset: int = int64(about="everything before it goes; -1 is the high watermark")
+    offset: int = int64(about="records before this offset are deleted; -1 is the high watermark")
 
 
 class DeleteRecordsTopic(Struct):
@@ -19,14 +19,14 @@ class DeleteRecordsTopic(Struct):
 
 
 class DeleteRecordsRequest(Request, key=21, versions="0-2", flexible="2+"):
-    """Delete what stands before these offsets."""
+    """Delete the records before given offsets."""
 
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic, about="the topics")
     timeout_ms: int = int32(about="how long the broker may wait for the followers")
 
 
 class DeleteRecordsPartitionResult(Struct):
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_index: int = int32(about="the partition")
     low_watermark: int = int64(about="the first offset that any replica still has, -1 with an error")
@@ -34,16 +34,18 @@ class DeleteRecordsPartitionResult(Struct):
 
 
 class DeleteRecordsTopicResult(Struct):
-    """What became of the partitions of one topic."""
+    """The results for the partitions of one topic."""
 
     name: str = string(about="the topic")
     partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult, about="its partitions")
 
 
 class DeleteRecordsResponse(Response, key=21, versions="0-2", flexible="2+"):
-    """Where the logs begin now."""
+    """The new start of each log."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the client, because of a quota"
+    )
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult, about="one entry for each topic")
 
 

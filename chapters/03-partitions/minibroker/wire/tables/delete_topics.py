@@ -1,6 +1,6 @@
-"""DeleteTopics (key 20): topics with all that is in them. A pure module.
+"""DeleteTopics (key 20): deletes topics and their records. A pure module.
 
-Up to version 5 topics are named in a list of strings; version 6 names them by name or by id (KIP-516).
+Up to version 5 the request is a list of names. From version 6 on each topic is given by name or by id (KIP-516).
 """
 
 from minibroker.wire.apis import declare
@@ -16,31 +16,34 @@ class DeleteTopicState(Struct):
 
 
 class DeleteTopicsRequest(Request, key=20, versions="1-6", flexible="4+"):
-    """Delete these topics."""
+    """Delete topics."""
 
     topics: list[DeleteTopicState] = array(DeleteTopicState, versions="6+", default=(), about="the topics")
     topic_names: list[str] = array(
         string, versions="0-5", default=(), ignorable=True, about="the topics, in older versions"
     )
-    timeout_ms: int = int32(about="how long the broker may wait until they are gone")
+    timeout_ms: int = int32(about="how long the controller may take")
 
 
 class DeletableTopicResult(Struct):
-    """What became of one topic."""
+    """The result for one topic."""
 
-    name: str | None = string(nullable="6+", about="its name; null if an id was given that nobody knows")
+    name: str | None = string(nullable="6+", about="its name; null if the id is unknown")
     topic_id: bytes = uuid(versions="6+", default=NO_UUID, ignorable=True, about="its id")
     error_code: int = int16(about="0, or why it was not deleted")
     error_message: str | None = string(
-        versions="5+", nullable="5+", default=None, ignorable=True, about="the error in words, or null"
+        versions="5+", nullable="5+", default=None, ignorable=True, about="the error message, or null"
     )
 
 
 class DeleteTopicsResponse(Response, key=20, versions="1-6", flexible="4+"):
-    """What became of the topics."""
+    """The result for each topic."""
 
     throttle_time_ms: int = int32(
-        versions="1+", default=0, ignorable=True, about="how long the client is not read because of a quota"
+        versions="1+",
+        default=0,
+        ignorable=True,
+        about="how long the broker stops reading from the client, because of a quota",
     )
     responses: list[DeletableTopicResult] = array(DeletableTopicResult, about="one entry for each topic")
 

@@ -1,25 +1,25 @@
 """DescribeCluster (key 60): the cluster's id, its controller and its brokers (KIP-700). A pure module.
 
-Version 1 can ask for controllers instead of brokers (KIP-919), version 2 for brokers that are fenced, too (KIP-1073).
+Version 1 can list controllers instead of brokers (KIP-919). Version 2 can include fenced brokers (KIP-1073).
 """
 
 from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
 
-NO_AUTHORIZED_OPERATIONS = -(2**31)  # the client did not ask
+NO_AUTHORIZED_OPERATIONS = -(2**31)  # not requested
 BROKERS = 1
 CONTROLLERS = 2
 
 
 class DescribeClusterRequest(Request, key=60, versions="0-2", flexible="0+"):
-    """Who are you?"""
+    """Ask for the cluster's id, its controller and its nodes."""
 
     include_cluster_authorized_operations: bool = boolean(
-        about="whether to say what the client may do with the cluster"
+        about="whether to include the operations that the client may do on the cluster"
     )
     endpoint_type: int = int8(versions="1+", default=BROKERS, about="1 the brokers, 2 the controllers")
     include_fenced_brokers: bool = boolean(
-        versions="2+", default=False, ignorable=True, about="whether to list brokers that are fenced, too"
+        versions="2+", default=False, ignorable=True, about="whether to include fenced brokers"
     )
 
 
@@ -36,15 +36,19 @@ class DescribeClusterBroker(Struct):
 class DescribeClusterResponse(Response, key=60, versions="0-2", flexible="0+"):
     """The cluster."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
-    error_code: int = int16(about="0, or why there is nothing to show")
-    error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
-    endpoint_type: int = int8(versions="1+", default=BROKERS, about="what is listed: 1 brokers, 2 controllers")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the client, because of a quota"
+    )
+    error_code: int = int16(about="0, or why the request failed")
+    error_message: str | None = string(nullable="0+", default=None, about="the error message, or null")
+    endpoint_type: int = int8(
+        versions="1+", default=BROKERS, about="the kind of nodes listed: 1 brokers, 2 controllers"
+    )
     cluster_id: str = string(about="the cluster's id")
-    controller_id: int = int32(default=-1, about="the node to send administration to")
+    controller_id: int = int32(default=-1, about="the node to send administrative requests to")
     brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker, about="the nodes")
     cluster_authorized_operations: int = int32(
-        default=NO_AUTHORIZED_OPERATIONS, about="a bit for each thing the client may do with the cluster"
+        default=NO_AUTHORIZED_OPERATIONS, about="one bit for each operation that the client may do"
     )
 
 

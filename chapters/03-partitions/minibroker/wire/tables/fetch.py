@@ -1,9 +1,9 @@
 """Fetch (key 1): consumers and followers read record batches from an offset on. A pure module.
 
-Version 7 adds sessions, in which only what changes is sent again (KIP-227); version 9 fences old leaders (KIP-320);
-version 12 finds where logs part (KIP-595); version 13 names topics by id (KIP-516); version 15 moves the follower's id
-into `replica_state` (KIP-903); version 16 names the leader that should have been asked (KIP-951); in version 17 a
-follower says in which directory its log is (KIP-853).
+Version 7 adds sessions, in which only changes are sent (KIP-227); version 9 fences old leaders (KIP-320); version 12
+finds where logs diverge (KIP-595); version 13 names topics by id (KIP-516); version 15 moves the follower's id into
+`replica_state` (KIP-903); version 16 names the current leader (KIP-951); version 17 adds the directory of the
+follower's log (KIP-853).
 """
 
 from minibroker.wire import schema
@@ -27,25 +27,25 @@ from minibroker.wire.uuids import NO_UUID
 
 
 class ReplicaState(Struct):
-    """Who fetches, if it is a follower."""
+    """The follower that fetches, if it is one."""
 
     replica_id: int = int32(versions="15+", default=-1, about="the follower's node id, -1 for a consumer")
-    replica_epoch: int = int64(versions="15+", default=-1, about="the epoch of its registration, -1 if it has none")
+    replica_epoch: int = int64(versions="15+", default=-1, about="the epoch of its registration, -1 if unknown")
 
 
 class FetchPartition(Struct):
-    """One partition to read."""
+    """One partition to fetch."""
 
     partition: int = int32(about="the partition")
     current_leader_epoch: int = int32(
-        versions="9+", default=-1, ignorable=True, about="the epoch that the reader believes in; -1: do not check"
+        versions="9+", default=-1, ignorable=True, about="the leader epoch that the reader knows; -1 is not checked"
     )
     fetch_offset: int = int64(about="the first offset wanted")
     last_fetched_epoch: int = int32(
-        versions="12+", default=-1, about="the epoch of the last record a follower has, to find where logs part"
+        versions="12+", default=-1, about="the epoch of the follower's last record, to find where logs diverge"
     )
-    log_start_offset: int = int64(versions="5+", default=-1, ignorable=True, about="the first offset a follower has")
-    partition_max_bytes: int = int32(about="how much to send of it; one whole batch is sent even if it is larger")
+    log_start_offset: int = int64(versions="5+", default=-1, ignorable=True, about="the follower's log start offset")
+    partition_max_bytes: int = int32(about="how many bytes to send of it; the first batch is sent even if it is larger")
     replica_directory_id: bytes = uuid(
         versions="17+", tag=0, default=NO_UUID, ignorable=True, about="the directory of the follower's log"
     )
@@ -56,30 +56,30 @@ class FetchTopic(Struct):
 
     topic: str = string(versions="0-12", default="", ignorable=True, about="the topic's name")
     topic_id: bytes = uuid(versions="13+", default=NO_UUID, ignorable=True, about="the topic's id")
-    partitions: list[FetchPartition] = array(FetchPartition, about="the partitions to read")
+    partitions: list[FetchPartition] = array(FetchPartition, about="the partitions to fetch")
 
 
 class ForgottenTopic(Struct):
-    """Partitions that leave the session."""
+    """Partitions to remove from the session."""
 
     topic: str = string(versions="7-12", default="", ignorable=True, about="the topic's name")
     topic_id: bytes = uuid(versions="13+", default=NO_UUID, ignorable=True, about="the topic's id")
-    partitions: list[int] = array(int32, versions="7+", about="the partitions to forget")
+    partitions: list[int] = array(int32, versions="7+", about="the partitions")
 
 
 class FetchRequest(Request, key=1, versions="4-17", flexible="12+"):
-    """Send me what stands in the log from these offsets on."""
+    """Fetch batches from given offsets on."""
 
     cluster_id: str | None = string(
         versions="12+", nullable="12+", tag=0, default=None, ignorable=True, about="the cluster, for metadata fetches"
     )
     replica_id: int = int32(versions="0-14", default=-1, about="the follower's node id, -1 for a consumer")
     replica_state: ReplicaState = struct(
-        ReplicaState, versions="15+", tag=1, default=DEFAULTS, about="who fetches, if it is a follower"
+        ReplicaState, versions="15+", tag=1, default=DEFAULTS, about="the follower that fetches, if it is one"
     )
     max_wait_ms: int = int32(about="how long the broker may wait for min_bytes")
-    min_bytes: int = int32(about="how many bytes are worth an answer before that")
-    max_bytes: int = int32(versions="3+", default=0x7FFFFFFF, ignorable=True, about="how much to send in all")
+    min_bytes: int = int32(about="how many bytes are enough to respond before max_wait_ms")
+    max_bytes: int = int32(versions="3+", default=0x7FFFFFFF, ignorable=True, about="how many bytes to send in all")
     isolation_level: int = int8(
         versions="4+",
         default=0,
@@ -90,22 +90,24 @@ class FetchRequest(Request, key=1, versions="4-17", flexible="12+"):
     session_epoch: int = int32(
         versions="7+", default=-1, ignorable=True, about="counts the session's requests: 0 a new session, -1 none"
     )
-    topics: list[FetchTopic] = array(FetchTopic, about="what to read; within a session, what is new or has changed")
+    topics: list[FetchTopic] = array(
+        FetchTopic, about="the partitions to fetch; in a session, those that are new or have changed"
+    )
     forgotten_topics_data: list[ForgottenTopic] = array(
-        ForgottenTopic, versions="7+", default=(), about="what to read no longer, within a session"
+        ForgottenTopic, versions="7+", default=(), about="the partitions to remove from the session"
     )
     rack_id: str = string(versions="11+", default="", ignorable=True, about="the consumer's rack")
 
 
 class EpochEndOffset(Struct):
-    """Where the leader's log and the follower's part."""
+    """Where the leader's log and the follower's log diverge."""
 
-    epoch: int = int32(versions="12+", default=-1, about="the last epoch that both have")
-    end_offset: int = int64(versions="12+", default=-1, about="where it ends in the leader's log")
+    epoch: int = int32(versions="12+", default=-1, about="the last epoch that both logs have")
+    end_offset: int = int64(versions="12+", default=-1, about="the end of this epoch in the leader's log")
 
 
 class LeaderIdAndEpoch(Struct):
-    """Who leads the partition now."""
+    """The current leader of the partition."""
 
     leader_id: int = int32(versions="12+", default=-1, about="the leader's node id, -1 if it is not known")
     leader_epoch: int = int32(versions="12+", default=-1, about="its epoch")
@@ -114,7 +116,7 @@ class LeaderIdAndEpoch(Struct):
 class SnapshotId(Struct):
     """A snapshot of the metadata log."""
 
-    end_offset: int = int64(default=-1, about="the offset behind the last record in it")
+    end_offset: int = int64(default=-1, about="the offset after its last record")
     epoch: int = int32(default=-1, about="the epoch of that record")
 
 
@@ -122,39 +124,45 @@ class AbortedTransaction(Struct):
     """A transaction whose records a read_committed consumer drops."""
 
     producer_id: int = int64(versions="4+", about="the producer")
-    first_offset: int = int64(versions="4+", about="where its transaction begins; it ends with the abort marker")
+    first_offset: int = int64(
+        versions="4+", about="the first offset of its transaction, which ends with the abort marker"
+    )
 
 
 class PartitionData(Struct):
-    """What was read of one partition."""
+    """The batches of one partition."""
 
     partition_index: int = int32(about="the partition")
-    error_code: int = int16(about="0, or why nothing was read")
-    high_watermark: int = int64(about="consumers may read up to here: all of the ISR has it")
+    error_code: int = int16(about="0, or why nothing was fetched")
+    high_watermark: int = int64(about="consumers read up to here; every in-sync replica has these records")
     last_stable_offset: int = int64(
-        versions="4+", default=-1, ignorable=True, about="before here every transaction is decided"
+        versions="4+", default=-1, ignorable=True, about="every transaction before this offset is decided"
     )
     log_start_offset: int = int64(versions="5+", default=-1, ignorable=True, about="the first offset still in the log")
     diverging_epoch: EpochEndOffset = struct(
-        EpochEndOffset, versions="12+", tag=0, default=DEFAULTS, about="if the logs part: truncate to here"
+        EpochEndOffset,
+        versions="12+",
+        tag=0,
+        default=DEFAULTS,
+        about="where the follower truncates, if the logs diverge",
     )
     current_leader: LeaderIdAndEpoch = struct(
-        LeaderIdAndEpoch, versions="12+", tag=1, default=DEFAULTS, about="whom to ask instead"
+        LeaderIdAndEpoch, versions="12+", tag=1, default=DEFAULTS, about="the current leader, if it is another broker"
     )
     snapshot_id: SnapshotId = struct(
-        SnapshotId, versions="12+", tag=2, default=DEFAULTS, about="if the offset is gone: fetch this snapshot"
+        SnapshotId, versions="12+", tag=2, default=DEFAULTS, about="the snapshot to fetch, if the offset is deleted"
     )
     aborted_transactions: list[AbortedTransaction] | None = array(
         AbortedTransaction, versions="4+", nullable="4+", default=(), ignorable=True, about="null if read_uncommitted"
     )
-    preferred_read_replica: int = int32(versions="11+", default=-1, about="a nearer replica to read from, -1 for none")
+    preferred_read_replica: int = int32(versions="11+", default=-1, about="a closer replica to fetch from, -1 for none")
     records: Records | None = schema.records(
-        nullable="0+", about="batches as they stand in the log; the last may be cut"
+        nullable="0+", about="batches in the format of the log; the last may be cut off"
     )
 
 
 class FetchableTopicResponse(Struct):
-    """What was read of one topic."""
+    """The batches of one topic."""
 
     topic: str = string(versions="0-12", default="", ignorable=True, about="the topic's name")
     topic_id: bytes = uuid(versions="13+", default=NO_UUID, ignorable=True, about="the topic's id")
@@ -162,7 +170,7 @@ class FetchableTopicResponse(Struct):
 
 
 class NodeEndpoint(Struct):
-    """Where a leader named above can be reached."""
+    """The address of a leader that is named in the response."""
 
     node_id: int = int32(versions="16+", about="the node")
     host: str = string(versions="16+", about="its host name or address")
@@ -171,16 +179,19 @@ class NodeEndpoint(Struct):
 
 
 class FetchResponse(Response, key=1, versions="4-17", flexible="12+"):
-    """What stands in the log."""
+    """The batches of each partition."""
 
     throttle_time_ms: int = int32(
-        versions="1+", default=0, ignorable=True, about="how long the client is not read because of a quota"
+        versions="1+",
+        default=0,
+        ignorable=True,
+        about="how long the broker stops reading from the client, because of a quota",
     )
-    error_code: int = int16(versions="7+", default=0, ignorable=True, about="0, or what is wrong with the session")
+    error_code: int = int16(versions="7+", default=0, ignorable=True, about="0, or an error of the session")
     session_id: int = int32(versions="7+", default=0, about="the fetch session, 0 if there is none")
     responses: list[FetchableTopicResponse] = array(FetchableTopicResponse, about="one entry for each topic")
     node_endpoints: list[NodeEndpoint] = array(
-        NodeEndpoint, versions="16+", tag=0, default=(), about="addresses of the leaders named above"
+        NodeEndpoint, versions="16+", tag=0, default=(), about="the addresses of the current leaders"
     )
 
 

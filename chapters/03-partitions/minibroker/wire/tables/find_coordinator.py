@@ -1,6 +1,6 @@
-"""FindCoordinator (key 10): which broker looks after a group, or after a transactional producer. A pure module.
+"""FindCoordinator (key 10): finds the coordinator of a group or of a transactional id. A pure module.
 
-Version 1 can ask for transactions, too; version 4 asks for many keys at once (KIP-699).
+Version 1 adds transactional ids, version 4 many keys in one request (KIP-699).
 """
 
 from minibroker.wire.apis import declare
@@ -8,7 +8,7 @@ from minibroker.wire.schema import Request, Response, Struct, array, int8, int16
 
 
 class FindCoordinatorRequest(Request, key=10, versions="0-4", flexible="3+"):
-    """Who coordinates these?"""
+    """Ask for the coordinators of groups or transactional ids."""
 
     key: str = string(versions="0-3", default="", about="the group, or the transactional id")
     key_type: int = int8(versions="1+", default=0, about="what the keys are: 0 groups, 1 transactional ids")
@@ -20,27 +20,30 @@ class Coordinator(Struct):
 
     key: str = string(versions="4+", about="the group, or the transactional id")
     node_id: int = int32(versions="4+", about="the broker, or -1")
-    host: str = string(versions="4+", about="where to reach it")
-    port: int = int32(versions="4+", about="where to reach it")
+    host: str = string(versions="4+", about="its address")
+    port: int = int32(versions="4+", about="its address")
     error_code: int = int16(versions="4+", about="0, or why there is none")
     error_message: str | None = string(
-        versions="4+", nullable="4+", default="", ignorable=True, about="the same in words"
+        versions="4+", nullable="4+", default="", ignorable=True, about="the error message"
     )
 
 
 class FindCoordinatorResponse(Response, key=10, versions="0-4", flexible="3+"):
-    """The coordinators. Up to version 3 there is one, and its fields stand here."""
+    """The coordinators. Up to version 3 there is one, and its fields are in the response itself."""
 
     throttle_time_ms: int = int32(
-        versions="1+", default=0, ignorable=True, about="how long the client is not read because of a quota"
+        versions="1+",
+        default=0,
+        ignorable=True,
+        about="how long the broker stops reading from the client, because of a quota",
     )
     error_code: int = int16(versions="0-3", default=0, about="0, or why there is none")
     error_message: str | None = string(
-        versions="1-3", nullable="1-3", default="", ignorable=True, about="the same in words"
+        versions="1-3", nullable="1-3", default="", ignorable=True, about="the error message"
     )
     node_id: int = int32(versions="0-3", default=0, about="the broker, or -1")
-    host: str = string(versions="0-3", default="", about="where to reach it")
-    port: int = int32(versions="0-3", default=0, about="where to reach it")
+    host: str = string(versions="0-3", default="", about="its address")
+    port: int = int32(versions="0-3", default=0, about="its address")
     coordinators: list[Coordinator] = array(Coordinator, versions="4+", default=(), about="one for each key")
 
 

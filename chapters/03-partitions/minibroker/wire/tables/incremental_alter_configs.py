@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (key 44): changes single values and leaves the rest (KIP-339). A pure module."""
+"""IncrementalAlterConfigs (key 44): changes single values and keeps the others (KIP-339). A pure module."""
 
 from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
@@ -21,25 +21,27 @@ class AlterConfigsResource(Struct):
 
 
 class IncrementalAlterConfigsRequest(Request, key=44, versions="0-1", flexible="1+"):
-    """Make these changes."""
+    """Change single configuration values."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, about="what to change")
     validate_only: bool = boolean(about="check everything, change nothing")
 
 
 class AlterConfigsResourceResponse(Struct):
-    """What became of one topic or broker."""
+    """The result for one topic or broker."""
 
     error_code: int = int16(about="0, or why nothing was changed")
-    error_message: str | None = string(nullable="0+", about="the error in words, or null")
+    error_message: str | None = string(nullable="0+", about="the error message, or null")
     resource_type: int = int8(about="2 a topic, 4 a broker")
     resource_name: str = string(about="the topic's name or the broker's id")
 
 
 class IncrementalAlterConfigsResponse(Response, key=44, versions="0-1", flexible="1+"):
-    """What became of them."""
+    """The result for each resource."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the client, because of a quota"
+    )
     responses: list[AlterConfigsResourceResponse] = array(
         AlterConfigsResourceResponse, about="one entry for each resource"
     )

@@ -1,4 +1,4 @@
-"""InitProducerId (key 22): an id for a producer, so that the broker can tell a repeated batch. A pure module.
+"""InitProducerId (key 22): gives a producer an id, by which repeated batches are recognised. A pure module.
 
 Version 3 lets a producer keep its id after an error (KIP-360).
 """
@@ -8,19 +8,21 @@ from minibroker.wire.schema import Request, Response, int16, int32, int64, strin
 
 
 class InitProducerIdRequest(Request, key=22, versions="0-4", flexible="2+"):
-    """Give me an id."""
+    """Ask for a producer id."""
 
     transactional_id: str | None = string(nullable="0+", about="the producer's name if it is transactional")
     transaction_timeout_ms: int = int32(about="after how long an idle transaction is aborted")
-    producer_id: int = int64(versions="3+", default=-1, about="the id it has, if it wants the next epoch of it")
-    producer_epoch: int = int16(versions="3+", default=-1, about="the epoch it has")
+    producer_id: int = int64(versions="3+", default=-1, about="its present id, to get the next epoch of it")
+    producer_epoch: int = int16(versions="3+", default=-1, about="its present epoch")
 
 
 class InitProducerIdResponse(Response, key=22, versions="0-4", flexible="2+"):
-    """An id, and the epoch that fences older owners of it."""
+    """A producer id, and an epoch that fences earlier producers with the same id."""
 
-    throttle_time_ms: int = int32(default=0, ignorable=True, about="how long the client is not read because of a quota")
-    error_code: int = int16(about="0, or why there is no id")
+    throttle_time_ms: int = int32(
+        default=0, ignorable=True, about="how long the broker stops reading from the client, because of a quota"
+    )
+    error_code: int = int16(about="0, or why no id was given")
     producer_id: int = int64(default=-1, about="the id")
     producer_epoch: int = int16(about="its epoch")
 

@@ -1,42 +1,45 @@
-"""Metadata (key 3): the brokers, the topics, and which broker leads which partition. A pure module.
+"""Metadata (key 3): the brokers, the topics, and the leader of each partition. A pure module.
 
-In version 0 an empty list of topics means all; from version 1 on it means none, and null means all. Version 10 adds
-topic ids to answers, version 12 to requests (KIP-516); version 13 adds an error for the whole answer (KIP-1102).
+In version 0 an empty list of topics means all topics; from version 1 on it means none, and null means all. Version 10
+adds topic ids to responses, version 12 to requests (KIP-516); version 13 adds an error for the whole response
+(KIP-1102).
 """
 
 from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, string, uuid
 from minibroker.wire.uuids import NO_UUID
 
-NO_AUTHORIZED_OPERATIONS = -(2**31)  # the client did not ask
+NO_AUTHORIZED_OPERATIONS = -(2**31)  # not requested
 
 
 class MetadataRequestTopic(Struct):
-    """One topic asked for, by id or by name."""
+    """One topic, by id or by name."""
 
-    topic_id: bytes = uuid(versions="10+", default=NO_UUID, ignorable=True, about="the topic; only from version 12 on")
-    name: str | None = string(nullable="10+", about="the topic, or null if it is asked for by id")
+    topic_id: bytes = uuid(
+        versions="10+", default=NO_UUID, ignorable=True, about="the topic's id; used from version 12 on"
+    )
+    name: str | None = string(nullable="10+", about="the topic's name, or null if the id is given")
 
 
 class MetadataRequest(Request, key=3, versions="0-13", flexible="9+"):
-    """Who leads what?"""
+    """Ask for the brokers, the topics and their leaders."""
 
     topics: list[MetadataRequestTopic] | None = array(
-        MetadataRequestTopic, nullable="1+", about="the topics asked for; null means all"
+        MetadataRequestTopic, nullable="1+", about="the topics; null means all"
     )
     allow_auto_topic_creation: bool = boolean(
-        versions="4+", default=True, about="whether a missing topic may be created, if the broker does that"
+        versions="4+", default=True, about="whether a missing topic may be created, if the broker allows it"
     )
     include_cluster_authorized_operations: bool = boolean(
         versions="8-10", default=False, about="moved to DescribeCluster"
     )
     include_topic_authorized_operations: bool = boolean(
-        versions="8+", default=False, about="whether to say what the client may do with each topic"
+        versions="8+", default=False, about="whether to include the operations that the client may do on each topic"
     )
 
 
 class MetadataResponseBroker(Struct):
-    """One living broker."""
+    """One live broker."""
 
     node_id: int = int32(about="the broker")
     host: str = string(about="its host name or address")
@@ -53,42 +56,53 @@ class MetadataResponsePartition(Struct):
     partition_index: int = int32(about="the partition")
     leader_id: int = int32(about="the broker to produce to and to fetch from, -1 if there is none")
     leader_epoch: int = int32(
-        versions="7+", default=-1, ignorable=True, about="grows with each election, so that old news can be told apart"
+        versions="7+",
+        default=-1,
+        ignorable=True,
+        about="grows with each election, so that old metadata can be recognised",
     )
-    replica_nodes: list[int] = array(int32, about="the brokers that hold it, the preferred leader first")
-    isr_nodes: list[int] = array(int32, about="those of them that are in sync")
+    replica_nodes: list[int] = array(int32, about="the brokers with a replica, the preferred leader first")
+    isr_nodes: list[int] = array(int32, about="the in-sync replicas")
     offline_replicas: list[int] = array(
-        int32, versions="5+", default=(), ignorable=True, about="those of them that are down"
+        int32, versions="5+", default=(), ignorable=True, about="the replicas on brokers that are down"
     )
 
 
 class MetadataResponseTopic(Struct):
     """One topic."""
 
-    error_code: int = int16(about="0, or why there is nothing to say about the topic")
-    name: str | None = string(nullable="12+", about="its name; null if an id was asked for that nobody knows")
+    error_code: int = int16(about="0, or why the topic cannot be described")
+    name: str | None = string(nullable="12+", about="its name; null if the id is unknown")
     topic_id: bytes = uuid(versions="10+", default=NO_UUID, ignorable=True, about="its id")
     is_internal: bool = boolean(
-        versions="1+", default=False, ignorable=True, about="whether it is the brokers' own, such as __consumer_offsets"
+        versions="1+",
+        default=False,
+        ignorable=True,
+        about="whether brokers keep their state in it, such as __consumer_offsets",
     )
     partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition, about="its partitions")
     topic_authorized_operations: int = int32(
-        versions="8+", default=NO_AUTHORIZED_OPERATIONS, about="a bit for each thing the client may do with it"
+        versions="8+", default=NO_AUTHORIZED_OPERATIONS, about="one bit for each operation that the client may do"
     )
 
 
 class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
-    """The cluster as the broker sees it."""
+    """The cluster as the broker knows it."""
 
     throttle_time_ms: int = int32(
-        versions="3+", default=0, ignorable=True, about="how long the client is not read because of a quota"
+        versions="3+",
+        default=0,
+        ignorable=True,
+        about="how long the broker stops reading from the client, because of a quota",
     )
-    brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker, about="the living brokers")
+    brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker, about="the live brokers")
     cluster_id: str | None = string(
         versions="2+", nullable="2+", default=None, ignorable=True, about="the cluster's id"
     )
-    controller_id: int = int32(versions="1+", default=-1, ignorable=True, about="the broker to send administration to")
-    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic, about="the topics asked for")
+    controller_id: int = int32(
+        versions="1+", default=-1, ignorable=True, about="the broker to send administrative requests to"
+    )
+    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic, about="the topics of the request")
     cluster_authorized_operations: int = int32(
         versions="8-10", default=NO_AUTHORIZED_OPERATIONS, about="moved to DescribeCluster"
     )

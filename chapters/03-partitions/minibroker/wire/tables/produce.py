@@ -1,7 +1,7 @@
-"""Produce (key 0): a producer hands record batches to the leaders of their partitions. A pure module.
+"""Produce (key 0): a producer sends record batches to the leaders of their partitions. A pure module.
 
-Version 7 allows zstd (KIP-110), version 8 says which records were at fault (KIP-467), version 10 names the leader that
-should have been asked (KIP-951), version 12 adds partitions to a transaction by itself (KIP-890).
+Version 7 allows zstd (KIP-110), version 8 names invalid records (KIP-467), version 10 names the current leader
+(KIP-951), version 12 adds partitions to the transaction without a separate request (KIP-890).
 """
 
 from minibroker.wire import schema
@@ -25,7 +25,7 @@ class PartitionProduceData(Struct):
     """The batch for one partition."""
 
     index: int = int32(about="the partition")
-    records: Records | None = schema.records(nullable="0+", about="one record batch, as it will stand in the log")
+    records: Records | None = schema.records(nullable="0+", about="one record batch, in the format of the log")
 
 
 class TopicProduceData(Struct):
@@ -36,59 +36,61 @@ class TopicProduceData(Struct):
 
 
 class ProduceRequest(Request, key=0, versions="3-12", flexible="9+"):
-    """Append these batches."""
+    """Append batches."""
 
     transactional_id: str | None = string(
         versions="3+", nullable="3+", default=None, about="the producer's name if it is transactional"
     )
-    acks: int = int16(about="how many must have the batch before the answer: 0 none, and no answer; 1 leader; -1 ISR")
+    acks: int = int16(
+        about="which replicas must have the batch before the response: 0 none, no response; 1 leader; -1 ISR"
+    )
     timeout_ms: int = int32(about="how long the leader may wait for the ISR")
     topic_data: list[TopicProduceData] = array(TopicProduceData, about="one entry for each topic")
 
 
 class BatchIndexAndErrorMessage(Struct):
-    """One record because of which its whole batch was refused."""
+    """One invalid record, because of which the whole batch was refused."""
 
-    batch_index: int = int32(versions="8+", about="the record's place in the batch")
+    batch_index: int = int32(versions="8+", about="the record's index in the batch")
     batch_index_error_message: str | None = string(
-        versions="8+", nullable="8+", default=None, about="what is wrong with it"
+        versions="8+", nullable="8+", default=None, about="why it is invalid"
     )
 
 
 class LeaderIdAndEpoch(Struct):
-    """Who leads the partition now."""
+    """The current leader of the partition."""
 
     leader_id: int = int32(versions="10+", default=-1, about="the leader's node id, -1 if it is not known")
     leader_epoch: int = int32(versions="10+", default=-1, about="its epoch")
 
 
 class PartitionProduceResponse(Struct):
-    """What became of the batch for one partition."""
+    """The result for one partition."""
 
     index: int = int32(about="the partition")
     error_code: int = int16(about="0, or why the batch was refused")
-    base_offset: int = int64(about="the offset that the first record was given")
+    base_offset: int = int64(about="the offset of the first record")
     log_append_time_ms: int = int64(
         versions="2+", default=-1, ignorable=True, about="the broker's clock if the topic uses LogAppendTime, else -1"
     )
     log_start_offset: int = int64(versions="5+", default=-1, ignorable=True, about="the first offset still in the log")
     record_errors: list[BatchIndexAndErrorMessage] = array(
-        BatchIndexAndErrorMessage, versions="8+", default=(), ignorable=True, about="the records at fault"
+        BatchIndexAndErrorMessage, versions="8+", default=(), ignorable=True, about="the invalid records"
     )
     error_message: str | None = string(
-        versions="8+", nullable="8+", default=None, ignorable=True, about="the error in words"
+        versions="8+", nullable="8+", default=None, ignorable=True, about="the error message"
     )
     current_leader: LeaderIdAndEpoch = struct(
         LeaderIdAndEpoch,
         versions="10+",
         tag=0,
         default=DEFAULTS,
-        about="whom to ask instead, with NOT_LEADER_OR_FOLLOWER",
+        about="the current leader, with NOT_LEADER_OR_FOLLOWER",
     )
 
 
 class TopicProduceResponse(Struct):
-    """What became of the batches for one topic."""
+    """The results for one topic."""
 
     name: str = string(about="the topic")
     partition_responses: list[PartitionProduceResponse] = array(
@@ -97,7 +99,7 @@ class TopicProduceResponse(Struct):
 
 
 class NodeEndpoint(Struct):
-    """Where a leader named above can be reached."""
+    """The address of a leader that is named in the response."""
 
     node_id: int = int32(versions="10+", about="the node")
     host: str = string(versions="10+", about="its host name or address")
@@ -106,14 +108,17 @@ class NodeEndpoint(Struct):
 
 
 class ProduceResponse(Response, key=0, versions="3-12", flexible="9+"):
-    """What became of the batches; not sent if acks is 0."""
+    """The results. No response is sent if acks is 0."""
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse, about="one entry for each topic of the request")
     throttle_time_ms: int = int32(
-        versions="1+", default=0, ignorable=True, about="how long the client is not read because of a quota"
+        versions="1+",
+        default=0,
+        ignorable=True,
+        about="how long the broker stops reading from the client, because of a quota",
     )
     node_endpoints: list[NodeEndpoint] = array(
-        NodeEndpoint, versions="10+", tag=0, default=(), about="addresses of the leaders named above"
+        NodeEndpoint, versions="10+", tag=0, default=(), about="the addresses of the current leaders"
     )
 
 

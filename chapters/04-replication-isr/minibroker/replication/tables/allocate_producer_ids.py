@@ -15,9 +15,11 @@ class AllocateProducerIdsRequest(Request, key=67, versions="0", flexible="0+"):
 
 
 class AllocateProducerIdsResponse(Response, key=67, versions="0", flexible="0+"):
-    """A block that nobody else has."""
+    """A block that no other broker has."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the sender is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the sender, because of a quota"
+    )
     error_code: int = int16(about="0, or why there is no block")
     producer_id_start: int = int64(default=0, about="the first id of the block")
     producer_id_len: int = int32(default=0, about="how many ids are in it")

@@ -1,9 +1,9 @@
 """AlterPartition (key 56): a leader asks the controller to change its ISR (KIP-497). A pure module.
 
 It is compare-and-set: `leader_epoch` and `partition_epoch` must be those that the controller has. Version 2 names
-topics by id and has errors of its own for a replica that may not join and for a leader that has lost its office
-(KIP-841); version 3 says in which registration each replica of the new ISR was seen, so that one that has restarted
-since cannot slip in (KIP-903). Only brokers send it.
+topics by id and has errors of its own for a replica that may not join and for a leader that was deposed (KIP-841).
+Version 3 has the broker epoch of each replica of the new ISR, so that a replica that has restarted since is refused
+(KIP-903). Only brokers send it.
 """
 
 from minibroker.wire.apis import declare
@@ -49,7 +49,7 @@ class AlterPartitionRequest(Request, key=56, versions="2-3", flexible="0+"):
 
 
 class PartitionAltered(Struct):
-    """What became of one partition, and how it stands now."""
+    """The result for one partition, and its present state."""
 
     partition_index: int = int32(about="the partition")
     error_code: int = int16(about="0, or why it was not altered")
@@ -75,7 +75,9 @@ class TopicAltered(Struct):
 class AlterPartitionResponse(Response, key=56, versions="2-3", flexible="0+"):
     """What became of the partitions."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the sender is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the sender, because of a quota"
+    )
     error_code: int = int16(default=0, about="0, or why the whole request was refused: STALE_BROKER_EPOCH and the like")
     topics: list[TopicAltered] = array(TopicAltered, default=(), about="one entry for each topic")
 

@@ -1,8 +1,8 @@
 """BrokerRegistration (key 62): a broker that starts tells the controller who it is (KIP-631). A pure module.
 
-Version 2 names its log directories (KIP-858). Version 3 says which registration it had when it last stopped cleanly:
-one that cannot say may have lost what it acknowledged (KIP-966). Version 4 lets a feature begin at level 0. Only
-brokers send it.
+Version 2 names the broker's log directories (KIP-858). Version 3 names the broker epoch before its last clean stop: a
+broker that does not know that epoch may have lost acknowledged records (KIP-966). Version 4 lets a feature begin at
+level 0. Only brokers send it.
 """
 
 from minibroker.wire.apis import declare
@@ -27,27 +27,29 @@ class Feature(Struct):
 
 
 class BrokerRegistrationRequest(Request, key=62, versions="0-4", flexible="0+"):
-    """I have started."""
+    """Register a broker that has started."""
 
     broker_id: int = int32(about="the broker")
     cluster_id: str = string(about="the cluster that its directory belongs to")
-    incarnation_id: bytes = uuid(about="drawn anew at each start, so that a second broker of the same id shows")
+    incarnation_id: bytes = uuid(about="drawn at each start, so that a second broker with the same id is noticed")
     listeners: list[Listener] = array(Listener, about="where it can be reached")
-    features: list[Feature] = array(Feature, default=(), about="what it supports")
+    features: list[Feature] = array(Feature, default=(), about="the features that it supports")
     rack: str | None = string(nullable="0+", default=None, about="its rack, if it has one")
     is_migrating_zk_broker: bool = boolean(versions="1+", default=False, about="a relic of ZooKeeper: always false")
     log_dirs: list[bytes] = array(
         uuid, versions="2+", default=(), ignorable=True, about="the ids of its log directories"
     )
     previous_broker_epoch: int = int64(
-        versions="3+", default=-1, ignorable=True, about="the epoch it had before a clean stop, -1 if it cannot say"
+        versions="3+", default=-1, ignorable=True, about="its broker epoch before a clean stop, -1 if unknown"
     )
 
 
 class BrokerRegistrationResponse(Response, key=62, versions="0-4", flexible="0+"):
     """You are registered."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the sender is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the sender, because of a quota"
+    )
     error_code: int = int16(about="0, or why it is not registered")
     broker_epoch: int = int64(default=-1, about="the epoch of this registration, -1 if there is none")
 

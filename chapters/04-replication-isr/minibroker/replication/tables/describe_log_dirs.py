@@ -15,10 +15,10 @@ class DescribableLogDirTopic(Struct):
 
 
 class DescribeLogDirsRequest(Request, key=35, versions="1-4", flexible="2+"):
-    """How large are these?"""
+    """Describe the data directories and the sizes of their logs."""
 
     topics: list[DescribableLogDirTopic] | None = array(
-        DescribableLogDirTopic, nullable="0+", about="what is asked about; null means all"
+        DescribableLogDirTopic, nullable="0+", about="the partitions to describe; null means all"
     )
 
 
@@ -27,7 +27,7 @@ class DescribeLogDirsPartition(Struct):
 
     partition_index: int = int32(about="the partition")
     partition_size: int = int64(about="the bytes of its segments")
-    offset_lag: int = int64(about="how far its log is behind the high watermark")
+    offset_lag: int = int64(about="how far its log end is below the high watermark")
     is_future_key: bool = boolean(about="whether it is being moved here from another directory")
 
 
@@ -45,13 +45,15 @@ class DescribeLogDirsResult(Struct):
     log_dir: str = string(about="its absolute path")
     topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic, about="the topics in it")
     total_bytes: int = int64(versions="4+", default=-1, ignorable=True, about="the size of its volume")
-    usable_bytes: int = int64(versions="4+", default=-1, ignorable=True, about="what is free there")
+    usable_bytes: int = int64(versions="4+", default=-1, ignorable=True, about="the free bytes of its volume")
 
 
 class DescribeLogDirsResponse(Response, key=35, versions="1-4", flexible="2+"):
     """How large they are."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the client, because of a quota"
+    )
     error_code: int = int16(versions="3+", default=0, ignorable=True, about="0, or an error of the whole request")
     results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult, about="one entry for each log directory")
 

@@ -47,7 +47,9 @@ class TopicResponse(Struct):
 class DescribeProducersResponse(Response, key=61, versions="0", flexible="0+"):
     """The producers that the partitions remember."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the client, because of a quota"
+    )
     topics: list[TopicResponse] = array(TopicResponse, about="one entry for each topic")
 
 

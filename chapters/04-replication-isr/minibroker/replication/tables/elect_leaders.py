@@ -1,6 +1,6 @@
 """ElectLeaders (key 43): gives partitions their preferred leader back, or any leader at all. A pure module.
 
-Version 1 adds unclean elections (KIP-460): a live replica outside of the ISR leads, and what it lacks is lost.
+Version 1 adds unclean elections (KIP-460): a live replica outside of the ISR leads, and the records it lacks are lost.
 """
 
 from minibroker.wire.apis import declare
@@ -47,7 +47,9 @@ class ReplicaElectionResult(Struct):
 class ElectLeadersResponse(Response, key=43, versions="0-2", flexible="2+"):
     """What became of the elections."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the client, because of a quota"
+    )
     error_code: int = int16(versions="1+", default=0, about="0, or why the whole request was refused")
     replica_election_results: list[ReplicaElectionResult] = array(
         ReplicaElectionResult, about="one entry for each topic"

@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (key 23): where a leader epoch ends in the leader's log (KIP-101). A pure module.
 
-A consumer asks it to learn whether the log was truncated behind its back (KIP-320). Followers asked it, too, before
-Fetch said where the logs part (KIP-595). Version 3 says who asks.
+A consumer asks it to learn whether the log was truncated since its last fetch (KIP-320). Followers asked it, too,
+before Fetch told them where the logs diverge (KIP-595). Version 3 names the replica that asks.
 """
 
 from minibroker.wire.apis import declare
@@ -13,7 +13,7 @@ class OffsetForLeaderPartition(Struct):
 
     partition: int = int32(about="the partition")
     current_leader_epoch: int = int32(
-        versions="2+", default=-1, ignorable=True, about="the epoch that the asker believes in; -1: do not check"
+        versions="2+", default=-1, ignorable=True, about="the leader epoch that the sender knows; -1: do not check"
     )
     leader_epoch: int = int32(about="the epoch whose end is wanted")
 
@@ -45,7 +45,7 @@ class EpochEndOffset(Struct):
     leader_epoch: int = int32(
         versions="1+", default=-1, ignorable=True, about="the last epoch in the log that is not above the one asked for"
     )
-    end_offset: int = int64(default=-1, about="the offset behind its last record; -1 if there is no such epoch")
+    end_offset: int = int64(default=-1, about="the offset after its last record; -1 if there is no such epoch")
 
 
 class OffsetForLeaderTopicResult(Struct):
@@ -59,7 +59,10 @@ class OffsetForLeaderEpochResponse(Response, key=23, versions="2-4", flexible="4
     """Where the epochs end."""
 
     throttle_time_ms: int = int32(
-        versions="2+", default=0, ignorable=True, about="how long the client is not read because of a quota"
+        versions="2+",
+        default=0,
+        ignorable=True,
+        about="how long the broker stops reading from the client, because of a quota",
     )
     topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult, about="one entry for each topic")
 

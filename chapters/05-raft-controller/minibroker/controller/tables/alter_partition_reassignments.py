@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments (key 45): move partitions to other brokers, or take moves back (KIP-455). A pure module.
+"""AlterPartitionReassignments (key 45): move partitions to other brokers, or cancel moves (KIP-455). A pure module.
 
-Version 1 can forbid that a move changes how many replicas there are.
+Version 1 can forbid a change of the replication factor.
 """
 
 from minibroker.wire.apis import declare
@@ -12,7 +12,7 @@ class ReassignablePartition(Struct):
 
     partition_index: int = int32(about="the partition")
     replicas: list[int] | None = array(
-        int32, nullable="0+", default=None, about="the brokers that are to have it; null takes a move back"
+        int32, nullable="0+", default=None, about="its new replicas; null cancels a move"
     )
 
 
@@ -26,34 +26,36 @@ class ReassignableTopic(Struct):
 class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexible="0+"):
     """Move these partitions."""
 
-    timeout_ms: int = int32(default=60_000, about="how long the broker may take to begin the moves")
+    timeout_ms: int = int32(default=60_000, about="how long the broker may take to start the moves")
     allow_replication_factor_change: bool = boolean(
-        versions="1+", default=True, about="whether a move may change how many replicas there are"
+        versions="1+", default=True, about="whether a move may change the replication factor"
     )
     topics: list[ReassignableTopic] = array(ReassignableTopic, about="the topics")
 
 
 class ReassignablePartitionResponse(Struct):
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_index: int = int32(about="the partition")
-    error_code: int = int16(about="0, or why the move has not begun")
+    error_code: int = int16(about="0, or why the move has not started")
     error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
 
 
 class ReassignableTopicResponse(Struct):
-    """What became of one topic's partitions."""
+    """The results for the partitions of one topic."""
 
     name: str = string(about="the topic")
     partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse, about="its partitions")
 
 
 class AlterPartitionReassignmentsResponse(Response, key=45, versions="0-1", flexible="0+"):
-    """Which moves have begun."""
+    """The moves that have started."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the client, because of a quota"
+    )
     allow_replication_factor_change: bool = boolean(
-        versions="1+", default=True, about="whether a move could change how many replicas there are"
+        versions="1+", default=True, about="whether a move could change the replication factor"
     )
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")

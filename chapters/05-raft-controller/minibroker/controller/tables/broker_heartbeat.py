@@ -1,7 +1,7 @@
-"""BrokerHeartbeat (key 63): a broker says that it lives, or that it wants to stop (KIP-631). A pure module.
+"""BrokerHeartbeat (key 63): a broker is alive, or asks to shut down (KIP-631). A pure module.
 
-Version 1 names log directories that have failed (KIP-858), version 2 those that take no new partitions (KIP-1066). Only
-brokers send it.
+Version 1 names log directories that have failed (KIP-858), version 2 log directories that take no new partitions
+(KIP-1066). Only brokers send it.
 """
 
 from minibroker.wire.apis import declare
@@ -9,28 +9,35 @@ from minibroker.wire.schema import Request, Response, array, boolean, int16, int
 
 
 class BrokerHeartbeatRequest(Request, key=63, versions="0-2", flexible="0+"):
-    """I live."""
+    """A broker is alive."""
 
     broker_id: int = int32(about="the broker")
     broker_epoch: int = int64(default=-1, about="the epoch of its registration")
     current_metadata_offset: int = int64(about="the last offset of the metadata log that it has applied")
-    want_fence: bool = boolean(about="whether it wants to lead nothing")
-    want_shut_down: bool = boolean(about="whether it wants to stop")
+    want_fence: bool = boolean(about="whether it asks to be fenced")
+    want_shut_down: bool = boolean(about="whether it asks to shut down")
     offline_log_dirs: list[bytes] = array(
         uuid, versions="1+", tag=0, default=(), about="the ids of log directories that have failed"
     )
     cordoned_log_dirs: list[bytes] | None = array(
-        uuid, versions="2+", nullable="2+", tag=1, default=None, about="the ids of those that take no new partitions"
+        uuid,
+        versions="2+",
+        nullable="2+",
+        tag=1,
+        default=None,
+        about="the ids of log directories that take no new partitions",
     )
 
 
 class BrokerHeartbeatResponse(Response, key=63, versions="0-2", flexible="0+"):
-    """How the controller sees you."""
+    """The state of the broker."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the sender is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the sender, because of a quota"
+    )
     error_code: int = int16(about="0, or why the heartbeat does not count")
-    is_caught_up: bool = boolean(default=False, about="whether its metadata are nearly the newest")
-    is_fenced: bool = boolean(default=True, about="whether it may lead nothing")
+    is_caught_up: bool = boolean(default=False, about="whether its metadata are up to date")
+    is_fenced: bool = boolean(default=True, about="whether it is fenced")
     should_shut_down: bool = boolean(default=False, about="whether it may stop now")
 
 

@@ -3,7 +3,7 @@
 from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, string, struct, uuid
 
-NO_AUTHORIZED_OPERATIONS = -(2**31)  # this API never says
+NO_AUTHORIZED_OPERATIONS = -(2**31)
 
 
 class TopicRequest(Struct):
@@ -20,7 +20,7 @@ class Cursor(Struct):
 
 
 class DescribeTopicPartitionsRequest(Request, key=75, versions="0", flexible="0+"):
-    """Show me a page of these topics."""
+    """Ask for a page of these topics."""
 
     topics: list[TopicRequest] = array(TopicRequest, about="the topics; none means all")
     response_partition_limit: int = int32(default=2000, about="how many partitions fit on the page")
@@ -42,12 +42,12 @@ class DescribeTopicPartitionsResponsePartition(Struct):
         int32,
         nullable="0+",
         default=None,
-        about="those that left the ISR but have all that was acknowledged; never send null, the Java admin fails on it",
+        about="those that left the ISR with every acknowledged record; never send null: the Java admin client fails",
     )
     last_known_elr: list[int] | None = array(
         int32, nullable="0+", default=None, about="those that were eligible before an unclean stop; never send null"
     )
-    offline_replicas: list[int] = array(int32, ignorable=True, about="those of them that are down")
+    offline_replicas: list[int] = array(int32, ignorable=True, about="the replicas that are down")
 
 
 class DescribeTopicPartitionsResponseTopic(Struct):
@@ -56,19 +56,21 @@ class DescribeTopicPartitionsResponseTopic(Struct):
     error_code: int = int16(about="0, or why there is nothing to say about the topic")
     name: str | None = string(nullable="0+", about="its name")
     topic_id: bytes = uuid(ignorable=True, about="its id")
-    is_internal: bool = boolean(default=False, ignorable=True, about="whether it is the brokers' own")
+    is_internal: bool = boolean(default=False, ignorable=True, about="whether it is an internal topic")
     partitions: list[DescribeTopicPartitionsResponsePartition] = array(
         DescribeTopicPartitionsResponsePartition, about="those of its partitions that are on the page"
     )
     topic_authorized_operations: int = int32(
-        default=NO_AUTHORIZED_OPERATIONS, about="a bit for each thing the client may do with it"
+        default=NO_AUTHORIZED_OPERATIONS, about="a bit for each operation that the client may do"
     )
 
 
 class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="0+"):
     """One page."""
 
-    throttle_time_ms: int = int32(default=0, ignorable=True, about="how long the client is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, ignorable=True, about="how long the broker stops reading from the client, because of a quota"
+    )
     topics: list[DescribeTopicPartitionsResponseTopic] = array(
         DescribeTopicPartitionsResponseTopic, about="the topics on the page"
     )

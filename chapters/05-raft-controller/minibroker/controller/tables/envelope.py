@@ -1,4 +1,4 @@
-"""Envelope (key 58): a client's request, passed on by the node that it was sent to (KIP-590). A pure module.
+"""Envelope (key 58): a client's request, forwarded by the node that it was sent to (KIP-590). A pure module.
 
 Only nodes send it.
 """
@@ -8,15 +8,15 @@ from minibroker.wire.schema import Request, Response, bytes_, int16
 
 
 class EnvelopeRequest(Request, key=58, versions="0", flexible="0+"):
-    """Answer this in my place."""
+    """Ask the controller to answer a client's request."""
 
     request_data: bytes = bytes_(about="the client's request, its header included")
-    request_principal: bytes | None = bytes_(nullable="0+", about="who the client is: a version, and what it describes")
-    client_host_address: bytes = bytes_(about="where the client is: the 4 or 16 bytes of its address")
+    request_principal: bytes | None = bytes_(nullable="0+", about="the client's principal, serialized")
+    client_host_address: bytes = bytes_(about="the 4 or 16 bytes of the client's address")
 
 
 class EnvelopeResponse(Response, key=58, versions="0", flexible="0+"):
-    """The answer that the client is to have."""
+    """The response for the client."""
 
     response_data: bytes | None = bytes_(
         nullable="0+", default=None, about="the response to the client's request, its header included"

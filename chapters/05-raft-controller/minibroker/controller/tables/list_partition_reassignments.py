@@ -12,7 +12,7 @@ class ListedTopic(Struct):
 
 
 class ListPartitionReassignmentsRequest(Request, key=46, versions="0", flexible="0+"):
-    """Which moves are under way?"""
+    """Ask for the moves that are under way."""
 
     timeout_ms: int = int32(default=60_000, about="how long the broker may take")
     topics: list[ListedTopic] | None = array(ListedTopic, nullable="0+", default=None, about="the topics; null: all")
@@ -23,8 +23,8 @@ class OngoingPartitionReassignment(Struct):
 
     partition_index: int = int32(about="the partition")
     replicas: list[int] = array(int32, about="the brokers that have it now")
-    adding_replicas: list[int] = array(int32, about="those that are to come")
-    removing_replicas: list[int] = array(int32, about="those that are to go")
+    adding_replicas: list[int] = array(int32, about="the brokers that are being added")
+    removing_replicas: list[int] = array(int32, about="the brokers that are being removed")
 
 
 class OngoingTopicReassignment(Struct):
@@ -35,9 +35,11 @@ class OngoingTopicReassignment(Struct):
 
 
 class ListPartitionReassignmentsResponse(Response, key=46, versions="0", flexible="0+"):
-    """The moves."""
+    """The moves that are under way."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the client is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the client, because of a quota"
+    )
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
     topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment, default=(), about="one for each topic")

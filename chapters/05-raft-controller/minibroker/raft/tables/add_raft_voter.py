@@ -1,6 +1,6 @@
-"""AddRaftVoter (key 80): a node that has followed the metadata is to vote from now on (KIP-853). A pure module.
+"""AddRaftVoter (key 80): make a voter of a node that has fetched the metadata log (KIP-853). A pure module.
 
-Version 1 lets the caller choose whether to wait until that is decided.
+Version 1 lets the caller choose whether to wait until the change is committed.
 """
 
 from minibroker.wire.apis import declare
@@ -8,7 +8,7 @@ from minibroker.wire.schema import Request, Response, Struct, array, boolean, in
 
 
 class VoterListener(Struct):
-    """Where the voter listens."""
+    """A listener of the voter."""
 
     name: str = string(about="the listener's name")
     host: str = string(about="its host name or address")
@@ -16,23 +16,23 @@ class VoterListener(Struct):
 
 
 class AddRaftVoterRequest(Request, key=80, versions="0-1", flexible="0+"):
-    """Let this node vote."""
+    """Add a voter."""
 
     cluster_id: str | None = string(nullable="0+", default=None, about="the cluster")
-    timeout_ms: int = int32(about="how long to wait until it is decided")
+    timeout_ms: int = int32(about="how long to wait until the change is committed")
     voter_id: int = int32(about="the node")
-    voter_directory_id: bytes = uuid(about="the directory that it votes with")
-    listeners: list[VoterListener] = array(VoterListener, about="where it is found")
+    voter_directory_id: bytes = uuid(about="the directory of its log")
+    listeners: list[VoterListener] = array(VoterListener, about="its listeners")
     ack_when_committed: bool = boolean(
-        versions="1+", default=True, ignorable=True, about="whether the answer waits until it is decided"
+        versions="1+", default=True, ignorable=True, about="whether the answer waits until the change is committed"
     )
 
 
 class AddRaftVoterResponse(Response, key=80, versions="0-1", flexible="0+"):
-    """Whether it does."""
+    """Whether the voter was added."""
 
     throttle_time_ms: int = int32(default=0, about="how long the client should pause")
-    error_code: int = int16(default=0, about="0, or why it does not")
+    error_code: int = int16(default=0, about="0, or why it was not added")
     error_message: str | None = string(nullable="0+", default=None, about="in words")
 
 

@@ -1,6 +1,6 @@
-"""BeginQuorumEpoch (key 53): a new leader says that it leads (KIP-595). A pure module.
+"""BeginQuorumEpoch (key 53): a new leader announces itself to the voters (KIP-595). A pure module.
 
-Version 1 names the voter that is meant with its directory, and where the leader is found (KIP-853).
+Version 1 names the voter with its directory, and the listeners of the leader (KIP-853).
 """
 
 from minibroker.wire.apis import declare
@@ -13,8 +13,8 @@ class BegunPartition(Struct):
 
     partition_index: int = int32(about="the partition, 0")
     voter_directory_id: bytes = uuid(versions="1+", default=NO_UUID, ignorable=True, about="the voter's directory")
-    leader_id: int = int32(about="who leads")
-    leader_epoch: int = int32(about="in which epoch")
+    leader_id: int = int32(about="the leader")
+    leader_epoch: int = int32(about="its epoch")
 
 
 class BegunTopic(Struct):
@@ -25,7 +25,7 @@ class BegunTopic(Struct):
 
 
 class LeaderEndpoint(Struct):
-    """Where the leader listens."""
+    """A listener of the leader."""
 
     name: str = string(versions="1+", about="the listener's name")
     host: str = string(versions="1+", about="its host name or address")
@@ -33,22 +33,22 @@ class LeaderEndpoint(Struct):
 
 
 class BeginQuorumEpochRequest(Request, key=53, versions="0-1", flexible="1+"):
-    """I lead."""
+    """A leader announces itself."""
 
     cluster_id: str | None = string(nullable="0+", default=None, about="the cluster")
     voter_id: int = int32(versions="1+", default=-1, ignorable=True, about="the voter that is meant")
     topics: list[BegunTopic] = array(BegunTopic, about="the log")
     leader_endpoints: list[LeaderEndpoint] = array(
-        LeaderEndpoint, versions="1+", default=(), ignorable=True, about="where the leader is found"
+        LeaderEndpoint, versions="1+", default=(), ignorable=True, about="the listeners of the leader"
     )
 
 
 class HeardPartition(Struct):
-    """What the voter knows."""
+    """The epoch and the leader that the voter knows."""
 
     partition_index: int = int32(about="the partition, 0")
     error_code: int = int16(about="0, or why it does not follow")
-    leader_id: int = int32(about="who leads the voter's epoch, -1 if it does not know")
+    leader_id: int = int32(about="the leader of the voter's epoch, -1 if it is not known")
     leader_epoch: int = int32(about="the voter's epoch")
 
 
@@ -60,7 +60,7 @@ class HeardTopic(Struct):
 
 
 class NodeEndpoint(Struct):
-    """Where a leader that is named is found."""
+    """The address of a leader that is named."""
 
     node_id: int = int32(versions="1+", about="the node")
     host: str = string(versions="1+", about="its host name or address")
@@ -68,12 +68,12 @@ class NodeEndpoint(Struct):
 
 
 class BeginQuorumEpochResponse(Response, key=53, versions="0-1", flexible="1+"):
-    """Heard."""
+    """The answer of a voter."""
 
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     topics: list[HeardTopic] = array(HeardTopic, default=(), about="the log")
     node_endpoints: list[NodeEndpoint] = array(
-        NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
+        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that are named"
     )
 
 

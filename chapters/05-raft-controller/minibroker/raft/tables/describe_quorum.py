@@ -1,4 +1,4 @@
-"""DescribeQuorum (key 55): who votes, who leads, how far everybody is (KIP-595, KIP-836). A pure module."""
+"""DescribeQuorum (key 55): the voters, the leader, and how far each replica is (KIP-595, KIP-836). A pure module."""
 
 from minibroker.wire.apis import declare
 from minibroker.wire.schema import Request, Response, Struct, array, int16, int32, int64, string, uint16, uuid
@@ -19,7 +19,7 @@ class QuorumTopic(Struct):
 
 
 class DescribeQuorumRequest(Request, key=55, versions="0-2", flexible="0+"):
-    """How is the quorum?"""
+    """Ask for the state of the quorum."""
 
     topics: list[QuorumTopic] = array(QuorumTopic, about="the log")
 
@@ -30,21 +30,25 @@ class ReplicaState(Struct):
     replica_id: int = int32(about="the node")
     replica_directory_id: bytes = uuid(versions="2+", default=NO_UUID, ignorable=True, about="its directory")
     log_end_offset: int = int64(about="the end of its log, -1 if that is not known")
-    last_fetch_timestamp: int = int64(versions="1+", default=-1, ignorable=True, about="when it fetched last")
-    last_caught_up_timestamp: int = int64(versions="1+", default=-1, ignorable=True, about="when it had all last")
+    last_fetch_timestamp: int = int64(
+        versions="1+", default=-1, ignorable=True, about="when it fetched last, -1 if never"
+    )
+    last_caught_up_timestamp: int = int64(
+        versions="1+", default=-1, ignorable=True, about="when it last had the leader's whole log, -1 if never"
+    )
 
 
 class QuorumPartitionResult(Struct):
-    """How it is."""
+    """The state of the log."""
 
     partition_index: int = int32(about="the partition, 0")
-    error_code: int = int16(about="0, or why it is not known")
+    error_code: int = int16(about="0, or why the state is not known")
     error_message: str | None = string(versions="2+", nullable="2+", default=None, ignorable=True, about="in words")
-    leader_id: int = int32(about="who leads, -1 if nobody does")
+    leader_id: int = int32(about="the leader, -1 if there is none")
     leader_epoch: int = int32(about="the epoch")
-    high_watermark: int = int64(about="what is before is decided")
-    current_voters: list[ReplicaState] = array(ReplicaState, default=(), about="those who vote")
-    observers: list[ReplicaState] = array(ReplicaState, default=(), about="those who only follow")
+    high_watermark: int = int64(about="every record before it is committed")
+    current_voters: list[ReplicaState] = array(ReplicaState, default=(), about="the voters")
+    observers: list[ReplicaState] = array(ReplicaState, default=(), about="the replicas that are not voters")
 
 
 class QuorumTopicResult(Struct):
@@ -55,7 +59,7 @@ class QuorumTopicResult(Struct):
 
 
 class QuorumListener(Struct):
-    """Where a voter listens."""
+    """A listener of a voter."""
 
     name: str = string(versions="2+", about="the listener's name")
     host: str = string(versions="2+", about="its host name or address")
@@ -63,14 +67,14 @@ class QuorumListener(Struct):
 
 
 class QuorumNode(Struct):
-    """A voter, and where it is found."""
+    """A voter and its listeners."""
 
     node_id: int = int32(versions="2+", about="the node")
     listeners: list[QuorumListener] = array(QuorumListener, versions="2+", about="its listeners")
 
 
 class DescribeQuorumResponse(Response, key=55, versions="0-2", flexible="0+"):
-    """The quorum."""
+    """The state of the quorum."""
 
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     error_message: str | None = string(versions="2+", nullable="2+", default=None, ignorable=True, about="in words")

@@ -1,6 +1,6 @@
-"""EndQuorumEpoch (key 54): a leader goes, and says who should stand (KIP-595). A pure module.
+"""EndQuorumEpoch (key 54): a leader steps down, and names its preferred successors (KIP-595). A pure module.
 
-Version 1 names those who should stand with their directories (KIP-853).
+Version 1 names the successors with their directories (KIP-853).
 """
 
 from minibroker.raft.tables.begin_quorum_epoch import HeardTopic, LeaderEndpoint, NodeEndpoint
@@ -9,23 +9,23 @@ from minibroker.wire.schema import Request, Response, Struct, array, int16, int3
 
 
 class Candidate(Struct):
-    """One who should stand."""
+    """A preferred successor."""
 
     candidate_id: int = int32(versions="1+", about="the node")
     candidate_directory_id: bytes = uuid(versions="1+", about="its directory")
 
 
 class EndedPartition(Struct):
-    """The log whose leader goes."""
+    """The log whose leader steps down."""
 
     partition_index: int = int32(about="the partition, 0")
-    leader_id: int = int32(about="who goes")
+    leader_id: int = int32(about="the leader that steps down")
     leader_epoch: int = int32(about="the epoch it led")
     preferred_successors: list[int] = array(
-        int32, versions="0", default=(), ignorable=True, about="who should stand, the best first"
+        int32, versions="0", default=(), ignorable=True, about="the nodes to stand for election, best first"
     )
     preferred_candidates: list[Candidate] = array(
-        Candidate, versions="1+", default=(), ignorable=True, about="who should stand, the best first"
+        Candidate, versions="1+", default=(), ignorable=True, about="the voters to stand for election, best first"
     )
 
 
@@ -37,22 +37,22 @@ class EndedTopic(Struct):
 
 
 class EndQuorumEpochRequest(Request, key=54, versions="0-1", flexible="1+"):
-    """I lead no more."""
+    """A leader steps down."""
 
     cluster_id: str | None = string(nullable="0+", default=None, about="the cluster")
     topics: list[EndedTopic] = array(EndedTopic, about="the log")
     leader_endpoints: list[LeaderEndpoint] = array(
-        LeaderEndpoint, versions="1+", default=(), ignorable=True, about="where the leader was found"
+        LeaderEndpoint, versions="1+", default=(), ignorable=True, about="the listeners of the leader"
     )
 
 
 class EndQuorumEpochResponse(Response, key=54, versions="0-1", flexible="1+"):
-    """Heard."""
+    """The answer of a voter."""
 
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     topics: list[HeardTopic] = array(HeardTopic, default=(), about="the log")
     node_endpoints: list[NodeEndpoint] = array(
-        NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
+        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that are named"
     )
 
 

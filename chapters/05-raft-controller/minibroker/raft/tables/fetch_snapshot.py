@@ -1,6 +1,6 @@
 """FetchSnapshot (key 59): a piece of a snapshot of the metadata log (KIP-630). A pure module.
 
-Version 1 says in which directory the follower's log is (KIP-853). Only nodes send it.
+Version 1 names the directory of the follower's log (KIP-853). Only nodes send it.
 """
 
 from minibroker.wire.apis import declare
@@ -24,7 +24,7 @@ from minibroker.wire.uuids import NO_UUID
 
 
 class SnapshotId(Struct):
-    """What a snapshot stands for."""
+    """The records that a snapshot stands for."""
 
     end_offset: int = int64(about="everything before this offset")
     epoch: int = int32(about="the epoch of the last record in it")
@@ -34,7 +34,7 @@ class WantedSnapshot(Struct):
     """The piece that is wanted."""
 
     partition: int = int32(about="the partition, 0")
-    current_leader_epoch: int = int32(about="the epoch that the follower believes in")
+    current_leader_epoch: int = int32(about="the follower's epoch")
     snapshot_id: SnapshotId = struct(SnapshotId, about="the snapshot")
     position: int = int64(about="where in it the piece begins")
     replica_directory_id: bytes = uuid(
@@ -50,7 +50,7 @@ class WantedTopic(Struct):
 
 
 class FetchSnapshotRequest(Request, key=59, versions="0-1", flexible="0+"):
-    """Send me a piece of a snapshot."""
+    """Ask for a piece of a snapshot."""
 
     cluster_id: str | None = string(nullable="0+", tag=0, default=None, ignorable=True, about="the cluster")
     replica_id: int = int32(default=-1, about="the follower")
@@ -59,7 +59,7 @@ class FetchSnapshotRequest(Request, key=59, versions="0-1", flexible="0+"):
 
 
 class LeaderIdAndEpoch(Struct):
-    """Who leads now."""
+    """The current leader."""
 
     leader_id: int = int32(default=0, about="the leader, -1 if it is not known")
     leader_epoch: int = int32(default=0, about="the epoch")
@@ -71,7 +71,7 @@ class FoundSnapshot(Struct):
     index: int = int32(about="the partition, 0")
     error_code: int = int16(about="0, or why there is none")
     snapshot_id: SnapshotId = struct(SnapshotId, about="the snapshot")
-    current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, tag=0, default=DEFAULTS, about="whom to ask instead")
+    current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, tag=0, default=DEFAULTS, about="the node to ask")
     size: int = int64(about="how large the snapshot is as a whole")
     position: int = int64(about="where in it the piece begins")
     unaligned_records: Records = records(about="the bytes, which may end in the middle of a batch")
@@ -85,7 +85,7 @@ class FoundTopic(Struct):
 
 
 class NodeEndpoint(Struct):
-    """Where a leader that is named is found."""
+    """The address of a leader that is named."""
 
     node_id: int = int32(versions="1+", about="the node")
     host: str = string(versions="1+", about="its host name or address")
@@ -93,13 +93,15 @@ class NodeEndpoint(Struct):
 
 
 class FetchSnapshotResponse(Response, key=59, versions="0-1", flexible="0+"):
-    """A piece of it."""
+    """The answer: a piece of the snapshot."""
 
-    throttle_time_ms: int = int32(default=0, about="how long the sender is not read because of a quota")
+    throttle_time_ms: int = int32(
+        default=0, about="how long the broker stops reading from the sender, because of a quota"
+    )
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     topics: list[FoundTopic] = array(FoundTopic, default=(), about="the log")
     node_endpoints: list[NodeEndpoint] = array(
-        NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
+        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that are named"
     )
 
 

@@ -1,7 +1,7 @@
 """Vote (key 52): a candidate asks for a voter's vote, or whether it would get it (KIP-595, KIP-996). A pure module.
 
-Version 1 names voters with their directories, so that one that has lost its disk does not answer for the one it was
-(KIP-853); version 2 can ask without beginning an epoch. Only nodes of the quorum send it.
+Version 1 names voters with their directories, so that a node that has lost its disk does not answer as the old voter
+(KIP-853). Version 2 has pre-votes, which begin no epoch. Only nodes of the quorum send it.
 """
 
 from minibroker.wire.apis import declare
@@ -10,16 +10,16 @@ from minibroker.wire.uuids import NO_UUID
 
 
 class VotePartition(Struct):
-    """The log that is voted about."""
+    """The vote that a candidate asks for, and the end of the candidate's log."""
 
     partition_index: int = int32(about="the partition, 0")
-    replica_epoch: int = int32(about="the candidate's epoch; in a pre-vote, the one it is in")
+    replica_epoch: int = int32(about="the epoch to vote in; in a pre-vote, the candidate's present epoch")
     replica_id: int = int32(about="the candidate")
     replica_directory_id: bytes = uuid(versions="1+", default=NO_UUID, ignorable=True, about="its directory")
     voter_directory_id: bytes = uuid(versions="1+", default=NO_UUID, ignorable=True, about="the voter's directory")
     last_offset_epoch: int = int32(about="the epoch of the candidate's last record")
     last_offset: int = int64(about="the end of its log")
-    pre_vote: bool = boolean(versions="2+", default=False, about="whether it only asks what would be")
+    pre_vote: bool = boolean(versions="2+", default=False, about="whether this is a pre-vote")
 
 
 class VoteTopic(Struct):
@@ -30,7 +30,7 @@ class VoteTopic(Struct):
 
 
 class VoteRequest(Request, key=52, versions="0-2", flexible="0+"):
-    """Vote for me."""
+    """Ask for a vote."""
 
     cluster_id: str | None = string(nullable="0+", default=None, about="the cluster")
     voter_id: int = int32(versions="1+", default=-1, ignorable=True, about="the voter that is meant")
@@ -42,7 +42,7 @@ class VotePartitionResult(Struct):
 
     partition_index: int = int32(about="the partition, 0")
     error_code: int = int16(about="0, or why there is no answer")
-    leader_id: int = int32(about="who leads the voter's epoch, -1 if it does not know")
+    leader_id: int = int32(about="the leader of the voter's epoch, -1 if it is not known")
     leader_epoch: int = int32(about="the voter's epoch")
     vote_granted: bool = boolean(about="whether the candidate has its vote, or would have it")
 
@@ -55,7 +55,7 @@ class VoteTopicResult(Struct):
 
 
 class NodeEndpoint(Struct):
-    """Where a leader that is named is found."""
+    """The address of a leader that is named."""
 
     node_id: int = int32(versions="1+", about="the node")
     host: str = string(versions="1+", about="its host name or address")
@@ -63,12 +63,12 @@ class NodeEndpoint(Struct):
 
 
 class VoteResponse(Response, key=52, versions="0-2", flexible="0+"):
-    """Yes or no."""
+    """The answer of a voter."""
 
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     topics: list[VoteTopicResult] = array(VoteTopicResult, default=(), about="the log")
     node_endpoints: list[NodeEndpoint] = array(
-        NodeEndpoint, versions="1+", tag=0, default=(), about="where the leaders are that are named"
+        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that are named"
     )
 
 

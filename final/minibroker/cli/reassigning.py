@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from minibroker.cli import spreading
+from minibroker.cli import replica_placement
 from minibroker.cli.connecting import connected, demand_topics
+from minibroker.cli.replica_placement import Racks
 from minibroker.cli.tables import counted, echo_json, table_text
 from minibroker.clients import admin
 from minibroker.clients.blocking import Client
@@ -17,49 +18,49 @@ _RETRY_S = 0.05
 
 
 def move(bootstrap: str, topic: str, *, partition: int, replicas: Sequence[int]) -> None:
-    """Begin to move a partition."""
+    """Begin to move one partition to the given nodes."""
     with connected(bootstrap) as client:
         (name,) = _partitions(client, topic, partition)
         before = _replicas(client, name)
         admin.reassign_partitions(client, {name: replicas})
         is_moving = name in admin.list_reassignments(client)
     if is_moving:
-        click.echo(f"{name} is on its way from {_ids(before)} to {_ids(replicas)}")
+        click.echo(f"{name} is being moved from {_ids(before)} to {_ids(replicas)}")
     else:
         click.echo(f"{name} is on {_ids(replicas)}")
 
 
 def drain(bootstrap: str, node_id: int, *, topic: str | None, is_dry_run: bool, format_: str) -> None:
-    """Move every replica off a node, or those of one topic."""
+    """Move every replica off a node, or only the replicas of one topic."""
     with connected(bootstrap) as client:
         before, racks = _placed(client, topic)
         if node_id not in racks and not any(node_id in it for it in before.values()):
             raise click.ClickException(f"there is no node {node_id}: the live brokers are {_ids(sorted(racks))}")
         try:
-            plan = spreading.drained(before, racks, node_id, topic=topic)
-        except spreading.NowhereToGo as error:
+            plan = replica_placement.drain_plan(before, racks, node_id, topic=topic)
+        except replica_placement.NoBrokerLeft as error:
             others = _ids(sorted(it for it in racks if it != node_id))
             raise click.ClickException(
-                f"{error}, and no other live broker could take the replica of node {node_id}: there are {others}. "
-                "Start one more, or let the partition have fewer replicas, with --partition and --replicas"
+                f"{error}, and no other live broker can take the replica of node {node_id}: the others are {others}. "
+                "Start one more broker, or give the partition fewer replicas with --partition and --replicas"
             ) from error
         _carry_out(client, before, plan, is_dry_run=is_dry_run, format_=format_)
     if not plan and format_ == "table":
-        click.echo(f"nothing to move: node {node_id} has no replicas, or they are on their way elsewhere", err=True)
+        click.echo(f"nothing to move: node {node_id} has no replicas, or all of them are being moved already", err=True)
 
 
 def spread(bootstrap: str, *, topic: str | None, is_dry_run: bool, format_: str) -> None:
-    """Give each live broker its share of all replicas, or of those of one topic."""
+    """Give each live broker its share of all replicas, or of the replicas of one topic."""
     with connected(bootstrap) as client:
         before, racks = _placed(client, topic)
-        plan = spreading.spread(before, racks, topic=topic)
+        plan = replica_placement.spread_plan(before, racks, topic=topic)
         _carry_out(client, before, plan, is_dry_run=is_dry_run, format_=format_)
     if not plan and format_ == "table":
-        click.echo(f"nothing to move: {counted(len(racks), 'live broker')}, and each has its share", err=True)
+        click.echo(f"nothing to move: {counted(len(racks), 'live broker')}, and their replicas are even", err=True)
 
 
-def _placed(client: Client, topic: str | None) -> tuple[dict[TopicPartition, tuple[int, ...]], spreading.Racks]:
-    """Where every partition is, or is on its way to; and the live brokers with their racks."""
+def _placed(client: Client, topic: str | None) -> tuple[dict[TopicPartition, tuple[int, ...]], Racks]:
+    """The replicas of every partition, after any move that is under way; and the rack of each live broker."""
     if topic is not None:
         demand_topics(client, [topic])
     moves = admin.list_reassignments(client)
@@ -80,7 +81,7 @@ def _carry_out(
     is_dry_run: bool,
     format_: str,
 ) -> None:
-    """Show a plan; and begin it, unless it is only to be shown."""
+    """Print a plan, and begin it unless this is a dry run."""
     if format_ == "json":
         keys = ("topic", "partition", "from", "to")
         echo_json([dict(zip(keys, (*it, list(before[it]), list(plan[it])), strict=True)) for it in sorted(plan)])
@@ -92,21 +93,21 @@ def _carry_out(
     if plan and format_ == "table":
         moves = counted(len(plan), "partition")
         click.echo(
-            f"{moves} would change; nothing was done, because of --dry-run"
+            f"{moves} would move; nothing was done, because of --dry-run"
             if is_dry_run
-            else f"{moves} on the way; `minibroker topics reassign` shows what is not over yet",
+            else f"{moves} being moved; `minibroker topics reassign` lists those that are not finished",
             err=True,
         )
 
 
 def cancel(bootstrap: str, topic: str, *, partition: int | None) -> None:
-    """Take the moves of a topic back, or that of one partition."""
+    """Cancel the moves of a topic, or of one partition."""
     with connected(bootstrap) as client:
         moves = admin.list_reassignments(client)
         under_way = [name for name in _partitions(client, topic, partition) if name in moves]
         if not under_way:
             what = topic if partition is None else str(TopicPartition(topic, partition))
-            raise click.ClickException(f"no move of {what} is under way: `minibroker topics reassign` shows which are")
+            raise click.ClickException(f"no move of {what} is under way: `minibroker topics reassign` lists all moves")
         admin.reassign_partitions(client, dict.fromkeys(under_way))
         for name in under_way:
             it = moves[name]
@@ -138,7 +139,7 @@ def list_moves(bootstrap: str, topic: str | None, format_: str) -> None:
 
 
 def elect(bootstrap: str, topic: str | None, *, partition: int | None, is_unclean: bool) -> None:
-    """Elect preferred leaders, or any where there is none."""
+    """Elect preferred leaders; with `is_unclean`, elect any live replica where a partition has no leader."""
     with connected(bootstrap) as client:
         wanted = None if topic is None else _partitions(client, topic, partition)
         elected = sorted(admin.elect_leaders(client, wanted, is_unclean=is_unclean))
@@ -146,11 +147,13 @@ def elect(bootstrap: str, topic: str | None, *, partition: int | None, is_unclea
     for name, leader_id in leaders.items():
         click.echo(f"{name}: node {leader_id} leads")
     if not elected:
-        click.echo("each has a leader already" if is_unclean else "each has its preferred leader already")
+        click.echo(
+            "every partition has a leader already" if is_unclean else "every partition has its preferred leader already"
+        )
 
 
 def _leaders(client: Client, names: Sequence[TopicPartition], *, is_unclean: bool) -> dict[TopicPartition, int]:
-    """Who leads what was elected, once the node that we ask has heard of it."""
+    """The leaders of partitions that had an election, as soon as the node that answers has applied the election."""
     for _attempt in range(_ATTEMPTS_MAX):
         topics = admin.describe_topics(client, sorted({name.topic for name in names}))
         found = {name: topics[name.topic].partitions[name.partition] for name in names}
@@ -161,11 +164,11 @@ def _leaders(client: Client, names: Sequence[TopicPartition], *, is_unclean: boo
 
 
 def _partitions(client: Client, topic: str, partition: int | None) -> list[TopicPartition]:
-    """The partitions that are meant; one that is not there is an error."""
+    """The given partition, or all partitions of the topic; a number that does not exist is an error."""
     (found,) = demand_topics(client, [topic])
     numbers = sorted(it.partition_index for it in found.partitions)
     if partition is not None and partition not in numbers:
-        raise click.ClickException(f"{topic} has no partition {partition}: they go from 0 to {numbers[-1]}")
+        raise click.ClickException(f"{topic} has no partition {partition}: its partitions are 0 to {numbers[-1]}")
     return [TopicPartition(topic, number) for number in numbers if partition in (None, number)]
 
 

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from controller_nodes import ORDERS, ORDERS_ID, Metadata
 
 from minibroker.controller.lifecycle import FenceBroker
-from minibroker.controller.moving import Move, Moved, ReassignPartitions, alter_moving_partitions, elect_moving_leaders
+from minibroker.controller.reassignment import (
+    Move,
+    Moved,
+    ReassignPartitions,
+    alter_moving_partitions,
+    elect_moving_leaders,
+)
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import NO_LEADER
 from minibroker.metadata.topic_commands import CreatePartitions, MorePartitions
@@ -48,33 +54,33 @@ def test_a_move_has_both_the_old_replicas_and_the_new_until_the_new_are_in_sync(
     assert (it.leader, it.leader_epoch, it.isr) == (1, 0, (1, 2, 3))
     alter(metadata, [1, 2])
     assert metadata.partition().replicas == (2, 3, 4, 1)
-    # All that is new is in sync, but not all that is to stay: 1 would go with what acks=all has counted on it.
+    # The new replica is in sync, but replica 3 is not: acks=all has counted on replica 1 in its place.
     alter(metadata, [1, 2, 4])
     assert metadata.partition().replicas == (2, 3, 4, 1)
     altered = alter(metadata, [1, 2, 4, 3])
     it = metadata.partition()
     assert (it.replicas, it.adding_replicas, it.removing_replicas) == ((2, 3, 4), (), ())
     assert (it.leader, it.leader_epoch, it.isr) == (2, 1, (2, 4, 3))
-    # Who led is not in sync any more, and leads no more: that is no set for it to go on with.
+    # The old leader has lost its leadership and its place in the in-sync set: the response has no set for it.
     assert (altered.code, altered.isr) == (ErrorCode.NEW_LEADER_ELECTED, ())
 
 
-def test_where_a_replica_goes_a_leader_epoch_begins() -> None:
-    """One that is added again before it has heard that it went must not be taken for one that has everything."""
+def test_the_removal_of_a_replica_begins_a_leader_epoch() -> None:
+    """A replica that is added again before it has learnt of its removal must not count as in sync."""
     metadata = moving(1, 2, 3, 4)
     move(metadata, [1, 2, 4])
     assert metadata.partition().leader_epoch == 0
     altered = alter(metadata, [1, 2, 3, 4])
     it = metadata.partition()
     assert (it.replicas, it.isr, it.leader, it.leader_epoch) == ((1, 2, 4), (1, 2, 4), 1, 1)
-    # Who leads on leads in another epoch, and hears of that by the metadata.
+    # The same broker leads in a new epoch, and learns of it from the metadata.
     assert (altered.code, altered.isr) == (ErrorCode.NEW_LEADER_ELECTED, ())
     move(metadata, [1, 2, 3])
     move(metadata, None)
     assert (metadata.partition().leader, metadata.partition().leader_epoch) == (1, 2)
 
 
-def test_where_no_replica_goes_its_leader_goes_on() -> None:
+def test_the_leader_epoch_continues_if_no_replica_is_removed() -> None:
     metadata = moving(1, 2, 3, 4)
     move(metadata, [1, 2, 3, 4])
     altered = alter(metadata, [1, 2, 3, 4])
@@ -83,7 +89,7 @@ def test_where_no_replica_goes_its_leader_goes_on() -> None:
     assert (metadata.partition().adding_replicas, metadata.partition().leader_epoch) == ((), 0)
 
 
-def test_what_needs_no_new_replica_is_over_at_once() -> None:
+def test_a_move_without_new_replicas_is_complete_at_once() -> None:
     metadata = moving(1, 2, 3)
     move(metadata, [3, 1, 2])
     assert metadata.partition().replicas == (3, 1, 2)
@@ -95,7 +101,7 @@ def test_what_needs_no_new_replica_is_over_at_once() -> None:
     assert metadata.partition().partition_epoch == epoch
 
 
-def test_a_replica_goes_when_all_that_stay_are_in_sync() -> None:
+def test_a_replica_is_removed_when_all_others_are_in_sync() -> None:
     metadata = moving(1, 2, 3)
     alter(metadata, [1, 2])
     move(metadata, [2, 3])
@@ -104,7 +110,7 @@ def test_a_replica_goes_when_all_that_stay_are_in_sync() -> None:
     assert (metadata.partition().replicas, metadata.partition().removing_replicas) == ((2, 3), ())
 
 
-def test_a_move_is_taken_back() -> None:
+def test_a_move_is_cancelled() -> None:
     metadata = moving(1, 2, 3, 4, 5)
     move(metadata, [4, 5])
     alter(metadata, [1, 2, 3, 4])
@@ -115,8 +121,8 @@ def test_a_move_is_taken_back() -> None:
     assert move(metadata, None).code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_a_move_that_is_taken_back_gives_nothing_to_who_is_fenced() -> None:
-    """The last one in sync is not there: it leads when it is heard, and not before."""
+def test_a_cancelled_move_elects_no_fenced_broker() -> None:
+    """The last in-sync replica is fenced: it leads when it is unfenced, and not before."""
     metadata = moving(1, 2, 3, 4, assignments=([1, 2],))
     move(metadata, [3, 4])
     metadata.do(FenceBroker(2))
@@ -128,7 +134,7 @@ def test_a_move_that_is_taken_back_gives_nothing_to_who_is_fenced() -> None:
     assert metadata.partition().leader == 1
 
 
-def test_what_only_new_replicas_have_is_not_given_up() -> None:
+def test_a_move_is_not_cancelled_if_only_new_replicas_are_in_sync() -> None:
     metadata = moving(1, 2, 3, 4, assignments=([1],))
     move(metadata, [2, 3])
     alter(metadata, [1, 2])
@@ -137,7 +143,7 @@ def test_what_only_new_replicas_have_is_not_given_up() -> None:
     assert move(metadata, None).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_a_move_in_the_place_of_another_leaves_nobody_in_sync_who_has_no_replica() -> None:
+def test_a_move_that_replaces_another_keeps_the_in_sync_set_within_the_replicas() -> None:
     metadata = moving(1, 2, 3, 4, 5)
     move(metadata, [4, 5, 3])
     alter(metadata, [1, 2, 3, 4])
@@ -153,8 +159,8 @@ def test_a_move_in_the_place_of_another_leaves_nobody_in_sync_who_has_no_replica
     assert it.leader == 2
 
 
-def test_the_only_replica_has_all_there_is_also_while_it_is_moved() -> None:
-    """Its broker comes back after a power cut; who is to have the partition was never in sync."""
+def test_an_only_replica_leads_again_also_during_a_move() -> None:
+    """Its broker comes back after a power cut, and the target replica was never in sync."""
     metadata = moving(1, 2, 3, assignments=([1],))
     move(metadata, [2])
     metadata.do(FenceBroker(1))
@@ -163,7 +169,7 @@ def test_the_only_replica_has_all_there_is_also_while_it_is_moved() -> None:
     assert (metadata.partition().leader, metadata.partition().isr) == (1, (1,))
 
 
-def test_one_of_two_in_sync_is_not_alone_though_the_other_came_with_a_move() -> None:
+def test_a_replica_added_by_a_move_counts_as_in_sync() -> None:
     metadata = moving(1, 2, 3, assignments=([1],))
     move(metadata, [2, 3])
     alter(metadata, [1, 2])
@@ -177,7 +183,7 @@ def elect_uncleanly(metadata: Metadata) -> None:
     assert elected.code is ErrorCode.NONE
 
 
-def test_an_unclean_leader_is_rather_one_that_had_a_replica_than_one_that_was_to_get_it() -> None:
+def test_an_unclean_election_prefers_old_replicas_to_new_ones() -> None:
     metadata = moving(1, 2, 3, 4, assignments=([1, 2],))
     alter(metadata, [1])
     move(metadata, [3, 4])
@@ -186,7 +192,7 @@ def test_an_unclean_leader_is_rather_one_that_had_a_replica_than_one_that_was_to
     assert (metadata.partition().leader, metadata.partition().isr) == (2, (2,))
 
 
-def test_an_unclean_election_ends_a_move_where_nobody_else_is_in_sync() -> None:
+def test_an_unclean_election_ends_a_move_if_only_target_replicas_are_in_sync() -> None:
     metadata = moving(1, 2, 3, assignments=([1],))
     move(metadata, [2])
     metadata.do(FenceBroker(1))
@@ -195,7 +201,7 @@ def test_an_unclean_election_ends_a_move_where_nobody_else_is_in_sync() -> None:
     assert (it.replicas, it.isr, it.leader, it.removing_replicas) == ((2,), (2,), 2, ())
 
 
-def test_where_nobody_is_in_sync_a_move_is_taken_back_and_nothing_is_given_up() -> None:
+def test_a_move_is_cancelled_while_no_replica_is_in_sync() -> None:
     metadata = moving(1, 2, 3, assignments=([1, 2],))
     alter(metadata, [1])
     move(metadata, [3, 2])
@@ -213,7 +219,7 @@ def test_new_partitions_have_as_many_replicas_as_the_topic_also_while_it_is_move
 
 
 def test_the_end_of_a_move_concerns_no_other_partition_of_the_topic() -> None:
-    """One request may change one partition and say nothing new of another, which is being moved."""
+    """One request may change one partition and repeat the set of another, which is being moved."""
     metadata = moving(1, 2, 3, 4, assignments=([1, 2], [1, 2]))
     alter(metadata, [1], 0)
     move(metadata, [1, 3], 1)
@@ -224,7 +230,7 @@ def test_the_end_of_a_move_concerns_no_other_partition_of_the_topic() -> None:
     assert metadata.partition(1).adding_replicas == (3,)
 
 
-def test_who_is_leaving_does_not_come_into_the_in_sync_set_again() -> None:
+def test_a_broker_that_is_shutting_down_cannot_join_the_in_sync_set() -> None:
     metadata = moving(1, 2, 3)
     metadata.heartbeat(2, wants_shut_down=True)
     assert metadata.partition().isr == (1, 3)
@@ -232,8 +238,8 @@ def test_who_is_leaving_does_not_come_into_the_in_sync_set_again() -> None:
     assert metadata.heartbeat(2, wants_shut_down=True).may_shut_down
 
 
-def test_what_was_refused_because_of_who_is_fenced_is_refused_for_good() -> None:
-    """A copy of the request may arrive when the broker is live again. By then the leader does not count it any more."""
+def test_a_refusal_because_of_a_fenced_broker_is_final() -> None:
+    """A duplicate of the request may arrive when the broker is live again, after the leader has dropped it."""
     metadata = moving(1, 2, 3)
     metadata.do(FenceBroker(2))
     asked = alter_moving_partitions(1, metadata.epochs[1], [change(metadata, [1, 2, 3])])
@@ -245,7 +251,7 @@ def test_what_was_refused_because_of_who_is_fenced_is_refused_for_good() -> None
     assert alter(metadata, [1, 2, 3]).code is ErrorCode.NONE
 
 
-def test_who_was_live_when_it_was_asked_for_and_is_fenced_by_now_is_not_elected() -> None:
+def test_a_broker_that_was_fenced_since_the_request_is_not_elected() -> None:
     metadata = moving(1, 2, 3, assignments=([2, 1, 3],))
     live = metadata.image.live_brokers()
     metadata.do(FenceBroker(2))
@@ -254,7 +260,7 @@ def test_who_was_live_when_it_was_asked_for_and_is_fenced_by_now_is_not_elected(
     assert metadata.partition().leader == 1
 
 
-def test_moves_that_cannot_be_are_refused_one_by_one() -> None:
+def test_invalid_moves_are_refused_one_by_one() -> None:
     metadata = moving(1, 2, 3)
     assert move(metadata, [1, 9]).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert move(metadata, [1, 1]).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT

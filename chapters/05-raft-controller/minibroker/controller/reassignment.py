@@ -1,8 +1,8 @@
-"""How partitions move: to other brokers, and back to the leaders they were meant to have. A pure module.
+"""Moves partitions to other brokers (KIP-455). A pure module.
 
-A move is made of replication. The new replicas are added, so that the partition has both the old ones and the new;
-they fetch like any follower; and when all of them are in sync, the old ones are dropped and the move is over. At no
-moment are there fewer replicas than before (KIP-455).
+A move uses replication. First the new replicas are added, so that the partition has the old and the new ones. They
+fetch like any follower. When all of them are in sync, the old replicas are removed and the move is complete. At no
+moment are there fewer replicas than before.
 
     replicas [1, 2, 3]                     target [2, 3, 4]
     replicas [2, 3, 4, 1]  adding [4]  removing [1]        4 fetches
@@ -33,33 +33,33 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Move(NamedTuple):
-    """A partition, and the brokers that are to have it; None takes a move back that is under way."""
+    """A partition and its new replicas; None cancels the move that is under way."""
 
     name: TopicPartition
     replicas: Sequence[int] | None
 
 
 class Moved(Outcome[TopicPartition]):
-    """What came of it: whether it has begun."""
+    """Whether a move has started."""
 
 
 @dataclass(frozen=True)
 class ReassignPartitions(Command[list[Moved]]):
-    """Move partitions to other brokers, or take moves back."""
+    """Move partitions to other brokers, or cancel moves."""
 
     moves: Sequence[Move]
     may_resize: bool = True
-    """Whether a move may change how many replicas there are (KIP-860)."""
+    """Whether a move may change the replication factor (KIP-860)."""
 
     def run(self, image: Image, records: Records) -> list[Moved]:
-        """Decide about each partition by itself."""
+        """Decide about each partition separately."""
         twice = duplicates(move.name for move in self.moves)
         results = []
         for move in self.moves:
             try:
                 if move.name in twice:
                     raise Refused(ErrorCode.INVALID_REQUEST, f"{move.name.directory} is in the request more than once")
-                change = _begun(image, move, may_resize=self.may_resize)
+                change = _started(image, move, may_resize=self.may_resize)
                 records.add([] if change is None else [change])
                 results.append(Moved(move.name))
             except Refused as refused:
@@ -67,22 +67,22 @@ class ReassignPartitions(Command[list[Moved]]):
         return results
 
     def refuse(self, code: ErrorCode, message: str) -> list[Moved]:
-        """The same for every partition."""
+        """Refuse every partition with the same error."""
         return [Moved(move.name, code, message) for move in self.moves]
 
 
-def _begun(image: Image, move: Move, *, may_resize: bool) -> PartitionChangeRecord | None:
+def _started(image: Image, move: Move, *, may_resize: bool) -> PartitionChangeRecord | None:
     topic = image.topics.get(move.name.topic)
     partition = topic.partitions.get(move.name.partition) if topic is not None else None
     if topic is None or partition is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {move.name.directory}")
     if move.replicas is None:
-        return _taken_back(topic, move.name.partition, partition)
+        return _cancelled(topic, move.name.partition, partition)
     check_assignment(image, move.replicas, replication_factor=None)
     if not may_resize:
         _check_count(partition, move)
-    # Who is there and not in the target is to go at its end: also who has only come with a move that is under way, for
-    # it may be in sync or lead by now.
+    # All replicas outside the target are removed at the end of the move. That includes replicas that a move under way
+    # has added: they may be in sync, or lead, by now.
     before = [it for it in partition.replicas if it not in partition.adding_replicas]
     adding = [it for it in move.replicas if it not in before]
     removing = [it for it in partition.replicas if it not in move.replicas]
@@ -99,17 +99,17 @@ def _begun(image: Image, move: Move, *, may_resize: bool) -> PartitionChangeReco
 
 
 def _check_count(partition: PartitionImage, move: Move) -> None:
-    """Demand as many replicas as the partition has; as it will have, if a move is under way."""
+    """Demand as many replicas as the partition has, or will have after a move that is under way."""
     count = len(set(partition.replicas) - set(partition.removing_replicas))
     if len(move.replicas or ()) != count:
         message = (
-            f"{move.name.directory} has {count} replicas, the move has {len(move.replicas or ())}, and the request "
-            "forbids that the number changes"
+            f"{move.name.directory} has {count} replicas, the move names {len(move.replicas or ())}, but the request "
+            "forbids a change of the replication factor"
         )
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
 
-def _taken_back(topic: TopicImage, number: int, partition: PartitionImage) -> PartitionChangeRecord:
+def _cancelled(topic: TopicImage, number: int, partition: PartitionImage) -> PartitionChangeRecord:
     if not partition.adding_replicas and not partition.removing_replicas:
         message = f"no move of {topic.name}-{number} is under way"
         raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, message)
@@ -125,14 +125,14 @@ def _taken_back(topic: TopicImage, number: int, partition: PartitionImage) -> Pa
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if isr != list(partition.isr):
         change.isr = isr
-    # Where nobody leads, the last one in sync is not there: it leads when it is heard.
+    # A partition without a leader gets none here: its last in-sync replica leads when it is unfenced.
     if partition.leader not in kept and partition.leader != NO_LEADER:
         change.leader = isr[0]
-    return _led_anew(change, partition)
+    return _with_new_leader_epoch(change, partition)
 
 
 def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord | None:
-    """The end of a move, if all replicas of the target are in sync."""
+    """The end of a move, if all target replicas are in sync."""
     replicas = change.replicas if change.replicas is not None else list(partition.replicas)
     adding = change.adding_replicas if change.adding_replicas is not None else list(partition.adding_replicas)
     removing = change.removing_replicas if change.removing_replicas is not None else list(partition.removing_replicas)
@@ -140,21 +140,22 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
     if not adding and not removing:
         return None
     target = [it for it in replicas if it not in removing]
-    # Not before: the old ones go with what acks=all has counted on them (KAFKA-15665).
+    # The move ends only when all target replicas are in sync: until then an acknowledged record may be on the old
+    # replicas only (KAFKA-15665).
     if not set(target) <= set(isr):
         return None
     change.replicas, change.adding_replicas, change.removing_replicas = target, [], []
     change.isr = [it for it in isr if it in target]
     if partition.leader not in target and partition.leader >= 0:
         change.leader = next(it for it in target if it in change.isr)
-    return _led_anew(change, partition)
+    return _with_new_leader_epoch(change, partition)
 
 
-def _led_anew(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord:
-    """Begin a leader epoch where a replica goes.
+def _with_new_leader_epoch(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord:
+    """Begin a leader epoch when a replica is removed.
 
-    It may be added again before it hears that it went: it fetches on, is taken for one that has everything, and then
-    throws its log away. In a new epoch nobody listens to it before it has heard.
+    The replica may be added again before it learns of its removal. It would go on fetching, be taken for in sync, and
+    then delete its log. In a new epoch its fetches are refused until it has learnt of the removal.
     """
     is_one_gone = change.replicas is not None and not set(partition.replicas) <= set(change.replicas)
     if is_one_gone and change.leader == NO_LEADER_CHANGE:
@@ -173,7 +174,7 @@ def _isr_of(image: Image, name: str | None, change: IsrChange) -> Sequence[int]:
 
 
 def _may_be_eligible_yet(image: Image, change: IsrChange) -> bool:
-    """Whether a member is only fenced: in the same life, and with the same epoch, it may be live again."""
+    """Whether a member is refused only while it is fenced: it may be unfenced in the same broker epoch."""
     brokers = ((image.brokers.get(node_id), epoch) for node_id, epoch in change.isr)
     return any(
         broker is not None and broker.is_fenced and epoch in (NO_BROKER_EPOCH, broker.epoch)
@@ -182,23 +183,23 @@ def _may_be_eligible_yet(image: Image, change: IsrChange) -> bool:
 
 
 def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Records) -> AlteredPartition:
-    """Chapter 04's rule: and where the new in-sync set has all replicas of a move, the move is over."""
+    """Chapter 04's rule, plus the end of a move whose target replicas are all in the new in-sync set."""
     name = image.topic_names.get(change.topic_id)
-    # One that is going fetches until it is gone. Taken in again, it would have to be let go again, and so on.
+    # A broker that is shutting down fetches until it stops. It must not come back into the in-sync set meanwhile.
     leaving = [it for it, _epoch in change.isr if _is_leaving(image, it) and it not in _isr_of(image, name, change)]
     if leaving:
-        message = f"brokers {leaving} are being shut down, and do not come into the in-sync set"
+        message = f"brokers {leaving} are shutting down, and cannot join the in-sync set"
         return AlteredPartition(change.topic_id, change.partition, ErrorCode.INELIGIBLE_REPLICA, message)
     altered = alter_isr(image, broker_id, change, records)
     if altered.code is ErrorCode.INELIGIBLE_REPLICA and name is not None and _may_be_eligible_yet(image, change):
-        # The leader takes this for final. A copy of what it asks, still under way, must not be accepted when the
-        # broker is heard again: so the partition epoch that it names is over.
+        # The leader takes this refusal for final. A duplicate of its request must not be accepted when the broker is
+        # unfenced, so a new partition epoch begins.
         isr = list(image.topics[name].partitions[change.partition].isr)
         records.add([PartitionChangeRecord(partition_id=change.partition, topic_id=change.topic_id, isr=isr)])
     if altered.code is not ErrorCode.NONE or name is None or not records.list:
         return altered
     record, partition = records.list[-1], image.topics[name].partitions[change.partition]
-    # Only a set that changed has left a record, and only that of this partition can end its move.
+    # A record was added only if the in-sync set changes. Only a record of this partition can complete its move.
     if not isinstance(record, PartitionChangeRecord):
         return altered
     if (record.topic_id, record.partition_id) != (change.topic_id, change.partition):
@@ -206,15 +207,17 @@ def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Recor
     if _completed(record, partition) is None:
         return altered
     if record.leader != NO_LEADER_CHANGE:
-        # Its time in office is over, whether or not it is to lead again: it hears of the next one by the metadata.
-        message = f"the move is over, and broker {record.leader} leads in another epoch"
+        # The leader epoch is over, even if the same broker leads again. The leader learns its new epoch from the
+        # metadata.
+        message = f"the move is complete, and broker {record.leader} leads in a new epoch"
         return AlteredPartition(change.topic_id, change.partition, ErrorCode.NEW_LEADER_ELECTED, message)
-    # The leader hears with the metadata that there are other replicas, in the same partition epoch.
+    # The answer has the new in-sync set. The leader learns the new replicas from the metadata, which have the same
+    # partition epoch.
     return replace(altered, isr=tuple(record.isr or ()))
 
 
 def alter_moving_partitions(broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]) -> AlterPartitions:
-    """Change in-sync sets, which may end moves."""
+    """The command that changes in-sync sets, which may end moves."""
     return AlterPartitions(broker_id, broker_epoch, changes, alter_moving)
 
 
@@ -224,5 +227,5 @@ def elect_moving_leaders(
     node: NodeConfig,
     kind: Election = Election.PREFERRED,
 ) -> ElectLeaders:
-    """Chapter 04's election: where an unclean one leaves no replica in sync but the target's, the move is over."""
+    """Chapter 04's election. It also ends a move if only target replicas are in sync after the election."""
     return ElectLeaders(partitions, live, node, kind, _completed)

@@ -1,4 +1,4 @@
-"""The house stands as it is described: one namespace package, lists that agree, nothing copied, nothing left over."""
+"""The repository is as it is described: one namespace package, lists that agree, nothing copied, nothing left over."""
 
 import hashlib
 import re
@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 from lessons import Page, lessons
 
 from minibroker.cli.pending import PENDING, PRESENT
@@ -20,29 +19,27 @@ ROOTS = [*CHAPTERS_WITH_CODE, ROOT / "final"]
 NAMES = [str(root.relative_to(ROOT)) for root in ROOTS]
 LESSONS = [path.relative_to(ROOT) for path in lessons(ROOT)]
 LESSON_WORDS_MAX = 2000
-# Taken over from others as it is, so our rules for text do not apply.
+# A copy of another project's file, so our rules for text do not apply.
 VENDORED = ROOT / "docs/javascripts"
-every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=str)
-every_chapter_with_code = pytest.mark.parametrize("chapter", CHAPTERS_WITH_CODE, ids=lambda path: path.name)
 
 
 def pyproject() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def rooms(root: Path) -> list[str]:
+def packages_of(root: Path) -> list[str]:
     return sorted(folder.name for folder in (root / "minibroker").iterdir() if any(folder.glob("*.py")))
 
 
 def files_of_the_repository() -> list[Path]:
-    """What is or would be committed."""
+    """The files that are or would be committed."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
 def lines_of_the_repository() -> list[tuple[str, str]]:
-    """Every line of text, with where it stands."""
+    """Every line of text, with its file and number."""
     found = []
     for path in files_of_the_repository():
         text = path.read_bytes()
@@ -56,19 +53,22 @@ def lines_of_the_repository() -> list[tuple[str, str]]:
 
 
 def test_the_namespace_has_no_init_file() -> None:
-    """One would hide every room but those beside it."""
+    """Such a file would hide every package of the other roots."""
     assert [path for path in files_of_the_repository() if path.parts[-2:] == ("minibroker", "__init__.py")] == []
 
 
-def test_every_room_has_an_init_file() -> None:
+def test_every_package_has_an_init_file() -> None:
     missing = [
-        name for root in ROOTS for name in rooms(root) if not (root / "minibroker" / name / "__init__.py").is_file()
+        name
+        for root in ROOTS
+        for name in packages_of(root)
+        if not (root / "minibroker" / name / "__init__.py").is_file()
     ]
     assert missing == []
 
 
-def test_no_two_roots_have_a_room_of_the_same_name() -> None:
-    counted = Counter(name for root in ROOTS for name in rooms(root))
+def test_no_two_roots_have_a_package_of_the_same_name() -> None:
+    counted = Counter(name for root in ROOTS for name in packages_of(root))
     assert [name for name, count in counted.items() if count > 1] == []
 
 
@@ -94,10 +94,12 @@ def test_the_site_reads_every_root() -> None:
     assert listed[1].split(", ") == NAMES
 
 
-def test_every_room_that_is_there_is_a_required_layer() -> None:
+def test_every_package_is_a_required_layer() -> None:
     contracts = pyproject()["tool"]["importlinter"]["contracts"]
     layers = [name.strip() for layer in contracts[0]["layers"] for name in layer.split("|")]
-    assert sorted(name for name in layers if "(" not in name) == sorted(name for root in ROOTS for name in rooms(root))
+    assert sorted(name for name in layers if "(" not in name) == sorted(
+        name for root in ROOTS for name in packages_of(root)
+    )
 
 
 # The chapters
@@ -107,31 +109,29 @@ def test_there_are_seven_chapters() -> None:
     assert [folder.name[:2] for folder in CHAPTERS] == ["01", "02", "03", "04", "05", "06", "07"]
 
 
-@every_chapter_with_code
-def test_a_chapter_with_code_is_complete(chapter: Path) -> None:
-    assert (chapter / "README.md").is_file()
-    assert (chapter / "exercises.toml").is_file()
-    assert list((chapter / "tests").glob("test_*.py"))
-    assert list((chapter / "bench").glob("bench_*.py"))
+def test_a_chapter_with_code_is_complete() -> None:
+    for chapter in CHAPTERS_WITH_CODE:
+        parts = ("README.md", "exercises.toml", "tests/test_*.py", "bench/bench_*.py")
+        assert [part for part in parts if not list(chapter.glob(part))] == [], chapter.name
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.name)
-def test_every_chapter_has_its_page_on_the_site(chapter: Path) -> None:
-    stub = (ROOT / "docs/chapters" / chapter.name / "README.md").read_text()
-    assert stub.splitlines()[0] == f'--8<-- "chapters/{chapter.name}/README.md"'
+def test_every_chapter_has_its_page_on_the_site() -> None:
+    for chapter in CHAPTERS:
+        stub = (ROOT / "docs/chapters" / chapter.name / "README.md").read_text()
+        assert stub.splitlines()[0] == f'--8<-- "chapters/{chapter.name}/README.md"', chapter.name
 
 
-@every_lesson
-def test_every_lesson_has_its_page_on_the_site_and_its_place_in_the_navigation(lesson: Path) -> None:
-    stub = ROOT / "docs" / lesson
-    assert stub.is_file(), f'write docs/{lesson} with one line: --8<-- "{lesson}"'
-    assert stub.read_text().splitlines()[0] == f'--8<-- "{lesson}"'
+def test_every_lesson_has_its_page_on_the_site_and_its_place_in_the_navigation() -> None:
     entries = [line.rpartition(" ")[2] for line in (ROOT / "mkdocs.yml").read_text().splitlines()]
-    assert str(lesson) in entries, f"mkdocs.yml: name {lesson} in nav, under its chapter"
-    # Under its chapter: after the chapter's own page, before the next chapter's.
     chapters = [entry for entry in entries if re.fullmatch(r"chapters/[^/]+/README\.md", entry)]
-    before = [entry for entry in entries[: entries.index(str(lesson))] if entry in chapters]
-    assert before[-1] == f"chapters/{lesson.parts[1]}/README.md"
+    for lesson in LESSONS:
+        stub = ROOT / "docs" / lesson
+        assert stub.is_file(), f'write docs/{lesson} with one line: --8<-- "{lesson}"'
+        assert stub.read_text().splitlines()[0] == f'--8<-- "{lesson}"', lesson
+        assert str(lesson) in entries, f"mkdocs.yml: name {lesson} in nav, under its chapter"
+        # Under its chapter: after the chapter's own page, before the next chapter's.
+        before = [entry for entry in entries[: entries.index(str(lesson))] if entry in chapters]
+        assert before[-1] == f"chapters/{lesson.parts[1]}/README.md", lesson
 
 
 def test_no_lesson_is_on_the_site_that_its_chapter_does_not_have() -> None:
@@ -139,17 +139,17 @@ def test_no_lesson_is_on_the_site_that_its_chapter_does_not_have() -> None:
     assert stubs == LESSONS
 
 
-@every_lesson
-def test_a_lesson_is_one_sitting_and_has_a_picture(lesson: Path) -> None:
-    page = Page(ROOT, lesson)
-    assert len(page.prose().split()) <= LESSON_WORDS_MAX
-    assert "![" in page.prose() or any(fence.language == "mermaid" for fence in page.fences())
+def test_a_lesson_is_one_sitting_and_has_a_picture() -> None:
+    for lesson in LESSONS:
+        page = Page(ROOT, lesson)
+        assert len(page.prose().split()) <= LESSON_WORDS_MAX, lesson
+        assert "![" in page.prose() or any(fence.language == "mermaid" for fence in page.fences()), lesson
 
 
-@every_lesson
-def test_a_lesson_is_reached_from_its_chapters_page(lesson: Path) -> None:
-    links = Page(ROOT, lesson.parent.parent / "README.md").inline_targets()
-    assert f"lessons/{lesson.name}" in [link.partition("#")[0] for link in links]
+def test_a_lesson_is_reached_from_its_chapters_page() -> None:
+    for lesson in LESSONS:
+        links = Page(ROOT, lesson.parent.parent / "README.md").inline_targets()
+        assert f"lessons/{lesson.name}" in [link.partition("#")[0] for link in links], lesson
 
 
 def test_what_the_command_line_says_of_this_version_is_true() -> None:

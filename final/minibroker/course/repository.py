@@ -1,4 +1,4 @@
-"""Where things stand: the clone of the repository, its chapters, and the learner's workspace."""
+"""The paths of a clone of the repository: its chapters and the learner's workspace."""
 
 import os
 import tomllib
@@ -12,8 +12,8 @@ CHAPTER_NUMBERS = range(1, 7 + 1)
 
 
 @dataclass(frozen=True)
-class House:
-    """A clone, and the workspace that goes with it."""
+class Repository:
+    """A clone of the repository, and its workspace."""
 
     root: Path
     workspace: Path
@@ -29,20 +29,20 @@ class House:
         return [folder for folder in candidates if (folder / "minibroker").is_dir()]
 
     def show(self, path: Path) -> str:
-        """Write a path as a person in the clone would type it."""
+        """Return a path relative to the clone, if it is inside."""
         return str(path.relative_to(self.root) if path.is_relative_to(self.root) else path)
 
 
-def find_house(start: Path, environ: Mapping[str, str] = os.environ) -> House:
-    """Find the clone around `start`, or the one that this very file belongs to."""
+def find_repository(start: Path, environ: Mapping[str, str] = os.environ) -> Repository:
+    """Find the clone that contains `start`, or else the clone that contains this file."""
     for folder in [*_upwards(start), *_upwards(Path(__file__))]:
         if _is_clone(folder):
-            return House(folder, workspace_of(folder, environ))
+            return Repository(folder, workspace_of(folder, environ))
     raise CourseError("the course needs a clone of the repository: change into the clone, and run the command there")
 
 
 def workspace_of(root: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the learner's folder: `workspace/` in the clone, or what $MINIBROKER_WORKSPACE says."""
+    """Return the learner's folder: $MINIBROKER_WORKSPACE, or `workspace/` in the clone."""
     return Path(environ.get("MINIBROKER_WORKSPACE") or root / "workspace").absolute()
 
 
@@ -52,7 +52,7 @@ def _upwards(path: Path) -> Iterator[Path]:
 
 
 def _is_clone(folder: Path) -> bool:
-    # A folder that only looks like it (another course, a parent of the clone) must not be taken for ours.
+    # Another project may have a folder `chapters` too, so the name of the project is checked.
     project = folder / "pyproject.toml"
     if not (folder / "chapters").is_dir() or not project.is_file():
         return False

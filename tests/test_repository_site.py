@@ -1,8 +1,8 @@
-"""The site builds without a warning, and asks no other host for anything.
+"""The site builds without a warning, and its pages ask no other host for anything.
 
 The theme's script names one foreign address: that of mermaid, which it loads where a page has a diagram and no script
 has defined `mermaid` before. So each page with a diagram must bring the copy in docs/javascripts, and that copy must
-define it. Where Chromium is installed, it shows the same.
+define it. Where Chromium is installed, a browser shows the same.
 """
 
 import functools
@@ -25,7 +25,7 @@ FETCHED = re.compile(r'<(?:script|img|iframe|source)[^>]+src="(?:https?:)?//|<li
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site: a build takes seconds, and every claim needs one."""
+    """The built site, shared by all tests: a build takes many seconds."""
     return build(tmp_path_factory.mktemp("built") / "site")
 
 
@@ -47,7 +47,7 @@ def test_a_browser_draws_the_diagrams_and_asks_no_other_host(site: Path, tmp_pat
     assert "http://here/assets/" in " ".join(asked)
     assert [url for url in asked if not url.startswith("http://here/")] == []
 
-    # Without the script of ours the theme asks another host, and this test would see it.
+    # Without our script the theme asks another host, and this test would see it.
     bare = page.with_name("bare.htm")
     bare.write_text(re.sub(r'<script src="[^"]*mermaid[^"]*"></script>', "", page.read_text()))
     asked, drawn = browse(site, bare, tmp_path / "second")
@@ -56,7 +56,7 @@ def test_a_browser_draws_the_diagrams_and_asks_no_other_host(site: Path, tmp_pat
 
 
 def browse(site: Path, page: Path, scratch: Path) -> tuple[list[str], bool]:
-    """Open a page in a browser; return what the page asked for, the site being `here`, and whether a diagram is drawn.
+    """Open a page; return the addresses it asked for (the site is `here`) and whether it drew a diagram.
 
     No name is resolved, so that a request to another host ends on this machine.
     """
@@ -70,26 +70,26 @@ def browse(site: Path, page: Path, scratch: Path) -> tuple[list[str], bool]:
         command += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"{origin}/{page.relative_to(site)}"]
         shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
         server.shutdown()
-    # The browser asks its maker's hosts, too; what the page asks for has the page's origin.
+    # The browser itself asks hosts of its vendor; requests of the page have the page's origin.
     events = [event.get("params", {}) for event in json.loads(Path(f"{scratch}.json").read_text())["events"]]
     asked = {event["url"] for event in events if event.get("initiator") == origin and "url" in event}
     return sorted(url.replace(origin, "http://here") for url in asked), '<div class="mermaid">' in shown
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files and says nothing."""
+    """Serves files and logs nothing."""
 
     def log_message(self, format: str, *args: object) -> None:
-        """Leave the output of the tests alone."""
+        """Keep the output of the tests free of requests."""
 
 
 def test_strict_counts_the_warnings_of_a_build(tmp_path: Path) -> None:
-    """The build above is only worth something if a page with a dead link fails it."""
+    """The build above proves nothing unless a page with a dead link fails it."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/index.md").write_text("# A page\n\n[nowhere](nowhere.md)\n")
     (tmp_path / "mkdocs.yml").write_text("site_name: a\n")
     with pytest.raises(AssertionError, match=r"nowhere\.md"):
-        build(tmp_path / "site", house=tmp_path)
+        build(tmp_path / "site", repository=tmp_path)
 
 
 def test_the_server_watches_what_the_pages_are_made_of() -> None:
@@ -100,17 +100,18 @@ def test_the_server_watches_what_the_pages_are_made_of() -> None:
     assert included | {"chapters", "final"} <= set(listed[1].split(", "))
 
 
-def build(out: Path, house: Path = ROOT) -> Path:
+def build(out: Path, repository: Path = ROOT) -> Path:
     # Not --quiet: it would silence the warnings before --strict counts them.
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
-    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    result = subprocess.run(command, cwd=house, env=env, capture_output=True, text=True, timeout=240, check=False)
+    # No claim needs the index of the search, which takes more than half of the time.
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "SITE_SEARCH": "false"}
+    result = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return out
 
 
 def pages_without_their_title(site: Path) -> list[str]:
-    """Chapters and lessons whose page on the site is not their page in the repository."""
+    """Titles of chapters and lessons that their page on the site does not show."""
     missing = []
     for path in [*ROOT.glob("chapters/*/README.md"), *lessons(ROOT)]:
         title = path.read_text().splitlines()[0].removeprefix("# ").replace("`", "")

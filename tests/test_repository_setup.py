@@ -1,7 +1,7 @@
 """`final/setup.sh` does nothing when nothing changed, finishes what was left half done, and fails in one line.
 
-A stand-in for `uv` plays the installer, so these tests need no network and take no time; what a failing installer
-prints was taken from real runs of pip and uv.
+A stand-in replaces the installer `uv`, so these tests need no network and little time. The messages of a failing
+installer were taken from real runs of pip and uv.
 """
 
 import os
@@ -34,7 +34,7 @@ esac
 
 
 class Clone:
-    """A clone with nothing in it but what set-up reads."""
+    """A clone that holds only the files that set-up reads."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -64,7 +64,7 @@ class Clone:
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
     def calls(self) -> list[str]:
-        """What the installer was asked since the last look."""
+        """The calls of the installer since this was called last."""
         calls = self.place / "calls"
         lines = calls.read_text().splitlines() if calls.exists() else []
         calls.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
-"""Which life of a node this is, and whether it still has all that it had in the one before.
+"""Whether a node still has all the records of its previous incarnation.
 
 A process that is killed leaves its page cache to the kernel: whatever it had written is there when it starts again.
-Only a machine that stops takes with it what was not flushed. So a node remembers with its broker epoch on which start
-of the machine it was running. If that is the same one still, or if it was shut down in order, it has all that was
-counted in its name; otherwise it may not, and must say so. A disk that fails may have lost what it was said to hold,
-too: then the note is removed, if the disk still lets that happen.
+Only a machine that stops loses what was not flushed. So a node writes its broker epoch and the machine's boot id into a
+file. If the boot id is still the same, or if the node was shut down cleanly, it has all its records. Otherwise it may
+have lost some, and must say so when it registers. A disk that fails may have lost records, too: then the file is
+removed, if the disk still allows it.
 
     <data>/broker-epoch    {"version": 0, "brokerEpoch": 17, "bootId": "0a4f…"}
 """
@@ -23,7 +23,7 @@ BROKER_EPOCH = "broker-epoch"
 
 
 def boot_id() -> str | None:
-    """What names this start of the machine; None if the system does not tell."""
+    """The id of this boot of the machine; None if the system has none."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
     with suppress(OSError, subprocess.SubprocessError):
@@ -34,7 +34,7 @@ def boot_id() -> str | None:
 
 
 def previous_broker_epoch(files: Files, path: str, *, boot: str | None, is_clean: bool) -> int:
-    """The broker epoch that this directory's logs are certain to be of, or -1."""
+    """The broker epoch of which this data directory certainly has all records, or -1."""
     try:
         found = json.loads(checkpoint.content(files, f"{path}/{BROKER_EPOCH}") or b"")
         epoch, then = int(found["brokerEpoch"]), found["bootId"]
@@ -44,12 +44,12 @@ def previous_broker_epoch(files: Files, path: str, *, boot: str | None, is_clean
 
 
 def remember_broker_epoch(files: Files, path: str, broker_epoch: int, boot: str | None) -> None:
-    """Write down the epoch of this life, durably: from now on logs are of it."""
+    """Write the broker epoch of this incarnation, durably."""
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch, "bootId": boot})
     checkpoint.write(files, f"{path}/{BROKER_EPOCH}", text.encode())
 
 
 def forget_broker_epoch(path: str) -> None:
-    """The disk has failed: the next life cannot be certain of anything. Around `Files`, which takes no more."""
+    """Remove the file after the disk has failed. `Files` refuses all changes then, so this calls the system."""
     with suppress(OSError):
         os.unlink(f"{path}/{BROKER_EPOCH}")

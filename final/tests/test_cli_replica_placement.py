@@ -1,4 +1,4 @@
-"""Claims about the plans of `topics reassign --from` and `--spread`: functions of facts, without a cluster."""
+"""Claims about the plans of `topics reassign --from` and `--spread`, without a cluster."""
 
 import random
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from minibroker.cli.spreading import NowhereToGo, drained, spread
+from minibroker.cli.replica_placement import NoBrokerLeft, drain_plan, spread_plan
 from minibroker.segments.checkpoint import TopicPartition
 
 Placed = Mapping[TopicPartition, Sequence[int]]
@@ -33,71 +33,75 @@ def range_of(counts: Counter[int], brokers: Sequence[int]) -> int:
     return max(found) - min(found)
 
 
-def test_a_replica_that_comes_takes_the_place_of_the_one_that_goes() -> None:
+def test_a_new_replica_takes_the_place_of_the_one_it_replaces() -> None:
     before = placed([4, 1, 2], [1, 4, 3], [1, 2, 3])
-    assert drained(before, racks(1, 2, 3, 4), 4) == placed([3, 1, 2], [1, 2, 3])
+    assert drain_plan(before, racks(1, 2, 3, 4), 4) == placed([3, 1, 2], [1, 2, 3])
 
 
-def test_what_a_node_had_is_shared_among_the_others() -> None:
+def test_the_replicas_of_a_drained_node_are_shared_among_the_others() -> None:
     before = placed(*([4, 1] for _ in range(9)), *([2, 4] for _ in range(3)), *([3, 2] for _ in range(3)))
-    after = before | drained(before, racks(1, 2, 3, 4), 4)
+    after = before | drain_plan(before, racks(1, 2, 3, 4), 4)
     assert loads(after)[4] == 0
     assert all(len(set(it)) == 2 for it in after.values())
-    # Nine partitions have lost their first replica: who leads least comes first.
+    # Nine partitions have lost their first replica: the broker that leads least is put first.
     assert range_of(leads(after), (2, 3)) <= 1
 
 
-def test_a_replica_goes_where_its_partition_has_fewest_racks_before_it_goes_where_least_is() -> None:
+def test_a_new_rack_for_the_partition_counts_more_than_a_low_load() -> None:
     before = placed([1, 3], [2, 5], [2, 5], [2, 5], [2, 5])
     where = racks(a=[1, 2], b=[3], c=[4, 5])
-    assert drained(before, where, 3) == placed([1, 4])
-    assert drained(placed([1, 3], [4, 1], [4, 1]), racks(a=[1, 2], b=[3, 4]), 3) == placed([1, 4])
+    assert drain_plan(before, where, 3) == placed([1, 4])
+    assert drain_plan(placed([1, 3], [4, 1], [4, 1]), racks(a=[1, 2], b=[3, 4]), 3) == placed([1, 4])
 
 
-def test_only_live_brokers_get_anything_and_one_topic_can_be_meant() -> None:
+def test_only_live_brokers_get_replicas_and_one_topic_can_be_named() -> None:
     before = placed([4, 1]) | placed([4, 1], topic="others")
-    assert drained(before, racks(1, 2), 4, topic="others") == placed([2, 1], topic="others")
-    assert drained(before, racks(1, 2), 3) == {}
+    assert drain_plan(before, racks(1, 2), 4, topic="others") == placed([2, 1], topic="others")
+    assert drain_plan(before, racks(1, 2), 3) == {}
 
 
-def test_a_replica_that_nobody_could_take_is_named() -> None:
-    with pytest.raises(NowhereToGo, match="orders-1 is on 1,2,3"):
-        drained(placed([1, 2], [1, 2, 3]), racks(1, 2, 3), 3)
+def test_a_partition_that_every_other_broker_has_already_is_named() -> None:
+    with pytest.raises(NoBrokerLeft, match="orders-1 is on 1,2,3"):
+        drain_plan(placed([1, 2], [1, 2, 3]), racks(1, 2, 3), 3)
 
 
-def test_a_new_broker_gets_its_share_with_no_move_too_many() -> None:
+def test_a_new_broker_gets_its_share_with_the_fewest_moves() -> None:
     before = placed(*([1, 2, 3], [2, 3, 1], [3, 1, 2]) * 4)
-    plan = spread(before, racks(1, 2, 3, 4))
+    plan = spread_plan(before, racks(1, 2, 3, 4))
     after = before | plan
     assert loads(after) == {1: 9, 2: 9, 3: 9, 4: 9}
     assert leads(after) == {1: 3, 2: 3, 3: 3, 4: 3}
     came = sum(4 in it for it in plan.values())
     assert came == 9
-    # Whatever else changes is only an order: no other records are copied.
+    # Every other change is one of order, so no other records are copied.
     assert all(set(it) - {4} <= set(before[name]) for name, it in plan.items())
 
 
-def test_topics_give_alike_and_what_is_even_stays() -> None:
+def test_every_topic_gives_as_much_and_an_even_placement_stays() -> None:
     before = placed(*[(1, 2)] * 4) | placed(*[(1, 2)] * 4, topic="others")
-    after = before | spread(before, racks(1, 2, 3, 4))
+    after = before | spread_plan(before, racks(1, 2, 3, 4))
     came = Counter(name.topic for name, it in after.items() for node in it if node in (3, 4))
     assert came["orders"] == came["others"]
-    assert spread(after, racks(1, 2, 3, 4)) == {}
+    assert spread_plan(after, racks(1, 2, 3, 4)) == {}
 
 
-def test_what_is_only_led_unevenly_is_put_in_another_order() -> None:
-    assert spread(placed([1, 2], [1, 2], [1, 2], [1, 2]), racks(1, 2)) == placed([2, 1], [2, 1])
+def test_uneven_leaders_alone_only_change_the_order_of_replicas() -> None:
+    assert spread_plan(placed([1, 2], [1, 2], [1, 2], [1, 2]), racks(1, 2)) == placed([2, 1], [2, 1])
 
 
-def test_who_is_not_there_at_the_moment_keeps_what_it_has() -> None:
+def test_a_broker_that_is_not_running_keeps_its_replicas() -> None:
     before = placed(*[(3, 1)] * 4)
-    after = before | spread(before, racks(1, 2))
+    after = before | spread_plan(before, racks(1, 2))
     assert loads(after) == {3: 4, 1: 2, 2: 2}
     assert leads(after) == {3: 4}
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_planned_partitions_stand_on_as_many_racks_and_brokers_as_they_can(seed: int) -> None:
+def test_every_plan_leaves_partitions_on_as_many_racks_and_brokers_as_possible() -> None:
+    for seed in range(20):
+        check_plans(seed)
+
+
+def check_plans(seed: int) -> None:
     chance = random.Random(seed)
     where: dict[int, str | None] = {it: chance.choice("abc") for it in range(chance.randint(5, 8))}
     brokers = list(where)
@@ -106,13 +110,13 @@ def test_whatever_is_planned_partitions_stand_on_as_many_racks_and_brokers_as_th
     def racks_of(replicas: Sequence[int]) -> set[str | None]:
         return {where[it] for it in replicas}
 
-    even = spread(before, where)
-    assert all(len(racks_of(it)) >= len(racks_of(before[name])) for name, it in even.items())
+    even = spread_plan(before, where)
+    assert all(len(racks_of(it)) >= len(racks_of(before[name])) for name, it in even.items()), f"seed {seed}"
     gone = chance.choice(brokers)
-    moved = drained(before, where, gone)
-    assert set(moved) == {name for name, it in before.items() if gone in it}
+    moved = drain_plan(before, where, gone)
+    assert set(moved) == {name for name, it in before.items() if gone in it}, f"seed {seed}"
     for name, replicas in moved.items():
         left = [it for it in before[name] if it != gone]
         others = racks_of([it for it in brokers if it not in before[name]])
-        assert len(racks_of(replicas)) == len(racks_of(left)) + bool(others - racks_of(left))
-    assert all(len(set(it)) == len(before[name]) for plan in (even, moved) for name, it in plan.items())
+        assert len(racks_of(replicas)) == len(racks_of(left)) + bool(others - racks_of(left)), f"seed {seed}: {name}"
+    assert all(len(set(it)) == len(before[name]) for plan in (even, moved) for name, it in plan.items()), f"seed {seed}"

@@ -1,4 +1,4 @@
-"""The wheel holds every room, and runs where it is installed, far from the repository."""
+"""The wheel holds every package, and runs where it is installed, outside of the repository."""
 
 import importlib.util
 import os
@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_wheel_holds_every_room_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_every_package_and_nothing_else(wheel: Path) -> None:
     # Spark finds a data source by the name of a module beside the namespace.
     places = [*ROOT.glob("chapters/*/minibroker"), ROOT / "final/minibroker"]
     expected = {str(path.relative_to(place.parent)) for place in places for path in place.rglob("*.py")}
@@ -41,14 +41,14 @@ def test_the_wheel_holds_every_room_and_nothing_else(wheel: Path) -> None:
 
 
 def test_the_wheel_runs_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
-    # An environment that uv made has no pip to lend; then this one gets a pip of its own, which takes seconds.
+    # An environment that uv made has no pip, so the new one gets its own, which takes seconds.
     has_pip = importlib.util.find_spec("pip") is not None
     venv.create(tmp_path / "venv", with_pip=not has_pip)
     python = tmp_path / "venv/bin/python"
     pip = [sys.executable, "-m", "pip", "--python", str(python)] if has_pip else [str(python), "-m", "pip"]
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel), cwd=tmp_path)
-    # What it depends on comes from the environment of the tests, so that this needs no network. The editable install
-    # does not come along: its path is in a .pth file, which is read from site-packages only.
+    # The dependencies come from the environment of the tests, so that no network is needed. The editable install is not
+    # visible there: its path is in a .pth file, which is read from site-packages only.
     others = sysconfig.get_path("purelib")
     where = run(str(python), "-c", "import minibroker.cli as m; print(m.__file__)", cwd=tmp_path, PYTHONPATH=others)
     assert Path(where.strip()).is_relative_to(tmp_path)

@@ -24,6 +24,7 @@ from minibroker.partitions.producer_ids import InitProducerId
 from minibroker.partitions.registry import Deferred, Registry, Reply
 from minibroker.partitions.store import METADATA, Store
 from minibroker.partitions.waiting import Waiting
+from minibroker.partitions.without_groups import WithoutGroups
 from minibroker.replication.records import PartitionChangeRecord
 from minibroker.segments.directory import DataDirectory
 from minibroker.wire.apis import APIS, ApiKey
@@ -35,13 +36,13 @@ from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest,
 
 NOW_MS = 1_700_000_000_000
 TICKS_MS = 5_000
-"""What the clock says that only moves forward."""
+"""The time of the monotonic clock."""
 NODE_ID = 1
 
 
 @dataclass(frozen=True)
 class Write(Command[None]):
-    """Write these records, whoever may decide so."""
+    """Write these records without any check."""
 
     list: Sequence[MetadataRecord]
 
@@ -52,8 +53,8 @@ class Write(Command[None]):
         raise AssertionError(message)
 
 
-class House:
-    """The rooms of a broker. `ask` is what a client does."""
+class MemoryBroker:
+    """The handlers of a broker around a store and an authority. `ask` is what a client does."""
 
     more_checkpoints: Sequence[str] = ()
 
@@ -65,7 +66,7 @@ class House:
         self.waiting: Waiting[Response] = Waiting()
         self.data = DataDirectory(self.files, "data", more_checkpoints=self.more_checkpoints)
         log = self.data.open_log(METADATA, METADATA_LOG_CONFIG)
-        self.authority = Voter(log, cluster_id="house", clock=lambda: NOW_MS)
+        self.authority = Voter(log, cluster_id="in-memory", clock=lambda: NOW_MS)
         self.authority.propose(
             RegisterBroker(
                 broker_id=NODE_ID,
@@ -81,15 +82,17 @@ class House:
         add(ApiKey.PRODUCE, Produce(self.store), advertised_from=0)
         add(ApiKey.FETCH, Fetch(self.store, bytes_max=fetch_bytes_max, clock=lambda: TICKS_MS))
         add(ApiKey.LIST_OFFSETS, ListOffsets(self.store))
-        add(ApiKey.API_VERSIONS, api_versions(self.registry))
+        add(ApiKey.API_VERSIONS, api_versions(self.registry, self.authority))
         add(ApiKey.INIT_PRODUCER_ID, InitProducerId(self.authority, NODE_ID))
         add(ApiKey.DELETE_RECORDS, DeleteRecords(self.store))
         describe = Describe(
             self.authority, create=self.create_all, is_auto_creating=lambda: self.config.auto_create_topics_enable
         )
         add(ApiKey.METADATA, describe.metadata)
-        add(ApiKey.FIND_COORDINATOR, describe.coordinator)
         add(ApiKey.DESCRIBE_CLUSTER, describe.cluster)
+        without_groups = WithoutGroups(lambda: self.authority.image)
+        add(ApiKey.FIND_COORDINATOR, without_groups.find_coordinator)
+        add(ApiKey.OFFSET_FETCH, without_groups.offset_fetch)
         self._topic_ids = len(self.authority.image.topics)
 
     def make_store(self, **more: Any) -> Store:
@@ -104,7 +107,7 @@ class House:
             **more,
         )
 
-    # Several nodes, as far as metadata know ---------------------------------------------------------------------------
+    # Several nodes, as far as the metadata know -----------------------------------------------------------------------
 
     def register(self, node_id: int, *, is_fenced: bool = False) -> None:
         endpoints = (Endpoint("PLAINTEXT", f"host-{node_id}", 9092),)
@@ -112,7 +115,7 @@ class House:
         self.authority.propose(RegisterBroker(node_id, endpoints, incarnation_id, is_fenced=is_fenced))
 
     def change(self, topic: str, index: int, **values: Any) -> None:
-        """Change a partition, as whoever decides about leaders does."""
+        """Change a partition, as the controller of chapter 05 does."""
         topic_id = self.authority.image.topics[topic].topic_id
         self.authority.propose(Write([PartitionChangeRecord(topic_id=topic_id, partition_id=index, **values)]))
 
@@ -151,13 +154,13 @@ class House:
         return outcome
 
     def ask(self, request: Request, version: int | None = None, *, now_ms: int = NOW_MS) -> Any:
-        """The response to a request that is answered at once, as a client decodes it; None if there is none."""
+        """The response to a request that is answered at once, as a client decodes it, or None with acks=0."""
         outcome = self.dispatch(request, version, now_ms=now_ms)
         assert isinstance(outcome, Reply), "the answer waits"
         return answered(request, outcome, version)
 
     def wait_for(self, request: Request, version: int | None = None) -> list[Any]:
-        """Park a request that must wait; the list gets its response."""
+        """Park a request that must wait. Its response is added to the list that is returned."""
         outcome = self.dispatch(request, version)
         assert isinstance(outcome, Deferred), "the answer does not wait"
         responses: list[Any] = []
@@ -180,7 +183,7 @@ class House:
         version: int | None = None,
         now_ms: int = NOW_MS,
     ) -> Any:
-        """What Produce answers for one partition; None if nothing at all."""
+        """What Produce answers for one partition, or None with acks=0."""
         response = self.ask(produce_request(topic, records, partition=partition, acks=acks), version, now_ms=now_ms)
         return None if response is None else response.responses[0].partition_responses[0]
 

@@ -1,4 +1,4 @@
-"""Lets a cluster forget a broker, for `minibroker cluster remove-broker`. Whether it may, the controller knows."""
+"""Unregisters a broker, for `minibroker cluster remove-broker`. The broker must be fenced and have no replicas."""
 
 import click
 
@@ -12,7 +12,7 @@ _REFUSED = (ErrorCode.INVALID_REQUEST, ErrorCode.BROKER_ID_NOT_REGISTERED)
 
 
 def remove(bootstrap: str, node_id: int) -> None:
-    """Forget a node that was stopped, and has no replicas any more."""
+    """Unregister a broker that was stopped and has no replicas left."""
     with connected(bootstrap) as client:
         try:
             admin.unregister_broker(client, node_id)
@@ -22,6 +22,6 @@ def remove(bootstrap: str, node_id: int) -> None:
             raise click.ClickException(error.message) from error
         cluster, quorum = admin.describe_cluster(client), admin.describe_quorum(client)
     left = [it for it in (*cluster.nodes, *cluster.fenced) if it.node_id != node_id]
-    click.echo(f"node {node_id} is forgotten; {counted(len(left), 'broker')} left")
+    click.echo(f"node {node_id} is not registered any more; {counted(len(left), 'broker')} left")
     if any(it.node_id == node_id for it in quorum.voters):
-        click.echo(f"it still counts as a voter: `minibroker cluster remove-voter {node_id}`")
+        click.echo(f"it still counts as a voter: next, run `minibroker cluster remove-voter {node_id}`")

@@ -1,0 +1,64 @@
+"""Whether a node that restarts still has all its records: after a kill it does, after a power cut it may not."""
+
+import pytest
+from cases import case
+
+from minibroker.log.memory import MemoryFiles
+from minibroker.replicas import epoch_file
+
+PATH = "data"
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    files = MemoryFiles()
+    files.mkdir(PATH)
+    return files
+
+
+def previous(files: MemoryFiles, *, boot: str | None = "monday", is_clean: bool = False) -> int:
+    return epoch_file.previous_broker_epoch(files, PATH, boot=boot, is_clean=is_clean)
+
+
+def test_a_new_directory_has_no_previous_incarnation(files: MemoryFiles) -> None:
+    assert previous(files) == previous(files, is_clean=True) == -1
+
+
+def test_a_killed_process_has_all_its_records_while_the_machine_runs_on(files: MemoryFiles) -> None:
+    epoch_file.remember_broker_epoch(files, PATH, 17, "monday")
+    assert previous(files, boot="monday") == 17
+
+
+def test_after_a_power_cut_only_a_clean_shutdown_proves_that_nothing_is_lost(files: MemoryFiles) -> None:
+    epoch_file.remember_broker_epoch(files, PATH, 17, "monday")
+    assert previous(files, boot="tuesday") == -1
+    assert previous(files, boot="tuesday", is_clean=True) == 17
+
+
+def test_without_a_boot_id_only_a_clean_shutdown_proves_that_nothing_is_lost(files: MemoryFiles) -> None:
+    epoch_file.remember_broker_epoch(files, PATH, 17, None)
+    assert previous(files, boot=None) == -1
+    assert previous(files, boot=None, is_clean=True) == 17
+
+
+def test_the_last_incarnation_counts_and_its_epoch_is_durable(files: MemoryFiles) -> None:
+    for epoch in (17, 18):
+        epoch_file.remember_broker_epoch(files, PATH, epoch, "monday")
+    files.crash()
+    assert previous(files) == 18
+
+
+def test_a_damaged_file_proves_nothing() -> None:
+    cases = [b"", b"{", b"[]", b'{"version": 0, "brokerEpoch": "x", "bootId": "monday"}', b"\xff"]
+    for damage in cases:
+        with case(damage):
+            files = MemoryFiles()
+            file = files.open(f"{PATH}/{epoch_file.BROKER_EPOCH}")
+            file.pwrite(damage, 0)
+            file.close()
+            assert previous(files, is_clean=True) == -1
+
+
+def test_this_machine_has_a_boot_id_or_none() -> None:
+    assert epoch_file.boot_id() == epoch_file.boot_id()
+    assert epoch_file.boot_id() != ""

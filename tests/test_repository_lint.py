@@ -1,0 +1,143 @@
+"""`make lint` finds what breaks the rules: each fault is planted in a copy, and the right tool names it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LOG = Path("chapters/01-log/minibroker/log")
+BENCH = Path("final/minibroker/bench")
+CLI = Path("final/minibroker/cli")
+
+# lint-imports reads the tree that Python would import. Without `site` there are no .pth files, so the editable install
+# of the real tree does not mix with the copy.
+LINT_IMPORTS = """
+import sys
+sys.path[:0] = sys.argv[2:]
+sys.path.append(sys.argv[1])
+from importlinter.cli import lint_imports_command
+lint_imports_command(["--no-cache", "--no-logo"])
+"""
+
+
+class Copy:
+    """A copy of the repository in which things may be broken."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        ignore = shutil.ignore_patterns("__pycache__", "figures")
+        for folder in ("chapters", "final", "tests"):
+            shutil.copytree(ROOT / folder, root / folder, ignore=ignore)
+        for name in ("pyproject.toml", "conftest.py", "Makefile"):
+            shutil.copy2(ROOT / name, root / name)
+
+    def write(self, path: Path, text: str) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def append(self, path: Path, text: str) -> None:
+        with (self.root / path).open("a") as file:
+            file.write(text)
+
+    def lint_imports(self) -> tuple[int, str]:
+        roots = [str(folder.parent) for folder in sorted(self.root.glob("*/**/minibroker"))]
+        return self.run(sys.executable, "-S", "-c", LINT_IMPORTS, sysconfig.get_path("purelib"), *roots)
+
+    def breaks(self, *findings: str) -> None:
+        """Check that lint-imports refuses the copy, and reports all of these findings."""
+        code, output = self.lint_imports()
+        assert code == 1
+        for finding in findings:
+            assert finding in output
+
+    def run(self, *command: str) -> tuple[int, str]:
+        env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MAKEFLAGS")}
+        env |= {"NO_SETUP": "1", "VENV": sys.prefix, "COLUMNS": "200"}
+        result = subprocess.run(
+            command, cwd=self.root, env=env, capture_output=True, text=True, timeout=240, check=False
+        )
+        return result.returncode, result.stdout + result.stderr
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path / "copy")
+
+
+def test_an_untouched_copy_keeps_every_contract(copy: Copy) -> None:
+    code, output = copy.lint_imports()
+    assert code == 0, output
+    assert "4 kept, 0 broken" in output
+
+
+def test_an_import_of_a_later_package_breaks_the_layers(copy: Copy) -> None:
+    copy.write(LOG / "planted.py", "import minibroker.segments.config\n")
+    copy.breaks(
+        "minibroker.log is not allowed to import minibroker.segments",
+        "minibroker.log.planted -> minibroker.segments.config",
+    )
+
+
+def test_the_bench_imports_no_broker(copy: Copy) -> None:
+    copy.write(BENCH / "planted.py", "import minibroker.broker\n")
+    copy.breaks("minibroker.bench is not allowed to import minibroker.broker")
+
+
+def test_a_chapter_that_imports_final_breaks_the_layers(copy: Copy) -> None:
+    copy.append(LOG / "errors.py", "\nimport minibroker.cli.main\n")
+    copy.breaks("minibroker.log is not allowed to import minibroker.cli")
+
+
+def test_io_in_a_core_is_forbidden(copy: Copy) -> None:
+    modules = ("os", "time", "random", "socket", "asyncio", "threading", "selectors")
+    copy.append(LOG / "varint.py", "".join(f"\nimport {module}\n" for module in modules))
+    copy.breaks(*(f"minibroker.log.varint is not allowed to import {module}" for module in modules))
+
+
+def test_io_in_a_core_is_forbidden_through_another_module_too(copy: Copy) -> None:
+    copy.write(LOG / "planted.py", "from time import monotonic\n")
+    copy.append(LOG / "varint.py", "\nfrom minibroker.log import planted\n")
+    copy.breaks("minibroker.log.varint is not allowed to import time", "minibroker.log.planted -> time")
+
+
+def test_io_in_the_init_of_a_package_with_cores_is_forbidden(copy: Copy) -> None:
+    copy.append(LOG / "__init__.py", "\nimport os\n")
+    copy.breaks("minibroker.log is not allowed to import os")
+
+
+def test_an_import_for_type_checking_only_is_allowed_in_a_core(copy: Copy) -> None:
+    copy.append(LOG / "varint.py", "\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import os\n")
+    code, output = copy.lint_imports()
+    assert code == 0, output
+
+
+def test_a_package_that_no_layer_lists_is_refused(copy: Copy) -> None:
+    for root, name in (("chapters/01-log", "attic"), ("final", "cellar")):
+        copy.write(Path(root, "minibroker", name, "__init__.py"), '"""A package that no layer lists."""\n')
+    copy.breaks("minibroker.attic", "minibroker.cellar", "not listed as layers")
+
+
+def test_mypy_finds_a_type_error_in_the_second_root(copy: Copy) -> None:
+    # The real tree's cache makes this a matter of seconds; without it mypy merely takes longer.
+    if (ROOT / ".mypy_cache").is_dir():
+        shutil.copytree(ROOT / ".mypy_cache", copy.root / ".mypy_cache")
+    copy.append(CLI / "pending.py", '\nPLANTED: int = "not a number"\n')
+    code, output = copy.run(sys.executable, "-m", "mypy")
+    assert code == 1
+    assert f"{CLI}/pending.py" in output
+    assert "Incompatible types in assignment" in output
+
+
+def test_an_init_file_in_the_namespace_stops_lint(copy: Copy) -> None:
+    for root in ("chapters/01-log", "final"):
+        path = Path(root, "minibroker/__init__.py")
+        copy.write(path, "")
+        code, output = copy.run("make", "lint")
+        assert code != 0, root
+        assert f"{path} must not exist" in output
+        (copy.root / path).unlink()
