@@ -22,6 +22,13 @@ Ticket = object
 """Stands for a request that is waiting for its answer. The driver knows how to refuse it."""
 
 
+class Client(NamedTuple):
+    """The client that a member is: its client.id, and the host that it connects from."""
+
+    id: str
+    host: str
+
+
 class Reply(NamedTuple):
     """The answer to one request. An `ErrorCode` instead of a response refuses the request with this code."""
 
