@@ -234,9 +234,7 @@ OFFSETS_TOPIC_REPLICATION_FACTOR = broker_key(
     SHORT,
     3,
     at_least(1),
-    "How many replicas __consumer_offsets is created with. It is not created while there are fewer brokers. "
-    "`minibroker up` sets it to the number of nodes, 3 at most; `minibroker serve` without a file and without voters "
-    "sets it to 1.",
+    "How many replicas __consumer_offsets is created with. It is not created while there are fewer brokers.",
 )
 OFFSETS_TOPIC_SEGMENT_BYTES = broker_key(
     "offsets.topic.segment.bytes",
