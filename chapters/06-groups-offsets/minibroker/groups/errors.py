@@ -10,7 +10,3 @@ class GroupRefused(ExpectedError):
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or f"{code.name}: {code.message}")
         self.code = code
-
-
-class InvalidRegex(ExpectedError):
-    """A client has subscribed to something that is not a regular expression."""
