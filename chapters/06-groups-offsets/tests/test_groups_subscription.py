@@ -91,12 +91,12 @@ def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
 
 def test_the_topics_of_a_group_are_those_of_all_members() -> None:
     other = encode_subscription(ConsumerProtocolSubscription(topics=["b", "c"]), 0)
-    assert subscribed_topics([BYTES, other]) == {"a", "b", "c"}
+    assert subscribed_topics([BYTES, other]) == frozenset({"a", "b", "c"})
     assert subscribed_topics([]) == frozenset()
 
 
 def test_the_topics_are_known_even_if_the_rest_is_damaged_but_unknown_if_they_are() -> None:
-    assert subscribed_topics([BYTES[:-3]]) == {"a", "b"}
+    assert subscribed_topics([BYTES[:-3]]) == frozenset({"a", "b"})
     assert subscribed_topics([BYTES, b"\x00\x01\x00\x00"]) is None
     assert subscribed_topics([BYTES, b""]) is None
 
