@@ -6,7 +6,7 @@ are here in a dictionary of dictionaries, because a request names a group, its t
     group ──▶ topic ──▶ partition ──▶ (offset, leader epoch, metadata, time of the commit, …)
 
 A coordinator may have a million of them. So an offset is a plain tuple, which Python's garbage collector does not
-track, and equal texts are stored once.
+track, and equal names and ids are stored once.
 
 The rules for members are in the groups. The rules here are the same for every kind of group.
 """
@@ -77,6 +77,7 @@ class CommittedOffsets:
 
     def __init__(self, is_pending: Pending = _none_is_pending) -> None:
         self._groups: dict[str, dict[str, _Partitions]] = {}
+        self._topic_ids: dict[bytes, bytes] = {}
         self._is_pending = is_pending
 
     # Reading ----------------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ class CommittedOffsets:
             value.metadata,
             value.commit_timestamp,
             value.expire_timestamp,
-            value.topic_id,
+            self._topic_ids.setdefault(value.topic_id, value.topic_id),
             record_offset,
         )
 

@@ -198,13 +198,26 @@ class GroupShard:
         return self._done(group, group.on_leave(ticket, request, version, now_ms))
 
     def _done(self, group: Group, step: Step) -> Step:
+        """Note what a step has changed, and do so again if the log refuses its records."""
+        self._keep_or_forget(group)
+        if not step.records:
+            return step
+        undo = Step(step.records, step.replies, step.on_refused).refused
+
+        def refused(code: ErrorCode) -> Step:
+            undone = undo(code)
+            self._keep_or_forget(group)
+            return undone
+
+        return Step(step.records, step.replies, refused)
+
+    def _keep_or_forget(self, group: Group) -> None:
         """Note the group's time limit. A group that has ended, or never began, is forgotten."""
         if isinstance(group, ClassicGroup) and (group.state is GroupState.DEAD or group.is_unused):
             if self._groups.get(group.group_id) is group:
                 del self._groups[group.group_id]
         else:
             self._deadlines.update(group.group_id)
-        return step
 
     # Groups of the new protocol ---------------------------------------------------------------------------------------
 
