@@ -1,8 +1,8 @@
 """The time limits of the members of a group of the new protocol. A pure module.
 
 A member has a session, which every heartbeat renews. And it has a time limit to act while the group waits for it: to
-give up partitions, or, with the classic protocol, to join again and to sync. The member is removed when one of them ends.
-Time limits are not in the log: a new coordinator begins all of them anew.
+give up partitions, or, with the classic protocol, to join again and to sync. The member is removed when one of them
+ends. Time limits are not in the log: a new coordinator begins all of them anew.
 """
 
 from minibroker.groups.deadlines import Deadlines

@@ -76,7 +76,8 @@ class Plan:
         gone = [] if before is None else [before]
         self._resolve(after.regex)
         self._forget_regexes(gone, after)
-        is_changed = before is None or self._state.topics_of(before) != self._topics_of(after)
+        # If nothing is to be written, the topics are the same, and there may be many.
+        is_changed = before is None or (bool(self.records) and self._state.topics_of(before) != self._topics_of(after))
         if is_changed or has_new_topics:
             self._update_epoch(gone, after, is_changed=is_changed)
 
@@ -152,7 +153,7 @@ class Plan:
         self, members: Mapping[str, Member], targets: Mapping[str, Partitions[bytes]]
     ) -> dict[str, Partitions[bytes]]:
         name = preferred_assignor(members.values(), self._settings.consumer_assignors)
-        topics_of = self._topic_ids_by_member(members.values())
+        topics_of = self._topics_finder()
         specs = {
             it.member_id: MemberSpec(topics_of(it), targets.get(it.member_id, {}), it.instance_id)
             for it in members.values()
@@ -162,7 +163,7 @@ class Plan:
         counts = {topic_id: len(self._image.topics[names[topic_id]].partitions) for topic_id in topics}
         return ASSIGNORS[name](specs, counts)
 
-    def _topic_ids_by_member(self, _members: Collection[Member]) -> Callable[[Member], frozenset[bytes]]:
+    def _topics_finder(self) -> Callable[[Member], frozenset[bytes]]:
         """Finds the topics of a member. Members with the same subscription get the same object."""
         known: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
 
