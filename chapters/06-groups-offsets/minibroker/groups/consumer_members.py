@@ -8,7 +8,7 @@ member that still uses an older epoch may commit an offset for the partition if 
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from minibroker.groups.records import (
@@ -48,12 +48,12 @@ class Member:
     """One member. It may read `assigned`, and must give up `revoking`."""
 
     member_id: str
-    subscription: ConsumerGroupMemberMetadataValue = _NO_SUBSCRIPTION
+    subscription: ConsumerGroupMemberMetadataValue = field(default_factory=lambda: _NO_SUBSCRIPTION)
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: Held = NOTHING
-    revoking: Held = NOTHING
+    assigned: Held = field(default_factory=lambda: NOTHING)
+    revoking: Held = field(default_factory=lambda: NOTHING)
 
     @property
     def instance_id(self) -> str | None:
