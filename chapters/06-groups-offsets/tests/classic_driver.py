@@ -91,7 +91,7 @@ class Driver:
                 for name, data in (RANGE if protocols is None else protocols).items()
             ],
         )
-        client = Client(ticket.rstrip("0123456789"), "/127.0.0.1")
+        client = Client(ticket.partition("-")[0].rstrip("0123456789"), "/127.0.0.1")
         self.take(self.group.on_join(ticket, request, version, client, self.now_ms))
 
     def sync(

@@ -4,7 +4,7 @@
     > start a static             the same, with its name as its group.instance.id
     > start a protocols range,sticky      the protocols that it supports; range if left out
     > join a                     it joins again
-    > sync a                     it syncs; the leader assigns the partitions 0 1 2 3 in turn, in the order of the members
+    > sync a                     it syncs; the leader assigns the partitions 0 1 2 3 to the members in turn
     > sync a keeps               the leader assigns cooperatively: what another member owns is not given away yet
     > heartbeat a b              these members send heartbeats
     > leave a / crash a          it leaves; it stops without a word, and forgets its id

@@ -60,8 +60,9 @@ class ClassicFacts:
         """Replace a static member, also as the leader."""
         if self.leader_id == old.member_id:
             self.leader_id = new.member_id
+        replies = self._members.replace(old, new)
         self._members.renew(new, now_ms)
-        return self._members.replace(old, new)
+        return replies
 
     def _swap_back(self, step: Step, new: Member, old: Member, code: ErrorCode, now_ms: int) -> Step:
         """The log has refused the new id of a static member."""

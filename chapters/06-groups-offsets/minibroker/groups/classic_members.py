@@ -123,6 +123,8 @@ class Members:
         """Remove a member or a pending id. Its parked requests are answered with the code."""
         self.pending.pop(member_id, None)
         member = self.by_id.pop(member_id, None)
+        if not self.by_id and not self.pending:
+            self.deadline_ms = NEVER
         if member is None:
             return []
         self.unsynced.discard(member_id)

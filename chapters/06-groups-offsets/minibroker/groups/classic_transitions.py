@@ -37,4 +37,5 @@ NEXT: dict[tuple[GroupState, Cause], GroupState] = {
     (GroupState.COMPLETING_REBALANCE, Cause.ENDED): GroupState.DEAD,
     (GroupState.STABLE, Cause.MEMBERS_CHANGE): GroupState.PREPARING_REBALANCE,
     (GroupState.STABLE, Cause.ENDED): GroupState.DEAD,
+    (GroupState.DEAD, Cause.ENDED): GroupState.DEAD,
 }
