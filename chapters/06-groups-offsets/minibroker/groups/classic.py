@@ -174,6 +174,12 @@ class ClassicGroup(ClassicFacts):
             self._members_changed(step, now_ms)
         self._finish_join(step, now_ms)
 
+    def rebalance(self, now_ms: int) -> Step:
+        """Let all members join again, because the group has become a classic one while it ran."""
+        step = Step()
+        self._members_changed(step, now_ms)
+        return step
+
     # Sync -------------------------------------------------------------------------------------------------------------
 
     def on_sync(self, ticket: Ticket, request: SyncGroupRequest, _version: int, now_ms: int) -> Step:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from minibroker.groups.classic import ClassicGroup
 from minibroker.groups.classic_transitions import GroupState
 from minibroker.groups.consumer import ConsumerGroup
+from minibroker.groups.conversion import check_upgrade, to_consumer
 from minibroker.groups.deadlines import Deadlines
 from minibroker.groups.describing import Group, described_classic, filter_of, listed
 from minibroker.groups.errors import GroupRefused
@@ -29,6 +30,7 @@ from minibroker.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
     GroupRecord,
+    GroupValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
@@ -39,7 +41,7 @@ from minibroker.groups.tables.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedConsumerGroup,
 )
-from minibroker.groups.tables.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from minibroker.groups.tables.consumer_group_heartbeat import JOIN_EPOCH, ConsumerGroupHeartbeatRequest
 from minibroker.groups.tables.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from minibroker.groups.tables.describe_groups import DescribeGroupsResponse
 from minibroker.groups.tables.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -109,8 +111,7 @@ class GroupShard:
     def on_loaded(self, now_ms: int) -> None:
         """The whole log has been replayed. The sessions of all members begin anew."""
         for group_id, value in self._loaded.items():
-            group = self._groups[group_id] = self._new_classic(group_id)
-            group.load(value, now_ms)
+            self._load_classic(group_id, value, now_ms)
         self._loaded.clear()
         for group_id, it in self._groups.items():
             if isinstance(it, ConsumerGroup):
@@ -125,11 +126,26 @@ class GroupShard:
             assert value is None or isinstance(value, OffsetCommitValue)
             self.offsets.apply(key, value, offset)
         elif type(key) is GroupMetadataKey:
-            # A classic group has the state of its record already. A tombstone removes the group.
-            if value is None and isinstance(self._groups.get(key.group_id), ClassicGroup):
-                del self._groups[key.group_id]
+            self._apply_to_classic_group(key.group_id, value, now_ms)
         else:
             self._apply_to_consumer_group(record, now_ms)
+
+    def _apply_to_classic_group(self, group_id: str, value: GroupValue | None, now_ms: int) -> None:
+        is_classic = isinstance(self._groups.get(group_id), ClassicGroup)
+        if value is None and is_classic:
+            del self._groups[group_id]
+        elif value is not None and not is_classic:
+            # The last member of the new protocol has gone. The others must share its partitions.
+            assert isinstance(value, GroupMetadataValue)
+            self._load_classic(group_id, value, now_ms).rebalance(now_ms)
+            self._deadlines.update(group_id)
+        # Otherwise the group has the state of its record already.
+
+    def _load_classic(self, group_id: str, value: GroupMetadataValue, now_ms: int) -> ClassicGroup:
+        group = self._groups[group_id] = self._new_classic(group_id)
+        group.load(value, now_ms)
+        self._deadlines.update(group_id)
+        return group
 
     def _apply_to_consumer_group(self, record: GroupRecord, now_ms: int) -> None:
         group_id = record.key.group_id
@@ -147,26 +163,35 @@ class GroupShard:
         return ClassicGroup(group_id, lambda: self._settings(group_id), self._new_member_id)
 
     def _new_consumer(self, group_id: str) -> ConsumerGroup:
-        return ConsumerGroup(group_id, lambda: self._settings(group_id), self._matcher)
+        return ConsumerGroup(group_id, lambda: self._settings(group_id), self._matcher, self._new_member_id)
 
     # Classic groups ---------------------------------------------------------------------------------------------------
 
     def on_join(self, ticket: Ticket, request: JoinGroupRequest, version: int, client: Client, now_ms: int) -> Step:
         """JoinGroup. The first member makes the group."""
         group_id, group = request.group_id, self._groups.get(request.group_id)
-        removed: list[GroupRecord] = []
-        if isinstance(group, ConsumerGroup):
-            if group.members:
-                return self._done(group, group.on_classic_join(ticket, request, version, client, self.image, now_ms))
-            # An empty group changes its kind at once.
-            removed, group = group.tombstones(), None
-        if group is None:
-            if request.member_id:
-                return Step(replies=[Reply(ticket, ErrorCode.UNKNOWN_MEMBER_ID)])
-            group = self._groups[group_id] = self._new_classic(group_id)
-        step = group.on_join(ticket, request, version, client, now_ms)
-        step.records[:0] = removed
-        return self._done(group, step)
+        if isinstance(group, ConsumerGroup) and group.members:
+            return self._done(group, group.on_classic_join(ticket, request, version, client, self.image, now_ms))
+        if isinstance(group, ClassicGroup):
+            return self._done(group, group.on_join(ticket, request, version, client, now_ms))
+        if request.member_id:
+            return Step(replies=[Reply(ticket, ErrorCode.UNKNOWN_MEMBER_ID)])
+        new = self._new_classic(group_id)
+        step = new.on_join(ticket, request, version, client, now_ms)
+        if new.is_unused or new.state is GroupState.DEAD:
+            return step
+        # An empty group of the new protocol becomes a classic one at once.
+        removed = [] if group is None else group.tombstones()
+        self._groups[group_id] = new
+        step = self._done(new, step)
+        return Step(removed + step.records, step.replies, lambda code: self._undo_join(step, group, code))
+
+    def _undo_join(self, step: Step, before: ConsumerGroup | None, code: ErrorCode) -> Step:
+        """The log has refused the first records of a classic group."""
+        undone = step.refused(code)
+        if before is not None:
+            self._groups[before.group_id] = before
+        return undone
 
     def on_sync(self, ticket: Ticket, request: SyncGroupRequest, version: int, now_ms: int) -> Step:
         """SyncGroup."""
@@ -225,7 +250,51 @@ class GroupShard:
         self, ticket: Ticket, request: ConsumerGroupHeartbeatRequest, version: int, client: Client, now_ms: int
     ) -> Step:
         """ConsumerGroupHeartbeat. The first member makes the group, or converts a classic one."""
-        raise NotImplementedError
+        group = self._groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._done(group, group.on_heartbeat(ticket, request, version, client, self.image, now_ms))
+        try:
+            if request.member_epoch != JOIN_EPOCH:
+                raise GroupRefused(ErrorCode.GROUP_ID_NOT_FOUND)
+            records = [] if group is None else self._as_consumer_group(group)
+        except GroupRefused as refused:
+            return Step(replies=[Reply(ticket, refused.code)])
+        new = self._new_consumer(request.group_id)
+        for record in records:
+            new.apply(record, now_ms)
+        step = new.on_heartbeat(ticket, request, version, client, self.image, now_ms)
+        # A join that is refused changes nothing.
+        return self._replace(group, new, Step(records + step.records, step.replies), now_ms) if step.records else step
+
+    def _as_consumer_group(self, group: ClassicGroup) -> list[GroupRecord]:
+        """The records that turn a classic group into one of the new protocol. An empty group is only deleted."""
+        if not has_members(group):
+            return tombstones_of(group.group_id, group)
+        check_upgrade(group, self._settings(group.group_id))
+        return to_consumer(group, self.image)
+
+    def _replace(self, old: ClassicGroup | None, new: ConsumerGroup, step: Step, now_ms: int) -> Step:
+        """Put a group into the place of another one, whose parked requests are answered.
+
+        If the log refuses the records, the old group is as it would be after a restart of the coordinator.
+        """
+        group_id = new.group_id
+        is_stored = old is not None and old.is_stored and (old.protocol_name is not None or not old.members())
+        stored = old.record().value if old is not None and is_stored else None
+        if old is not None:
+            step.replies[:0] = old.end(ErrorCode.REBALANCE_IN_PROGRESS).replies
+        self._groups[group_id] = new
+        self._deadlines.update(group_id)
+
+        def restore(code: ErrorCode) -> Step:
+            del self._groups[group_id]
+            if stored is not None:
+                assert isinstance(stored, GroupMetadataValue)
+                self._load_classic(group_id, stored, now_ms)
+            return Step(replies=[Reply(it.ticket, code) for it in step.replies])
+
+        step.on_refused = restore
+        return step
 
     # Offsets ----------------------------------------------------------------------------------------------------------
 
