@@ -132,8 +132,8 @@ def test_a_classic_member_gives_up_partitions_to_one_of_the_new_protocol() -> No
 
 def test_requests_of_classic_members_are_checked_like_those_in_a_classic_group() -> None:
     driver = Mixed(stable_classic().group, consumer_max_size=3)
-    driver.join("c")
     assert driver.classic_join("").error_code == ErrorCode.MEMBER_ID_REQUIRED
+    driver.join("c")
     for answer, code in (
         (driver.classic_join("x"), ErrorCode.GROUP_MAX_SIZE_REACHED),
         (driver.classic_join("b-2", protocol="roundrobin"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
@@ -202,7 +202,7 @@ def test_a_group_stays_what_it_is_if_the_policy_says_so() -> None:
         {"consumer_max_size": 1},
     ):
         with case(changes), pytest.raises(GroupRefused) as refused:
-            check_upgrade(classic.group, replace(classic.settings, **changes))  # type: ignore[arg-type]
+            check_upgrade(classic.group, replace(classic.settings, **changes))
         assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
     driver = Mixed(classic.group, migration_policy=MigrationPolicy.UPGRADE)
     driver.join("c")
