@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from brokers import eventually, unique
 from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
-from clients_stock import READ_S_MAX, Message, admin, confluent_write, forgiving_leaks
+from clients_stock import READ_S_MAX, Message, admin, confluent_write
 from clusters import QuorumCluster, QuorumNode, Sender, sender
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import (
@@ -48,12 +48,8 @@ EVERYBODY = (1, 2, 3)
 
 @contextmanager
 def python_admin(address: str) -> Iterator[KafkaAdminClient]:
-    with forgiving_leaks():
-        client = KafkaAdminClient(bootstrap_servers=address)
-        try:
-            yield client
-        finally:
-            client.close()
+    with closing(KafkaAdminClient(bootstrap_servers=address)) as client:
+        yield client
 
 
 def set_config(quorum: QuorumCluster, topic: str, name: str, value: str, *, through: int) -> None:
