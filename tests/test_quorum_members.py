@@ -256,7 +256,11 @@ def check_that_it_votes_once_its_configuration_says_so(quorum: QuorumCluster, nu
     node.settings = (f"{voting},{number}@{quorum.address_of(number)}", *rest, "process.roles=broker,controller")
     node.restart()
     added = cluster_command(quorum, "add-voter", str(number), at=1)
-    assert "4 voters, of which 3 must be running\n4 voters, of which 3 must be running, tolerate no" in added.stdout
+    assert added.stdout == (
+        f"node {number} at {quorum.address_of(number)} is a voter now; 4 voters, of which 3 must be running\n"
+        "4 voters tolerate only as many failures as 3 voters, because 3 of them must be running. Add one with "
+        "`minibroker cluster add-voter`, or remove one with `minibroker cluster remove-voter`\n"
+    )
     assert sorted(voters(quorum, at=number)) == [*EVERYBODY, number]
     removed = cluster_command(quorum, "remove-voter", str(number), at=1)
     assert removed.stdout == f"node {number} is not a voter any more; 3 voters, of which 2 must be running\n"
