@@ -205,12 +205,25 @@ def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> No
         quorum.remove(4)
 
 
-def replicas_on(quorum: QuorumCluster, number: int, topic: str | None = None) -> list[str]:
-    """The replicas of a node, once no reassignment is under way."""
-    with Client(quorum[1].address) as ours:
-        eventually(lambda: not ours_admin.list_reassignments(ours), "all moves are over", seconds=60)
+def replicas_on(quorum: QuorumCluster, number: int, topic: str | None, *, at: int) -> list[str]:
+    """The replicas of a node, as some node reports them."""
+    with Client(quorum[at].address) as ours:
         topics = ours_admin.describe_topics(ours, None if topic is None else [topic]).values()
     return [f"{it.name}-{one.partition}" for it in topics for one in it.partitions if number in one.replicas]
+
+
+def await_replicas_on(quorum: QuorumCluster, number: int, expected: list[str], topic: str | None = None) -> None:
+    """Wait until no partition is moved any more, and every node reports these replicas of a node.
+
+    The controller ends a move. The other nodes read of it later, and any of them may answer the next command.
+    """
+    with Client(quorum[1].address) as ours:
+        eventually(lambda: not ours_admin.list_reassignments(ours), "all moves are over", seconds=60)
+    for at in quorum.living():
+        eventually(
+            lambda n=at: replicas_on(quorum, number, topic, at=n) == expected,  # type: ignore[misc]
+            f"node {at} reports {expected} on node {number}",
+        )
 
 
 def check_that_a_broker_gets_its_share_and_is_removed(quorum: QuorumCluster, last: int) -> None:
@@ -219,13 +232,13 @@ def check_that_a_broker_gets_its_share_and_is_removed(quorum: QuorumCluster, las
     bootstrap = quorum.address_of(2)
     reassign = ("topics", "reassign")
     plan = json.loads(run(bootstrap, *reassign, topic, "--spread", "--dry-run", "--format", "json").stdout)
-    assert replicas_on(quorum, last, topic) == []
+    assert replicas_on(quorum, last, topic, at=1) == []
     said = run(bootstrap, *reassign, topic, "--spread")
     assert len(said.stdout.splitlines()) == 1 + len(plan)
     assert "being moved; `minibroker topics reassign` lists those that are not finished" in said.stderr
     on_the_new = [f"{it['topic']}-{it['partition']}" for it in plan if last in it["to"]]
     assert on_the_new
-    assert replicas_on(quorum, last, topic) == on_the_new
+    await_replicas_on(quorum, last, on_the_new, topic)
     # A broker that is alive or has replicas cannot be unregistered.
     refused = run(bootstrap, "cluster", "remove-broker", str(last))
     assert (refused.returncode, f"broker {last} is live: stop it first" in refused.stderr) == (1, True)
@@ -233,7 +246,7 @@ def check_that_a_broker_gets_its_share_and_is_removed(quorum: QuorumCluster, las
     assert (refused.returncode, f"node {last} runs as a broker only" in refused.stderr) == (1, True)
     check_that_it_votes_once_its_configuration_says_so(quorum, last)
     assert "being moved" in run(bootstrap, *reassign, "--from", str(last)).stderr
-    assert replicas_on(quorum, last) == []
+    await_replicas_on(quorum, last, [])
     assert "nothing to move" in run(bootstrap, *reassign, "--from", str(last)).stderr
     quorum[last].stop()
     assert f"`minibroker cluster remove-broker {last}`" in run(bootstrap, "cluster", "status").stdout
