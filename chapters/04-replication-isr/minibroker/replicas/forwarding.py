@@ -122,9 +122,9 @@ class Forward:
         return task
 
     async def _send(self, forwarded: Forwarded) -> None:
-        deadline_ms = monotonic_ms() + _ELECTION_MS
         try:
             response = await self._ask(forwarded)
+            deadline_ms = monotonic_ms() + _ELECTION_MS
             # The request was refused because another node is the controller, or will be soon. Ask again, because a
             # client would take this answer for a failure.
             while not _NOT_THE_CONTROLLER.isdisjoint(codes_in(response)) and monotonic_ms() < deadline_ms:
@@ -152,7 +152,7 @@ class Forward:
 
     async def _ask(self, forwarded: Forwarded) -> Response:
         """Ask the controller. If it is unknown or unreachable, ask again: an election may be under way."""
-        deadline_ms = monotonic_ms() + _ELECTION_MS
+        deadline_ms = monotonic_ms() + _TIMEOUT_MS
         while True:
             try:
                 response = await self._peers.send(
@@ -167,6 +167,9 @@ class Forward:
                 # Repeat a request that was not sent, or that changes nothing. Any other may have taken effect, and
                 # only the client can decide whether to repeat it.
                 may_repeat = isinstance(error, BrokerUnavailable) or forwarded.is_read
+                # The time for an election counts from the first failure: the request may have waited long before that
+                # for a controller that had stopped answering but was not deposed yet.
+                deadline_ms = min(deadline_ms, monotonic_ms() + _ELECTION_MS)
                 if not may_repeat or monotonic_ms() >= deadline_ms:
                     raise
             await asyncio.sleep(_RETRY_S)
