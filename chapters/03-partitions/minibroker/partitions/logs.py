@@ -25,7 +25,7 @@ class DeleteRecords:
         self._routes = routes
 
     def __call__(self, call: Call[DeleteRecordsRequest]) -> Answer:
-        """Answer once every in-sync replica has deleted the records: then no new leader can bring them back."""
+        """Answer once every in-sync replica has deleted the records, so that no new leader can bring them back."""
         deletions = _Deletions(self._routes, call.request)
         return deletions.attempt() or Wait(
             keys=deletions.names,

@@ -30,7 +30,7 @@ from minibroker.wire.apis import ApiKey
 
 
 class Hosting(Protocol):
-    """Opens partitions of another kind than those with one replica, and is told when their metadata change."""
+    """Opens partitions of another kind, such as replicated ones, and is notified when their metadata change."""
 
     @property
     def open_partition(self) -> OpenPartition:
@@ -81,7 +81,7 @@ class Partitions:
         self.configurations = Configurations(self._cluster.authority, machine.config)
 
     def start(self) -> None:
-        """The partitions are open: apply the dynamic configuration, and start the upkeep."""
+        """Called when the partitions are open. Apply the dynamic configuration, and start the upkeep."""
         self._reconfigure(Image(), self._cluster.authority.image)
         self._cluster.authority.subscribe(self._reconfigure)
         self.upkeep.start()

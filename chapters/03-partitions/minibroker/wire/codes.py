@@ -34,14 +34,14 @@ class ErrorCode(enum.IntEnum):
         """Whether the same request may succeed later, perhaps elsewhere, so that a client should try again."""
         return self._is_retriable
 
-    UNKNOWN_SERVER_ERROR = -1, "the broker failed unexpectedly: look into its log"
+    UNKNOWN_SERVER_ERROR = -1, "the broker failed unexpectedly: see its log"
     NONE = 0, "no error"
     OFFSET_OUT_OF_RANGE = 1, "the offset is before the log's start or past its end"
     CORRUPT_MESSAGE = 2, "the batch is damaged: its checksum or its structure is wrong", RETRIABLE
     UNKNOWN_TOPIC_OR_PARTITION = 3, "this broker has no such topic or partition", RETRIABLE
     INVALID_FETCH_SIZE = 4, "the size asked for is not valid"
     LEADER_NOT_AVAILABLE = 5, "the partition has no leader at the moment", RETRIABLE
-    NOT_LEADER_OR_FOLLOWER = 6, "this broker does not lead, or does not hold, the partition", RETRIABLE
+    NOT_LEADER_OR_FOLLOWER = 6, "this broker is not the partition's leader, or has no replica of it", RETRIABLE
     REQUEST_TIMED_OUT = 7, "the request took longer than it was allowed to", RETRIABLE
     BROKER_NOT_AVAILABLE = 8, "the broker is not available"
     REPLICA_NOT_AVAILABLE = 9, "the replica is not available here", RETRIABLE
@@ -54,14 +54,14 @@ class ErrorCode(enum.IntEnum):
     NOT_COORDINATOR = 16, "another broker is the coordinator", RETRIABLE
     INVALID_TOPIC_EXCEPTION = 17, "the topic's name is not valid"
     RECORD_LIST_TOO_LARGE = 18, "the batch is larger than a segment may be"
-    NOT_ENOUGH_REPLICAS = 19, "fewer replicas are in sync than min.insync.replicas asks for: nothing written", RETRIABLE
+    NOT_ENOUGH_REPLICAS = 19, "not written: fewer replicas are in sync than min.insync.replicas asks for", RETRIABLE
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, "written, but to fewer replicas than min.insync.replicas asks for", RETRIABLE
     INVALID_REQUIRED_ACKS = 21, "acks must be 0, 1 or -1 (all)"
     ILLEGAL_GENERATION = 22, "the group has moved on to another generation"
     INCONSISTENT_GROUP_PROTOCOL = 23, "the member shares no protocol with the group"
     INVALID_GROUP_ID = 24, "the group's name is not valid"
     UNKNOWN_MEMBER_ID = 25, "the group does not know this member"
-    INVALID_SESSION_TIMEOUT = 26, "the session timeout is outside of what the broker allows"
+    INVALID_SESSION_TIMEOUT = 26, "the session timeout is outside the broker's limits"
     REBALANCE_IN_PROGRESS = 27, "the group is rebalancing: join again"
     INVALID_COMMIT_OFFSET_SIZE = 28, "the commit is too large"
     TOPIC_AUTHORIZATION_FAILED = 29, "not allowed on this topic"
@@ -69,7 +69,7 @@ class ErrorCode(enum.IntEnum):
     CLUSTER_AUTHORIZATION_FAILED = 31, "not allowed on this cluster"
     INVALID_TIMESTAMP = 32, "the timestamp is too far from the broker's clock"
     UNSUPPORTED_SASL_MECHANISM = 33, "the broker does not offer this SASL mechanism"
-    ILLEGAL_SASL_STATE = 34, "this request may not come now: authenticate first"
+    ILLEGAL_SASL_STATE = 34, "this request is not allowed yet: authenticate first"
     UNSUPPORTED_VERSION = 35, "the broker does not speak this version of the API"
     TOPIC_ALREADY_EXISTS = 36, "there is a topic of this name already"
     INVALID_PARTITIONS = 37, "the number of partitions is not valid"
@@ -86,7 +86,7 @@ class ErrorCode(enum.IntEnum):
     INVALID_TXN_STATE = 48, "the transaction is in a state that does not allow this"
     INVALID_PRODUCER_ID_MAPPING = 49, "the producer id does not belong to this transactional id"
     INVALID_TRANSACTION_TIMEOUT = 50, "the transaction timeout is above transaction.max.timeout.ms"
-    CONCURRENT_TRANSACTIONS = 51, "the transaction before is not finished yet", RETRIABLE
+    CONCURRENT_TRANSACTIONS = 51, "the producer's previous transaction is not finished yet", RETRIABLE
     TRANSACTION_COORDINATOR_FENCED = 52, "another broker coordinates this transaction now"
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "not allowed to use this transactional id"
     SECURITY_DISABLED = 54, "the cluster runs without this security feature"
@@ -95,11 +95,11 @@ class ErrorCode(enum.IntEnum):
     LOG_DIR_NOT_FOUND = 57, "the broker has no such log directory"
     SASL_AUTHENTICATION_FAILED = 58, "the credentials are wrong"
     UNKNOWN_PRODUCER_ID = 59, "the broker no longer knows this producer: its records have been deleted"
-    REASSIGNMENT_IN_PROGRESS = 60, "the partition is being moved already"
+    REASSIGNMENT_IN_PROGRESS = 60, "the partition is already being reassigned"
     DELEGATION_TOKEN_AUTH_DISABLED = 61, "delegation tokens are switched off"
     DELEGATION_TOKEN_NOT_FOUND = 62, "there is no such delegation token"
     DELEGATION_TOKEN_OWNER_MISMATCH = 63, "the delegation token belongs to another principal"
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, "delegation tokens cannot be asked for on this connection"
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, "delegation tokens cannot be requested on this connection"
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, "not allowed on this delegation token"
     DELEGATION_TOKEN_EXPIRED = 66, "the delegation token has expired"
     INVALID_PRINCIPAL_TYPE = 67, "this kind of principal is not supported"
@@ -112,7 +112,7 @@ class ErrorCode(enum.IntEnum):
     FENCED_LEADER_EPOCH = 74, "the leader epoch is older than the broker's: refresh metadata", RETRIABLE
     UNKNOWN_LEADER_EPOCH = 75, "the leader epoch is newer than the broker's, which will learn it soon", RETRIABLE
     UNSUPPORTED_COMPRESSION_TYPE = 76, "this codec cannot be used here"
-    STALE_BROKER_EPOCH = 77, "the broker has registered again since"
+    STALE_BROKER_EPOCH = 77, "the broker has registered again under a newer epoch"
     OFFSET_NOT_AVAILABLE = 78, "a new leader does not know its high watermark yet", RETRIABLE
     MEMBER_ID_REQUIRED = 79, "join again with the member id in this answer"
     PREFERRED_LEADER_NOT_AVAILABLE = 80, "the preferred leader is not available", RETRIABLE
@@ -120,7 +120,7 @@ class ErrorCode(enum.IntEnum):
     FENCED_INSTANCE_ID = 82, "another member has the same group.instance.id"
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, "no replica may become leader", RETRIABLE
     ELECTION_NOT_NEEDED = 84, "the partition has the right leader already", RETRIABLE
-    NO_REASSIGNMENT_IN_PROGRESS = 85, "the partition is not being moved"
+    NO_REASSIGNMENT_IN_PROGRESS = 85, "the partition is not being reassigned"
     GROUP_SUBSCRIBED_TO_TOPIC = 86, "the group is reading this topic"
     INVALID_RECORD = 87, "a record was refused by the broker's checks"
     UNSTABLE_OFFSET_COMMIT = 88, "a transaction that commits offsets is not finished yet", RETRIABLE
@@ -136,7 +136,7 @@ class ErrorCode(enum.IntEnum):
     SNAPSHOT_NOT_FOUND = 98, "there is no such snapshot"
     POSITION_OUT_OF_RANGE = 99, "the position is not inside the snapshot"
     UNKNOWN_TOPIC_ID = 100, "this broker has no topic of this id", RETRIABLE
-    DUPLICATE_BROKER_REGISTRATION = 101, "a living broker has this id"
+    DUPLICATE_BROKER_REGISTRATION = 101, "a live broker has this id"
     BROKER_ID_NOT_REGISTERED = 102, "no broker of this id is registered"
     INCONSISTENT_TOPIC_ID = 103, "the log has another topic id", RETRIABLE
     INCONSISTENT_CLUSTER_ID = 104, "the request is meant for another cluster"
@@ -148,19 +148,19 @@ class ErrorCode(enum.IntEnum):
     FENCED_MEMBER_EPOCH = 110, "the member has been fenced: give up all partitions and join again"
     UNRELEASED_INSTANCE_ID = 111, "another member still holds this instance id"
     UNSUPPORTED_ASSIGNOR = 112, "the group does not support this assignor"
-    STALE_MEMBER_EPOCH = 113, "the member's epoch is old: the next heartbeat tells it the new one"
-    MISMATCHED_ENDPOINT_TYPE = 114, "the endpoint is a broker's where a controller's is needed, or the reverse"
+    STALE_MEMBER_EPOCH = 113, "the member's epoch is old: the next heartbeat returns the new one"
+    MISMATCHED_ENDPOINT_TYPE = 114, "the request needs a controller's endpoint, not a broker's, or the reverse"
     UNSUPPORTED_ENDPOINT_TYPE = 115, "this kind of endpoint is not supported"
     UNKNOWN_CONTROLLER_ID = 116, "there is no such controller"
     UNKNOWN_SUBSCRIPTION_ID = 117, "the telemetry subscription is not known"
     TELEMETRY_TOO_LARGE = 118, "the telemetry is too large"
     INVALID_REGISTRATION = 119, "the controller refuses the broker's registration"
-    TRANSACTION_ABORTABLE = 120, "the transaction failed: abort it and go on"
+    TRANSACTION_ABORTABLE = 120, "the transaction failed: abort it and continue"
     INVALID_RECORD_STATE = 121, "the record cannot be acknowledged in its state"
     SHARE_SESSION_NOT_FOUND = 122, "the share session is not known", RETRIABLE
     INVALID_SHARE_SESSION_EPOCH = 123, "the share session is at another epoch", RETRIABLE
     FENCED_STATE_EPOCH = 124, "the share group's state has another epoch"
-    INVALID_VOTER_KEY = 125, "the voter's key is not that of the node that was asked"
+    INVALID_VOTER_KEY = 125, "the request names another voter than the node that received it"
     DUPLICATE_VOTER = 126, "the voter is in the set already"
     VOTER_NOT_FOUND = 127, "the voter is not in the set"
     INVALID_REGULAR_EXPRESSION = 128, "the regular expression is not valid"

@@ -177,7 +177,7 @@ class StructType(type):
         versions: str | None = None,
         flexible: str = "none",
     ) -> "StructType":
-        """Take the fields out of the class's body."""
+        """Remove the fields from the class's body, and return them."""
         fields = tuple(value._replace(name=field) for field, value in namespace.items() if isinstance(value, Field))
         for field in fields:
             del namespace[field.name]
