@@ -43,7 +43,7 @@ def test_batches_have_the_size_that_was_asked_for(path: str) -> None:
 def test_a_torn_tail_is_named_by_tail_and_cut_by_append(path: str) -> None:
     run("append", path, "--batch", "1", stdin="a\nb\n")
     os.truncate(path, os.path.getsize(path) - 1)
-    assert run("tail", path, code=1) == "0\t\ta\nminibroker.log: batch at position 69: 68 of 69 bytes\n"
+    assert run("tail", path, code=1) == "0\t\ta\nminibroker.log: batch at position 69: only 68 of 69 bytes\n"
     assert "ends at offset 1; cut off: batch at position 69" in run("append", path, stdin="c\n")
     assert run("tail", path) == "0\t\ta\n1\t\tc\n"
 

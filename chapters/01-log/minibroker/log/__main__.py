@@ -151,9 +151,8 @@ def _tail(options: argparse.Namespace) -> int:
         valid = recover(file, start=printed, dense=False)
         _print_records(file, printed.size, valid.size, options.offset)
         printed = valid._replace(damage=None)
-        # A torn tail may become a whole batch, because a writer may still be writing it. Damage that other bytes follow
-        # stays damage. It is reported only if a second check finds it again, so that a write in progress is not
-        # reported.
+        # A torn tail may become a whole batch, because a writer may still be writing it. Damage in the middle of the
+        # file stays. It is reported only if a second check finds it again, so that a write in progress is not reported.
         if valid.damage is not None and (not options.follow or printed.size == given_up):
             raise valid.damage
         if not options.follow:

@@ -140,7 +140,7 @@ class BatchHeader(NamedTuple):
 def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
     """Read the header of the batch at `position`; refuse a magic other than 2, and a length that is too small."""
     if len(buffer) - position < HEADER_SIZE:
-        raise CorruptBatch(f"batch at position {position}: {len(buffer) - position} of {HEADER_SIZE} header bytes")
+        raise CorruptBatch(f"batch at position {position}: only {len(buffer) - position} of {HEADER_SIZE} header bytes")
     # This does what BatchHeader._make does, with one call less. It runs for every batch that is appended or read.
     header = tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
@@ -156,7 +156,7 @@ def check_crc(buffer: Bytes, header: BatchHeader, position: int = 0) -> None:
     # their CRC-32C with the one in the header. If they differ, the error names the computed crc.
     end = position + header.size
     if end > len(buffer):
-        raise CorruptBatch(f"batch at position {position}: {len(buffer) - position} of {header.size} bytes")
+        raise CorruptBatch(f"batch at position {position}: only {len(buffer) - position} of {header.size} bytes")
     computed = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : end])
     if computed != header.crc:
         raise CorruptBatch(f"batch at position {position}: crc {computed:#010x}, header says {header.crc:#010x}")
@@ -208,7 +208,7 @@ class Batch:
         self.header = read_header(buffer, position)
         self.view = memoryview(buffer)[position : position + self.header.size]
         if len(self.view) != self.header.size:
-            raise CorruptBatch(f"batch at position {position}: {len(self.view)} of {self.header.size} bytes")
+            raise CorruptBatch(f"batch at position {position}: only {len(self.view)} of {self.header.size} bytes")
 
     def check_crc(self) -> None:
         """Require that the checksum is right."""

@@ -200,7 +200,7 @@ def _xerial_blocks(data: bytes) -> list[bytes]:
         (length,) = _INT32.unpack_from(data, position)
         position += _INT32.size
         if not 0 <= length <= len(data) - position:
-            raise CorruptBatch(f"snappy block at byte {position} claims {length} of {len(data) - position} bytes")
+            raise CorruptBatch(f"snappy block at byte {position} claims {length} bytes of {len(data) - position}")
         blocks.append(data[position : position + length])
         position += length
     return blocks

@@ -72,9 +72,9 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
 
 
 # A consumer spends most of its time in the loops below, and a function call costs more than the decoding. So the loops
-# themselves read the first byte of each varint, and also the second where most varints have two. Lengths stay raw, that
-# is zigzagged: 1 is null, an even number is twice the length, and any other odd number is a negative length, which is
-# refused. `lengths` is the bitwise or of them all, so it is odd if one of them is.
+# themselves read the first byte of each varint, and also the second where most varints have two. Lengths stay
+# zigzagged: 1 means null, an even number is twice the length, and any other odd number is a negative length, which is
+# refused. `lengths` is the bitwise or of all lengths, so it is odd if any of them is odd.
 
 
 def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp: int) -> Iterator[Record]:

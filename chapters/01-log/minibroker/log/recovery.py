@@ -25,7 +25,7 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Recovered(NamedTuple):
-    """The valid part of a file, and what is wrong with the rest."""
+    """The valid part of a file, and the damage after it, if any."""
 
     size: int
     log_end_offset: int
@@ -41,7 +41,7 @@ def headers(file: File, *, position: int = 0, size: int | None = None) -> Iterat
     while position < size:
         header = header_at(file, position)
         if position + header.size > size:
-            raise CorruptBatch(f"batch at position {position}: {size - position} of {header.size} bytes")
+            raise CorruptBatch(f"batch at position {position}: only {size - position} of {header.size} bytes")
         yield position, header
         position += header.size
 

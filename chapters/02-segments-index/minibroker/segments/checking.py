@@ -147,8 +147,8 @@ class IndexCheck:
             key, value = self._index.entry(self._slot)
         except struct.error:
             return None  # the index was rebuilt in the meantime and is shorter now
-        # An entry is compared with the last good entry, so that one entry that is too high makes no later entry look
-        # wrong.
+        # An entry is compared with the last good entry. So a single entry that is too high does not make later entries
+        # fail.
         rises = key > self._last_good[0] and value > self._last_good[1]
         return Entry(self._slot, key, value, None if rises else "is not greater than the entry before")
 

@@ -205,7 +205,7 @@ class _Source:
         header = header_at(self._file, self.position)
         bytes_left = self.size - self.position
         if header.size > bytes_left:
-            raise CorruptBatch(f"{bytes_left} of {header.size} bytes")
+            raise CorruptBatch(f"only {bytes_left} of {header.size} bytes")
         if header.size > CHUNK_BYTES:
             # The batch's length may be damaged. So check the batch in pieces before all of it is read into memory.
             check_batch(self._file, self.position, header)

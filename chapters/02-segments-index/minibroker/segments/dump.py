@@ -141,7 +141,7 @@ class IndexSummary:
         if size % entry_bytes:
             self.faults.append(f"{size} bytes are not a multiple of {entry_bytes}")
         if zeros:
-            self.notes.append(f"{zeros} zero bytes follow: Kafka preallocates an index that it still writes")
+            self.notes.append(f"{zeros} zero bytes follow: Kafka preallocates the index of an active segment")
 
     @property
     def is_damaged(self) -> bool:

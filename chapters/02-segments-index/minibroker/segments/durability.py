@@ -209,7 +209,7 @@ class Durability:
     # Truncating -------------------------------------------------------------------------------------------------------
 
     def move_back(self, offset: int, *, is_urgent: bool = True) -> None:
-        """Move the recovery point back to `offset`, before or after the records from there on are removed."""
+        """Move the recovery point back to `offset`, because the records from `offset` on are being removed."""
         self.recovery_point = offset
         self._memory.recovery_point(offset, is_urgent=is_urgent)
 

@@ -227,8 +227,8 @@ class Segment:
 
     def find_time(self, timestamp: int, *, offset: int = 0) -> Record | None:
         """The first record from `offset` on that is not older than `timestamp`."""
-        # The time index gives an offset, and the offset index gives a position. From there on, only batches whose
-        # largest timestamp is not too old are decoded.
+        # The time index gives an offset, and the offset index gives a position. From that position on, only batches
+        # whose max timestamp is not older than `timestamp` are decoded.
         position = self._start_for(max(self.indexes.offset_before(timestamp), offset))
         while (found := self._hop(position, timestamp=timestamp)) is not None:
             position, header = found

@@ -283,7 +283,7 @@ class KeyTable(dict[str, ConfigKey[Any]]):
         return [self[name] for name in sorted(self)]
 
     def find(self, name: str) -> ConfigKey[Any]:
-        """The key with a name. If there is none, the error says why, or suggests the nearest name."""
+        """The key of this name. If there is no such key, the error says why, or suggests the nearest name."""
         if name in self:
             return self[name]
         for it, why in self.refused.items():

@@ -28,7 +28,7 @@ class ResourceKind(NamedTuple):
 
 
 def resource_kind(resource_type: int, otherwise: str) -> ResourceKind:
-    """The kind with this number. If there is none, raise `Refused` with a message that begins with `otherwise`."""
+    """The kind with this number. If it is unknown, raise `Refused` with a message that begins with `otherwise`."""
     if resource_type not in RESOURCES:
         known = ", ".join(f"{number:d} a {kind.table.kind}" for number, kind in RESOURCES.items())
         message = f"{otherwise.format(resource_type)}: {known.replace(' a ', ' is a ', 1)}"

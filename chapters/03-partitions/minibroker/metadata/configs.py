@@ -118,8 +118,8 @@ class NodeConfig:
         """The configuration with the dynamic values in an image's `configs`, for this broker and for all brokers.
 
         The values were checked, but perhaps not together with the settings that this broker was started with. If they
-        conflict, the broker's own dynamic values are ignored. If there is still a conflict, those for all brokers are
-        ignored instead, and as a last resort both.
+        conflict, the broker's own dynamic values are ignored. If there is still a conflict, the values for all brokers
+        are ignored instead. As a last resort, both are ignored.
         """
         own, for_all = (ConfigResource.BROKER, str(self.node_id)), (ConfigResource.BROKER, "")
         for left in ((own, for_all), (for_all,), (own,)):
@@ -160,7 +160,7 @@ class NodeConfig:
 
 
 def _known(texts: Texts) -> Texts:
-    # A newer program may have written keys that this one does not know.
+    # A newer program may have written keys that this program does not know.
     return {name: text for name, text in texts.items() if name in BROKER_CONFIGS}
 
 

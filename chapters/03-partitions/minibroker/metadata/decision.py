@@ -2,7 +2,7 @@
 
 A command asks for a change, such as new topics. It is checked against an image. The decision is a list of records,
 which are written all together or not at all, and a result for the caller. Deciding has no side effects and uses no
-clock and no randomness. A command brings such inputs along, for example the ids of new topics.
+clock and no randomness. A command carries such inputs, for example the ids of new topics.
 
 A chapter adds a command as a subclass of `Command`.
 """

@@ -42,7 +42,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A registered broker. Host and port are those of its first listener."""
+    """A registered broker. `host` and `port` are the address of its first listener."""
 
     node_id: int
     host: str

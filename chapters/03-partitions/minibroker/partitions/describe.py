@@ -45,7 +45,7 @@ _CONTROLLERS_ENDPOINT = 2
 
 
 def api_versions(registry: Registry, authority: Authority) -> Callable[[Call[ApiVersionsRequest]], Answer]:
-    """The handler of ApiVersions. It announces the features that this node supports and those of the cluster."""
+    """The handler of ApiVersions. It announces this node's supported features and the cluster's features."""
 
     def handler(call: Call[ApiVersionsRequest]) -> Answer:
         request = call.request
@@ -245,7 +245,7 @@ def _alive(image: Image) -> Iterable[BrokerImage]:
 
 
 def _offline_replicas(alive: frozenset[int], partition: PartitionImage) -> list[int]:
-    """The replicas of a partition that cannot be reached."""
+    """The replicas on brokers that are not alive."""
     return [node_id for node_id in partition.replicas if node_id not in alive]
 
 

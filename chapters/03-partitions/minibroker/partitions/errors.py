@@ -43,7 +43,7 @@ class BrokerFailure(ExpectedError):
 
 
 class Disconnect(ExpectedError):
-    """The client would understand no answer, so the connection is closed. The message goes to the broker's own log."""
+    """The client could not understand any answer, so the connection is closed. The broker logs the message."""
 
 
 # Errors of the log as Kafka's codes -----------------------------------------------------------------------------------

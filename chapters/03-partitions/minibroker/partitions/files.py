@@ -1,7 +1,7 @@
 """A disk with a bound on open file handles: the least recently used files are closed, and opened again when needed.
 
 Ten thousand partitions have thirty thousand files, but many systems allow a process only a thousand open files. So a
-`BoundedFile` has a path, and a handle only while it is in use. Three rules make that safe:
+`BoundedFile` always has a path, but not always an open handle. Three rules make that safe:
 
 1. **A file that loses its name keeps its handle** as long as it is referenced. Retention unlinks a segment, and
    compaction replaces one, while a reader still has a slice of it. Opening the path again would find nothing, or

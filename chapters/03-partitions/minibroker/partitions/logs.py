@@ -58,7 +58,7 @@ class _Deletions:
         return self.response() if all(are_done) else None
 
     def response(self) -> Response:
-        """The answer as it is now, with the low watermark of every partition."""
+        """The answer with the results so far, and the low watermark of every partition."""
         topics = [
             DeleteRecordsTopicResult(name=name, partitions=[it.result for it in found]) for name, found in self._topics
         ]

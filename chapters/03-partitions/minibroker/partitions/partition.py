@@ -133,13 +133,13 @@ class Partition(Protocol):
         """Code NONE if a batch is as safe as `acks` asks for, an error if it never will be, None while undecided."""
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches from the one that contains `offset` on: at least one whole batch, if the reader may see one."""
+        """Batches, from the one that contains `offset` on. The first is whole, if the reader may read it."""
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
         """Where a follower's log diverges from this one, or None."""
 
     def aborted(self, offset: int, records: FileSlice) -> Sequence[Aborted]:
-        """The aborted transactions between `offset` and the end of a slice that was read from there."""
+        """The aborted transactions between `offset` and the end of a slice that was read from `offset` on."""
 
     def find_earliest(self) -> Found:
         """Where the log starts."""
@@ -254,7 +254,7 @@ class SoleReplica(ReplicaPort):
         self._wake(self.name)
 
     def check_follower(self, reader: Reader) -> None:
-        """Refuse every node except those of `copied_by`."""
+        """Refuse every node that is not in `copied_by`."""
         if reader.replica_id not in self._copied_by:
             message = f"node {reader.replica_id} is not a replica of {self.name.directory}"
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
@@ -366,7 +366,7 @@ class LocalPartition:
         self.check_leader()
         if acks == ACKS_ALL:
             replica.check_in_sync()
-        # Apply the rules. A duplicate is answered as it was the first time, and not appended again.
+        # Apply the rules. A duplicate gets the same answer as the first time, and is not appended again.
         it = incoming(batch, now_ms, origin)
         for rule in self._rules:
             duplicate = rule(it)
@@ -393,7 +393,7 @@ class LocalPartition:
         return self.replica.verdict(appended, acks=acks)
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches from the one that contains `offset` on: at least one whole batch, if the reader may see one."""
+        """Batches, from the one that contains `offset` on. The first is whole, if the reader may read it."""
         is_follower = reader.replica_id >= 0
         if is_follower:
             self.replica.check_follower(reader)

@@ -128,7 +128,7 @@ class ProducerState:
         # A producer with an older epoch is a zombie: INVALID_PRODUCER_EPOCH.
         if header.producer_epoch < self.epoch:
             message = (
-                f"producer {header.producer_id} has epoch {self.epoch} by now, but the batch has the older epoch "
+                f"producer {header.producer_id} has epoch {self.epoch} now, but the batch has the older epoch "
                 f"{header.producer_epoch}"
             )
             raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH, message)
@@ -206,7 +206,7 @@ def encode_snapshot(producers: dict[int, ProducerState]) -> bytes:
 def decode_snapshot(data: bytes) -> dict[int, ProducerState]:
     """Read a snapshot; refuse one whose version, checksum or size is wrong."""
     if len(data) < _HEADER.size:
-        raise DamagedSnapshot(f"{len(data)} of at least {_HEADER.size} bytes")
+        raise DamagedSnapshot(f"only {len(data)} of at least {_HEADER.size} bytes")
     version, crc, count = _HEADER.unpack_from(data)
     if version != VERSION:
         raise DamagedSnapshot(f"version {version}, but only {VERSION} is known")

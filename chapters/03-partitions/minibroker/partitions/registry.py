@@ -183,7 +183,7 @@ def propose(
 ) -> Answer:
     """Propose a change of the metadata, and answer when it is committed, which may be immediately.
 
-    A change that times out may still be committed. The client is told so, unless `expire` gives another answer.
+    A change that times out may still be committed. The answer says so, unless `expire` gives another answer.
     """
     proposal = authority.propose(command)
     if proposal.is_done:

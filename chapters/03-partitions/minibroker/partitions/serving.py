@@ -56,7 +56,7 @@ class Partitions:
     ) -> None:
         """`placing` chooses the brokers of new partitions. `own_broker` is this node, if it forwards clients' calls.
 
-        `on_timeout` is called before a producer is told that its batch was not replicated in time, and may raise.
+        `on_timeout` is called before a batch that was not replicated in time is refused. It may raise.
         """
         self._machine = machine
         self._cluster = cluster

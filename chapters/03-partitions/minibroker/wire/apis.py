@@ -1,7 +1,8 @@
 """The APIs: their keys in Kafka, and their declared tables. A pure module.
 
-A table declares its API when its module is imported: `declare(ProduceRequest, ProduceResponse)`. A broker imports the
-tables of the APIs that it serves, and a client those that it sends, so neither knows an API of a later chapter.
+A table declares its API when its module is imported: `declare(ProduceRequest, ProduceResponse)`. A broker imports only
+the tables of the APIs that it serves, and a client only the tables of its requests. So neither knows an API of a later
+chapter.
 """
 
 import enum
@@ -16,7 +17,7 @@ from minibroker.wire.schema import Request, Response
 
 
 class ApiKey(enum.IntEnum):
-    """Kafka's numbers for its APIs. Only those in `APIS` have a table."""
+    """Kafka's numbers for its APIs. Only the APIs in `APIS` have a table."""
 
     PRODUCE = 0
     FETCH = 1

@@ -107,7 +107,7 @@ class ErrorCode(enum.IntEnum):
     GROUP_ID_NOT_FOUND = 69, "there is no such group"
     FETCH_SESSION_ID_NOT_FOUND = 70, "the fetch session is not known: start a new one", RETRIABLE
     INVALID_FETCH_SESSION_EPOCH = 71, "the fetch session is at another epoch: start a new one", RETRIABLE
-    LISTENER_NOT_FOUND = 72, "the leader has no listener like the one that the request came to", RETRIABLE
+    LISTENER_NOT_FOUND = 72, "the leader lacks the listener on which the request arrived", RETRIABLE
     TOPIC_DELETION_DISABLED = 73, "topics cannot be deleted here (delete.topic.enable)"
     FENCED_LEADER_EPOCH = 74, "the leader epoch is older than the broker's: refresh metadata", RETRIABLE
     UNKNOWN_LEADER_EPOCH = 75, "the leader epoch is newer than the broker's, which will learn it soon", RETRIABLE
@@ -142,7 +142,7 @@ class ErrorCode(enum.IntEnum):
     INCONSISTENT_CLUSTER_ID = 104, "the request is meant for another cluster"
     TRANSACTIONAL_ID_NOT_FOUND = 105, "there is no such transactional id"
     FETCH_SESSION_TOPIC_ID_ERROR = 106, "a fetch session must use topic ids always or never", RETRIABLE
-    INELIGIBLE_REPLICA = 107, "a replica may not join the ISR"
+    INELIGIBLE_REPLICA = 107, "a replica is not eligible to join the ISR"
     NEW_LEADER_ELECTED = 108, "done, but the partition has another leader now"
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, "the offset is in tiered storage"
     FENCED_MEMBER_EPOCH = 110, "the member has been fenced: give up all partitions and join again"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class WireError(ExpectedError):
-    """The base class of this package's errors. Raised itself for a message that cannot be encoded in a version."""
+    """The base class of this package's errors. Raised for messages that cannot be encoded in a version."""
 
 
 class MalformedMessage(WireError):

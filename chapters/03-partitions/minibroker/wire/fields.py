@@ -97,7 +97,7 @@ class Field(NamedTuple):
 
 
 class Schema:
-    """The fields of a struct, and its versions, which are those of the message that contains it."""
+    """The fields of a struct, and its versions. A struct has the versions of the message that contains it."""
 
     __slots__ = ("fields", "flexible", "key", "name", "versions")
 

@@ -91,7 +91,7 @@ class FetchRequest(Request, key=1, versions="4-17", flexible="12+"):
         versions="7+", default=-1, ignorable=True, about="counts the session's requests: 0 a new session, -1 none"
     )
     topics: list[FetchTopic] = array(
-        FetchTopic, about="the partitions to fetch; in a session, those that are new or have changed"
+        FetchTopic, about="the partitions to fetch; in a session, only new and changed partitions"
     )
     forgotten_topics_data: list[ForgottenTopic] = array(
         ForgottenTopic, versions="7+", default=(), about="the partitions to remove from the session"

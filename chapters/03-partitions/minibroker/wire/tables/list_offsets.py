@@ -36,7 +36,7 @@ class ListOffsetsTopic(Struct):
 
 
 class ListOffsetsRequest(Request, key=2, versions="1-11", flexible="6+"):
-    """Ask for the offsets of times."""
+    """Ask for the offsets of timestamps."""
 
     replica_id: int = int32(about="a follower's node id, -1 for a client")
     isolation_level: int = int8(
