@@ -141,7 +141,7 @@ def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
     """Read the header of the batch at `position`; refuse a magic other than 2, and a length that is too small."""
     if len(buffer) - position < HEADER_SIZE:
         raise CorruptBatch(f"batch at position {position}: only {len(buffer) - position} of {HEADER_SIZE} header bytes")
-    # This does what BatchHeader._make does, with one call less. It runs for every batch that is appended or read.
+    # This does what BatchHeader._make does, but saves a call. It runs for every batch that is appended or read.
     header = tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
         raise CorruptBatch(f"batch at position {position}: magic {header.magic}, but only {MAGIC} is supported")

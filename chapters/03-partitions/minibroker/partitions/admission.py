@@ -199,7 +199,7 @@ def has_sound_records(it: Incoming) -> None:
 
 
 def is_next(producers: ProducerStates) -> Rule:
-    """A client's batch follows its producer's last one, or is a duplicate of one that the partition remembers."""
+    """A client's batch follows its producer's last batch, or is a duplicate of a batch that the partition remembers."""
     check = producers.check
 
     def rule(it: Incoming) -> Duplicate | None:

@@ -208,7 +208,7 @@ class Machine:
         try:
             for thread in reversed(self.threads):
                 await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
-            # If another directory has replaced this node's, nothing may be written to it.
+            # If another directory has replaced this node's directory, nothing may be written to it.
             self._directory.check()
             self.data.close()
         except (LogError, OSError):
