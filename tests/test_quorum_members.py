@@ -226,7 +226,7 @@ def check_that_a_broker_gets_its_share_and_is_removed(quorum: QuorumCluster, las
     assert replicas_on(quorum, last, topic) == []
     said = run(bootstrap, *reassign, topic, "--spread")
     assert len(said.stdout.splitlines()) == 1 + len(plan)
-    assert "being moved; `minibroker topics reassign` lists those that are not finished" in said.stderr
+    assert "being moved; `minibroker topics reassign` lists the moves that are not finished" in said.stderr
     on_the_new = [f"{it['topic']}-{it['partition']}" for it in plan if last in it["to"]]
     assert on_the_new
     assert replicas_on(quorum, last, topic) == on_the_new

@@ -59,7 +59,7 @@ def facts_of(bootstrap: str) -> Facts:
 
 
 def _is_reached(node: Node) -> bool:
-    """Whether a node takes connections at its address; a node without an address counts as reached."""
+    """Whether a node accepts connections at its address. A node without a known address counts as reachable."""
     if node.address is None:
         return True
     try:

@@ -79,7 +79,7 @@ def describe(names: tuple[str, ...], format_: str, bootstrap: str) -> None:
 @name_argument
 @click.option("--partitions", type=click.IntRange(min=1), help="New number of partitions; it can only grow.")
 @config_option
-@click.option("--delete-config", "removed", metavar="NAME", multiple=True, help="Return this setting to its default.")
+@click.option("--delete-config", "removed", metavar="NAME", multiple=True, help="Reset this setting to its default.")
 @bootstrap_option
 def alter(name: str, partitions: int | None, pairs: tuple[str, ...], removed: tuple[str, ...], bootstrap: str) -> None:
     """Add partitions to the topic NAME, or change its settings.
@@ -180,13 +180,13 @@ def reassign(
     "--unclean",
     "is_unclean",
     is_flag=True,
-    help="Elect a replica that is not in sync, where no other is left: the records that it lacks are lost.",
+    help="Elect any live replica where none in sync is left: the records that it lacks are lost.",
 )
 @bootstrap_option
 def elect_leaders(name: str | None, partition: int | None, is_unclean: bool, bootstrap: str) -> None:
     """Elect the preferred leader of each partition.
 
-    The preferred leader is the first replica. Without a TOPIC, all topics are meant.
+    The preferred leader is the first replica. Without a TOPIC, elect leaders in all topics.
     """
     if name is None and (partition is not None or is_unclean):
         raise click.UsageError("give the TOPIC." if not is_unclean else "--unclean needs a TOPIC: it loses records.")

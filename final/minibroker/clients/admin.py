@@ -468,7 +468,8 @@ def elect_leaders(
     *,
     is_unclean: bool = False,
 ) -> list[TopicPartition]:
-    """Elect the preferred leaders of partitions, or of all if none are named. Return those that got a new leader.
+    """Elect the preferred leaders of partitions, or of all if none are named. Return the partitions that got a new
+    leader.
 
     An unclean election elects any live replica of a partition without a leader. Records that this replica lacks are
     lost.

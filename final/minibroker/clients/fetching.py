@@ -357,7 +357,8 @@ class Fetcher:
         if whole.byte_count == 0 or whole.next_offset <= offset:
             return None
         position.offset, position.last_epoch = whole.next_offset, whole.leader_epoch
-        # A partition that got records goes to the end of the next request, so that those that did not fit come first.
+        # A partition that got records goes to the end of the next request, so that partitions that did not fit come
+        # first.
         self._positions[partition] = self._positions.pop(partition)
         aborted = data.aborted_transactions if self._config.isolation_level == READ_COMMITTED else None
         return FetchedBatches(

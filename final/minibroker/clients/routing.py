@@ -226,7 +226,7 @@ class Routes:
                 self._stale.add(name)
 
     def doubt(self, topic: str) -> None:
-        """Mark the routes of a topic as stale, so that they are asked for before their next use."""
+        """Mark the routes of a topic as stale, so that they are requested again before their next use."""
         self._stale.add(topic)
 
 

@@ -499,6 +499,6 @@ def _plain_columns(rows: Sequence[_PlainRow]) -> _Columns:
 def _refuse_unrepresentable(record: Record) -> None:
     if not -_TIMESTAMP_MAX <= record.timestamp <= _TIMESTAMP_MAX:
         raise InvalidRecord(
-            f"the record at offset {record.offset} has timestamp {record.timestamp} ms, and a DataFrame holds up to"
+            f"the record at offset {record.offset} has timestamp {record.timestamp} ms, but a DataFrame holds at most"
             f" {_TIMESTAMP_MAX}: start after it (startingOffsets {record.offset + 1})"
         )

@@ -131,7 +131,7 @@ class WatchedFiles:
         return WatchedFile(file, path, self.watch)
 
     def mkdir(self, directory: str) -> None:
-        """Make a directory, and those above it."""
+        """Make a directory and its missing parents."""
         with self.watch.guard("make", directory):
             self._files.mkdir(directory)
 
@@ -146,7 +146,7 @@ class WatchedFiles:
             self._files.rename(source, target)
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
+        """Remove a file."""
         with self.watch.guard("remove", path):
             self._files.unlink(path)
 
@@ -155,7 +155,7 @@ class WatchedFiles:
         return self._files.list(directory)
 
     def fsync_directory(self, directory: str) -> None:
-        """Wait until the names in a directory have reached the disk."""
+        """Flush a directory, so that the names in it are durable."""
         with self.watch.guard("flush", directory):
             self._files.fsync_directory(directory)
 

@@ -36,7 +36,7 @@ _ALL_DEFAULTS: dict[str, Any] = {"num_partitions": -1, "replication_factor": -1,
 
 @dataclass(eq=False)
 class Forwarded:
-    """A forwarded request. It is also the key of the wait for its answer."""
+    """A forwarded request. It is also the key under which the client waits for the answer."""
 
     asked: Request
     """The client's request."""
@@ -173,7 +173,7 @@ class Forward:
 
 
 def _unknown_outcome(what: str) -> tuple[ErrorCode, str]:
-    message = f"the controller {what}: the request may have been done or not. Look before you repeat it"
+    message = f"the controller {what}: the request may or may not have taken effect. Check before you repeat it"
     return ErrorCode.REQUEST_TIMED_OUT, message
 
 

@@ -74,7 +74,7 @@ class Peers:
         return client
 
     def hang_up(self, node_id: int, *lines: Line) -> None:
-        """Give up the requests to a node that are under way on some lines; their callers get a `ClientError`."""
+        """Cancel the requests to a node that are under way on some lines; their callers get a `ClientError`."""
         for line in lines:
             known = self._clients.get((node_id, line))
             if known is not None:

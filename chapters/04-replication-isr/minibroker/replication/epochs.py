@@ -67,13 +67,13 @@ class EpochCache(Companion):
 
     def end_of(self, epoch: int, *, log_end_offset: int) -> EpochEnd:
         """Where an epoch ends in this log; if the log does not have that epoch, where the epoch before it ends."""
-        # The latest epoch ends at the end of the log. Nothing is known about a later epoch, or if no epoch is given.
+        # The latest epoch ends at the end of the log. For a later epoch, or for none, the end is unknown.
         if epoch == self.latest_epoch and epoch != NO_LEADER_EPOCH:
             return EpochEnd(epoch, log_end_offset)
         if epoch == NO_LEADER_EPOCH or epoch > self.latest_epoch:
             return UNKNOWN
         # An epoch ends where the next one begins. For an epoch without a record in this log, answer with the largest
-        # epoch below it; if there is none below, with the offset where the first one begins.
+        # epoch below it. If no epoch is below it, answer with the offset where the first epoch begins.
         above = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
         known = self.entries[above - 1].epoch if above > 0 else epoch
         return EpochEnd(known, self.entries[above].start_offset)

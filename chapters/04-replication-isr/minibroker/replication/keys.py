@@ -57,7 +57,7 @@ REPLICA_FETCH_WAIT_MAX_MS = broker_key(
     "How long a leader may hold a fetch until there are records.",
 )
 REPLICA_FETCH_MIN_BYTES = broker_key(
-    "replica.fetch.min.bytes", INT, 1, at_least(0), "How many bytes end a fetch's wait."
+    "replica.fetch.min.bytes", INT, 1, at_least(0), "How many bytes a fetch waits for at the leader."
 )
 REPLICA_FETCH_MAX_BYTES = broker_key(
     "replica.fetch.max.bytes",
@@ -181,7 +181,7 @@ def quorum_voters(config: NodeConfig) -> tuple[QuorumVoter, ...]:
 
 
 def check_own_number(config: NodeConfig) -> None:
-    """Refuse a node that has voters configured but no node.id: the default may be another node's."""
+    """Refuse a node that has voters configured but no node.id: the default id may belong to another node."""
     voters = quorum_voters(config)
     if voters and "node.id" not in config.settings and BROKER_ID.of(config) == -1:
         names = sorted(it.node_id for it in voters)

@@ -7,7 +7,7 @@ Two decisions follow from that:
 before it, so any of them can lead next without losing a record that was acknowledged or read.
 
 **The in-sync set (ISR)** says which replicas count. The controller keeps it; the leader proposes changes. A follower
-that has not caught up for `replica.lag.time.max.ms` leaves, so that writes can go on; a follower that has caught up
+that has not caught up for `replica.lag.time.max.ms` leaves, so that writes can continue; a follower that has caught up
 returns. While a proposal is under way, the leader cannot know whether it was accepted, so *both* sets count:
 
     in-sync set   {1, 2, 3}                    {1, 2, 3}                   {1, 2}

@@ -244,7 +244,7 @@ class Replica(ReplicaPort):
             self._propose({*leading.isr, reader.replica_id}, reader.now_ms)
 
     def _throttle(self, leading: Leadership, reader: Reader, records: FileSlice) -> None:
-        """Give a follower that is not in sync no records while the leader's rate is exceeded (KIP-73)."""
+        """Send no records to a follower that is not in sync while the leader's rate is exceeded (KIP-73)."""
         quota, progress = self._quotas.as_leader, leading.followers[reader.replica_id]
         # An answer may be put together several times before it is sent. So its bytes are counted only when the follower
         # fetches again. Until then one partition of a fetch does not use up the rate of the others.
@@ -330,8 +330,8 @@ class Replica(ReplicaPort):
 
     def _on_isr_changed(self, is_changed: bool) -> None:
         if is_changed:
-            # If fewer replicas count now, the high watermark may move. If too few are left, waiting producers must be
-            # told.
+            # If fewer replicas count now, the high watermark may move. If too few are left, waiting producers must get
+            # an error.
             self.on_log_changed()
 
     # The follower -----------------------------------------------------------------------------------------------------

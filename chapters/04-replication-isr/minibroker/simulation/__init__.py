@@ -8,7 +8,7 @@ The modules, lowest first:
 
 - ``chance``: streams of random numbers, each from the seed and a name
 - ``scheduler``: the virtual clock and its timers
-- ``trace``: what happened, kept only on request
+- ``trace``: the events of a run, kept only on request
 - ``process``: a node's process, which is killed, paused, and started again
 - ``network`` and ``links``: messages between nodes, and a client's connection
 - ``disk``: files that survive a kill, and lose unflushed data in a power cut

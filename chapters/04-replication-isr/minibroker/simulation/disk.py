@@ -99,7 +99,7 @@ class Disk:
         self._files.rename(source, target)
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
+        """Remove a file."""
         self.change()
         self._files.unlink(path)
 

@@ -60,7 +60,7 @@ class _Way:
 
 
 class Link:
-    """A connection from a client to one life of a server.
+    """A connection from a client to a server. It ends when the server's process ends.
 
     `serve(request, reply)` runs at the server, `on_answer(answer)` and `on_broken()` at the client.
     """
@@ -91,7 +91,7 @@ class Link:
             self._requests.send(request, lambda: self._serve(request, self._reply))
 
     def break_off(self) -> None:
-        """Break the link: the client is told at once, the server finishes the requests that reach it."""
+        """Break the link: the client notices at once, and the server finishes the requests that reach it."""
         if not self.is_open:
             return
         self.is_open = False

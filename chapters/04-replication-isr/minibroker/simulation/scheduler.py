@@ -37,7 +37,7 @@ class Scheduler:
         """Run an action in `delay_ms` milliseconds."""
         assert delay_ms >= 0, f"{delay_ms} ms from now is in the past"
         timer = Timer(action)
-        # The serial decides between events of one millisecond; timers are never compared.
+        # The serial number orders events of the same millisecond, so timers are never compared.
         self._serial += 1
         heappush(self._heap, (self.now_ms + delay_ms, self._serial, timer))
         return timer

@@ -2,7 +2,7 @@
 
 A world is built from a seed and played once. The base class has the clock, network, trace, faults and states. A
 subclass adds nodes and clients, defines what each kind of fault does, and plays: first faults, then healing, then a
-calm in which the cluster must recover.
+quiet time in which the cluster must recover.
 
     class World(simulation.World):
         STATES = ("truncation", "ISR shrink")

@@ -1,6 +1,6 @@
 """Elects preferred leaders, so that a broker that comes back leads its partitions again. A pure module.
 
-When a broker stops, other brokers lead its partitions, and they go on leading them when it returns: after a few
+When a broker stops, other brokers lead its partitions, and they keep leading them when it returns: after a few
 restarts one broker leads nearly everything. So the controller regularly looks for partitions whose preferred leader,
 the first replica, is live and in sync but does not lead, and elects it. No record is lost, because the replica is in
 sync.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import minibroker.controller.records  # noqa: F401 - the log that is folded here has them
+import minibroker.controller.records  # noqa: F401 - declares records of the log that is folded here
 from minibroker.log.errors import StorageError
 from minibroker.metadata.authority import Listener, Listeners, Proposal, batch_of, read_records
 from minibroker.metadata.decision import Command, decide
@@ -94,7 +94,7 @@ class Controller:
         if not decision.records:
             self._wait(proposal, command, decision.result)
             return proposal
-        # A disk that refuses (`StorageError`) is answered with KAFKA_STORAGE_ERROR.
+        # If the disk refuses the write (`StorageError`), answer with KAFKA_STORAGE_ERROR.
         try:
             self._append(decision.records)
         except StorageError as error:

@@ -38,7 +38,7 @@ BROKER_HEARTBEAT_INTERVAL_MS = broker_key(
     500,
     at_least(1),
     "How often a broker sends a heartbeat to the controller.",
-    departure=Departure("2000", "a shorter session still has several heartbeats, as in Kafka"),
+    departure=Departure("2000", "a session is shorter than in Kafka, but still has several heartbeats"),
 )
 AUTO_LEADER_REBALANCE_ENABLE = broker_key(
     "auto.leader.rebalance.enable",

@@ -252,8 +252,8 @@ class LeadUncleanly(Command[list[Elected]]):
 class UnregisterBroker(Command[Outcome[int]]):
     """Remove a broker that will not come back.
 
-    The broker must be stopped: a live broker would go on, and its heartbeats would be refused. Its replicas must be
-    moved first: a replica on an unknown broker would be missing for ever.
+    The broker must be stopped: a live broker would keep running, and its heartbeats would be refused. Its replicas must
+    be moved first: a replica on an unknown broker would be missing for ever.
     """
 
     broker_id: int

@@ -154,8 +154,8 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
 def _with_new_leader_epoch(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord:
     """Begin a leader epoch when a replica is removed.
 
-    The replica may be added again before it learns of its removal. It would go on fetching, be taken for in sync, and
-    then delete its log. In a new epoch its fetches are refused until it has learnt of the removal.
+    The replica may be added again before it learns of its removal. It would keep fetching, count as in sync, and then
+    delete its log. In a new epoch its fetches are refused until it has learnt of the removal.
     """
     is_one_gone = change.replicas is not None and not set(partition.replicas) <= set(change.replicas)
     if is_one_gone and change.leader == NO_LEADER_CHANGE:
@@ -174,7 +174,7 @@ def _isr_of(image: Image, name: str | None, change: IsrChange) -> Sequence[int]:
 
 
 def _may_be_eligible_yet(image: Image, change: IsrChange) -> bool:
-    """Whether a member is refused only while it is fenced: it may be unfenced in the same broker epoch."""
+    """Whether a member is refused only because it is fenced. It may be unfenced later, in the same broker epoch."""
     brokers = ((image.brokers.get(node_id), epoch) for node_id, epoch in change.isr)
     return any(
         broker is not None and broker.is_fenced and epoch in (NO_BROKER_EPOCH, broker.epoch)

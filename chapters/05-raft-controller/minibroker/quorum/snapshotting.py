@@ -68,7 +68,7 @@ class Snapshotting:
         return raft.snapshot_position(self._files.received(raft.snapshot_wanted, raft.target()))
 
     def take(self, wanted: FetchSnapshot, source: int, found: SnapshotFetched, now_ms: int) -> bool:
-        """Take a response; return whether it was of use. After the last piece the log continues from the snapshot."""
+        """Handle a response; return whether it was useful. After the last piece the log continues from the snapshot."""
         if found.code is ErrorCode.SNAPSHOT_NOT_FOUND:
             # The leader has a newer snapshot. After another error the pieces stay valid: this leader may lead again.
             self._files.give_up()

@@ -63,7 +63,7 @@ class Raft(QuorumState):
     def tick(self, now_ms: int) -> list[Send]:
         """Handle the passing of time: elections, the check of the quorum, announcements of the leader."""
         if self.failure is not None:
-            # The other voters need not wait for a timeout.
+            # Tell the other voters, so that they need not wait for a timeout.
             return self.resign(now_ms)
         if self.is_leader:
             return self._tick_as_leader(now_ms)
@@ -362,7 +362,7 @@ class Raft(QuorumState):
             self._asked += 1
 
     def on_fetched(self, request: Fetch, fetched: Fetched, now_ms: int) -> None:
-        """Take the response to a fetch."""
+        """Handle the response to a fetch."""
         if not self._learn_epoch(fetched.epoch, fetched.leader_id, now_ms):
             return
         if fetched.code is not ErrorCode.NONE:
@@ -405,7 +405,7 @@ class Raft(QuorumState):
         return FetchSnapshot(self.epoch, self.me, self.snapshot_wanted, received)
 
     def on_snapshot_fetched(self, found: SnapshotFetched, now_ms: int) -> bool:
-        """Take the response to a `FetchSnapshot`; return whether it has a piece of the wanted snapshot."""
+        """Handle the response to a `FetchSnapshot`; return whether it has a piece of the wanted snapshot."""
         if not self._learn_epoch(max(found.epoch, 0), found.leader_id, now_ms) or self.snapshot_wanted is None:
             return False
         if found.code is not ErrorCode.NONE:

@@ -1,8 +1,8 @@
 """The followers of a leader: how much of the log each has, and when it fetched last. A pure module.
 
-Only `Raft` changes a `Followers`, and only while it leads: every other role begins without followers. Whatever needs a
-majority is computed from here and from the voter set: the high watermark, whether a majority still fetches, and which
-voter has the longest log.
+Only `Raft` changes a `Followers`, and only while it leads: every other role begins without followers. Everything that
+needs a majority is computed from this class and from the voter set: the high watermark, whether a majority still
+fetches, and which voter has the longest log.
 """
 
 from collections.abc import Iterable

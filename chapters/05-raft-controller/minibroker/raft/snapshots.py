@@ -83,7 +83,7 @@ class SnapshotFiles:
     def _open(self) -> None:
         """Find the newest snapshot. It was complete and flushed, so a file that cannot be read is damaged.
 
-        To start without it would lose committed records. The other voters go on without this node.
+        To start without it would lose committed records. The other voters continue without this node.
         """
         self.latest = max(self._names(), default=None)
         if self.latest is None:

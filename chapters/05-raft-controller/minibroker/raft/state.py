@@ -88,7 +88,7 @@ class QuorumState:
         elif election.leader_id != NO_NODE:
             self.role = Role.FOLLOWER
         self._asked = 0
-        """How many nodes were asked for the leader in vain."""
+        """How many nodes were asked for the leader without naming one."""
         self._announce_ms = 0
         self._enter_role(now_ms + self._first_timeout())
 

@@ -8,7 +8,7 @@ from minibroker.wire.schema import Request, Response, int16, int32, int64
 
 
 class AllocateProducerIdsRequest(Request, key=67, versions="0", flexible="0+"):
-    """Give me a block of producer ids."""
+    """A broker asks for a block of producer ids."""
 
     broker_id: int = int32(about="the broker that asks")
     broker_epoch: int = int64(default=-1, about="the epoch of its registration")

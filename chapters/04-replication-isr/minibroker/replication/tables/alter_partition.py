@@ -30,7 +30,7 @@ class PartitionAlteration(Struct):
     leader_recovery_state: int = int8(
         versions="1+", default=0, about="1 while the leader recovers from an unclean election (KIP-704)"
     )
-    partition_epoch: int = int32(about="the version of the partition that the leader wants to replace")
+    partition_epoch: int = int32(about="the partition epoch that the leader's change is based on")
 
 
 class TopicAlteration(Struct):
@@ -41,7 +41,7 @@ class TopicAlteration(Struct):
 
 
 class AlterPartitionRequest(Request, key=56, versions="2-3", flexible="0+"):
-    """Change the ISR of partitions that I lead."""
+    """A leader asks to change the ISR of its partitions."""
 
     broker_id: int = int32(about="the broker that asks")
     broker_epoch: int = int64(default=-1, about="the epoch of its registration")
@@ -66,14 +66,14 @@ class PartitionAltered(Struct):
 
 
 class TopicAltered(Struct):
-    """What became of the partitions of one topic."""
+    """The results for the partitions of one topic."""
 
     topic_id: bytes = uuid(versions="2+", default=NO_UUID, ignorable=True, about="the topic's id")
     partitions: list[PartitionAltered] = array(PartitionAltered, about="its partitions")
 
 
 class AlterPartitionResponse(Response, key=56, versions="2-3", flexible="0+"):
-    """What became of the partitions."""
+    """The result for each partition."""
 
     throttle_time_ms: int = int32(
         default=0, about="how long the broker stops reading from the sender, because of a quota"

@@ -1,4 +1,4 @@
-"""BrokerRegistration (key 62): a broker that starts tells the controller who it is (KIP-631). A pure module.
+"""BrokerRegistration (key 62): a broker that starts registers with the controller (KIP-631). A pure module.
 
 Version 2 names the broker's log directories (KIP-858). Version 3 names the broker epoch before its last clean stop: a
 broker that does not know that epoch may have lost acknowledged records (KIP-966). Version 4 lets a feature begin at
@@ -35,7 +35,7 @@ class BrokerRegistrationRequest(Request, key=62, versions="0-4", flexible="0+"):
     listeners: list[Listener] = array(Listener, about="where it can be reached")
     features: list[Feature] = array(Feature, default=(), about="the features that it supports")
     rack: str | None = string(nullable="0+", default=None, about="its rack, if it has one")
-    is_migrating_zk_broker: bool = boolean(versions="1+", default=False, about="a relic of ZooKeeper: always false")
+    is_migrating_zk_broker: bool = boolean(versions="1+", default=False, about="always false: there is no ZooKeeper")
     log_dirs: list[bytes] = array(
         uuid, versions="2+", default=(), ignorable=True, about="the ids of its log directories"
     )
@@ -45,7 +45,7 @@ class BrokerRegistrationRequest(Request, key=62, versions="0-4", flexible="0+"):
 
 
 class BrokerRegistrationResponse(Response, key=62, versions="0-4", flexible="0+"):
-    """You are registered."""
+    """The result of the registration."""
 
     throttle_time_ms: int = int32(
         default=0, about="how long the broker stops reading from the sender, because of a quota"

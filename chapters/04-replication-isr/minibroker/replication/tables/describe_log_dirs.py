@@ -49,7 +49,7 @@ class DescribeLogDirsResult(Struct):
 
 
 class DescribeLogDirsResponse(Response, key=35, versions="1-4", flexible="2+"):
-    """How large they are."""
+    """The data directories and the sizes of their logs."""
 
     throttle_time_ms: int = int32(
         default=0, about="how long the broker stops reading from the client, because of a quota"

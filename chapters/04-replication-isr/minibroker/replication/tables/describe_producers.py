@@ -5,20 +5,20 @@ from minibroker.wire.schema import Request, Response, Struct, array, int16, int3
 
 
 class TopicRequest(Struct):
-    """One topic asked about."""
+    """One topic of the request."""
 
     name: str = string(about="the topic")
     partition_indexes: list[int] = array(int32, about="its partitions")
 
 
 class DescribeProducersRequest(Request, key=61, versions="0", flexible="0+"):
-    """Show me the producers of these partitions."""
+    """Describe the producers of these partitions."""
 
     topics: list[TopicRequest] = array(TopicRequest, about="the topics")
 
 
 class ProducerState(Struct):
-    """One producer, as its last batch left it."""
+    """The state of one producer after its last batch."""
 
     producer_id: int = int64(about="the producer")
     producer_epoch: int = int32(about="its epoch; it is an int16 everywhere else")
@@ -32,7 +32,7 @@ class PartitionResponse(Struct):
     """One partition."""
 
     partition_index: int = int32(about="the partition")
-    error_code: int = int16(about="0, or why nothing is known")
+    error_code: int = int16(about="0, or why the partition cannot be described")
     error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
     active_producers: list[ProducerState] = array(ProducerState, about="those it remembers")
 

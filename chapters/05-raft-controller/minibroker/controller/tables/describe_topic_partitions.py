@@ -7,7 +7,7 @@ NO_AUTHORIZED_OPERATIONS = -(2**31)
 
 
 class TopicRequest(Struct):
-    """One topic asked for."""
+    """One topic of the request."""
 
     name: str = string(about="the topic")
 
@@ -37,15 +37,15 @@ class DescribeTopicPartitionsResponsePartition(Struct):
     leader_id: int = int32(about="its leader, -1 if there is none")
     leader_epoch: int = int32(default=-1, ignorable=True, about="the leader's epoch")
     replica_nodes: list[int] = array(int32, about="the brokers that hold it, the preferred leader first")
-    isr_nodes: list[int] = array(int32, about="those of them that are in sync")
+    isr_nodes: list[int] = array(int32, about="the brokers whose replicas are in sync")
     eligible_leader_replicas: list[int] | None = array(
         int32,
         nullable="0+",
         default=None,
-        about="those that left the ISR with every acknowledged record; never send null: the Java admin client fails",
+        about="replicas outside the ISR that have every acknowledged record; never null: the Java admin client fails",
     )
     last_known_elr: list[int] | None = array(
-        int32, nullable="0+", default=None, about="those that were eligible before an unclean stop; never send null"
+        int32, nullable="0+", default=None, about="replicas that were eligible before an unclean stop; never null"
     )
     offline_replicas: list[int] = array(int32, ignorable=True, about="the replicas that are down")
 
@@ -53,12 +53,12 @@ class DescribeTopicPartitionsResponsePartition(Struct):
 class DescribeTopicPartitionsResponseTopic(Struct):
     """One topic."""
 
-    error_code: int = int16(about="0, or why there is nothing to say about the topic")
+    error_code: int = int16(about="0, or why the topic cannot be described")
     name: str | None = string(nullable="0+", about="its name")
     topic_id: bytes = uuid(ignorable=True, about="its id")
     is_internal: bool = boolean(default=False, ignorable=True, about="whether it is an internal topic")
     partitions: list[DescribeTopicPartitionsResponsePartition] = array(
-        DescribeTopicPartitionsResponsePartition, about="those of its partitions that are on the page"
+        DescribeTopicPartitionsResponsePartition, about="its partitions on this page"
     )
     topic_authorized_operations: int = int32(
         default=NO_AUTHORIZED_OPERATIONS, about="a bit for each operation that the client may do"

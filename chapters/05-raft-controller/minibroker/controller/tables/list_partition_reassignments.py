@@ -5,7 +5,7 @@ from minibroker.wire.schema import Request, Response, Struct, array, int16, int3
 
 
 class ListedTopic(Struct):
-    """Partitions asked about."""
+    """Partitions of the request."""
 
     name: str = string(about="the topic")
     partition_indexes: list[int] = array(int32, about="its partitions")

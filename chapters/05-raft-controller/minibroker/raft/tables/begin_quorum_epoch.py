@@ -9,7 +9,7 @@ from minibroker.wire.uuids import NO_UUID
 
 
 class BegunPartition(Struct):
-    """The log that has a leader."""
+    """The log and its new leader."""
 
     partition_index: int = int32(about="the partition, 0")
     voter_directory_id: bytes = uuid(versions="1+", default=NO_UUID, ignorable=True, about="the voter's directory")
@@ -36,7 +36,7 @@ class BeginQuorumEpochRequest(Request, key=53, versions="0-1", flexible="1+"):
     """A leader announces itself."""
 
     cluster_id: str | None = string(nullable="0+", default=None, about="the cluster")
-    voter_id: int = int32(versions="1+", default=-1, ignorable=True, about="the voter that is meant")
+    voter_id: int = int32(versions="1+", default=-1, ignorable=True, about="the voter to which the request is sent")
     topics: list[BegunTopic] = array(BegunTopic, about="the log")
     leader_endpoints: list[LeaderEndpoint] = array(
         LeaderEndpoint, versions="1+", default=(), ignorable=True, about="the listeners of the leader"
@@ -47,7 +47,7 @@ class HeardPartition(Struct):
     """The epoch and the leader that the voter knows."""
 
     partition_index: int = int32(about="the partition, 0")
-    error_code: int = int16(about="0, or why it does not follow")
+    error_code: int = int16(about="0, or why the voter does not follow the leader")
     leader_id: int = int32(about="the leader of the voter's epoch, -1 if it is not known")
     leader_epoch: int = int32(about="the voter's epoch")
 
@@ -60,7 +60,7 @@ class HeardTopic(Struct):
 
 
 class NodeEndpoint(Struct):
-    """The address of a leader that is named."""
+    """The address of a leader that the response names."""
 
     node_id: int = int32(versions="1+", about="the node")
     host: str = string(versions="1+", about="its host name or address")
@@ -73,7 +73,7 @@ class BeginQuorumEpochResponse(Response, key=53, versions="0-1", flexible="1+"):
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     topics: list[HeardTopic] = array(HeardTopic, default=(), about="the log")
     node_endpoints: list[NodeEndpoint] = array(
-        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that are named"
+        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that the response names"
     )
 
 

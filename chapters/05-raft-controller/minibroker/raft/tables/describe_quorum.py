@@ -6,7 +6,7 @@ from minibroker.wire.uuids import NO_UUID
 
 
 class QuorumPartition(Struct):
-    """The log that is asked about."""
+    """The log to describe."""
 
     partition_index: int = int32(about="the partition, 0")
 
@@ -46,7 +46,7 @@ class QuorumPartitionResult(Struct):
     error_message: str | None = string(versions="2+", nullable="2+", default=None, ignorable=True, about="in words")
     leader_id: int = int32(about="the leader, -1 if there is none")
     leader_epoch: int = int32(about="the epoch")
-    high_watermark: int = int64(about="every record before it is committed")
+    high_watermark: int = int64(about="every record before this offset is committed")
     current_voters: list[ReplicaState] = array(ReplicaState, default=(), about="the voters")
     observers: list[ReplicaState] = array(ReplicaState, default=(), about="the replicas that are not voters")
 

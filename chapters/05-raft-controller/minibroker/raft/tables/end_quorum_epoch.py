@@ -52,7 +52,7 @@ class EndQuorumEpochResponse(Response, key=54, versions="0-1", flexible="1+"):
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     topics: list[HeardTopic] = array(HeardTopic, default=(), about="the log")
     node_endpoints: list[NodeEndpoint] = array(
-        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that are named"
+        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that the response names"
     )
 
 
