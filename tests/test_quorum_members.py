@@ -348,7 +348,7 @@ def test_a_machine_with_a_copied_node_id_evicts_no_broker(quorum: QuorumCluster,
         assert [f"node {follows} is registered and live" in it for it in follower.log().splitlines()] == [True, True]
         assert words in follower.log()
         for copy in (leader, follower):
-            assert copy.log().endswith("this node ends. Give it another node.id, or stop the other one first\n")
+            assert copy.log().endswith("this node ends. Give it another node.id, or stop the other process first\n")
     assert quorum.living() == list(EVERYBODY)
     assert quorum.controller() == decides
 

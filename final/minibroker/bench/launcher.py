@@ -176,7 +176,7 @@ class Server:
         return resident_bytes(self.pid) / MB
 
     def open_files(self) -> int:
-        """The number of its open file handles, sockets included; 0 where the system does not tell."""
+        """The number of its open file handles, sockets included; 0 if the system does not report it."""
         handles = _PROCESSES / str(self.pid) / "fd"
         return len(os.listdir(handles)) if handles.is_dir() else 0
 

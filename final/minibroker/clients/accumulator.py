@@ -122,7 +122,7 @@ class Stream:
         return not (self.queue or self.in_flight or self.waiting)
 
     def batches(self) -> Iterator[ProducerBatch]:
-        """All batches that are not done, and those that were given up while in flight."""
+        """All batches that are not done, and the batches that were given up while in flight."""
         yield from self.in_flight
         yield from self.waiting
         yield from self.queue

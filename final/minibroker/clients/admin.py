@@ -170,7 +170,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """The progress of a node in the metadata log. A value of -1 is not known."""
+    """The progress of a node in the metadata log. The value -1 means unknown."""
 
     node_id: int
     log_end_offset: int

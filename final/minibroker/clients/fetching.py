@@ -292,7 +292,7 @@ class Fetcher:
             self._back_off(position, now_ms)
 
     def _current(self, order: FetchOrder) -> list[tuple[TopicPartition, Position]]:
-        """Mark the partitions of a fetch as not in flight, and return those for which the answer still counts."""
+        """Mark the partitions of a fetch as not in flight; return the partitions for which the answer still counts."""
         current = []
         for partition, generation in order.generations.items():
             position = self._positions.get(partition)

@@ -2,7 +2,7 @@
 
 A node has one data directory. If it cannot be written any more, the node can write neither its logs nor its vote. If
 it stayed up, it would remain leader of partitions that it cannot write to. So it ends with one line, as Kafka's broker
-does when its last directory has failed (KIP-112), and the others take over.
+does when its last directory has failed (KIP-112), and other nodes take over.
 
 Every disk error passes through this module, even if the caller would ignore it. After the first one all writes and
 flushes fail with the same error, on every thread. A flush is never repeated, because after a failed fsync the next one

@@ -35,7 +35,8 @@ from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffset
 
 log = logging.getLogger(__name__)
 
-# How long an answer may take, without the time that the leader may hold it. After that a new connection is opened.
+# How long an answer may take, besides the time for which the leader may hold the fetch. After that a new connection is
+# opened.
 _ANSWER_MS_MAX = 2000
 # The first pause after an error: often the leader does not know yet that it leads. Each further pause is twice as long.
 _FIRST_PAUSE_MS = 50
@@ -96,7 +97,7 @@ class Fetchers:
         self._gave_up_ms: dict[int, int] = {}
 
     def follow(self, replica: Replica) -> None:
-        """Begin to fetch for a replica that has got another leader, or stop if it has none."""
+        """Begin to fetch for a replica whose leader has changed, or stop if it has no leader."""
         leader = replica.following.leader if replica.following is not None else -1
         self._put_off_until_ms.pop(replica.name, None)
         self._failures.pop(replica.name, None)

@@ -46,13 +46,13 @@ class Forwarded:
     sent_version_max: int | None
     """The largest version in which `sent` may be sent; None allows any version."""
     read: Callable[[Any], Response]
-    """Returns the client's response, given the controller's; raises a `ClientError` if it has none."""
+    """Turns the controller's response into the client's; raises a `ClientError` if that is not possible."""
     is_read: bool = False
     """Whether the request changes nothing, so that it may be sent twice."""
     response: Response | None = None
 
     def refuse(self, code: ErrorCode, message: str) -> Response:
-        """The response to the client if the controller gave none."""
+        """The response to the client if the controller has sent no response."""
         return refusal(self.asked, self.version, code, message)
 
     def expire(self) -> Response:
@@ -164,8 +164,8 @@ class Forward:
                 )
                 return forwarded.read(response)
             except ClientError as error:
-                # Repeat a request that was not sent, or that changes nothing. Any other may have taken effect, and
-                # only the client can decide whether to repeat it.
+                # Repeat a request that was not sent, or that changes nothing. Any other request may have taken effect,
+                # and only the client can decide whether to repeat it.
                 may_repeat = isinstance(error, BrokerUnavailable) or forwarded.is_read
                 if not may_repeat or monotonic_ms() >= deadline_ms:
                     raise

@@ -136,7 +136,7 @@ def _check_epochs(partition: PartitionImage, change: IsrChange) -> None:
 
 
 def _check_members(image: Image, partition: PartitionImage, change: IsrChange, broker_id: int) -> None:
-    """Refuse an impossible in-sync set, and members whose incarnation is not the one that the leader knows."""
+    """Refuse an impossible in-sync set, and members that have registered again since the leader last saw them."""
     members = [node_id for node_id, _epoch in change.isr]
     if broker_id != partition.leader:
         message = f"broker {broker_id} does not lead the partition, broker {partition.leader} does"

@@ -104,7 +104,7 @@ class EpochCache(Companion):
             self.entries = [first, *self.entries[below:]]
 
     def _try_to_write(self) -> None:
-        # If the disk is full, the next batch tries again, and so does the next flush.
+        # If the disk is full, the next batch or the next flush tries again.
         self._is_flushed = False
         with suppress(OSError):
             self._write(durably=False)

@@ -132,7 +132,7 @@ class Leadership:
         }
 
     def on_replicas(self, replicas: tuple[int, ...]) -> None:
-        """The partition has other replicas from now on. Nothing is known of the new ones yet."""
+        """The partition has other replicas from now on. Nothing is known of the new replicas yet."""
         self.replicas = replicas
         self.followers = {
             replica: self.followers.get(replica) or Progress(caught_up_ms=_LONG_AGO)
@@ -201,8 +201,8 @@ class Leadership:
         if self._pending is not None or replica_id in self.isr or not self._is_eligible(replica_id):
             return False
         # The follower must have every acknowledged record. They are all before the high watermark. A new leader may not
-        # know the high watermark yet, so the follower must also have all that was in the log when the epoch began
-        # (invariant 27).
+        # know the high watermark yet, so the follower must also have all records that were in the log when the epoch
+        # began (invariant 27).
         return self.followers[replica_id].log_end_offset >= max(high_watermark, self.epoch_start_offset)
 
     def _is_eligible(self, replica_id: int) -> bool:

@@ -14,7 +14,7 @@ The modules, lowest first:
 - ``disk``: files that survive a kill, and lose unflushed data in a power cut
 - ``faults``: faults as data, drawn by each seed
 - ``states``: the states that the runs together must reach
-- ``history`` and ``checker``: what clients saw, and whether a correct log could have shown them that
+- ``history`` and ``checker``: what clients saw, and whether a correct log could have shown them this
 - ``shrinking``: the fewest faults with which a run still fails
 - ``world``: what a chapter implements
 - ``host`` and ``cluster``: a node's machine, and a world of several of them with the faults that hit any of them

@@ -138,7 +138,7 @@ class Checker:
 
 def _there(log: Mapping[int, Value], offset: int) -> str:
     if offset in log:
-        return f"in the final log {log[offset]} is there"
+        return f"the final log has {log[offset]} there"
     return f"the final log has nothing there, it ends at {max(log, default=-1) + 1}"
 
 

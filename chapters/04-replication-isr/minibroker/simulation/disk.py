@@ -65,7 +65,7 @@ class Disk:
         self._changes_left = changes
 
     def fail_flushes(self, is_failing: bool) -> None:
-        """Let every fsync fail, or none."""
+        """Let every fsync fail, or let every fsync work again."""
         self._files.fsync_error = OSError(errno.EIO, "input/output error") if is_failing else None
 
     def limit(self, room_bytes: int | None) -> None:

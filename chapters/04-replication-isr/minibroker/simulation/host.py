@@ -61,7 +61,7 @@ class Host(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what a clean shutdown writes."""
+        """Write the data that a clean shutdown leaves on the disk."""
 
     @abstractmethod
     def after_run(self) -> None:

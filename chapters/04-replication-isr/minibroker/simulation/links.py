@@ -1,11 +1,11 @@
 """A client's connection to a node, which keeps the order of messages and breaks as TCP does. A pure module.
 
 Requests arrive in the order in which they were sent, and so do the answers. When the link breaks, the first requests
-under way may still arrive; the others do not, and no answer does. The client cannot tell which arrived: that is why
-producers number their batches.
+under way may still arrive; the later requests and all answers are lost. The client cannot tell which requests arrived:
+that is why producers number their batches.
 
 A cut loses messages, and TCP would repeat a lost message before any later one. So after a lost message nothing arrives
-on the link any more, and the client has to give up the link.
+on the link any more, and the client has to close the link.
 """
 
 from collections import deque

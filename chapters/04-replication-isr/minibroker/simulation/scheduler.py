@@ -43,7 +43,7 @@ class Scheduler:
         return timer
 
     def run(self, until_ms: int) -> None:
-        """Run all actions that are due by `until_ms`, including those that are scheduled meanwhile."""
+        """Run all actions that are due by `until_ms`, including actions that are scheduled in the meantime."""
         heap = self._heap
         while heap and heap[0][0] <= until_ms:
             at_ms, _serial, timer = heappop(heap)

@@ -47,7 +47,7 @@ class Outcome:
 
 
 class World(ABC):
-    """One simulation. `faults` replaces those that the seed draws."""
+    """One simulation. `faults` replaces the faults that the seed draws."""
 
     STATES: ClassVar[tuple[str, ...]] = ()
     KINDS: ClassVar[tuple[Kind, ...]] = ()

@@ -90,7 +90,7 @@ class Controller:
             return proposal
         # Check the command against all appended records, committed or not.
         decision = decide(self._ahead, command)
-        # A command without records may still depend on uncommitted ones: it waits until those are committed.
+        # A command without records may still depend on uncommitted ones: it waits until those records are committed.
         if not decision.records:
             self._wait(proposal, command, decision.result)
             return proposal

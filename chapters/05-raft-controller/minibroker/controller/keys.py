@@ -45,7 +45,7 @@ AUTO_LEADER_REBALANCE_ENABLE = broker_key(
     BOOLEAN,
     "true",
     None,
-    "Whether the controller elects the preferred leaders of partitions again, once those are in sync.",
+    "Whether the controller elects the preferred leaders of partitions again, once these replicas are in sync.",
 )
 LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = broker_key(
     "leader.imbalance.check.interval.seconds",

@@ -45,7 +45,7 @@ def without(
 ) -> PartitionChangeRecord | None:
     """The change of a partition when a broker is gone: the broker stops leading, and leaves the in-sync set unless it
     is the last member."""
-    # The other members stay in sync. If there are none, the broker itself stays.
+    # The other members stay in sync. If there are no other members, the broker itself stays.
     isr = [it for it in partition.isr if it != gone] or list(partition.isr)
     # The record has only the fields that change.
     change = PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id)

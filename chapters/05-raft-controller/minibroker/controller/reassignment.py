@@ -185,14 +185,14 @@ def _may_be_eligible_yet(image: Image, change: IsrChange) -> bool:
 def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Records) -> AlteredPartition:
     """Chapter 04's rule, plus the end of a move whose target replicas are all in the new in-sync set."""
     name = image.topic_names.get(change.topic_id)
-    # A broker that is shutting down fetches until it stops. It must not come back into the in-sync set meanwhile.
+    # A broker that is shutting down fetches until it stops. It must not come back into the in-sync set before it stops.
     leaving = [it for it, _epoch in change.isr if _is_leaving(image, it) and it not in _isr_of(image, name, change)]
     if leaving:
         message = f"brokers {leaving} are shutting down, and cannot join the in-sync set"
         return AlteredPartition(change.topic_id, change.partition, ErrorCode.INELIGIBLE_REPLICA, message)
     altered = alter_isr(image, broker_id, change, records)
     if altered.code is ErrorCode.INELIGIBLE_REPLICA and name is not None and _may_be_eligible_yet(image, change):
-        # The leader takes this refusal for final. A duplicate of its request must not be accepted when the broker is
+        # The leader treats this refusal as final. A duplicate of its request must not be accepted when the broker is
         # unfenced, so a new partition epoch begins.
         isr = list(image.topics[name].partitions[change.partition].isr)
         records.add([PartitionChangeRecord(partition_id=change.partition, topic_id=change.topic_id, isr=isr)])

@@ -35,11 +35,12 @@ class Snapshotting:
         self._log_bytes_max = log_bytes_max
 
     def image(self) -> Image:
-        """The image of the newest snapshot; an empty one if there is none."""
+        """The image of the newest snapshot; an empty image if there is no snapshot."""
         empty, latest = Image(cluster_id=self._cluster_id), self._files.latest
         if latest is None:
             return empty
-        # The last record of the snapshot gets the offset before the snapshot's end offset, and so does the image.
+        # The last record of the snapshot gets the offset before the snapshot's end offset. The image gets the same
+        # offset.
         builder = Builder(empty)
         values = self._files.values()
         for offset, value in enumerate(values, latest.end_offset - len(values)):

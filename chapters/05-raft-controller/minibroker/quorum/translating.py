@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 
 def _only(topics: Sequence[Any]) -> Any:
-    """The only partition of a message; None if there is none."""
+    """The only partition of a message; None if the message has no partition."""
     return next((it for topic in topics for it in topic.partitions), None)
 
 

@@ -70,7 +70,7 @@ class Raft(QuorumState):
         if now_ms < self._deadline_ms:
             return []
         if not self._may_stand:
-            # An observer does not stand for election; it asks another node for the leader. Other nodes may take it for
+            # An observer does not stand for election; it asks another node for the leader. Other nodes may consider it
             # a voter, so it must not refuse a pre-vote because of the leader that it has lost.
             self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
             self._asked += 1
@@ -129,7 +129,7 @@ class Raft(QuorumState):
         ]
 
     def on_voted(self, node_id: int, request: Vote, voted: Voted, now_ms: int) -> list[Send]:
-        """Count the vote of a voter. A response to an older request only tells the epoch and the leader."""
+        """Count the vote of a voter. Of a response to an older request, only the epoch and the leader are used."""
         if not self._learn_epoch(voted.epoch, voted.leader_id, now_ms):
             return []
         standing = Role.PROSPECTIVE if request.is_pre_vote else Role.CANDIDATE
@@ -297,7 +297,7 @@ class Raft(QuorumState):
         return voters, observers
 
     def resign(self, now_ms: int) -> list[Send]:
-        """Stop leading, and tell the other voters; those with the longest logs stand for election first."""
+        """Stop leading, and tell the other voters; the voters with the longest logs stand for election first."""
         if self.role is not Role.LEADER:
             return []
         successors = self._followers.successors(self.voters, leader_id=self.me.node_id)

@@ -49,7 +49,7 @@ class Followers:
         """The voters that have not fetched in this epoch: they may not know the leader."""
 
     def of(self, key: VoterKey) -> Progress:
-        """What is known of a replica."""
+        """The progress of a replica."""
         # A voter whose directory the set does not know yet is found by the directory that it fetches with.
         found = self._known.get(key)
         if found is None and key.directory_id == NO_UUID:
@@ -94,5 +94,5 @@ class Followers:
         return [key for key in self._known if voters.unbound(key)]
 
     def all(self) -> dict[VoterKey, Progress]:
-        """What is known of each replica."""
+        """The progress of each replica."""
         return dict(self._known)

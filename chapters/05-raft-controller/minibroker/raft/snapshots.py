@@ -149,8 +149,8 @@ class SnapshotFiles:
     def received(self, snapshot: SnapshotId | None, source: int) -> int:
         """How many bytes of a snapshot have been received from a node.
 
-        The pieces of another snapshot do not count, nor do those of another node: its file has the same records, but
-        not the same bytes.
+        The pieces of another snapshot do not count, nor do the pieces of another node: its file has the same records,
+        but not the same bytes.
         """
         return self._received if (snapshot, source) == self._receiving else 0
 

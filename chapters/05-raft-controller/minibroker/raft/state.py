@@ -112,7 +112,7 @@ class QuorumState:
 
     @property
     def failure(self) -> str | None:
-        """Why this node takes no part any more after its disk has failed; None while it works."""
+        """Why this node no longer takes part after its disk has failed; None while the disk works."""
         return self._failure or self._ballot.failure or self.log.failure
 
     @property
@@ -211,7 +211,7 @@ class QuorumState:
         if epoch > self.epoch:
             self._on_newer_epoch(epoch, leader_id, now_ms)
             return False
-        # A node that already knows the leader, and waits for it in vain, must not wait longer because another node
+        # A node that already knows the leader, and gets no answer from it, must not wait longer because another node
         # names the same leader.
         if epoch == self.epoch and self._ballot.election.leader_id == NO_NODE:
             self._on_leader_found(leader_id, now_ms)
@@ -236,7 +236,7 @@ class QuorumState:
         return base_offset
 
     def _append_as_follower(self, records: memoryview) -> None:
-        """Append what the leader has sent, durably. A voter set is in force as soon as it is written."""
+        """Append the batches that the leader has sent, durably. A voter set is in force as soon as it is written."""
         first = self.log.log_end_offset
         with self._noting_disk_failure():
             self.log.append_as_follower(records)

@@ -11,7 +11,7 @@ class AllocateProducerIdsRequest(Request, key=67, versions="0", flexible="0+"):
     """A broker asks for a block of producer ids."""
 
     broker_id: int = int32(about="the broker that asks")
-    broker_epoch: int = int64(default=-1, about="the epoch of its registration")
+    broker_epoch: int = int64(default=-1, about="the broker epoch of the sender")
 
 
 class AllocateProducerIdsResponse(Response, key=67, versions="0", flexible="0+"):
@@ -22,7 +22,7 @@ class AllocateProducerIdsResponse(Response, key=67, versions="0", flexible="0+")
     )
     error_code: int = int16(about="0, or why there is no block")
     producer_id_start: int = int64(default=0, about="the first id of the block")
-    producer_id_len: int = int32(default=0, about="how many ids are in it")
+    producer_id_len: int = int32(default=0, about="how many ids the block has")
 
 
 declare(AllocateProducerIdsRequest, AllocateProducerIdsResponse)

@@ -15,7 +15,7 @@ class TopicPartitions(Struct):
     """Partitions of one topic."""
 
     topic: str = string(about="the topic")
-    partitions: list[int] = array(int32, about="its partitions")
+    partitions: list[int] = array(int32, about="the topic's partitions")
 
 
 class ElectLeadersRequest(Request, key=43, versions="0-2", flexible="2+"):
@@ -42,7 +42,7 @@ class ReplicaElectionResult(Struct):
     """The results for one topic's partitions."""
 
     topic: str = string(about="the topic")
-    partition_result: list[PartitionResult] = array(PartitionResult, about="its partitions")
+    partition_result: list[PartitionResult] = array(PartitionResult, about="the topic's partitions")
 
 
 class ElectLeadersResponse(Response, key=43, versions="0-2", flexible="2+"):

@@ -22,7 +22,7 @@ class OffsetForLeaderTopic(Struct):
     """One topic of the request."""
 
     topic: str = string(about="the topic")
-    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition, about="its partitions")
+    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition, about="the topic's partitions")
 
 
 class OffsetForLeaderEpochRequest(Request, key=23, versions="2-4", flexible="4+"):
@@ -52,7 +52,7 @@ class OffsetForLeaderTopicResult(Struct):
     """The end offsets for one topic."""
 
     topic: str = string(about="the topic")
-    partitions: list[EpochEndOffset] = array(EpochEndOffset, about="its partitions")
+    partitions: list[EpochEndOffset] = array(EpochEndOffset, about="the topic's partitions")
 
 
 class OffsetForLeaderEpochResponse(Response, key=23, versions="2-4", flexible="4+"):

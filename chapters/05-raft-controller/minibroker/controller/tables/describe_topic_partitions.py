@@ -16,7 +16,7 @@ class Cursor(Struct):
     """Where a page begins."""
 
     topic_name: str = string(about="the first topic")
-    partition_index: int = int32(about="its first partition")
+    partition_index: int = int32(about="the first partition on the page")
 
 
 class DescribeTopicPartitionsRequest(Request, key=75, versions="0", flexible="0+"):
@@ -34,9 +34,9 @@ class DescribeTopicPartitionsResponsePartition(Struct):
 
     error_code: int = int16(about="0, or LEADER_NOT_AVAILABLE and the like")
     partition_index: int = int32(about="the partition")
-    leader_id: int = int32(about="its leader, -1 if there is none")
+    leader_id: int = int32(about="the leader, -1 if there is none")
     leader_epoch: int = int32(default=-1, ignorable=True, about="the leader's epoch")
-    replica_nodes: list[int] = array(int32, about="the brokers that hold it, the preferred leader first")
+    replica_nodes: list[int] = array(int32, about="the brokers with a replica, the preferred leader first")
     isr_nodes: list[int] = array(int32, about="the brokers whose replicas are in sync")
     eligible_leader_replicas: list[int] | None = array(
         int32,
@@ -54,11 +54,11 @@ class DescribeTopicPartitionsResponseTopic(Struct):
     """One topic."""
 
     error_code: int = int16(about="0, or why the topic cannot be described")
-    name: str | None = string(nullable="0+", about="its name")
-    topic_id: bytes = uuid(ignorable=True, about="its id")
-    is_internal: bool = boolean(default=False, ignorable=True, about="whether it is an internal topic")
+    name: str | None = string(nullable="0+", about="the name of the topic")
+    topic_id: bytes = uuid(ignorable=True, about="the id of the topic")
+    is_internal: bool = boolean(default=False, ignorable=True, about="whether the topic is internal")
     partitions: list[DescribeTopicPartitionsResponsePartition] = array(
-        DescribeTopicPartitionsResponsePartition, about="its partitions on this page"
+        DescribeTopicPartitionsResponsePartition, about="the topic's partitions on this page"
     )
     topic_authorized_operations: int = int32(
         default=NO_AUTHORIZED_OPERATIONS, about="a bit for each operation that the client may do"

@@ -14,22 +14,22 @@ class BegunPartition(Struct):
     partition_index: int = int32(about="the partition, 0")
     voter_directory_id: bytes = uuid(versions="1+", default=NO_UUID, ignorable=True, about="the voter's directory")
     leader_id: int = int32(about="the leader")
-    leader_epoch: int = int32(about="its epoch")
+    leader_epoch: int = int32(about="the epoch of the leader")
 
 
 class BegunTopic(Struct):
     """The topic of the log."""
 
     topic_name: str = string(about="__cluster_metadata")
-    partitions: list[BegunPartition] = array(BegunPartition, about="its one partition")
+    partitions: list[BegunPartition] = array(BegunPartition, about="the only partition")
 
 
 class LeaderEndpoint(Struct):
     """A listener of the leader."""
 
     name: str = string(versions="1+", about="the listener's name")
-    host: str = string(versions="1+", about="its host name or address")
-    port: int = uint16(versions="1+", about="its port")
+    host: str = string(versions="1+", about="the host name or address of the leader")
+    port: int = uint16(versions="1+", about="the port of the leader")
 
 
 class BeginQuorumEpochRequest(Request, key=53, versions="0-1", flexible="1+"):
@@ -56,15 +56,15 @@ class HeardTopic(Struct):
     """The topic of the log."""
 
     topic_name: str = string(about="__cluster_metadata")
-    partitions: list[HeardPartition] = array(HeardPartition, about="its one partition")
+    partitions: list[HeardPartition] = array(HeardPartition, about="the only partition")
 
 
 class NodeEndpoint(Struct):
     """The address of a leader that the response names."""
 
     node_id: int = int32(versions="1+", about="the node")
-    host: str = string(versions="1+", about="its host name or address")
-    port: int = uint16(versions="1+", about="its port")
+    host: str = string(versions="1+", about="the host name or address of the leader")
+    port: int = uint16(versions="1+", about="the port of the leader")
 
 
 class BeginQuorumEpochResponse(Response, key=53, versions="0-1", flexible="1+"):

@@ -46,7 +46,7 @@ class WantedTopic(Struct):
     """The topic of the log."""
 
     name: str = string(about="__cluster_metadata")
-    partitions: list[WantedSnapshot] = array(WantedSnapshot, about="its one partition")
+    partitions: list[WantedSnapshot] = array(WantedSnapshot, about="the only partition")
 
 
 class FetchSnapshotRequest(Request, key=59, versions="0-1", flexible="0+"):
@@ -81,15 +81,15 @@ class FoundTopic(Struct):
     """The topic of the log."""
 
     name: str = string(about="__cluster_metadata")
-    partitions: list[FoundSnapshot] = array(FoundSnapshot, about="its one partition")
+    partitions: list[FoundSnapshot] = array(FoundSnapshot, about="the only partition")
 
 
 class NodeEndpoint(Struct):
     """The address of a leader that the response names."""
 
     node_id: int = int32(versions="1+", about="the node")
-    host: str = string(versions="1+", about="its host name or address")
-    port: int = uint16(versions="1+", about="its port")
+    host: str = string(versions="1+", about="the host name or address of the leader")
+    port: int = uint16(versions="1+", about="the port of the leader")
 
 
 class FetchSnapshotResponse(Response, key=59, versions="0-1", flexible="0+"):

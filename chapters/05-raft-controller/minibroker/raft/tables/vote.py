@@ -16,10 +16,12 @@ class VotePartition(Struct):
     partition_index: int = int32(about="the partition, 0")
     replica_epoch: int = int32(about="the epoch to vote in; in a pre-vote, the candidate's present epoch")
     replica_id: int = int32(about="the candidate")
-    replica_directory_id: bytes = uuid(versions="1+", default=NO_UUID, ignorable=True, about="its directory")
+    replica_directory_id: bytes = uuid(
+        versions="1+", default=NO_UUID, ignorable=True, about="the directory id of the candidate"
+    )
     voter_directory_id: bytes = uuid(versions="1+", default=NO_UUID, ignorable=True, about="the voter's directory")
     last_offset_epoch: int = int32(about="the epoch of the candidate's last record")
-    last_offset: int = int64(about="the end of its log")
+    last_offset: int = int64(about="the candidate's log end offset")
     pre_vote: bool = boolean(versions="2+", default=False, about="whether this is a pre-vote")
 
 
@@ -27,7 +29,7 @@ class VoteTopic(Struct):
     """The topic of the log."""
 
     topic_name: str = string(about="__cluster_metadata")
-    partitions: list[VotePartition] = array(VotePartition, about="its one partition")
+    partitions: list[VotePartition] = array(VotePartition, about="the only partition")
 
 
 class VoteRequest(Request, key=52, versions="0-2", flexible="0+"):
@@ -52,15 +54,15 @@ class VoteTopicResult(Struct):
     """The topic of the log."""
 
     topic_name: str = string(about="__cluster_metadata")
-    partitions: list[VotePartitionResult] = array(VotePartitionResult, about="its one partition")
+    partitions: list[VotePartitionResult] = array(VotePartitionResult, about="the only partition")
 
 
 class NodeEndpoint(Struct):
     """The address of a leader that the response names."""
 
     node_id: int = int32(versions="1+", about="the node")
-    host: str = string(versions="1+", about="its host name or address")
-    port: int = uint16(versions="1+", about="its port")
+    host: str = string(versions="1+", about="the host name or address of the leader")
+    port: int = uint16(versions="1+", about="the port of the leader")
 
 
 class VoteResponse(Response, key=52, versions="0-2", flexible="0+"):
