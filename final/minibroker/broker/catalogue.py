@@ -92,7 +92,7 @@ INERT_TOPIC_KEYS = (
         BOOLEAN,
         "false",
         None,
-        "Whether no more data of this topic is copied to tiered storage.",
+        "Whether copying to tiered storage is disabled for this topic.",
     ),
     topic_key(
         "remote.log.delete.on.disable",

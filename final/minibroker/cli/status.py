@@ -32,7 +32,7 @@ class Node:
     log_end_offset: int | None = None
     silent_ms: int | None = None
     is_unheard: bool = False
-    """Whether the controller has not heard from this node since it became the controller."""
+    """Whether the controller has not heard from this node since the controller was elected."""
     is_unreached: bool = False
     """Whether the node accepts no connection at its address; this is tried only while there is no controller."""
     has_another_disk: bool = False
@@ -47,7 +47,7 @@ class Node:
 
     @property
     def state(self) -> str:
-        """Its state in a word or two."""
+        """The state of the node in a word or two."""
         if self.is_fenced:
             return "fenced"
         if self.is_unreached:
@@ -93,7 +93,7 @@ class Partition:
 
     @property
     def is_led_elsewhere(self) -> bool:
-        """Whether its leader is not its preferred leader, which is its first replica."""
+        """Whether the leader is not the preferred leader, which is the first replica."""
         return not self.is_offline and self.leader_id != self.replicas[0]
 
 

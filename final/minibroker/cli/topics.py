@@ -119,7 +119,7 @@ def node_ids(_ctx: click.Context, _param: click.Parameter, value: str | None) ->
 @click.argument("name", metavar="[TOPIC]", required=False, shell_complete=complete_topics)
 @click.option("--partition", type=click.IntRange(min=0), help="The partition to move.")
 @click.option(
-    "--replicas", metavar="N,N,...", callback=node_ids, help="Its new nodes; the first is the preferred leader."
+    "--replicas", metavar="N,N,...", callback=node_ids, help="The partition's new nodes, the preferred leader first."
 )
 @click.option("--from", "drained", metavar="NODE", type=click.IntRange(min=0), help="Move every replica off this node.")
 @click.option("--spread", "is_spread", is_flag=True, help="Even out replicas and leaders over all live brokers.")
@@ -158,7 +158,7 @@ def reassign(
     if partition is not None and is_planned:
         raise click.UsageError("--from and --spread choose the partitions: leave --partition out.")
     if partition is not None and replicas is None and not is_cancelled:
-        raise click.UsageError("give its new nodes with --replicas, or cancel its move with --cancel.")
+        raise click.UsageError("give the partition's new nodes with --replicas, or cancel its move with --cancel.")
     from minibroker.cli import reassigning  # noqa: PLC0415
 
     if replicas is not None and name is not None and partition is not None:

@@ -87,7 +87,7 @@ class Send(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """The requests to send now, and the topics that could not be sent because they have no leader."""
+    """The requests to send now, and the topics whose batches wait for a leader."""
 
     sends: list[Send]
     topics_without_leader: set[str]

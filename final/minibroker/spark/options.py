@@ -42,7 +42,7 @@ OPTIONS = (
         "subscribePattern",
         READ,
         "",
-        "A regular expression, found anywhere in a topic's name (`^orders$` is one topic). Matching new topics join.",
+        "A regular expression, found anywhere in a topic's name: `^orders$` is one topic. New matches are added.",
     ),
     Option("assign", READ, "", 'Partitions: `{"orders":[0,1]}`.'),
     Option(

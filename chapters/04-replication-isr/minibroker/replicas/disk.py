@@ -18,7 +18,7 @@ from minibroker.log.compression import Bytes
 from minibroker.log.disk import OSFiles
 from minibroker.log.interfaces import File
 
-# The errors of a broken, full or missing disk. Others concern a file name or a limit of the process.
+# The errors of a broken, full or missing disk. Other errors concern a file name or a limit of the process.
 DISK_ERRORS = frozenset(
     {
         errno.EIO,
@@ -121,7 +121,7 @@ class WatchedFiles:
         self._files = OSFiles()
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> WatchedFile:
-        """Open a file. After a failure an existing file can still be opened and read, but none is created."""
+        """Open a file. After a failure an existing file can still be opened and read, but no file is created."""
         create = create and self.watch.failure is None
         try:
             file = self._files.open(path, create=create, writable=writable)

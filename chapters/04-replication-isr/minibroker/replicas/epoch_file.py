@@ -34,7 +34,7 @@ def boot_id() -> str | None:
 
 
 def previous_broker_epoch(files: Files, path: str, *, boot: str | None, is_clean: bool) -> int:
-    """The broker epoch whose records are certainly all in this data directory, or -1."""
+    """The broker epoch up to which this data directory certainly has all records, or -1."""
     try:
         found = json.loads(checkpoint.content(files, f"{path}/{BROKER_EPOCH}") or b"")
         epoch, then = int(found["brokerEpoch"]), found["bootId"]

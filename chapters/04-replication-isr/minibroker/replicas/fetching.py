@@ -133,7 +133,7 @@ class Fetchers:
             loop.call_later(delay_ms / 1000, self._give_up_if_outdated, leader)
 
     def _give_up_if_outdated(self, leader: int) -> None:
-        """Cancel the fetch under way, unless it began after the last partition was added, and so names all of them."""
+        """Cancel the fetch under way, unless it began after the last partition was added and so names all."""
         news = self._news.get(leader)
         if news is not None and news.is_set():
             self._peers.hang_up(leader, "fetch")
@@ -196,7 +196,8 @@ class Fetchers:
                 if key in wanted:
                     self._take(data, *wanted[key])
                 if monotonic_ms() - since_ms > _TURN_MS_MAX:
-                    # A thousand partitions on a slow disk take long. Requests and heartbeats must not wait for them.
+                    # Work on a thousand partitions of a slow disk takes long. Requests and heartbeats must not wait for
+                    # it.
                     await asyncio.sleep(0)
                     since_ms = monotonic_ms()
         self._settle()

@@ -92,7 +92,7 @@ class Forward:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, call: Call[Request]) -> Answer:
-        """Forward a client's request; the answer waits for the controller's."""
+        """Forward a client's request; the client waits for the controller's answer."""
         forwarded = self._wrap(call)
         self._begin(forwarded)
         return Wait(
@@ -126,7 +126,7 @@ class Forward:
         try:
             response = await self._ask(forwarded)
             # The request was refused because another node is the controller, or will be soon. Ask again, because a
-            # client would take this answer for a failure.
+            # client would treat this answer as a failure.
             while not _NOT_THE_CONTROLLER.isdisjoint(codes_in(response)) and monotonic_ms() < deadline_ms:
                 await asyncio.sleep(_RETRY_S)
                 response = await self._ask(forwarded)

@@ -183,7 +183,7 @@ class Observer:
         try:
             self._log.append_as_follower(records)
         finally:
-            # The batches that were appended count, even if a later one was damaged on its way.
+            # The appended batches stay valid, even if a later batch was damaged on its way.
             self._tell(replay(self._log, self.image))
 
     def _tell(self, new: Image) -> None:

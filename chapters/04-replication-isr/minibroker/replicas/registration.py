@@ -39,7 +39,7 @@ class Registration:
     # Are the logs complete? -------------------------------------------------------------------------------------------
 
     def previous_broker_epoch(self, image: Image) -> int:
-        """The broker epoch whose records this node certainly has in full, or -1."""
+        """The broker epoch up to which this node certainly has all records, or -1."""
         if self.is_something_lost(image):
             return NO_BROKER_EPOCH
         machine, boot = self._machine, epoch_file.boot_id()
@@ -90,7 +90,7 @@ class Registration:
     def on_image(self, old: Image, new: Image) -> None:
         """Two processes with one node.id would both lead its partitions, so the older one ends.
 
-        No other process can have this node's address: a registration with that address is of an earlier incarnation.
+        No other process can have this node's address: a registration with that address is from an earlier incarnation.
         """
         if new.brokers is old.brokers or self._me.broker_epoch < 0:
             return

@@ -1,7 +1,7 @@
 """The handlers of replication: requests become commands and questions, results become responses. A pure module.
 
-The leader of a partition answers OffsetForLeaderEpoch, and every replica answers DescribeProducers. The others go to
-the controller: AlterPartition, BrokerRegistration and AllocateProducerIds come from brokers, ElectLeaders from an
+The leader of a partition answers OffsetForLeaderEpoch, and every replica answers DescribeProducers. The other requests
+go to the controller: AlterPartition, BrokerRegistration and AllocateProducerIds come from brokers, ElectLeaders from an
 operator.
 """
 

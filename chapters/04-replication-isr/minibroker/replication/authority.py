@@ -312,7 +312,7 @@ def register_replicas(broker: BrokerDescription, image: Image, records: Records,
 
 @dataclass(frozen=True)
 class RegisterReplicas(BrokerDescription, Command[Registration]):
-    """A broker registers, and names the broker epoch whose records it has completely, -1 if some may be lost."""
+    """A broker registers, and names the broker epoch up to which it has all records; -1 if some may be lost."""
 
     records_max = None
 

@@ -41,7 +41,7 @@ class EpochEntry(NamedTuple):
 
 
 class EpochCache(Companion):
-    """The epochs of one log, as a companion of that log. Entries rise in both numbers."""
+    """The epochs of one log, as a companion of that log. The epochs and the offsets of the entries both rise."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -116,7 +116,7 @@ class EpochCache(Companion):
     # Companion of the log ---------------------------------------------------------------------------------------------
 
     def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
-        """A batch is in the log; a follower learns of a new epoch from its header."""
+        """A batch was appended; a follower learns of a new epoch from the header of the batch."""
         if not self.entries or header.leader_epoch > self.entries[-1].epoch:
             # A log may start within its first batch.
             self.assign(header.leader_epoch, max(header.base_offset, self._log_start_offset))

@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What the leader answered to a fetch at a position."""
+    """The leader's answer to a fetch at a position."""
 
     position: Position
     code: ErrorCode = ErrorCode.NONE
@@ -60,7 +60,7 @@ class Following:
 
 def common_end(leaders: EpochEnd, epochs: EpochCache, *, log_end_offset: int) -> int:
     """Where a follower truncates its log, given where an epoch ends in the leader's log."""
-    # Look for that epoch in our own log. There is no answer only if our log has no epochs at all. Then truncate our log
+    # Look for that epoch in our own log. The search fails only if our log has no epochs at all. Then truncate our log
     # to the end of that epoch in the leader's log, unless our log is shorter.
     own = epochs.end_of(leaders.epoch, log_end_offset=log_end_offset)
     if own.end_offset == NO_OFFSET:

@@ -285,7 +285,7 @@ class Replica(ReplicaPort):
         if ours.end_offset == NO_OFFSET:
             message = f"leader epoch {last_fetched_epoch} is unknown here, the latest is {self.epochs.latest_epoch}"
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, message)
-        # The reader's log diverges if our log has no record of its last epoch, or if that epoch ends earlier in ours.
+        # The reader's log diverges if its last epoch is not in our log, or ends earlier in our log.
         return ours if ours.epoch < last_fetched_epoch or ours.end_offset < offset else None
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
@@ -365,7 +365,8 @@ class Replica(ReplicaPort):
         if fetched.code is ErrorCode.NONE and fetched.diverging is not None:
             self._cut(common_end(fetched.diverging, self.epochs, log_end_offset=self.log.log_end_offset))
             return True
-        # The leader's log starts after the end of ours: ask where. After any other error, wait before the next fetch.
+        # The leader's log starts after the end of ours: ask where it starts. After any other error, wait before the
+        # next fetch.
         if fetched.code is not ErrorCode.NONE:
             self.following.is_lost = fetched.code is ErrorCode.OFFSET_OUT_OF_RANGE
             return self.following.is_lost

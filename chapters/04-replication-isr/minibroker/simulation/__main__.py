@@ -68,7 +68,7 @@ def _run(world: type[World], options: argparse.Namespace) -> int:
     if summary.failure is not None:
         # Shrinking takes a while, so the seed is printed first.
         count = len(summary.failure.faults)
-        print(f"looking for the faults that cause it, among the {count} of seed {summary.failure.seed}", flush=True)
+        print(f"looking for the faults that cause it, among all {count} of seed {summary.failure.seed}", flush=True)
         faults = shrunk(world, summary.failure)
         _report(replay(world, summary.failure.seed, faults), options, shrunk_from=len(summary.failure.faults))
         return 1

@@ -131,7 +131,7 @@ class Checker:
         for offset, (value, said) in sorted(self._read.items()):
             if offset >= log_start_offset and log.get(offset) != value:
                 raise Violation(6, f"{value} was {said} at offset {offset}; {_there(log, offset)}")
-        # Records that no client was told of must be in order, too: a producer may have died before its ack arrived.
+        # Records that no client has seen must be in order, too: a producer may have died before its ack arrived.
         for offset in sorted(log):
             self._place(offset, log[offset], "in the final log")
 

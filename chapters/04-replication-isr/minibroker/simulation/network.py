@@ -57,7 +57,7 @@ class Network:
     # Faults -----------------------------------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> Action:
-        """Lose all messages in one direction; the returned action heals it. Two cuts must both be healed."""
+        """Lose all messages in one direction; the returned action heals it. Two cuts need two healings."""
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
         return partial(self._heal, (source, target))
 

@@ -1,4 +1,4 @@
-"""Runs many seeds on many cores. The shell of this package: it starts processes and reads the clock."""
+"""Runs many seeds on many cores. Unlike the other modules, it starts processes and reads the clock."""
 
 import importlib
 import multiprocessing

@@ -142,7 +142,7 @@ class Controller:
     # Following the log ------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Fold the committed records; become the active controller, or stop being it."""
+        """Fold the committed records; start or stop being the active controller."""
         self._fold()
         if self.is_active and (not self.raft.is_leader or self.raft.epoch != self._active_epoch):
             self._deactivate()

@@ -118,7 +118,7 @@ class BrokerState:
 
 @dataclass(frozen=True)
 class Heartbeat(Command[BrokerState]):
-    """The heartbeat of a broker: how far its metadata are, and whether it wants to be fenced or to shut down."""
+    """The heartbeat of a broker: how much of the metadata it has, and whether it wants to be fenced or to shut down."""
 
     broker_id: int
     broker_epoch: int
@@ -203,7 +203,7 @@ def _change(broker: BrokerImage, *, fenced: int = 0, in_controlled_shutdown: int
 
 @dataclass(frozen=True)
 class FenceBroker(Command[bool]):
-    """Fence a broker whose session has expired. A fenced broker is no candidate when the next broker is fenced."""
+    """Fence a broker whose session has expired. It cannot become leader when the next broker is fenced."""
 
     broker_id: int
     records_max = None
@@ -225,8 +225,8 @@ class FenceBroker(Command[bool]):
 class LeadUncleanly(Command[list[Elected]]):
     """Elect a live replica that is not in sync, where there is no leader and `unclean.leader.election.enable` is set.
 
-    The command looks at all partitions, because a broker that is fenced or unfenced may have changed many. The result
-    is the partitions that have a leader now; records that only the in-sync replicas had are lost.
+    The command looks at all partitions, because a broker that is fenced or unfenced may have changed many partitions.
+    The result is the partitions that have a leader now; records that only the in-sync replicas had are lost.
     """
 
     node: NodeConfig

@@ -125,7 +125,7 @@ def _cancelled(topic: TopicImage, number: int, partition: PartitionImage) -> Par
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if isr != list(partition.isr):
         change.isr = isr
-    # A partition without a leader gets none here: its last in-sync replica leads when it is unfenced.
+    # A partition without a leader gets no leader here: its last in-sync replica leads when it is unfenced.
     if partition.leader not in kept and partition.leader != NO_LEADER:
         change.leader = isr[0]
     return _with_new_leader_epoch(change, partition)

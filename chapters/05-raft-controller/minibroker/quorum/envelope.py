@@ -39,7 +39,7 @@ _VERSION = Packing(">h")
 
 
 class PrincipalData(Message, versions="0", flexible="0+"):
-    """The principal of a client: Kafka's `DefaultPrincipalData`, sent after its version in two bytes."""
+    """The principal of a client: Kafka's `DefaultPrincipalData`, preceded by its version in two bytes."""
 
     type: str = string(about="the kind of principal")
     name: str = string(about="the name of the principal")
@@ -175,7 +175,7 @@ def _sealed(header: RequestHeader, response: Response) -> EnvelopeResponse:
 
 
 def _without_length(parts: list[Part]) -> bytes:
-    """A framed message without its length: the envelope has a length for it."""
+    """A framed message without its length, because the envelope has its own length field."""
     (part,) = parts
     assert not isinstance(part, FileSlice), "records are not forwarded"
     return bytes(part[LENGTH_SIZE:])

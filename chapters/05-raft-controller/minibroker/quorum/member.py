@@ -104,7 +104,8 @@ class QuorumMember(Membership):
         broker = self.authority.image.brokers.get(node_id)
         # The voter set has the address of an added voter that is not a broker.
         added = self.raft.voters.voters.get(node_id)
-        # A response that names a leader has its address. A node with an empty disk has no other source of that address.
+        # A response that names a leader also has the leader's address. A node with an empty disk has no other source of
+        # that address.
         place = broker or added or self.quorum.places.get(node_id)
         return None if place is None else Address(place.host, place.port)
 

@@ -120,7 +120,7 @@ class Quorum:
         try:
             self.controller.catch_up()
         except (StorageError, OSError) as error:
-            # The controller could not write its first record, or apply committed ones. The next tick ends the node.
+            # The controller could not write its first record, or apply committed records. The next tick ends the node.
             self._failure = self._failure or str(error)
         now = (self.raft.log.log_end_offset, self.raft.high_watermark)
         if now != self._seen:
@@ -290,8 +290,8 @@ class Quorum:
         if len(self.foreign_nodes) >= self.raft.voters.majority:
             raise BrokerFailure(
                 f"the data of node {self.raft.me.node_id} are of cluster {self._cluster_id}, but the nodes"
-                f" {sorted(self.foreign_nodes)} of controller.quorum.voters are of another one: correct log.dirs or the"
-                " voters"
+                f" {sorted(self.foreign_nodes)} of controller.quorum.voters are of another cluster: correct log.dirs"
+                " or the voters"
             )
 
     async def _fetch_snapshot(self, wanted: FetchSnapshot) -> bool:

@@ -229,7 +229,7 @@ class Raft(QuorumState):
         self._advance()
 
     def _advance(self) -> None:
-        """Advance the high watermark to the offset that a majority has, if that record is of this epoch."""
+        """Advance the high watermark to the offset that a majority has reached, if it is in this epoch."""
         # The log end offsets of the other voters, from their fetches. Our own log counts only if we are a voter, and
         # only as far as it is flushed.
         ends = self._followers.end_offsets(self.voters, leader_id=self.me.node_id)
@@ -261,7 +261,7 @@ class Raft(QuorumState):
             ours.epoch < request.last_epoch or ours.end_offset < request.offset
         ):
             return self._fetched(diverging=ours)
-        # An offset after the end of our log, without an epoch that would explain it, is out of range.
+        # If the logs do not diverge, an offset after the end of our log is out of range.
         if request.offset > self.log.log_end_offset:
             return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, self.epoch, self.leader_id)
         # The replica has everything before that offset on its disk. A fetch that has waited may be answered after a
@@ -319,7 +319,7 @@ class Raft(QuorumState):
 
     def on_end(self, request: EndQuorumEpoch, now_ms: int) -> Heard:
         """The leader has resigned: stand for election, after the voters with longer logs."""
-        # The request names no voter: every voter gets the same one.
+        # The request names no voter: every voter gets the same request.
         code = self._objection(request.epoch, self.me)
         if code is not ErrorCode.NONE:
             return Heard(code, self.epoch, self.leader_id)
@@ -357,7 +357,7 @@ class Raft(QuorumState):
         return Fetch(self.epoch, self.me, self.log.log_end_offset, self.last_epoch)
 
     def on_unanswered(self) -> None:
-        """A fetch had no response. A voter that knows the leader asks it again; any other node asks the next one."""
+        """A fetch had no response. A voter that knows the leader asks it again; any other node asks the next node."""
         if self.role is not Role.FOLLOWER or not self.is_voter:
             self._asked += 1
 
@@ -379,7 +379,8 @@ class Raft(QuorumState):
             self._apply_fetched(fetched)
 
     def _apply_fetched(self, fetched: Fetched) -> None:
-        # Fetch a snapshot; or truncate to what the leader has; or append, flush, and take over its high watermark.
+        # Fetch a snapshot; or truncate to the part that the leader has; or append, flush, and take over its high
+        # watermark.
         if fetched.snapshot is not None:
             self.snapshot_wanted = fetched.snapshot
         elif fetched.diverging is not None:

@@ -17,7 +17,7 @@ NEVER_MS = -1
 
 @dataclass(slots=True)
 class Progress:
-    """How far a replica is, known from its fetches. Before its first fetch nothing is known of it."""
+    """The progress of a replica, known from its fetches. Before its first fetch nothing is known."""
 
     end_offset: int = NO_OFFSET
     last_fetch_ms: int = NEVER_MS

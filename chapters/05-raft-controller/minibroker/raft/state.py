@@ -35,7 +35,7 @@ class RaftSettings:
 
     @property
     def check_quorum_ms(self) -> int:
-        """How long a leader leads without fetches from a majority."""
+        """How long a leader keeps leading without fetches from a majority."""
         return self.fetch_timeout_ms * 3 // 2
 
 
@@ -77,10 +77,10 @@ class QuorumState:
         self.high_watermark = max(log.log_start_offset, 0)
         self.epoch_start_offset = 0
         """The first offset of the epoch that this node leads, or led last."""
-        # The log may have a later epoch than the ballot: a log from before there was a quorum has no ballot.
+        # The log may have a later epoch than the ballot: a log that is older than the quorum has no ballot.
         if ballot.election.epoch < self.last_epoch:
             ballot.write(Election(self.last_epoch))
-        # A restarted leader does not lead its epoch again: it may have lost what it had not flushed.
+        # A restarted leader does not lead its epoch again: it may have lost records that it had not flushed.
         election = ballot.election
         self.role = Role.UNATTACHED
         if election.leader_id == me.node_id:
@@ -88,7 +88,7 @@ class QuorumState:
         elif election.leader_id != NO_NODE:
             self.role = Role.FOLLOWER
         self._asked = 0
-        """How many nodes were asked for the leader without naming one."""
+        """How many nodes were asked for the leader and did not name one."""
         self._announce_ms = 0
         self._enter_role(now_ms + self._first_timeout())
 
@@ -132,7 +132,8 @@ class QuorumState:
 
     @property
     def _may_stand(self) -> bool:
-        """Whether this node may stand for election: as a voter, or as one whose removal may not be committed yet.
+        """Whether this node may stand for election: as a voter, or as a removed voter whose removal may not be
+        committed yet.
 
         It may be the only node with the record of its removal. Then it refuses its vote to shorter logs, and the other
         voters may need that vote for a majority.
@@ -179,7 +180,7 @@ class QuorumState:
         self._enter_role(deadline_ms)
 
     def _enter_role(self, deadline_ms: int) -> None:
-        """Begin a role without the state of the role before."""
+        """Begin a role, and drop the state of the previous role."""
         self._deadline_ms = deadline_ms
         self._poll: Poll | None = None
         self._followers = Followers()
@@ -189,7 +190,7 @@ class QuorumState:
         """The snapshot to fetch before the log can continue. Each leader names it again."""
 
     def _on_newer_epoch(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """Another node is in a newer epoch: enter it, without a vote given yet."""
+        """Another node is in a newer epoch: enter it without having voted in it."""
         self._ballot.write(Election(epoch))
         self._become(Cause.NEWER_EPOCH, now_ms + self._election_timeout())
         self._on_leader_found(leader_id, now_ms)
@@ -244,7 +245,7 @@ class QuorumState:
         self.history.read(self.log, first)
 
     def _truncate(self, offset: int) -> None:
-        """Truncate the log to what the leader has."""
+        """Truncate the log to the part that the leader has."""
         committed = self.high_watermark
         assert offset >= committed, f"a truncation to {offset} would remove committed records before {committed}"
         self.log.truncate(offset)

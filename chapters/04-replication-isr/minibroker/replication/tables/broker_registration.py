@@ -31,7 +31,7 @@ class BrokerRegistrationRequest(Request, key=62, versions="0-4", flexible="0+"):
 
     broker_id: int = int32(about="the broker")
     cluster_id: str = string(about="the id of the broker's cluster")
-    incarnation_id: bytes = uuid(about="drawn at each start, so that a second broker with the same id is noticed")
+    incarnation_id: bytes = uuid(about="random at each start, so that a second broker with the same id is noticed")
     listeners: list[Listener] = array(Listener, about="the addresses of the broker")
     features: list[Feature] = array(Feature, default=(), about="the features that the broker supports")
     rack: str | None = string(nullable="0+", default=None, about="the broker's rack, if it has one")
