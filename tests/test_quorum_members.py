@@ -235,7 +235,7 @@ def check_that_a_broker_gets_its_share_and_is_removed(quorum: QuorumCluster, las
     assert replicas_on(quorum, last, topic, at=1) == []
     said = run(bootstrap, *reassign, topic, "--spread")
     assert len(said.stdout.splitlines()) == 1 + len(plan)
-    assert "being moved; `minibroker topics reassign` lists those that are not finished" in said.stderr
+    assert "being moved; `minibroker topics reassign` lists the moves that are not finished" in said.stderr
     on_the_new = [f"{it['topic']}-{it['partition']}" for it in plan if last in it["to"]]
     assert on_the_new
     await_replicas_on(quorum, last, on_the_new, topic)
@@ -361,7 +361,7 @@ def test_a_machine_with_a_copied_node_id_evicts_no_broker(quorum: QuorumCluster,
         assert [f"node {follows} is registered and live" in it for it in follower.log().splitlines()] == [True, True]
         assert words in follower.log()
         for copy in (leader, follower):
-            assert copy.log().endswith("this node ends. Give it another node.id, or stop the other one first\n")
+            assert copy.log().endswith("this node ends. Give it another node.id, or stop the other process first\n")
     assert quorum.living() == list(EVERYBODY)
     assert quorum.controller() == decides
 
@@ -483,7 +483,7 @@ def test_a_node_with_the_data_of_another_cluster_ends_and_says_why(quorum: Quoru
         assert node.await_end() == 1
         # The refusal comes from the node that it asks first: a voter it fetches from, or the controller it knew before.
         last = node.log().splitlines()[-1]
-        assert "are of another one" in last or "the request is meant for another cluster" in last
+        assert "are of another cluster" in last or "the request is meant for another cluster" in last
         assert not node.complaints(), node.complaints()
         # It has copied nothing from this cluster.
         assert log.read_bytes() == data
