@@ -56,7 +56,7 @@ lint: setup-dev ## ruff, mypy --strict, import-linter
 		|| { echo "lint: $$found must not exist: minibroker is a namespace package" >&2; exit 1; }
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy
+	$(IN) MYPY_NUM_WORKERS=auto "$(VENV)/bin/python" -m mypy
 	$(IN) "$(VENV)/bin/lint-imports" --no-logo
 
 test-java: setup-dev ## Kafka's own log, tools and client against our files and nodes, where Maven and Java 17 are

@@ -18,7 +18,6 @@ from clients_stock import (
     confluent_read,
     confluent_write,
     create_topic,
-    forgiving_leaks,
 )
 from confluent_kafka import TopicPartition
 from kafka import KafkaProducer
@@ -106,8 +105,7 @@ def test_a_record_whose_answer_was_lost_is_written_once(broker: Broker) -> None:
                 topic = create_topic(broker.address, unique("once"))
                 with Proxy(broker.address) as proxy:
                     breaker = proxy.on_response = Breaker(verdict, times=5)
-                    with forgiving_leaks():
-                        send_all(client, proxy.address, topic)
+                    send_all(client, proxy.address, topic)
                     assert breaker.left == 0, "the link did not break as often as planned"
                 assert bounds(broker.address, topic) == (0, COUNT)
                 assert [one.value for one in confluent_read(broker.address, topic, COUNT)] == [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from brokers import eventually, unique
 from clients_raw import PRODUCE, Batch, Connection, array, data32, header, i16, i32, record, string
-from clients_stock import READ_S_MAX, Message, admin, confluent_write, forgiving_leaks
+from clients_stock import READ_S_MAX, Message, admin, confluent_write
 from clusters import QuorumCluster, QuorumNode, Sender, sender
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import (
@@ -48,12 +48,8 @@ EVERYBODY = (1, 2, 3)
 
 @contextmanager
 def python_admin(address: str) -> Iterator[KafkaAdminClient]:
-    with forgiving_leaks():
-        client = KafkaAdminClient(bootstrap_servers=address)
-        try:
-            yield client
-        finally:
-            client.close()
+    with closing(KafkaAdminClient(bootstrap_servers=address)) as client:
+        yield client
 
 
 def set_config(quorum: QuorumCluster, topic: str, name: str, value: str, *, through: int) -> None:
@@ -209,12 +205,25 @@ def test_a_fourth_broker_joins_and_takes_partitions(quorum: QuorumCluster) -> No
         quorum.remove(4)
 
 
-def replicas_on(quorum: QuorumCluster, number: int, topic: str | None = None) -> list[str]:
-    """The replicas of a node, once no reassignment is under way."""
-    with Client(quorum[1].address) as ours:
-        eventually(lambda: not ours_admin.list_reassignments(ours), "all moves are over", seconds=60)
+def replicas_on(quorum: QuorumCluster, number: int, topic: str | None, *, at: int) -> list[str]:
+    """The replicas of a node, as some node reports them."""
+    with Client(quorum[at].address) as ours:
         topics = ours_admin.describe_topics(ours, None if topic is None else [topic]).values()
     return [f"{it.name}-{one.partition}" for it in topics for one in it.partitions if number in one.replicas]
+
+
+def await_replicas_on(quorum: QuorumCluster, number: int, expected: list[str], topic: str | None = None) -> None:
+    """Wait until no partition is moved any more, and every node reports these replicas of a node.
+
+    The controller ends a move. The other nodes read of it later, and any of them may answer the next command.
+    """
+    with Client(quorum[1].address) as ours:
+        eventually(lambda: not ours_admin.list_reassignments(ours), "all moves are over", seconds=60)
+    for at in quorum.living():
+        eventually(
+            lambda n=at: replicas_on(quorum, number, topic, at=n) == expected,  # type: ignore[misc]
+            f"node {at} reports {expected} on node {number}",
+        )
 
 
 def check_that_a_broker_gets_its_share_and_is_removed(quorum: QuorumCluster, last: int) -> None:
@@ -223,13 +232,13 @@ def check_that_a_broker_gets_its_share_and_is_removed(quorum: QuorumCluster, las
     bootstrap = quorum.address_of(2)
     reassign = ("topics", "reassign")
     plan = json.loads(run(bootstrap, *reassign, topic, "--spread", "--dry-run", "--format", "json").stdout)
-    assert replicas_on(quorum, last, topic) == []
+    assert replicas_on(quorum, last, topic, at=1) == []
     said = run(bootstrap, *reassign, topic, "--spread")
     assert len(said.stdout.splitlines()) == 1 + len(plan)
-    assert "being moved; `minibroker topics reassign` lists those that are not finished" in said.stderr
+    assert "being moved; `minibroker topics reassign` lists the moves that are not finished" in said.stderr
     on_the_new = [f"{it['topic']}-{it['partition']}" for it in plan if last in it["to"]]
     assert on_the_new
-    assert replicas_on(quorum, last, topic) == on_the_new
+    await_replicas_on(quorum, last, on_the_new, topic)
     # A broker that is alive or has replicas cannot be unregistered.
     refused = run(bootstrap, "cluster", "remove-broker", str(last))
     assert (refused.returncode, f"broker {last} is live: stop it first" in refused.stderr) == (1, True)
@@ -237,7 +246,7 @@ def check_that_a_broker_gets_its_share_and_is_removed(quorum: QuorumCluster, las
     assert (refused.returncode, f"node {last} runs as a broker only" in refused.stderr) == (1, True)
     check_that_it_votes_once_its_configuration_says_so(quorum, last)
     assert "being moved" in run(bootstrap, *reassign, "--from", str(last)).stderr
-    assert replicas_on(quorum, last) == []
+    await_replicas_on(quorum, last, [])
     assert "nothing to move" in run(bootstrap, *reassign, "--from", str(last)).stderr
     quorum[last].stop()
     assert f"`minibroker cluster remove-broker {last}`" in run(bootstrap, "cluster", "status").stdout
@@ -260,7 +269,11 @@ def check_that_it_votes_once_its_configuration_says_so(quorum: QuorumCluster, nu
     node.settings = (f"{voting},{number}@{quorum.address_of(number)}", *rest, "process.roles=broker,controller")
     node.restart()
     added = cluster_command(quorum, "add-voter", str(number), at=1)
-    assert "4 voters, of which 3 must be running\n4 voters, of which 3 must be running, tolerate no" in added.stdout
+    assert added.stdout == (
+        f"node {number} at {quorum.address_of(number)} is a voter now; 4 voters, of which 3 must be running\n"
+        "4 voters tolerate only as many failures as 3 voters, because 3 of them must be running. Add one with "
+        "`minibroker cluster add-voter`, or remove one with `minibroker cluster remove-voter`\n"
+    )
     assert sorted(voters(quorum, at=number)) == [*EVERYBODY, number]
     removed = cluster_command(quorum, "remove-voter", str(number), at=1)
     assert removed.stdout == f"node {number} is not a voter any more; 3 voters, of which 2 must be running\n"
@@ -348,7 +361,7 @@ def test_a_machine_with_a_copied_node_id_evicts_no_broker(quorum: QuorumCluster,
         assert [f"node {follows} is registered and live" in it for it in follower.log().splitlines()] == [True, True]
         assert words in follower.log()
         for copy in (leader, follower):
-            assert copy.log().endswith("this node ends. Give it another node.id, or stop the other one first\n")
+            assert copy.log().endswith("this node ends. Give it another node.id, or stop the other process first\n")
     assert quorum.living() == list(EVERYBODY)
     assert quorum.controller() == decides
 
@@ -470,7 +483,7 @@ def test_a_node_with_the_data_of_another_cluster_ends_and_says_why(quorum: Quoru
         assert node.await_end() == 1
         # The refusal comes from the node that it asks first: a voter it fetches from, or the controller it knew before.
         last = node.log().splitlines()[-1]
-        assert "are of another one" in last or "the request is meant for another cluster" in last
+        assert "are of another cluster" in last or "the request is meant for another cluster" in last
         assert not node.complaints(), node.complaints()
         # It has copied nothing from this cluster.
         assert log.read_bytes() == data

@@ -21,7 +21,6 @@ from clients_stock import (
     confluent_take,
     confluent_write,
     create_topic,
-    forgiving_leaks,
     python_write,
 )
 from confluent_kafka import TopicPartition
@@ -157,11 +156,6 @@ def test_kill_9_with_acks_1_and_no_idempotence_loses_nothing_that_was_acknowledg
 def test_consumers_and_other_producers_go_on_after_kill_9(start: StartBroker) -> None:
     broker = start()
     topic = create_topic(broker.address, unique("goon"))
-    with forgiving_leaks():
-        _produce_and_consume_through_kills(broker, topic)
-
-
-def _produce_and_consume_through_kills(broker: Broker, topic: str) -> None:
     python = KafkaProducer(bootstrap_servers=broker.address, retry_backoff_ms=20, reconnect_backoff_max_ms=100)
     consumer = confluent_consumer(broker.address, **{"reconnect.backoff.max.ms": 100, "log_level": 0})
     try:

@@ -57,7 +57,7 @@ out, total                810.2 MB/s  2.431 GB/s
 WHOLE CLUSTER         NEEDED
 disk, one copy        70 TB     7 d kept
 disk, 3 replicas      210 TB
-index files, at most  1.025 TB  mapped; an entry of each index for 4 KiB of log
+index files, at most  1.025 TB  mapped; each index has an entry per 4 KiB of log
 index memory, hot     817.9 MB  of the active segments
 partitions            52        at 10 MB/s each, a multiple of nodes
 nodes                 26        for the disk; each has 12 TB and 1.25 GB/s each way, 30 % kept free

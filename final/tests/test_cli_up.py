@@ -308,7 +308,7 @@ def test_without_restarts_up_ends_with_its_last_node(tmp_path: Path) -> None:
         os.kill(up.children()[1], signal.SIGKILL)
         assert up.process.wait(60) == 1
         assert "node 1: ended (exit code 137, killed by SIGKILL)\n" in up.said()
-        assert up.said().endswith("minibroker up: no node is left: their messages are above\n")
+        assert up.said().endswith("minibroker up: all nodes have ended: their messages are above\n")
 
 
 def test_up_ends_with_the_reason_when_a_node_cannot_start(tmp_path: Path, minibroker: Run) -> None:

@@ -131,7 +131,7 @@ def test_a_mistake_is_named_with_its_file_and_exercise(repository: Repository) -
         ('functions = ["add"]', 'functions = "add"', "exercise 2.1: functions must be a list of at least one text"),
         ('["add"]', '["sub"]', "exercise 2.1: minibroker/toy/sums.py: there is no function sub"),
         ('["add"]', '["twice"]', "exercise 2.1: minibroker/toy/sums.py: twice is defined 2 times"),
-        ('"Counter.down"', '"add"', "exercise 2.2: add overlaps with add of an earlier one"),
+        ('"Counter.down"', '"add"', "exercise 2.2: add overlaps with add of an earlier task"),
         ("toy/sums.py", "toy/none.py", "exercise 2.1: file minibroker/toy/none.py does not exist in 02-toy"),
         ("minibroker/toy/sums.py", "../x.py", "exercise 2.1: file ../x.py must be minibroker/<package>/<module>.py"),
         ("minibroker/toy/sums.py", "minibroker/x.py", "exercise 2.1: file minibroker/x.py must be"),
@@ -161,7 +161,7 @@ def test_a_function_inside_another_exercises_function_is_a_mistake(repository: R
     folder = repository.root / "chapters" / "02-toy"
     (folder / "minibroker" / "toy" / "sums.py").write_text("def add():\n    def up(): ...\n")
     write(repository, RIGHT.replace('["Counter.up", "Counter.down"]', '["add.up"]'))
-    with pytest.raises(InvalidExercises, match=r"exercise 2\.2: add\.up overlaps with add of an earlier one"):
+    with pytest.raises(InvalidExercises, match=r"exercise 2\.2: add\.up overlaps with add of an earlier task"):
         load_chapter(repository, 2)
 
 

@@ -154,7 +154,7 @@ def test_a_batch_that_would_end_before_it_begins_is_refused() -> None:
             before = refusal(BATCH, **start, **{f"ending{kind}": '{"orders":{"0":1,"1":4}}'})
             assert f"ending{kind}: orders-1 would end at 4, before it begins, at 5" in before
             other = refusal(BATCH, **start, **{f"ending{kind}": '{"orders":{"0":1}}'})
-            assert f"ending{kind}: orders-1 is named in only one of it and starting{kind}" in other
+            assert f"ending{kind}: orders-1 is named here or in starting{kind}, but not in both" in other
 
 
 def test_defaults_are_those_of_sparks_kafka_connector() -> None:

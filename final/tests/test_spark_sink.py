@@ -398,7 +398,7 @@ def test_columns_that_cannot_be_written_are_refused_before_any_task() -> None:
             "t",
             "column 'headers' is array<struct<key:string,",
         ),
-        (with_value("value", BinaryType()), "t", "column 'value' is there 2 times"),
+        (with_value("value", BinaryType()), "t", "column 'value' appears 2 times"),
     ]:
         with case(line):
             given = options() if topic is None else options(topic=topic)

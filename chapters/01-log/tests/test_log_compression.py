@@ -100,7 +100,7 @@ def test_a_xerial_block_longer_than_what_is_left_is_refused() -> None:
     compressed = bytearray(compress(Compression.SNAPPY, b"hello"))
     left = len(compressed) - 20
     compressed[16:20] = (left + 1).to_bytes(4, "big")
-    with pytest.raises(CorruptBatch, match=f"claims {left + 1} of {left} bytes"):
+    with pytest.raises(CorruptBatch, match=f"claims {left + 1} bytes of {left}"):
         decompress(Compression.SNAPPY, bytes(compressed))
 
 

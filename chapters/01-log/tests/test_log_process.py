@@ -43,7 +43,7 @@ def test_batches_have_the_size_that_was_asked_for(path: str) -> None:
 def test_a_torn_tail_is_named_by_tail_and_cut_by_append(path: str) -> None:
     run("append", path, "--batch", "1", stdin="a\nb\n")
     os.truncate(path, os.path.getsize(path) - 1)
-    assert run("tail", path, code=1) == "0\t\ta\nminibroker.log: batch at position 69: 68 of 69 bytes\n"
+    assert run("tail", path, code=1) == "0\t\ta\nminibroker.log: batch at position 69: only 68 of 69 bytes\n"
     assert "ends at offset 1; cut off: batch at position 69" in run("append", path, stdin="c\n")
     assert run("tail", path) == "0\t\ta\n1\t\tc\n"
 
@@ -91,7 +91,7 @@ def test_a_folder_and_a_device_are_refused_by_name(
         (["--batch", "many"], "--batch: 'many' is not"),
         (["--timestamp", "99999999999999999999"], "--timestamp: '99999999999999999999' is not"),
         (["--timestamp", "-1"], "--timestamp: '-1' is not"),
-        (["--key-separator", ""], "--key-separator: an empty text separates nothing"),
+        (["--key-separator", ""], "--key-separator: the separator must not be empty"),
         (["--flush", "0"], "--flush: '0' is not a whole number from 1 to 2147483647, 'never' or 'ack'"),
         (["--flush", "-3"], "--flush: '-3' is not"),
         (["--flush", "abc"], "--flush: 'abc' is not"),

@@ -57,7 +57,7 @@ def test_a_file_cut_at_any_byte_keeps_every_whole_batch() -> None:
 
 def test_damage_is_named_by_its_place_in_the_file() -> None:
     content, ends = written(0, 0)
-    assert f"position {ends[1]}: 30 of 61 header bytes" in str(reopened(content[: ends[1] + 30]).recovered.damage)
+    assert f"position {ends[1]}: only 30 of 61 header bytes" in str(reopened(content[: ends[1] + 30]).recovered.damage)
 
 
 def test_a_tail_of_zeros_is_cut() -> None:

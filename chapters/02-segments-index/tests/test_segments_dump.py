@@ -168,7 +168,7 @@ def test_every_file_of_a_sound_directory_is_good() -> None:
 def test_without_its_log_only_the_order_of_an_index_is_checked() -> None:
     is_damaged, last = verdict(dumped(f"{FIRST}.index", lambda files: files.unlink(f"t-0/{FIRST}.log")))
     assert not is_damaged
-    assert "there is no log beside it to check them against" in last
+    assert "there is no log file to check the entries against" in last
 
     def unordered(files: MemoryFiles) -> None:
         files.unlink(f"t-0/{FIRST}.log")
@@ -182,7 +182,7 @@ def test_beside_a_damaged_log_an_index_is_shown_with_a_note() -> None:
         dumped(f"{FIRST}.index", lambda files: opened(files, f"{FIRST}.log").pwrite(b"\x09", 16))
     )
     assert not is_damaged
-    assert "the log beside it is damaged: batch at position 0: magic 9" in last
+    assert "the log file is damaged: batch at position 0: magic 9" in last
 
 
 def test_zeros_that_kafka_preallocated_are_named_and_no_damage() -> None:
@@ -264,7 +264,7 @@ def test_a_segment_that_is_gone_is_a_gap_and_one_that_overlaps_is_damage() -> No
         files.unlink(f"t-0/{SECOND}.{kind}")
     dump = DirectoryDump(files, "t-0")
     note, _last = dump.damaged_lines()
-    assert "6 offsets missing before it: compacted, or a file is gone" in note
+    assert "6 offsets missing before it: compaction, or a missing file" in note
     assert not dump.is_damaged
 
     files = directory()

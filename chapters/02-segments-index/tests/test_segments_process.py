@@ -122,15 +122,15 @@ def test_tail_never_prints_a_flipped_bit(filled: str) -> None:
         (["--batch", "0"], "argument --batch: '0' is not a whole number from 1 to 2147483647"),
         (["--batch", "-1"], "argument --batch: '-1' is not"),
         (["--timestamp", "99999999999999999999"], "argument --timestamp: '99999999999999999999' is not"),
-        (["--key-separator", ""], "argument --key-separator: an empty text separates nothing"),
-        (["--set", "segment.size=5"], "there is no setting 'segment.size'; there are segment.bytes, "),
-        (["--set", "segment.bytes"], "segment.bytes=: it is a whole number of at least 1"),
-        (["--set", "segment.bytes=0"], "segment.bytes=0: it is a whole number of at least 1"),
-        (["--set", "segment.ms=soon"], "segment.ms=soon: it is a whole number of at least 1"),
-        (["--set", "retention.ms=-2"], "retention.ms=-2: it is a whole number of at least -1"),
-        (["--set", "flush.messages=0"], "flush.messages=0: it is a whole number of at least 1"),
-        (["--set", "min.cleanable.dirty.ratio=nan"], "min.cleanable.dirty.ratio=nan: it is a number from 0 to 1"),
-        (["--set", "cleanup.policy=compress"], "cleanup.policy=compress: it is delete, compact, or both with a comma"),
+        (["--key-separator", ""], "argument --key-separator: the separator must not be empty"),
+        (["--set", "segment.size=5"], "there is no setting 'segment.size'; the settings are segment.bytes, "),
+        (["--set", "segment.bytes"], "segment.bytes=: it must be a whole number of at least 1"),
+        (["--set", "segment.bytes=0"], "segment.bytes=0: it must be a whole number of at least 1"),
+        (["--set", "segment.ms=soon"], "segment.ms=soon: it must be a whole number of at least 1"),
+        (["--set", "retention.ms=-2"], "retention.ms=-2: it must be a whole number of at least -1"),
+        (["--set", "flush.messages=0"], "flush.messages=0: it must be a whole number of at least 1"),
+        (["--set", "min.cleanable.dirty.ratio=nan"], "min.cleanable.dirty.ratio=nan: it must be a number from 0 to 1"),
+        (["--set", "cleanup.policy=compress"], "cleanup.policy=compress: it must be delete, compact, or both"),
     ],
 )
 def test_wrong_usage_is_one_line_and_nothing_is_made(
@@ -152,14 +152,14 @@ def test_a_directory_that_is_no_partition_is_refused_in_one_line(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = refusal(main, capsys, command, str(tmp_path / "orders"), code=1)
-    expected = "'orders' is not the directory of a partition: those are named TOPIC-NUMBER"
+    expected = "'orders' is not the directory of a partition: its name must be TOPIC-NUMBER"
     assert output == f"minibroker.segments: {expected}\n"
     assert list(tmp_path.iterdir()) == []
 
 
 @each_case("command", ["tail", "list", "retain", "compact", "scrub"])
 def test_only_append_makes_a_directory(command: str, orders: str, capsys: pytest.CaptureFixture[str]) -> None:
-    expected = f"minibroker.segments: {orders}: there is no such directory; append makes one\n"
+    expected = f"minibroker.segments: {orders}: there is no such directory; the command append creates it\n"
     assert refusal(main, capsys, command, orders, code=1) == expected
     assert not Path(orders).parent.exists()
 
@@ -177,7 +177,7 @@ def test_a_file_in_the_place_of_the_directory_is_named(orders: str) -> None:
 def test_a_data_directory_is_used_by_one_process_at_a_time(orders: str) -> None:
     with running([*SEGMENTS, "append", orders, "--batch", "1"]) as first:
         append_one(first)
-        expected = f"{Path(orders).parent}: another process uses this data directory; end that one first\n"
+        expected = f"{Path(orders).parent}: another process uses this data directory; stop it first\n"
         for command in ("append", "tail", "retain"):
             assert complaint(command, orders, code=1) == f"minibroker.segments: {expected}", command
 

@@ -278,9 +278,9 @@ def test_a_topic_grows_and_its_old_partitions_stay() -> None:
 def test_growth_is_refused_with_kafkas_code() -> None:
     for topic, code, message in [
         (MorePartitions("nope", 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic 'nope'"),
-        (MorePartitions("a", 2), ErrorCode.INVALID_PARTITIONS, "a has 2 partitions: 2 would be no increase"),
-        (MorePartitions("a", 1), ErrorCode.INVALID_PARTITIONS, "1 would be no increase"),
-        (MorePartitions("a", -1), ErrorCode.INVALID_PARTITIONS, "-1 would be no increase"),
+        (MorePartitions("a", 2), ErrorCode.INVALID_PARTITIONS, "a has 2 partitions: 2 is not more"),
+        (MorePartitions("a", 1), ErrorCode.INVALID_PARTITIONS, "1 is not more"),
+        (MorePartitions("a", -1), ErrorCode.INVALID_PARTITIONS, "-1 is not more"),
         (MorePartitions("a", 4, [[1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "2 new partitions, but 1 assignments"),
         (MorePartitions("a", 3, []), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "1 new partitions, but 0 assignments"),
         (MorePartitions("a", 4, [[1], [9]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 9 is not registered"),

@@ -157,7 +157,7 @@ def test_after_a_crash_the_directory_of_a_partition_that_was_moved_away_is_set_a
     cluster.change("orders", 1, replicas=[2, 3], isr=[2], leader=2)
     again = Cluster(cluster.files)
     assert [name for name, _topic_id in again.opened] == [ORDERS_0]
-    assert "orders-1: the metadata have it on other nodes" in caplog.text
+    assert "orders-1: the metadata place it on other nodes" in caplog.text
     assert any(name.startswith("orders-1.") and name.endswith("-stray") for name in again.files.list("data"))
 
 

@@ -111,7 +111,7 @@ def test_a_directory_that_the_metadata_do_not_know_is_set_aside_and_kept(
     again = MemoryBroker(broker.files)
     (aside,) = [name for name in again.files.list("data") if name.startswith("strange")]
     assert aside.endswith("-stray")
-    assert "strange-0: the metadata do not know it" in caplog.text
+    assert "strange-0: the metadata do not contain it" in caplog.text
     again.create("strange")
     assert aside in again.files.list("data")
 

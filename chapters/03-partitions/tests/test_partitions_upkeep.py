@@ -191,4 +191,4 @@ def test_a_loop_continues_after_a_failure(monkeypatch: pytest.MonkeyPatch, caplo
         await failed.wait()
 
     run(broker, work, replace(SCHEDULE, retention_ms=1, is_compacting=False))
-    assert caplog.text.count("upkeep failed") >= 2
+    assert caplog.text.count("background work failed") >= 2

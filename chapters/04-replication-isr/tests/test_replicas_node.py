@@ -150,7 +150,7 @@ def test_a_bug_about_one_partition_leaves_the_others_followed(
             for name in (A, B):
                 append(both[0], name, b"value")
             await until(lambda: replica(both[1], B).high_watermark == 1, "the other one is replicated")
-            await until(lambda: "a-0 is not followed any more" in caplog.text, "it is told")
+            await until(lambda: "a-0 is no longer fetched" in caplog.text, "it is told")
             assert values(both[1], A) == []
 
     asyncio.run(run())

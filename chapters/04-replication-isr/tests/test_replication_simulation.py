@@ -16,15 +16,14 @@ from simulation_planted import Bug
 from minibroker.simulation.checker import INVARIANTS
 
 HERE = Path(__file__).parent
-SEEDS, PARTS = 200, 4
-# A quarter of the seeds need not reach states that only one seed in twenty reaches.
+SEEDS = range(1, 41)
+# So few seeds need not reach states that only one seed in twenty reaches.
 RARE = {"offline, the most complete one elected", "producer gave up", "consumer reset to the log's start"}
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_invariant_holds_in_every_seed(part: int) -> None:
+def test_every_invariant_holds_in_every_seed() -> None:
     """Invariants 1 to 6 and 10 to 13 hold after every event, and the cluster recovers after healing."""
-    summary = check_seeds(World, range(1 + part, 1 + SEEDS, PARTS), rare=RARE)
+    summary = check_seeds(World, SEEDS, rare=RARE)
     assert summary.acks_min is not None
     assert summary.acks_min >= ACKS_MIN
 

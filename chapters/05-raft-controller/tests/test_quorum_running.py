@@ -288,7 +288,9 @@ def test_a_node_ends_if_a_majority_of_the_voters_is_of_another_cluster() -> None
         async with driven(1, 2, 3) as it:
             it.quorum._note_foreign_node(2, ErrorCode.INCONSISTENT_CLUSTER_ID)
             it.quorum._note_foreign_node(3, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            with pytest.raises(BrokerFailure, match=r"of cluster here, but the nodes \[2, 3\] .* are of another one"):
+            with pytest.raises(
+                BrokerFailure, match=r"of cluster here, but the nodes \[2, 3\] .* are of another cluster"
+            ):
                 it.quorum._note_foreign_node(3, ErrorCode.INCONSISTENT_CLUSTER_ID)
 
     asyncio.run(run())

@@ -74,7 +74,7 @@ class Outcome:
 
     @property
     def is_missed(self) -> bool:
-        """Whether a bar was missed; a quick run enforces none."""
+        """Whether a bar was missed; a quick run enforces no bar."""
         are_met = [verdict.is_met for verdict in self.verdicts] + [fact.is_met for fact in self.facts]
         return not self.quick and not all(are_met)
 

@@ -131,7 +131,7 @@ def await_ack(client: Client, topic: str, partition: int) -> None:
 
 
 def until_topic_created_ms(cluster: LocalCluster, left: list[int], begun_s: float) -> int:
-    """The time until one of the nodes that are left has created a topic, which needs a new controller."""
+    """The time until one of the remaining nodes has created a topic, which needs a new controller."""
     while True:
         for number in left:
             try:

@@ -72,7 +72,7 @@ class Server:
 
     def begin(self) -> None:
         """Start the process without waiting for it."""
-        assert not self.is_alive(), "stop it or kill it first"
+        assert not self.is_alive(), "the process runs already: stop it or kill it first"
         # If an earlier process ended by itself, its pipes are still open. `kill` closes them.
         self.kill()
         self._stdout = b""
@@ -89,7 +89,7 @@ class Server:
             )
 
     def await_ready(self) -> None:
-        """Wait until it serves clients; if it chose a free port, keep its number."""
+        """Wait until the server is ready. If it chose a free port, keep the number of that port."""
         if not self.is_alive():
             raise self._ended_early()
         deadline = time.monotonic() + self.ready_s_max
@@ -99,7 +99,7 @@ class Server:
             self.address = found[1].decode().strip()
 
     def _read_more(self, deadline: float) -> None:
-        """Wait until it prints something more."""
+        """Wait until the process prints more output."""
         assert self.process is not None
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
@@ -115,7 +115,7 @@ class Server:
         self._stdout += chunk
 
     def start(self) -> None:
-        """Start the process, and wait until it serves; if it does not, no process is left."""
+        """Start the process, and wait until it is ready. If that fails, no process is left."""
         self.begin()
         try:
             self.await_ready()
@@ -124,7 +124,7 @@ class Server:
             raise
 
     def restart(self) -> None:
-        """Start it again, at the address that it had, and wait until it serves."""
+        """Start the server again at the same address, and wait until it is ready."""
         self.start()
 
     def _ended_early(self) -> ChildProcessError:
@@ -138,7 +138,7 @@ class Server:
 
     @property
     def name(self) -> str:
-        """The name in messages: its own, or its command."""
+        """The name of the server in messages: its given name, or else its command."""
         return self._name or f"`{shlex.join(self._command_at(self.address))}`"
 
     @property
@@ -158,7 +158,7 @@ class Server:
         return self.process.pid
 
     def is_alive(self) -> bool:
-        """Whether its process is there, paused or not."""
+        """Whether its process exists, paused or not."""
         return self.process is not None and self.process.poll() is None
 
     def log(self) -> str:
@@ -176,7 +176,7 @@ class Server:
         return resident_bytes(self.pid) / MB
 
     def open_files(self) -> int:
-        """The number of its open file handles, sockets included; 0 where the system does not tell."""
+        """The number of its open file handles, sockets included; 0 if the system does not report it."""
         handles = _PROCESSES / str(self.pid) / "fd"
         return len(os.listdir(handles)) if handles.is_dir() else 0
 
@@ -232,12 +232,14 @@ def serve_command(*settings: str, data: Path | None = None, listen: str = "", is
 def reserve_port(reserved: contextlib.ExitStack) -> int:
     """Reserve a free port for a node, also while the node is down, until the stack is closed."""
     it = reserved.enter_context(socket.socket())
-    # The socket is bound but never listens. So the node can bind the same port, and no other program is given it.
+    # The socket is bound but never listens. So the node can bind the same port, and the system gives the port to no
+    # other program.
     it.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     it.bind((HOST, 0))
     port: int = it.getsockname()[1]
     if sys.platform != "linux":
-        # On other systems two sockets cannot share a port, even with this option, so the port is only free for now.
+        # On other systems two sockets cannot share a port, even with this option, so the port is free now, but not
+        # reserved.
         it.close()
     return port
 

@@ -81,7 +81,7 @@ def append(
     flush_every_bytes: int | None = None,
     with_crc32c: bool = False,
 ) -> Case:
-    """Append blocks to a file that is emptied before; flush after every `flush_every_bytes`, or never."""
+    """Append blocks to a file that is emptied first; flush after every `flush_every_bytes`, or never."""
     checksum = crc32c_function() if with_crc32c else None
     block = random.Random(0).randbytes(block_bytes)
     blocks_count = len(block_positions(bytes_count, block_bytes))

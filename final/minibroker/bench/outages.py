@@ -51,10 +51,10 @@ class Outages:
         }
 
     def budget_text(self, promise: float) -> str:
-        """The number of such outages that a year can have if the share `promise` of it must be without an outage."""
+        """How many such outages a year may have, if the share `promise` of the year must be without an outage."""
         budget_s = YEAR_S * (1 - promise)
         often = [round(budget_s * 1000 / max(it, 1)) for it in (self.at(50), max(self.lasted_ms))]
-        return f"{promise:.3%} of a year leaves {budget_s:,.0f} s: {often[0]:,} such at p50, {often[1]:,} at the max"
+        return f"{promise:.3%} of a year leaves {budget_s:,.0f} s: {often[0]:,} outages at p50, {often[1]:,} at max"
 
 
 def distribution(found: Sequence[Outages], *, title: str, x_label: str, y_label: str, note: str = "") -> LineChart:

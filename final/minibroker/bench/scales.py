@@ -17,7 +17,7 @@ class Scale:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Return the position of a value, from 0 at the low end to 1 at the high end; others are moved to an end."""
+        """Return the position of a value: 0 at or below the low end, 1 at or above the high end."""
         value = min(max(value, self.low), self.high)
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)

@@ -89,7 +89,9 @@ class Watched(ABC):
 
         def found() -> int:
             states = [it for number in among or self.living() if (it := self.quorum(at=number)) is not None]
-            return max((it.leader_id for it in states if not among or it.leader_id in among), default=0)
+            # A controller that was paused takes itself for the active one until it hears of a newer epoch.
+            newest = max(states, key=lambda it: it.leader_epoch, default=None)
+            return newest.leader_id if newest is not None and newest.leader_id in (among or self.living()) else 0
 
         return until(found, f"one of {among or self.living()} is the active controller", every_s=_ASK_S)
 

@@ -68,7 +68,7 @@ INERT_TOPIC_KEYS = (
         LONG,
         -2,
         at_least(-2),
-        "With tiered storage, the bytes that stay on the broker; -2 is retention.bytes.",
+        "With tiered storage, the bytes that stay on the broker; -2 means retention.bytes.",
         "log.local.retention.bytes",
     ),
     topic_key(
@@ -76,7 +76,7 @@ INERT_TOPIC_KEYS = (
         LONG,
         -2,
         at_least(-2),
-        "With tiered storage, how long segments stay on the broker; -2 is retention.ms.",
+        "With tiered storage, how long segments stay on the broker; -2 means retention.ms.",
         "log.local.retention.ms",
     ),
     topic_key(
@@ -92,7 +92,7 @@ INERT_TOPIC_KEYS = (
         BOOLEAN,
         "false",
         None,
-        "Whether no more data of this topic is copied to tiered storage.",
+        "Whether copying to tiered storage is disabled for this topic.",
     ),
     topic_key(
         "remote.log.delete.on.disable",
@@ -128,10 +128,8 @@ INERT_BROKER_KEYS = (
         "How many bytes a second are copied between data directories. This broker has one directory.",
         is_dynamic=True,
     ),
-    broker_key("socket.send.buffer.bytes", INT, 100 * 1024, None, "The socket's send buffer; -1 is the system's."),
-    broker_key(
-        "socket.receive.buffer.bytes", INT, 100 * 1024, None, "The socket's receive buffer; -1 is the system's."
-    ),
+    broker_key("socket.send.buffer.bytes", INT, 100 * 1024, None, "The send buffer; -1 is the system's default."),
+    broker_key("socket.receive.buffer.bytes", INT, 100 * 1024, None, "The receive buffer; -1 is the system's default."),
     broker_key(
         "num.network.threads",
         INT,
@@ -207,7 +205,7 @@ INERT_BROKER_KEYS = (
         INT,
         512 * 1024,
         at_least(0),
-        "The memory with which compaction reads and writes.",
+        "The size of the buffers with which compaction reads and writes.",
         is_dynamic=True,
     ),
     broker_key(

@@ -18,7 +18,7 @@ _HEAD = """# Configuration
 
 A broker is configured with Kafka's names. They are given on the command line (`minibroker serve --set name=value`) or
 in a file (`--config FILE`, lines of `name=value`). An unknown name is refused, and the message names the one that is
-probably meant. A name that Kafka has and this broker has not is refused, and the message says what to do instead. A
+probably meant. A name that only Kafka has is refused, and the message says what to do instead. A
 name that is in the file twice is refused with both lines. A single node needs no configuration. A node with
 `controller.quorum.voters` needs `node.id`, too. A listener is `PLAINTEXT`: a name that promises TLS or SASL is refused,
 because this broker has neither yet. The value for a topic is the first of these:

@@ -100,7 +100,7 @@ def _details(client: Client, topics: Sequence[DescribedTopic]) -> Details:
         for it in topic.partitions
         if it.leader_id >= 0
     }
-    # Partitions whose leader does not answer are left out, so that the others are not kept waiting.
+    # Partitions whose leader does not answer are left out, so that the command does not wait for them.
     sizes = _sizes(client, leaders)
     led = [name for name in leaders if name in sizes]
     starts = admin.list_offsets(client, dict.fromkeys(led, EARLIEST))
@@ -208,7 +208,7 @@ def alter(
 
 
 def delete(bootstrap: str, names: Sequence[str], *, may_be_absent: bool) -> None:
-    """Delete topics; if one cannot be deleted, the others still are."""
+    """Delete topics; if one cannot be deleted, the others are deleted anyway."""
     unique = list(dict.fromkeys(names))
     with connected(bootstrap) as client:
         others = admin.list_topics(client, include_internal=True)

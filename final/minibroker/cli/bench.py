@@ -43,8 +43,8 @@ def failover(
 
     Starts its own cluster of three nodes on this machine. In every round one node is killed, paused or stopped, and
     then comes back. The pause is the longest time between two acknowledgements of acks=all. It is measured with a
-    producer that retries at once, which shows what the cluster needs, and, if confluent-kafka is installed, with
-    librdkafka.
+    producer that retries at once, which shows how long the cluster needs. If confluent-kafka is installed, it is
+    measured with librdkafka as well.
     """
     # The broker is slow to import, and --help does not need it.
     from minibroker.cli import benching  # noqa: PLC0415

@@ -18,7 +18,7 @@ def cluster() -> None:
 def status(watch: bool, format_: str, bootstrap: str) -> None:
     """Show nodes, quorum and partitions, and what is wrong.
 
-    Each problem comes with what to do about it. The exit code is 0 if a node answers, even if something is wrong.
+    Each problem is shown with a remedy. The exit code is 0 if a node answers, even if something is wrong.
     """
     from minibroker.cli import inspecting  # noqa: PLC0415 (the client is slow to import, and --help does not need it)
 

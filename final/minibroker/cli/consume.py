@@ -29,11 +29,11 @@ def timestamp(text: str) -> int:
 @click.command()
 @topic_argument
 @click.option("--from-beginning", is_flag=True, help="Start with the oldest record.  [default: the next new record]")
-@click.option("--offset", type=int, metavar="N", help="Start at this offset of each partition; -N: N before the end.")
+@click.option("--offset", type=int, metavar="N", help="Start at this offset of each partition; -N is N before the end.")
 @click.option("--timestamp", "time_ms", type=timestamp, metavar="T", help="Start at this time: milliseconds or a date.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.  [default: all]")
 @click.option("--max-messages", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
-@click.option("--exit-at-end", is_flag=True, help="Stop at the end that each partition has now.")
+@click.option("--exit-at-end", is_flag=True, help="Stop at the current end of each partition.")
 @click.option("-f", "format_", metavar="FORMAT", default=r"%v\n", show_default=True, help="Format of a record.")
 @click.option("--group", metavar="G", help=f"Read as a member of the group G. ({GROUPS.label})")
 @bootstrap_option

@@ -84,7 +84,7 @@ def start_offsets(consumer: Consumer, start: Start, ends: Mapping[TopicPartition
 
 
 def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tuple[FetchedBatches, Record]]:
-    """Yield records as they arrive. A partition ends at its stop, if it has one; the iterator ends when all have."""
+    """Yield records as they arrive. A partition may have a stop offset; the iterator ends when all have ended."""
     open_ones = set(consumer.assignment)
     while open_ones:
         for fetched in consumer.poll(POLL_MS):

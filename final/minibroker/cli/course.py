@@ -158,7 +158,7 @@ def _echo_earlier_copies(repository: Repository, chapter: Chapter, started: work
     elif started.aside:
         back = f"cp -R {shlex.quote(repository.show(started.aside / 'minibroker'))} "
         back += f"{shlex.quote(repository.show(repository.workspace))}/"
-        click.echo(f"your earlier copy is kept in {repository.show(started.aside)}; to go on with it: `{back}`")
+        click.echo(f"your earlier copy is kept in {repository.show(started.aside)}; to continue with it: `{back}`")
     if started.resumed_from:
         click.echo(
             f"your earlier copy of the {chapter.track} track is back; "

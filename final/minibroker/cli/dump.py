@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True))
-@click.option("--verify", is_flag=True, help="Show only what is damaged; exit 1 if anything is.")
+@click.option("--verify", is_flag=True, help="Show only damaged parts; exit with 1 if there are any.")
 @click.option("--batches", is_flag=True, help="Show batches without their records.")
 @click.option("--bytes", "annotated", is_flag=True, help="Show every byte with its meaning.")
 @click.option(

@@ -28,7 +28,7 @@ CHILDREN_MAX = 20
 
 
 class Node(NamedTuple):
-    """A field, a struct or a whole message. Its own bytes are those before its first child."""
+    """A field, a struct or a whole message. Its own bytes are the bytes before its first child."""
 
     name: str
     type: str

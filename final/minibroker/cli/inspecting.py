@@ -59,7 +59,7 @@ def facts_of(bootstrap: str) -> Facts:
 
 
 def _is_reached(node: Node) -> bool:
-    """Whether a node takes connections at its address; a node without an address counts as reached."""
+    """Whether a node accepts connections at its address. A node without a known address counts as reachable."""
     if node.address is None:
         return True
     try:
@@ -111,7 +111,7 @@ def _nodes(cluster: ClusterDescription, quorum: QuorumDescription | None) -> lis
 
 
 def _doubled(quorum: QuorumDescription) -> set[int]:
-    """The ids under which two processes fetch. A node that lost its disk is listed twice, but fetches only once."""
+    """The node ids that two processes use to fetch. A node that lost its disk is listed twice, but fetches once."""
     leader = quorum.latest_state(quorum.leader_id)
     heard = [
         it.node_id

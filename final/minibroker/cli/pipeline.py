@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PIPELINES = {
-    "generate": ("no Spark: a client", "orders with skewed keys, late ones, broken ones → topic orders"),
+    "generate": ("no Spark: a client", "orders with skewed keys, some late, some broken → topic orders"),
     "orders": ("stream", "topic orders → revenue per region and minute → topic revenue; the rest → topic orders-dead"),
     "archive": ("stream", "topic orders → Parquet by date, small files compacted"),
     "replay": ("batch", "an archive → topic"),
@@ -88,7 +88,7 @@ def stream_options(interval: str) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         options = [
-            click.option("--once", is_flag=True, help="Stop at the end that the topic has now."),
+            click.option("--once", is_flag=True, help="Stop at the current end of the topic."),
             click.option(
                 "--interval", default=interval, show_default=True, callback=_duration, help="Time between two batches."
             ),

@@ -116,7 +116,7 @@ def _text(workload: Workload, machine: Machine, found: Plan) -> str:
     stored = [
         ("disk, one copy", size_text(found.disk_bytes_one_copy), f"{duration_text(workload.retention_seconds)} kept"),
         (f"disk, {counted(workload.replication_factor, 'replica')}", size_text(found.disk_bytes), ""),
-        ("index files, at most", size_text(found.index_bytes_max), "mapped; an entry of each index for 4 KiB of log"),
+        ("index files, at most", size_text(found.index_bytes_max), "mapped; each index has an entry per 4 KiB of log"),
         ("index memory, hot", size_text(found.index_bytes_hot), "of the active segments"),
         (
             "partitions",

@@ -56,7 +56,7 @@ def spread(bootstrap: str, *, topic: str | None, is_dry_run: bool, format_: str)
         plan = replica_placement.spread_plan(before, racks, topic=topic)
         _carry_out(client, before, plan, is_dry_run=is_dry_run, format_=format_)
     if not plan and format_ == "table":
-        click.echo(f"nothing to move: {counted(len(racks), 'live broker')}, and their replicas are even", err=True)
+        click.echo(f"nothing to move: {counted(len(racks), 'live broker')} with evenly spread replicas", err=True)
 
 
 def _placed(client: Client, topic: str | None) -> tuple[dict[TopicPartition, tuple[int, ...]], Racks]:
@@ -95,7 +95,7 @@ def _carry_out(
         click.echo(
             f"{moves} would move; nothing was done, because of --dry-run"
             if is_dry_run
-            else f"{moves} being moved; `minibroker topics reassign` lists those that are not finished",
+            else f"{moves} being moved; `minibroker topics reassign` lists the moves that are not finished",
             err=True,
         )
 

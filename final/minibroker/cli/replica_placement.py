@@ -98,7 +98,7 @@ def _even_out_replicas(placement: _Placement, name: TopicPartition) -> bool:
 
 
 def _even_out_leaders(placement: _Placement, name: TopicPartition) -> bool:
-    """Put the replica first whose broker leads the fewest partitions, if at least two fewer; tell whether it did."""
+    """Put first a replica whose broker leads at least two partitions fewer, if any; return whether one was found."""
     replicas = placement.replicas[name]
     live = [it for it in replicas if it in placement.racks]
     first = min(live, key=lambda it: placement.leads[it], default=replicas[0])

@@ -32,7 +32,7 @@ class Node:
     log_end_offset: int | None = None
     silent_ms: int | None = None
     is_unheard: bool = False
-    """Whether the controller has not heard from this node since it became the controller."""
+    """Whether the controller has not heard from this node since the controller was elected."""
     is_unreached: bool = False
     """Whether the node accepts no connection at its address; this is tried only while there is no controller."""
     has_another_disk: bool = False
@@ -47,7 +47,7 @@ class Node:
 
     @property
     def state(self) -> str:
-        """Its state in a word or two."""
+        """The state of the node in a word or two."""
         if self.is_fenced:
             return "fenced"
         if self.is_unreached:
@@ -93,7 +93,7 @@ class Partition:
 
     @property
     def is_led_elsewhere(self) -> bool:
-        """Whether its leader is not its preferred leader, which is its first replica."""
+        """Whether the leader is not the preferred leader, which is the first replica."""
         return not self.is_offline and self.leader_id != self.replicas[0]
 
 
@@ -122,7 +122,7 @@ class Facts:
         return [it for it in self.nodes if it.role in (Role.CONTROLLER, Role.VOTER)]
 
     def node(self, node_id: int) -> Node:
-        """The node with this id; one that the cluster does not list counts as fenced."""
+        """The node with this id. A node that the cluster does not list counts as fenced."""
         return next((it for it in self.nodes if it.node_id == node_id), Node(node_id=node_id, is_fenced=True))
 
 
@@ -148,10 +148,10 @@ def _no_controller(facts: Facts) -> Iterable[Finding]:
         first = f"{_nodes(down)}, which {_do(down)} not answer, and the" if down else "the"
         yield Finding(
             "there is no controller: no majority of the voters is running, or an election is under way. Partitions "
-            "that have a leader go on; no new leader is elected, and nothing can be created or changed. Leaders and "
-            "in-sync replicas are shown as they were known last",
-            f"look again in a few seconds; if there still is none, start {first} nodes in controller.quorum.voters "
-            "that are down",
+            "that have a leader keep working; no new leader is elected, and nothing can be created or changed. Leaders "
+            "and in-sync replicas are shown as they were known last",
+            f"look again in a few seconds; if there is still no controller, start {first} nodes in "
+            "controller.quorum.voters that are down",
         )
 
 
@@ -220,10 +220,10 @@ def _doubles(facts: Facts) -> Iterable[Finding]:
     for node in facts.nodes:
         if node.is_doubled:
             yield Finding(
-                f"two processes run as node {node.node_id}, each with a disk of its own; the cluster keeps the one "
-                "that came first and refuses the other",
-                f"find the other one, whose log says that node {node.node_id} is registered or leads already, and give "
-                "it another node.id",
+                f"two processes run as node {node.node_id}, each with a disk of its own; the cluster keeps the "
+                "process that came first and refuses the other",
+                f"find the refused process, whose log says that node {node.node_id} is registered or leads already, "
+                "and give it another node.id",
             )
 
 

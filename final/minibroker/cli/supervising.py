@@ -168,7 +168,7 @@ class Supervisor:
             self._stopped.set()
             await asyncio.wait(tasks)
         if not self._is_asked_to_stop:
-            raise click.ClickException("no node is left: their messages are above")
+            raise click.ClickException("all nodes have ended: their messages are above")
 
     def _on_signal(self) -> None:
         """Shut down all nodes at the first signal; kill them at the second."""

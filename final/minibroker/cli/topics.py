@@ -79,7 +79,7 @@ def describe(names: tuple[str, ...], format_: str, bootstrap: str) -> None:
 @name_argument
 @click.option("--partitions", type=click.IntRange(min=1), help="New number of partitions; it can only grow.")
 @config_option
-@click.option("--delete-config", "removed", metavar="NAME", multiple=True, help="Return this setting to its default.")
+@click.option("--delete-config", "removed", metavar="NAME", multiple=True, help="Reset this setting to its default.")
 @bootstrap_option
 def alter(name: str, partitions: int | None, pairs: tuple[str, ...], removed: tuple[str, ...], bootstrap: str) -> None:
     """Add partitions to the topic NAME, or change its settings.
@@ -119,7 +119,7 @@ def node_ids(_ctx: click.Context, _param: click.Parameter, value: str | None) ->
 @click.argument("name", metavar="[TOPIC]", required=False, shell_complete=complete_topics)
 @click.option("--partition", type=click.IntRange(min=0), help="The partition to move.")
 @click.option(
-    "--replicas", metavar="N,N,...", callback=node_ids, help="Its new nodes; the first is the preferred leader."
+    "--replicas", metavar="N,N,...", callback=node_ids, help="The partition's new nodes, the preferred leader first."
 )
 @click.option("--from", "drained", metavar="NODE", type=click.IntRange(min=0), help="Move every replica off this node.")
 @click.option("--spread", "is_spread", is_flag=True, help="Even out replicas and leaders over all live brokers.")
@@ -158,7 +158,7 @@ def reassign(
     if partition is not None and is_planned:
         raise click.UsageError("--from and --spread choose the partitions: leave --partition out.")
     if partition is not None and replicas is None and not is_cancelled:
-        raise click.UsageError("give its new nodes with --replicas, or cancel its move with --cancel.")
+        raise click.UsageError("give the partition's new nodes with --replicas, or cancel its move with --cancel.")
     from minibroker.cli import reassigning  # noqa: PLC0415
 
     if replicas is not None and name is not None and partition is not None:
@@ -180,13 +180,13 @@ def reassign(
     "--unclean",
     "is_unclean",
     is_flag=True,
-    help="Elect a replica that is not in sync, where no other is left: the records that it lacks are lost.",
+    help="Elect any live replica where none in sync is left: the records that it lacks are lost.",
 )
 @bootstrap_option
 def elect_leaders(name: str | None, partition: int | None, is_unclean: bool, bootstrap: str) -> None:
     """Elect the preferred leader of each partition.
 
-    The preferred leader is the first replica. Without a TOPIC, all topics are meant.
+    The preferred leader is the first replica. Without a TOPIC, elect leaders in all topics.
     """
     if name is None and (partition is not None or is_unclean):
         raise click.UsageError("give the TOPIC." if not is_unclean else "--unclean needs a TOPIC: it loses records.")

@@ -20,7 +20,7 @@ NODES_MAX = 100
     type=click.IntRange(0, 65535),
     default=9092,
     show_default=True,
-    help="Port of the first node; the others use the next ones. 0 means any free ports.",
+    help="Port of the first node; the others use the ports after it. 0 means any free ports.",
 )
 @click.option("--no-restart", is_flag=True, help="Do not restart a node that dies.")
 @click.option(

@@ -87,7 +87,7 @@ class Send(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """The requests to send now, and the topics that could not be sent because they have no leader."""
+    """The requests to send now, and the topics whose batches wait for a leader."""
 
     sends: list[Send]
     topics_without_leader: set[str]
@@ -122,7 +122,7 @@ class Stream:
         return not (self.queue or self.in_flight or self.waiting)
 
     def batches(self) -> Iterator[ProducerBatch]:
-        """All batches that are not done, and those that were given up while in flight."""
+        """All batches that are not done, and the batches that were given up while in flight."""
         yield from self.in_flight
         yield from self.waiting
         yield from self.queue

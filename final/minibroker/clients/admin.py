@@ -170,7 +170,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """The progress of a node in the metadata log. A value of -1 is not known."""
+    """The progress of a node in the metadata log. The value -1 means unknown."""
 
     node_id: int
     log_end_offset: int
@@ -468,7 +468,8 @@ def elect_leaders(
     *,
     is_unclean: bool = False,
 ) -> list[TopicPartition]:
-    """Elect the preferred leaders of partitions, or of all if none are named. Return those that got a new leader.
+    """Elect the preferred leaders of partitions, or of all if none are named. Return the partitions that got a new
+    leader.
 
     An unclean election elects any live replica of a partition without a leader. Records that this replica lacks are
     lost.

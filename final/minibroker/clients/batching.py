@@ -140,7 +140,7 @@ class ProducerBatch:
         self, *, base_offset: int = NO_OFFSET, log_append_time_ms: int = -1, error: ClientError | None = None
     ) -> None:
         """Settle the promises for all records of this batch, once."""
-        assert not self.is_done, "a promise is kept or broken once"
+        assert not self.is_done, "a promise is settled only once"
         self.is_done = True
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms

@@ -269,7 +269,7 @@ class Client(Closing):
             self.drop(link.address)
             raise RequestTimedOut(unanswered(link.address, message, wait_ms)) from None
         except BaseException:
-            # Close the connection: a late response would be taken for the answer to another request.
+            # Close the connection: a late response would be mistaken for the answer to another request.
             if link.pending_count or not expects_response:
                 self.drop(link.address)
             raise

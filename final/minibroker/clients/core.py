@@ -77,7 +77,7 @@ class Core:
         self.routes = Routes(bootstrap)
 
     def attempts(self, timeout_ms: float | None = None) -> Attempts:
-        """Attempts that end with a timeout, counted from now."""
+        """A counter of attempts. Its deadline is the timeout, counted from now."""
         deadline_ms = self.clock() + (self.config.timeout_ms if timeout_ms is None else timeout_ms)
         return Attempts(self.config.retry, deadline_ms=deadline_ms)
 

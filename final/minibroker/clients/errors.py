@@ -34,7 +34,7 @@ class DeliveryInDoubt(ClientError):
 
 
 class OffsetOutOfRange(ClientError):
-    """The log does not have the offset that a consumer wants to read: not any more, or not yet."""
+    """The log does not have the offset that a consumer wants to read: it was deleted, or is not written yet."""
 
 
 class LogTruncated(ClientError):

@@ -292,7 +292,7 @@ class Fetcher:
             self._back_off(position, now_ms)
 
     def _current(self, order: FetchOrder) -> list[tuple[TopicPartition, Position]]:
-        """Mark the partitions of a fetch as not in flight, and return those for which the answer still counts."""
+        """Mark the partitions of a fetch as not in flight; return the partitions for which the answer still counts."""
         current = []
         for partition, generation in order.generations.items():
             position = self._positions.get(partition)
@@ -357,7 +357,8 @@ class Fetcher:
         if whole.byte_count == 0 or whole.next_offset <= offset:
             return None
         position.offset, position.last_epoch = whole.next_offset, whole.leader_epoch
-        # A partition that got records goes to the end of the next request, so that those that did not fit come first.
+        # A partition that got records goes to the end of the next request, so that partitions that did not fit come
+        # first.
         self._positions[partition] = self._positions.pop(partition)
         aborted = data.aborted_transactions if self._config.isolation_level == READ_COMMITTED else None
         return FetchedBatches(

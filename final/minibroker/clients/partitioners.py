@@ -80,7 +80,7 @@ class RoundRobin:
         self._next: dict[str, int] = {}
 
     def partition(self, topic: str, key: bytes | None, partition_count: int) -> int:  # noqa: ARG002
-        """The next in turn."""
+        """The next partition in turn."""
         partition = self._next.get(topic, 0) % partition_count
         self._next[topic] = partition + 1
         return partition
@@ -114,7 +114,7 @@ class GeoRouting:
         return partitions[partition_of(key, len(partitions))]
 
     def on_new_batch(self, topic: str, partition_count: int, previous: int) -> None:
-        """Pass it on to the inner partitioner."""
+        """Pass the call on to the inner partitioner."""
         self._inner.on_new_batch(topic, partition_count, previous)
 
     def partitions_of(self, region: str, partition_count: int) -> range:
@@ -156,7 +156,7 @@ class Salted:
         return self._inner.partition(topic, _salted(key, turn + 1), partition_count)
 
     def on_new_batch(self, topic: str, partition_count: int, previous: int) -> None:
-        """Pass it on to the inner partitioner."""
+        """Pass the call on to the inner partitioner."""
         self._inner.on_new_batch(topic, partition_count, previous)
 
     def partitions_of(self, topic: str, key: bytes, partition_count: int) -> list[int]:
@@ -205,5 +205,5 @@ class FallThrough:
         return chosen.partition(topic, key, partition_count)
 
     def on_new_batch(self, topic: str, partition_count: int, previous: int) -> None:
-        """Pass it on to the inner partitioner."""
+        """Pass the call on to the inner partitioner."""
         self._inner.on_new_batch(topic, partition_count, previous)

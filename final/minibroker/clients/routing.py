@@ -1,7 +1,7 @@
 """The leader of each partition, the controller, and what an error code says about them. A pure module.
 
 A client learns the routes from any node that answers: first from one of its bootstrap addresses, later from the nodes
-that those have named. A stale route leads to an error code, and `EFFECTS` says what to do about each code. A broker
+that the metadata names. A stale route leads to an error code, and `EFFECTS` says what to do about each code. A broker
 that is no longer the leader may name the new leader in its answer (KIP-951), which saves a metadata request.
 """
 
@@ -118,7 +118,7 @@ class Routes:
     # What is known --------------------------------------------------------------------------------------------------
 
     def addresses(self) -> list[tuple[int | None, Address]]:
-        """Every address at which a node may answer, once each; those from metadata come first."""
+        """Every address at which a node may answer, once each; addresses from metadata come first."""
         places: dict[Address, int | None] = {node.address: node.node_id for node in self.nodes.values()}
         for address in self.bootstrap:
             places.setdefault(address, None)
@@ -226,7 +226,7 @@ class Routes:
                 self._stale.add(name)
 
     def doubt(self, topic: str) -> None:
-        """Mark the routes of a topic as stale, so that they are asked for before their next use."""
+        """Mark the routes of a topic as stale, so that they are requested again before their next use."""
         self._stale.add(topic)
 
 

@@ -46,7 +46,7 @@ def choose(repository: Repository, tested: Collection[int], *, unfinished: bool 
 
 
 def why_unfinished(repository: Repository, number: int, copy: Copy) -> str:
-    """Return the reason why a chapter is not done, with the command that tells more; empty if it is done."""
+    """Return the reason why a chapter is not done, with the command that explains more; empty if it is done."""
     try:
         missing = open_work(repository, load_chapter(repository, number, copy.track), copy)
     except CourseError as error:

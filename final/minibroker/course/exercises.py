@@ -153,10 +153,14 @@ def load_chapter(repository: Repository, number: int, track: Track = Track.FAST)
         raise CourseError(f"chapter {number} is not written yet: `minibroker course list` shows the chapters")
     path = folder / FILE_NAME
     if not path.is_file():
-        raise CourseError(f"chapter {number} has no exercises yet: `minibroker course list` shows which have")
+        raise CourseError(
+            f"chapter {number} has no exercises yet: `minibroker course list` shows the chapters that have some"
+        )
     tasks = tuple(task for task in _checked_tasks(path, repository.show(path), number) if track == task.TRACK)
     if not tasks:
-        raise CourseError(f"chapter {number} has no {track} track yet: `minibroker course list` shows which have")
+        raise CourseError(
+            f"chapter {number} has no {track} track yet: `minibroker course list` shows the chapters that have one"
+        )
     return Chapter(number, folder, chapter_title(folder), track, tasks)
 
 
@@ -263,6 +267,6 @@ def _claim(claimed: set[tuple[str, str]], task: Task, shown: str) -> None:
             first, second = sorted([name, other], key=len)
             if file == task.file and (name == other or (first and f"{second}.".startswith(f"{first}."))):
                 raise InvalidExercises(
-                    f"{shown}: {task.label}: {name or file} overlaps with {other or file} of an earlier one"
+                    f"{shown}: {task.label}: {name or file} overlaps with {other or file} of an earlier task"
                 )
         claimed.add((task.file, name))

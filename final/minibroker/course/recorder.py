@@ -146,7 +146,7 @@ def _message_line(lines: Sequence[str]) -> str:
 
 
 def _first_line(report: "pytest.TestReport | pytest.CollectReport") -> str:
-    """Return the line that tells most: the message of the exception."""
+    """Return the most useful line: the message of the exception."""
     if isinstance(report.longrepr, tuple):  # A skip: file, row, reason.
         return report.longrepr[2].strip()
     crash = getattr(report.longrepr, "reprcrash", None)

@@ -123,7 +123,7 @@ def _find(source: str, function: str) -> Function:
 
 
 def _definitions(scope: ast.AST) -> Iterator[Definition]:
-    # The search goes into an `if` or a `try`, but not into another definition: what is nested there has a dotted name,
+    # The search goes into an `if` or a `try`, but not into another definition: a nested function has a dotted name,
     # such as `Class.method`.
     for child in ast.iter_child_nodes(scope):
         if isinstance(child, Definition):

@@ -58,7 +58,7 @@ def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSess
     """Start a session without log output, with times in UTC, unless its settings say otherwise."""
     demand_packages()
     demand_master(master)
-    print(f"{name}: starting Spark on {master}; that and the first batch take seconds", file=sys.stderr, flush=True)
+    print(f"{name}: starting Spark on {master}; this and the first batch take seconds", file=sys.stderr, flush=True)
     if master.startswith("local"):
         # No other machine connects to the driver. Without this setting Spark warns about the address that it chose.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

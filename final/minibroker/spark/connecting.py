@@ -1,4 +1,4 @@
-"""The clients of the connector: the driver's, and those that the tasks of a worker process share."""
+"""The clients of the connector: the client of the driver, and the clients that the tasks of a worker process share."""
 
 import os
 

@@ -113,7 +113,7 @@ class _Part(NamedTuple):
 def _wanted(
     record_set: Bytes, *, from_offset: int, upto_offset: int, bytes_max: int, check_crcs: bool
 ) -> Iterator[_Part]:
-    """Walk over the whole batches as chapter 01's `batches` does, and decompress those within the offsets."""
+    """Walk over the whole batches as chapter 01's `batches` does, and decompress the batches within the offsets."""
     view, position = memoryview(record_set), 0
     while len(view) - position >= HEADER_SIZE:
         header = read_header(view, position)
@@ -499,6 +499,6 @@ def _plain_columns(rows: Sequence[_PlainRow]) -> _Columns:
 def _refuse_unrepresentable(record: Record) -> None:
     if not -_TIMESTAMP_MAX <= record.timestamp <= _TIMESTAMP_MAX:
         raise InvalidRecord(
-            f"the record at offset {record.offset} has timestamp {record.timestamp} ms, and a DataFrame holds up to"
+            f"the record at offset {record.offset} has timestamp {record.timestamp} ms, but a DataFrame holds at most"
             f" {_TIMESTAMP_MAX}: start after it (startingOffsets {record.offset + 1})"
         )

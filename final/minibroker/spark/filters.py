@@ -53,7 +53,7 @@ class Pushed:
     timestamp_ms_min: int | None = None
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Take the filters that the source can apply; return those that Spark still has to apply."""
+        """Keep the filters that the source can apply; return the filters that Spark still has to apply."""
         return [it for it in filters if not self._take(it)]
 
     def _take(self, it: Filter) -> bool:

@@ -42,7 +42,7 @@ OPTIONS = (
         "subscribePattern",
         READ,
         "",
-        "A regular expression, found anywhere in a topic's name (`^orders$` is one topic). New topics join.",
+        "A regular expression, found anywhere in a topic's name: `^orders$` is one topic. New matches are added.",
     ),
     Option("assign", READ, "", 'Partitions: `{"orders":[0,1]}`.'),
     Option(
@@ -82,7 +82,7 @@ OPTIONS = (
         "minPartitions",
         READ,
         "one per partition",
-        "About the least number of Spark partitions: large ranges are split.",
+        "The least number of Spark partitions, approximately: large ranges are split.",
     ),
     Option("maxRecordsPerPartition", READ, "no limit", "The most offsets in a Spark partition."),
     Option(
@@ -95,7 +95,7 @@ OPTIONS = (
         "includeHeaders",
         (*READ, WRITE),
         "false",
-        "Reads add the column headers. Writes ignore the option: a column headers is always written.",
+        "Reads add the column headers. Writes ignore the option: if there is a column headers, it is written.",
     ),
     Option(
         "groupIdPrefix",
@@ -110,7 +110,7 @@ OPTIONS = (
         "3",
         "How often a stream asks before it treats a partition as deleted, or a log as truncated.",
     ),
-    Option("fetchOffset.retryIntervalMs", READ, "1000", "How long it waits between two attempts."),
+    Option("fetchOffset.retryIntervalMs", READ, "1000", "How long a stream waits between two attempts."),
     Option(
         "partition.metadata.cache.ttl.ms",
         READ,
@@ -121,8 +121,8 @@ OPTIONS = (
     Option(
         "delivery", (WRITE,), "at-least-once", "at-least-once; exactly-once is refused until there are transactions."
     ),
-    Option("checkpointLocation", (WRITE,), "", "Spark's own; passed along with the others."),
-    Option("queryName", (WRITE,), "", "Spark's own; passed along with the others."),
+    Option("checkpointLocation", (WRITE,), "", "An option of Spark, which passes it to the sink as well."),
+    Option("queryName", (WRITE,), "", "An option of Spark, which passes it to the sink as well."),
 )
 _BY_LOWER_NAME = {option.name.lower(): option for option in OPTIONS}
 
@@ -568,7 +568,7 @@ def _check_order(starting: Place, ending: Place) -> None:
         return
     differing = starting.each.keys() ^ ending.each.keys()
     if differing:
-        raise InvalidOption(f"{ending.option}: {min(differing)} is named in only one of it and {starting.option}")
+        raise InvalidOption(f"{ending.option}: {min(differing)} is named here or in {starting.option}, but not in both")
     for partition, start in sorted(starting.each.items()):
         if 0 <= ending.each[partition] < start:
             end = ending.each[partition]

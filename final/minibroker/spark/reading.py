@@ -102,7 +102,7 @@ class _Pipe:
             self._in_flight = None
 
     def take(self) -> FetchedBatches | None:
-        """Wait for the fetch under way, send the next one, and return the batches; None if there were none."""
+        """Wait for the fetch under way, send the next one, and return the batches; None if none were fetched."""
         try:
             if self._in_flight is None:
                 self._send()

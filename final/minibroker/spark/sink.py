@@ -58,7 +58,7 @@ def check_columns(schema: StructType, *, topic: str | None) -> None:
         if name not in names or (name == "topic" and topic is not None):
             continue  # the option overrides the column
         if names.count(name) > 1:
-            raise SchemaRefused(f"column '{name}' is there {names.count(name)} times: keep one of them")
+            raise SchemaRefused(f"column '{name}' appears {names.count(name)} times: keep one of them")
         found = schema[name].dataType
         if not isinstance(found, types) or (name == "headers" and not _are_headers(found)):
             raise SchemaRefused(f"column '{name}' is {found.simpleString()}, must be {wanted}: cast it")

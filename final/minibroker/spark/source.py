@@ -174,7 +174,7 @@ class FilteringReader(BatchReader):
     """A `BatchReader` for Spark with `spark.sql.python.filterPushdown.enabled=true`."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take the filters that reduce the reads; return those that Spark still has to apply."""
+        """Keep the filters that reduce the reads; return the filters that Spark still has to apply."""
         return self._pushed.push(filters)
 
 

@@ -228,7 +228,7 @@ class Queue:
         self.is_in_flight = False
         self.failures = 0
         self.not_before_ms = 0.0
-        self.since_ms = precise_ms()  # the time from which on the first batch could have been sent
+        self.since_ms = precise_ms()  # the earliest time at which the first batch could have been sent
         self.cause: ClientError | None = None
 
 

@@ -1,11 +1,11 @@
 """Chapter 01 as a program: a log on one file that you can append to, tail and dump.
 
     python -m minibroker.log append FILE      lines from standard input become records
-    python -m minibroker.log tail FILE        records to standard output
-    python -m minibroker.log dump FILE        what is in the file, down to the byte
+    python -m minibroker.log tail FILE        print records to standard output
+    python -m minibroker.log dump FILE        print batches, records and bytes
 
-`append` locks the file; `tail` and `dump` do not, and never change it. `append` cuts off a torn tail, which is what a
-crash leaves. It refuses a file that is damaged in any other way, unless `--cut` is given.
+`append` locks the file. `tail` and `dump` neither lock nor change it. `append` cuts off a torn tail, the unfinished
+write that a crash leaves. It refuses a file that is damaged in any other way, unless `--cut` is given.
 """
 
 import argparse
@@ -52,13 +52,13 @@ def _parser() -> argparse.ArgumentParser:
 def _append_options(parser: argparse.ArgumentParser) -> None:
     codecs = [codec.name.lower() for codec in Compression]
     parser.add_argument("file")
-    parser.add_argument("--batch", type=program.count, metavar="N", help="records in a batch (100; 1 from a terminal)")
-    parser.add_argument("--key-separator", type=program.separator, metavar="S", help="the text before it is the key")
+    parser.add_argument("--batch", type=program.count, metavar="N", help="records per batch (100; 1 from a terminal)")
+    parser.add_argument("--key-separator", type=program.separator, metavar="S", help="text between key and value")
     parser.add_argument("--compression", choices=codecs, default="none", help=f"{', '.join(codecs)} (none)")
     parser.add_argument("--timestamp", type=program.timestamp, metavar="MS", help="the records' time (now)")
     flush = "flush to disk never, every N records, or before every ack (never)"
     parser.add_argument("--flush", type=_flush_policy, default=NEVER, metavar="never|N|ack", help=flush)
-    parser.add_argument("--cut", action="store_true", help="cut the file where it is damaged, whatever follows")
+    parser.add_argument("--cut", action="store_true", help="cut the file at the damage and lose all that follows")
     parser.set_defaults(command=_append)
 
 
@@ -97,7 +97,7 @@ def _locked(path: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LogError(f"{path}: another process is appending to it; end that one first") from None
+            raise LogError(f"{path}: another process is appending to this file; stop it first") from None
         yield
 
 
@@ -115,7 +115,7 @@ def _demand_log(path: str) -> None:
 
 
 def _is_torn(file: File, recovered: Recovered) -> bool:
-    # The first batch of this program has base offset 0, which is eight zero bytes. A torn first batch has them too.
+    # This program's first batch has base offset 0, so its file begins with eight zero bytes, even if the batch is torn.
     is_ours = recovered.size > 0 or not any(file.pread(BASE_OFFSET_BYTES, 0))
     return is_ours and is_torn_tail(file, recovered)
 
@@ -136,7 +136,7 @@ def _batches(options: argparse.Namespace) -> Iterator[bytearray]:
 def _tail_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file")
     parser.add_argument("--offset", type=program.offset, default=0, metavar="N", help="begin at this offset (0)")
-    parser.add_argument("--follow", "-f", action="store_true", help="wait for more, until Ctrl-C")
+    parser.add_argument("--follow", "-f", action="store_true", help="wait for more records until Ctrl-C")
     parser.set_defaults(command=_tail)
 
 
@@ -151,8 +151,8 @@ def _tail(options: argparse.Namespace) -> int:
         valid = recover(file, start=printed, dense=False)
         _print_records(file, printed.size, valid.size, options.offset)
         printed = valid._replace(damage=None)
-        # A torn tail may still become a batch, because a writer may be in the middle of it. Damage with more bytes
-        # after it cannot become one. Such damage is checked twice, so that half a write is not taken for damage.
+        # A torn tail may become a whole batch, because a writer may still be writing it. Damage in the middle of the
+        # file stays. It is reported only if a second check finds it again, so that a write in progress is not reported.
         if valid.damage is not None and (not options.follow or printed.size == given_up):
             raise valid.damage
         if not options.follow:

@@ -30,7 +30,7 @@ assert sum(size for _name, size in FIELDS) == HEADER_SIZE
 
 
 def annotate(batch: Batch) -> Iterator[str]:
-    """Show a whole batch, header first. Compressed records are shown as they are after decompression."""
+    """Show a whole batch, header first. Compressed records are shown decompressed."""
     yield from _header(batch)
     data = decompress(batch.header.compression, batch.view[RECORDS_AT:])
     start = RECORDS_AT

@@ -16,8 +16,8 @@
           57     4  record count
           61        records              compressed together, if at all
 
-A header is read as a whole; records are decoded only on request. No function here copies a batch: each takes the
-caller's buffer, and a broker changes its own fields in place.
+Records are decoded only on request. No function here copies a batch. Each works on the caller's buffer, and a broker
+stamps its own fields in place.
 """
 
 import enum
@@ -70,7 +70,7 @@ NO_OFFSET = -1
 
 
 class TimestampType(enum.IntEnum):
-    """Whether the producer wrote the records' timestamps, or the broker when it appended the batch."""
+    """Whether timestamps were set by the producer or, at the append, by the broker."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -95,42 +95,42 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of the whole batch; `length` counts only those after itself."""
+        """The size of the whole batch in bytes. The field `length` counts only the bytes after itself."""
         return LENGTH_COUNTS_FROM + self.length
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record the batch was built with; compaction may have removed it since."""
+        """The offset of the last record in the batch as it was built. Compaction may have removed that record."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """The offset after the batch."""
+        """The offset after the batch's last offset."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def compression(self) -> int:
-        """The codec's number; an unassigned one is refused when the records are read."""
+        """The codec's number. An unassigned number is refused only when the records are read."""
         return self.attributes & COMPRESSION_MASK
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whose clock the timestamps come from."""
+        """Whether the timestamps come from the producer's clock or from the broker's."""
         return TimestampType(bool(self.attributes & TIMESTAMP_TYPE_BIT))
 
     @property
     def is_transactional(self) -> bool:
-        """Whether a commit or abort marker decides about these records."""
+        """Whether the records belong to a transaction, which a commit or abort marker ends."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        """Whether a broker wrote this batch itself; consumers skip it."""
+        """Whether a broker wrote this batch for itself. Consumers skip it."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether the base timestamp is the time at which compaction may drop the tombstones in this batch."""
+        """Whether the base timestamp holds the delete horizon, after which compaction may drop the tombstones."""
         return bool(self.attributes & DELETE_HORIZON_BIT)
 
 
@@ -138,10 +138,10 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
-    """Read the header of the batch at `position`; refuse another magic, and a length that is too small."""
+    """Read the header of the batch at `position`; refuse a magic other than 2, and a length that is too small."""
     if len(buffer) - position < HEADER_SIZE:
-        raise CorruptBatch(f"batch at position {position}: {len(buffer) - position} of {HEADER_SIZE} header bytes")
-    # The same as BatchHeader._make, without a second call: this runs for every batch that is appended or found.
+        raise CorruptBatch(f"batch at position {position}: only {len(buffer) - position} of {HEADER_SIZE} header bytes")
+    # This does what BatchHeader._make does, but saves a call. It runs for every batch that is appended or read.
     header = tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
         raise CorruptBatch(f"batch at position {position}: magic {header.magic}, but only {MAGIC} is supported")
@@ -151,21 +151,21 @@ def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
 
 
 def check_crc(buffer: Bytes, header: BatchHeader, position: int = 0) -> None:
-    """Demand that the batch at `position` is whole and that its checksum is right."""
-    # Take the bytes from the attributes to the batch's end; the buffer may end too early, or hold more batches.
-    # Compare their CRC-32C with the one in the header. If they differ, the error names the computed crc.
+    """Require that the batch at `position` is whole and that its checksum is right."""
+    # Take the bytes from the attributes to the batch's end. The buffer may end too early, or hold more batches. Compare
+    # their CRC-32C with the one in the header. If they differ, the error names the computed crc.
     end = position + header.size
     if end > len(buffer):
-        raise CorruptBatch(f"batch at position {position}: {len(buffer) - position} of {header.size} bytes")
+        raise CorruptBatch(f"batch at position {position}: only {len(buffer) - position} of {header.size} bytes")
     computed = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : end])
     if computed != header.crc:
         raise CorruptBatch(f"batch at position {position}: crc {computed:#010x}, header says {header.crc:#010x}")
 
 
 def check_counts(header: BatchHeader, *, dense: bool = True) -> None:
-    """Demand that a batch has records and numbers them densely from its base offset, as a producer must.
+    """Require that a batch has records and numbers them densely from its base offset, as a producer must.
 
-    A compacted log is not `dense`: some or all records of a batch may be missing, but there are never too many.
+    In a compacted log, which is not `dense`, some or all records of a batch may be missing.
     """
     count, room = header.record_count, header.last_offset_delta + 1
     if room < 1 or not (1 if dense else 0) <= count <= room or (dense and count < room):
@@ -175,7 +175,7 @@ def check_counts(header: BatchHeader, *, dense: bool = True) -> None:
 
 
 def check_whole(buffer: Bytes) -> None:
-    """Demand that a buffer is exactly one valid batch, as a producer must send it."""
+    """Require that a buffer is exactly one valid batch, as a producer must send it."""
     # This runs for every append, so one call unpacks the five fields that matter. If one is wrong, `_refuse` says why.
     if len(buffer) >= HEADER_SIZE:
         length, magic, crc, last_offset_delta, record_count = _CHECKED.unpack_from(buffer)
@@ -190,7 +190,7 @@ def check_whole(buffer: Bytes) -> None:
 
 
 def _refuse(buffer: Bytes) -> NoReturn:
-    """Say what is wrong with a buffer that is not one whole batch."""
+    """Raise the error that says why a buffer is not one whole batch."""
     header = read_header(buffer)
     if header.size != len(buffer):
         raise CorruptBatch(f"the buffer has {len(buffer)} bytes, but the batch in it has {header.size}")
@@ -208,14 +208,14 @@ class Batch:
         self.header = read_header(buffer, position)
         self.view = memoryview(buffer)[position : position + self.header.size]
         if len(self.view) != self.header.size:
-            raise CorruptBatch(f"batch at position {position}: {len(self.view)} of {self.header.size} bytes")
+            raise CorruptBatch(f"batch at position {position}: only {len(self.view)} of {self.header.size} bytes")
 
     def check_crc(self) -> None:
-        """Demand that the checksum is right."""
+        """Require that the checksum is right."""
         check_crc(self.view, self.header)
 
     def records(self, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-        """Decode the records one by one; `bytes_max` bounds what they may decompress to."""
+        """Decode the records one by one; `bytes_max` limits their decompressed size."""
         header = self.header
         data = decompress(header.compression, self.view[RECORDS_AT:], bytes_max=bytes_max)
         records = decode_records(
@@ -225,13 +225,13 @@ class Batch:
             base_timestamp=header.base_timestamp,
         )
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-            # The broker wrote its time once, into the header; it counts for every record.
+            # The broker wrote its time only into the header. That time is the timestamp of every record.
             return (record._replace(timestamp=header.max_timestamp) for record in records)
         return records
 
 
 def batches(buffer: Bytes) -> Iterator[Batch]:
-    """Walk over the batches in a buffer, such as a fetched record set. One cut off at the buffer's end is left out."""
+    """Iterate over the batches in a buffer, such as a fetched record set. A batch cut off at the end is skipped."""
     position = 0
     while len(buffer) - position >= HEADER_SIZE:
         header = read_header(buffer, position)
@@ -245,15 +245,15 @@ def batches(buffer: Bytes) -> Iterator[Batch]:
 
 
 def stamp(buffer: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
-    """Give a batch its place in the log. The checksum does not cover these two fields, so it stays valid."""
+    """Stamp a batch with its base offset and leader epoch. The checksum does not cover them, so it stays valid."""
     _BASE_OFFSET.pack_into(buffer, 0, base_offset)
     _LEADER_EPOCH.pack_into(buffer, LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_log_append_time(buffer: bytearray | memoryview, *, timestamp: int) -> None:
-    """Put the broker's time in place of the producer's, without changing a record."""
-    # Set the timestamp type in the attributes, and the time as max timestamp. The checksum covers both fields, so it
-    # is computed anew.
+    """Replace the producer's timestamps by the broker's time, without changing a record."""
+    # Set the timestamp type in the attributes, and the time as max timestamp. The checksum covers both fields, so it is
+    # recomputed.
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(buffer, ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_BIT)
     _MAX_TIMESTAMP.pack_into(buffer, MAX_TIMESTAMP_AT, timestamp)

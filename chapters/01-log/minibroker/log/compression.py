@@ -1,7 +1,7 @@
 """Compression of a whole record set: gzip, snappy, lz4, zstd. A pure module.
 
-A batch's header stays readable; only its records are compressed, together, because ten similar records compress far
-better as one text than one by one. A broker stores what the producer sent and never compresses anew.
+A batch's header stays uncompressed. Its records are compressed together, because similar records compress far better
+together than one by one. A broker normally stores the compressed bytes that the producer sent.
 
 Decompression is always bounded: a kilobyte of zstd can claim to hold gigabytes, and a broker that allocates them runs
 out of memory. The codec packages are imported on first use; if a package is missing, the error names it.
@@ -40,7 +40,7 @@ def compress(codec: int, data: Bytes) -> bytes:
 
 
 def decompress(codec: int, data: Bytes, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """Decompress a record set, giving up as soon as it is known to exceed `bytes_max`."""
+    """Decompress a record set; raise as soon as its size is known to exceed `bytes_max`."""
     if codec == Compression.NONE:
         return bytes(data)
     return _codec(codec)[1](bytes(data), bytes_max)
@@ -81,7 +81,8 @@ def _gzip_decompress(data: bytes, bytes_max: int) -> bytes:
     while True:
         decompressor = zlib.decompressobj(wbits=_GZIP_WBITS)
         try:
-            # One byte above the limit shows that the records are too large. And zlib takes a limit of 0 for "no limit".
+            # A limit one byte higher shows whether the records are too large. It is also never 0, which zlib reads as
+            # "no limit".
             parts.append(decompressor.decompress(data, room + 1))
         except zlib.error as error:
             raise CorruptBatch(f"gzip records do not decompress: {error}") from None
@@ -111,7 +112,7 @@ def _lz4_compress(data: bytes) -> bytes:
 
 
 def _lz4_decompress(data: bytes, bytes_max: int) -> bytes:
-    # The package allocates as many bytes as it may return, so let it return few at first, and more later.
+    # The package allocates as many bytes as it may return, so ask for few at first, and for more later.
     decompressor = _load("lz4.frame", "lz4").LZ4FrameDecompressor()
     plain = bytearray()
     step = max(_LZ4_FIRST_STEP, 4 * len(data))
@@ -139,8 +140,8 @@ def _zstd_compress(data: bytes) -> bytes:
 
 
 def _zstd_decompress(data: bytes, bytes_max: int) -> bytes:
-    # Producers stream, so a frame seldom says how much it holds. Try a buffer, and a four times larger one whenever the
-    # buffer was too small. So memory stays within four times what the data really holds, whatever the frame claims.
+    # Producers stream, so a frame seldom states its decompressed size. Try a small buffer, and one four times as large
+    # whenever the buffer was too small. So memory stays within four times the real size, whatever the frame claims.
     cramjam = _load("cramjam", "zstd")
     capacity = min(max(_ZSTD_FIRST_GUESS, 4 * len(data)), bytes_max)
     while True:
@@ -199,7 +200,7 @@ def _xerial_blocks(data: bytes) -> list[bytes]:
         (length,) = _INT32.unpack_from(data, position)
         position += _INT32.size
         if not 0 <= length <= len(data) - position:
-            raise CorruptBatch(f"snappy block at byte {position} claims {length} of {len(data) - position} bytes")
+            raise CorruptBatch(f"snappy block at byte {position} claims {length} bytes of {len(data) - position}")
         blocks.append(data[position : position + length])
         position += length
     return blocks

@@ -1,7 +1,7 @@
 """Control records, which a broker itself writes into a log. A pure module.
 
-The records of a control batch are never shown to a consumer. Chapter 06 writes them to end a transaction; they take
-offsets like any other record, which is why readers must accept gaps.
+Consumers skip the records of a control batch. Chapter 06 writes such records to end a transaction. They take offsets
+like any other record, so a consumer sees gaps between offsets.
 """
 
 import enum
@@ -49,7 +49,7 @@ def build_marker(
 
 
 def control_type(record: Record) -> int:
-    """Read the type of a control record; a reader ignores types it does not know."""
+    """Read the type of a control record. Readers ignore types that they do not know."""
     if record.key is None or len(record.key) < _KEY.size:
         raise InvalidRecord(f"control record at offset {record.offset} has no {_KEY.size}-byte key")
     _version, number = _KEY.unpack_from(record.key)

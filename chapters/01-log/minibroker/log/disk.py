@@ -12,11 +12,12 @@ if sys.platform == "darwin":
     import fcntl
 
     def _flush(descriptor: int) -> None:
-        # macOS returns from fsync while the drive still holds the data in its cache; this call waits for the medium.
+        # On macOS, fsync returns while the data may still be in the drive's cache. This call waits until it is on the
+        # medium.
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
 else:
-    # fdatasync does not flush what is not needed to read the data back, such as the time of the last change.
+    # fdatasync skips metadata that reading the data does not need, such as the time of the last change.
     _flush = os.fdatasync
 
 
@@ -40,7 +41,7 @@ class OSFile:
         return self._descriptor
 
     def pread(self, count: int, position: int) -> bytes:
-        """Read up to `count` bytes; the kernel may give fewer before the end, so ask again."""
+        """Read up to `count` bytes. The kernel may return fewer before the file's end, so the read is repeated."""
         data = os.pread(self._descriptor, count, position)
         while len(data) < count and (more := os.pread(self._descriptor, count - len(data), position + len(data))):
             data += more
@@ -63,7 +64,7 @@ class OSFile:
         _flush(self._descriptor)
 
     def drop_cache(self) -> None:
-        """Ask the system to forget the clean pages, where it has such a call; dirty ones stay."""
+        """Ask the kernel to drop the file's clean pages from the page cache, if the system has a call for it."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -75,14 +76,14 @@ class OSFile:
 
 
 class OSFiles:
-    """The machine's own file systems."""
+    """`Files` on the machine's own file systems."""
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> OSFile:
-        """Open a file; without `create` a missing one is a FileNotFoundError."""
+        """Open a file. Without `create`, a missing file raises FileNotFoundError."""
         return OSFile(path, create=create, writable=writable)
 
     def mkdir(self, directory: str) -> None:
-        """Make a directory, and those above it."""
+        """Make a directory and its missing parents."""
         os.makedirs(directory, exist_ok=True)
 
     def rmdir(self, directory: str) -> None:
@@ -94,7 +95,7 @@ class OSFiles:
         os.replace(source, target)
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
+        """Remove a file's name."""
         os.unlink(path)
 
     def list(self, directory: str) -> list[str]:

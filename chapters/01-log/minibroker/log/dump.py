@@ -1,7 +1,7 @@
-"""A log file made readable: its batches, its records, and each byte with its meaning.
+"""Print a log file as text: its batches, its records, and each byte with its meaning.
 
-The file is only read, one batch at a time. The dump goes on after a damaged batch if that batch's length leads to
-another batch. The functions yield lines, or plain dictionaries for JSON; the caller prints them.
+The file is read one batch at a time and never changed. The dump continues after a damaged batch if that batch's length
+leads to another batch. The functions yield lines, or plain dictionaries for JSON; the caller prints them.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from minibroker.log.text import bytes_text, compression_text, counted_text, time
 
 
 class Found(NamedTuple):
-    """One batch of a file, how many offsets are missing before it, and what is wrong with it, if anything is."""
+    """One batch of a file, how many offsets are missing before it, and its damage, if any."""
 
     position: int
     batch: Batch
@@ -27,7 +27,7 @@ class Found(NamedTuple):
 
 
 class Summary:
-    """Counts what was found, for the last line and for the exit code."""
+    """Counts the batches and the damage, for the last line and for the exit code."""
 
     def __init__(self) -> None:
         self.batches = self.records = self.size = self.damaged = 0
@@ -40,14 +40,14 @@ class Summary:
         return self.damaged > 0 or self.tail is not None
 
     def count(self, found: Found) -> None:
-        """Take one batch into account."""
+        """Count one batch."""
         self.batches += 1
         self.records += found.batch.header.record_count
         self.size += found.batch.header.size
         self.damaged += found.damage is not None
 
     def line(self) -> str:
-        """The last line of a dump."""
+        """The last line of a dump, which sums up."""
         if self.is_foreign:
             return f"not a log: {self.tail}"
         counted = f"{counted_text(self.batches, 'batch', 'batches')}, {counted_text(self.records, 'record')}"
@@ -62,7 +62,7 @@ class Summary:
 
 
 def find(file: File, summary: Summary) -> Iterator[Found]:
-    """Check each batch of a file. The walk ends at bytes that are not a batch; the summary says so."""
+    """Check each batch of a file. The check ends at bytes that are not a batch, and the summary then says so."""
     previous: BatchHeader | None = None
     try:
         for position, header in headers(file):
@@ -78,7 +78,7 @@ def find(file: File, summary: Summary) -> Iterator[Found]:
 
 
 def is_foreign(file: File) -> bool:
-    """Whether a file begins with something that no version of Kafka ever wrote, such as text."""
+    """Whether a file begins with bytes that no version of Kafka writes, such as text."""
     return file.pread(1, MAGIC_AT) > bytes([MAGIC])
 
 
@@ -126,7 +126,7 @@ def lines(file: File, summary: Summary, *, records: bool = True, annotated: bool
 
 
 def damaged_lines(file: File, summary: Summary) -> Iterator[str]:
-    """Show only what is damaged, and the last line."""
+    """Show only damaged batches and the last line."""
     for found in find(file, summary):
         if found.damage is not None:
             yield batch_line(found)

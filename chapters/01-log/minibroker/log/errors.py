@@ -1,14 +1,14 @@
 """The errors of this package: invalid bytes, an invalid offset, a failing disk.
 
-Every message has the numbers that a person needs to find the place. Chapter 03 answers each class with one of Kafka's
-error codes.
+Every message has the numbers that a person needs to find the place. Chapter 03 maps each class to one of Kafka's error
+codes.
 """
 
 
 class ExpectedError(Exception):
-    """A failure that is not a bug: its message is one line for a person, without a traceback.
+    """A failure that is not a bug. A program shows its message as one line, without a traceback.
 
-    The errors of every package derive from it, so that a program can tell failures from bugs.
+    The errors of every package derive from this class, so that a program can tell failures from bugs.
     """
 
 
@@ -41,7 +41,7 @@ class OffsetOutOfRange(LogError):
 
 
 class StorageError(LogError):
-    """The disk refused a write; the log is as it was before (Kafka: KAFKA_STORAGE_ERROR)."""
+    """The disk refused a write; the log is unchanged (Kafka: KAFKA_STORAGE_ERROR)."""
 
 
 class LogOffline(StorageError):

@@ -1,4 +1,4 @@
-"""What a disk and a log must offer. A pure module: the state machines of later chapters reach a disk only through it.
+"""The interfaces of a disk and of a log. A pure module: later chapters' state machines reach a disk only through it.
 
 All access to a disk goes through ``Files``. The broker uses ``disk.OSFiles``. Crash tests use ``memory.MemoryFiles``,
 which can lose power between any two calls, and the simulator of chapter 04 has a disk of its own. So the code that is
@@ -15,13 +15,13 @@ from minibroker.log.compression import Bytes
 
 
 class File(Protocol):
-    """One open file, written and read by position; it has no cursor."""
+    """One open file. Every read and write names its position; there is no cursor."""
 
     def pread(self, count: int, position: int) -> bytes:
-        """Read up to `count` bytes; fewer only at the end of the file."""
+        """Read `count` bytes, or fewer if the file ends before."""
 
     def pwrite(self, data: Bytes, position: int) -> int:
-        """Write into the page cache and return how many bytes were taken: a full disk may take only some."""
+        """Write into the page cache and return how many bytes were written. A full disk may write only some of them."""
 
     def size(self) -> int:
         """The file's size in bytes."""
@@ -30,38 +30,38 @@ class File(Protocol):
         """Cut the file to `size` bytes."""
 
     def fsync(self) -> None:
-        """Return once the data has reached the disk. After an error the file's content is unknown: never try again."""
+        """Return once the data has reached the disk. After an error the file's content is unknown, so never retry."""
 
     def drop_cache(self) -> None:
-        """Ask the kernel to forget the file's pages in memory, except those that it has yet to write."""
+        """Ask the kernel to drop the file's pages from memory, except those that it still has to write."""
 
     def close(self) -> None:
-        """Close the file; data that was not flushed stays in the page cache."""
+        """Close the file. Data that was not flushed stays in the page cache."""
 
 
 class Files(Protocol):
     """A disk: named files that can be opened, renamed, removed and listed. Names are paths with `/`."""
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> File:
-        """Open a file; without `create` a missing one is a FileNotFoundError."""
+        """Open a file. Without `create`, a missing file raises FileNotFoundError."""
 
     def mkdir(self, directory: str) -> None:
-        """Make a directory, and those above it. Nothing happens if it exists already."""
+        """Make a directory and its missing parents. An existing directory is left as it is."""
 
     def rmdir(self, directory: str) -> None:
         """Remove a directory that is empty."""
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file, atomically replacing one that has the new name. A directory needs a free name."""
+        """Rename a file; atomically replace any file that has the new name. A directory's new name must be unused."""
 
     def unlink(self, path: str) -> None:
-        """Remove a name. Readers that have the file open go on reading it."""
+        """Remove a file's name. Readers that have the file open can still read it."""
 
     def list(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
 
     def fsync_directory(self, directory: str) -> None:
-        """Return once the names in a directory have reached the disk: only then is a new file durable."""
+        """Return once the names in a directory have reached the disk. A new file is durable only then."""
 
 
 def directory_of(path: str) -> str:
@@ -71,7 +71,7 @@ def directory_of(path: str) -> str:
 
 
 def write_all(file: File, data: Bytes, position: int) -> None:
-    """Write all of the data. A disk that fills up takes a part of it, and fails on the next call."""
+    """Write all of the data. A disk that fills up writes a part of it, and fails on the next call."""
     written = file.pwrite(data, position)
     while written < len(data):
         written += file.pwrite(memoryview(data)[written:], position + written)
@@ -79,7 +79,7 @@ def write_all(file: File, data: Bytes, position: int) -> None:
 
 @dataclass(slots=True)
 class FileSlice:
-    """A run of bytes in a file, not yet read. Chapter 07 hands it to the kernel, which sends it from the page cache."""
+    """A run of bytes in a file, not yet read. Chapter 07 lets the kernel send these bytes from the page cache."""
 
     file: File
     position: int
@@ -96,7 +96,7 @@ class FileSlice:
 
 
 class Log(Protocol):
-    """An append-only sequence of batches. Offsets only grow, and `log_end_offset` is the one after the last record.
+    """An append-only sequence of batches. Offsets only grow. `log_end_offset` is the offset after the last record.
 
     Always: log_start_offset <= flushed_offset <= log_end_offset.
     """
@@ -117,9 +117,10 @@ class Log(Protocol):
         """Check one batch, stamp it in place, write it; return its new base offset."""
 
     def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
-        """Find whole batches from the one that holds `offset` on: at least one, even if it exceeds `bytes_max`.
+        """Find whole batches, from the one that holds `offset` on. The first may exceed `bytes_max`.
 
-        Only batches that end before `upto_offset` are returned. For a consumer, `upto_offset` is the high watermark.
+        Only batches whose records are all before `upto_offset` are returned. For a consumer, `upto_offset` is the high
+        watermark.
         """
 
     def truncate(self, offset: int) -> None:

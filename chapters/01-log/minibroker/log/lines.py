@@ -1,6 +1,6 @@
 """Lines of text as records, and records as lines, for the programs of the chapters.
 
-A pure module: the clock comes in as an argument.
+A pure module: the clock is an argument.
 """
 
 import itertools
@@ -18,7 +18,7 @@ def batches_of_lines(
     key_separator: bytes | None = None,
     compression: Compression = Compression.NONE,
 ) -> Iterator[bytearray]:
-    """Build a batch of every `count` lines; the text before the separator is the key."""
+    """Build one batch for every `count` lines. The text before the separator is the key."""
     rest = iter(lines)
     while some := list(itertools.islice(rest, count)):
         builder = BatchBuilder(compression=compression)
@@ -36,7 +36,7 @@ def _key_and_value(line: bytes, separator: bytes | None) -> tuple[bytes | None, 
 
 
 def lines_of_batch(batch: Batch, *, offset: int) -> Iterator[bytes]:
-    """The records of a batch from `offset` on: offset, key and value with tabs between. Control records are omitted."""
+    """The records of a batch from `offset` on: offset, key and value with tabs between. Control records are skipped."""
     if batch.header.is_control:
         return
     for record in batch.records():

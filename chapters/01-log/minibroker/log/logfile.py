@@ -1,7 +1,7 @@
 """The log: one append-only file of batches.
 
-A producer's batch is checked, stamped and written as it came; a reader gets a slice of the file. Records are never
-decoded. After a crash the file may be damaged at its end: `open` finds the last valid batch and cuts off the rest.
+A producer's batch is checked, stamped and written. A reader gets a slice of the file. Records are never decoded. After
+a crash the file may be damaged at its end. `open` finds the last valid batch and cuts off the rest.
 """
 
 from typing import NamedTuple, NoReturn
@@ -22,8 +22,8 @@ from minibroker.log.recovery import Recovered, headers, recover
 class FlushPolicy(NamedTuple):
     """When appended records are forced to the disk. Kafka: `log.flush.interval.messages` and `.ms`.
 
-    With neither set the operating system writes the data within about half a minute. A power failure loses what
-    was not written yet; replication protects against that. An interval of one message flushes before every ack.
+    With neither set, the operating system writes the data within about half a minute. A power failure loses the data
+    not yet written; replication protects against that. An interval of one message flushes before every ack.
     """
 
     interval_messages: int | None = None
@@ -62,10 +62,10 @@ class LogFile:
         recovery_point: int = 0,
         flush_policy: FlushPolicy = NEVER,
     ) -> "LogFile":
-        """Open a log or begin one; cut off what a crash has damaged. An error of the disk is an OSError.
+        """Open or create a log, and cut off a tail that a crash damaged. A disk error raises OSError.
 
-        Records before `recovery_point` were flushed once. Damage there comes from a failing disk, not from a crash,
-        and cutting it off would lose the batches after it. So the log is not opened.
+        Records before `recovery_point` were flushed. Damage to them comes from a failing disk, not from a crash, and
+        cutting it off would lose flushed batches. So `open` then raises an error.
         """
         file = files.open(path)
         try:
@@ -83,7 +83,7 @@ class LogFile:
     def _recovered(file: File, path: str, base_offset: int, recovery_point: int) -> Recovered:
         recovered = Recovered(size=0, log_end_offset=base_offset)
         if file.size() > 0:
-            # After a failed flush the kernel may hold clean pages that never reached the disk. So read the disk.
+            # After a failed flush the kernel may hold clean pages that never reached the disk. So drop them first.
             file.drop_cache()
             recovered = recover(file, start=recovered, recovery_point=recovery_point)
         if recovered.log_end_offset < recovery_point:
@@ -112,7 +112,7 @@ class LogFile:
         return base_offset
 
     def check_writable(self, leader_epoch: int) -> None:
-        """Demand that the log is online, and that an epoch is not older than the log's last one."""
+        """Require that the log is online, and that an epoch is not older than the log's last one."""
         if self.failure is not None:
             raise self._offline()
         if leader_epoch < self.leader_epoch:
@@ -140,19 +140,19 @@ class LogFile:
         try:
             self._file.truncate(self.size)
         except OSError as error:
-            # Readers stop at the log's size and do not see the bytes after it; but nothing may be written there.
+            # Readers stop at the log's size and never see the half-written bytes. But no further batch may be written.
             self._go_offline(f"a half-written batch could not be cut off ({error.strerror})", error)
 
     # Flushing ------------------------------------------------------------------------------------------------------
 
     def follow(self, flush_policy: FlushPolicy) -> None:
-        """Flush as this policy says from the next append on."""
+        """Use this flush policy from the next append on."""
         messages = flush_policy.interval_messages
         self._flush_messages = _NO_INTERVAL if messages is None else messages
         self._flush_ms = flush_policy.interval_ms
 
     def flush_if_due(self) -> None:
-        """Flush if as many records as the policy's interval have been appended since the last flush."""
+        """Flush if `interval_messages` records have been appended since the last flush."""
         if self.log_end_offset - self.flushed_offset >= self._flush_messages:
             self.flush()
 
@@ -160,7 +160,7 @@ class LogFile:
         """Make everything appended so far survive a power failure."""
         if self.failure is not None:
             raise self._offline()
-        # Read the end first: this flush does not cover what another append adds in the meantime.
+        # Read the end first: this flush does not cover records that another thread appends in the meantime.
         flushed_offset = self.log_end_offset
         try:
             self._file.fsync()
@@ -170,7 +170,7 @@ class LogFile:
         assert self.log_start_offset <= self.flushed_offset <= self.log_end_offset  # invariant 5
 
     def tick(self, now_ms: int) -> None:
-        """Flush if the policy's interval has passed. The log's owner calls this regularly, with any steady clock."""
+        """Flush if `interval_ms` has passed. The log's owner calls this regularly, with a monotonic clock."""
         if self._flush_ms is None:
             return
         if self._flushed_ms is None or self.flushed_offset == self.log_end_offset:
@@ -181,7 +181,7 @@ class LogFile:
 
     def _go_offline(self, failure: str, error: OSError) -> NoReturn:
         # After a failed fsync Linux marks the pages clean: a second fsync would succeed without having written them.
-        # So the log stays offline until it is opened again, which reads what the disk really has.
+        # So the log stays offline until it is opened again. Opening reads the data that is really on the disk.
         self.failure = failure
         raise self._offline() from error
 
@@ -191,13 +191,13 @@ class LogFile:
     # Reading and truncating ----------------------------------------------------------------------------------------
 
     def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
-        """Find whole batches from the one that holds `offset` on: at least one, even if it exceeds `bytes_max`."""
+        """Find whole batches, from the one that holds `offset` on. The first may exceed `bytes_max`."""
         # Refuse an offset outside the log, and name the bounds: offset 7 is not in [0, 5].
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")
         bound = self.log_end_offset if upto_offset is None else min(upto_offset, self.log_end_offset)
-        # Walk from the file's start, because nothing else tells where an offset is; chapter 02 adds an index.
-        # Skip the batches that end before the offset; take the next ones while they fit and end within the bound.
+        # Walk from the file's start, because there is no index of offsets yet; chapter 02 adds one. Skip the batches
+        # that end before the offset. Take the following ones while they fit and end within the bound.
         start = stop = self.size
         for position, header in headers(self._file, size=self.size):
             if header.next_offset <= offset:
@@ -233,7 +233,7 @@ class LogFile:
             self._go_offline(f"the file could not be cut to {size} bytes ({error.strerror})", error)
 
     def release_files(self) -> None:
-        """Release the file of a log that is offline and being deleted; a reader's slice keeps it open."""
+        """Release the file of an offline log that is being deleted. A reader's slice still keeps the file open."""
         assert self.failure is not None
         del self._file
 

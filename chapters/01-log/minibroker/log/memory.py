@@ -1,9 +1,9 @@
-"""A disk in memory that can lose power, fill up and fail. A pure module: the source of chance is an argument.
+"""A disk in memory that can lose power, fill up and fail. A pure module: the random source is an argument.
 
-Each file is kept twice: as it is in the page cache, and as it is on the disk. A write changes the page cache and is
-added to a list of pending operations; `fsync` applies the pending ones to the disk. `crash` is a power failure: a
-random prefix of each file's pending operations has reached the disk, and a part of the next one. In one crash of four,
-a random subset has reached it instead. All names in a directory become durable with `fsync_directory`.
+Each file has two contents: one in the page cache, one on the disk. A write changes the page cache and is added to a
+list of pending operations. `fsync` applies the pending operations to the disk. `crash` is a power failure. A random
+prefix of each file's pending operations reaches the disk, and a part of the next one. In one crash of four, a random
+subset reaches it instead. The names in a directory become durable with `fsync_directory`.
 """
 
 import errno
@@ -39,11 +39,11 @@ class _Truncate(NamedTuple):
         content.extend(bytes(self.size - len(content)))
 
     def torn(self, _chance: "Random") -> "_Truncate":
-        return self  # a file system changes a size entirely or not at all
+        return self  # a file system changes a file's size entirely or not at all
 
 
 class _Node:
-    """The content of a file in the page cache and on the disk, and the operations that the disk lacks."""
+    """The content of a file in the page cache and on the disk, and the operations not yet applied to the disk."""
 
     def __init__(self) -> None:
         self.cached = bytearray()
@@ -90,14 +90,14 @@ class MemoryFile:
         return bytes(self._open_node().cached[position : position + count])
 
     def pwrite(self, data: Bytes, position: int) -> int:
-        """Write into the page cache: all of the data, or as much as there is room for."""
+        """Write as much of the data into the page cache as the disk has room for."""
         node = self._open_node()
         taken = bytes(data)[: self._files.take_room(position + len(data) - len(node.cached), len(data))]
         node.change(_Write(position, taken))
         return len(taken)
 
     def size(self) -> int:
-        """The bytes in the page cache."""
+        """The file's size in the page cache."""
         return len(self._open_node().cached)
 
     def truncate(self, size: int) -> None:
@@ -107,7 +107,7 @@ class MemoryFile:
         node.change(_Truncate(size))
 
     def fsync(self) -> None:
-        """Apply the pending operations to the disk, or lose them and raise `fsync_error`, if it is set."""
+        """Apply the pending operations to the disk. If `fsync_error` is set, lose them and raise it."""
         node = self._open_node()
         if self._files.fsync_error is not None:
             # As on Linux, the pages count as clean after the error: a second fsync succeeds without writing them.
@@ -116,7 +116,7 @@ class MemoryFile:
         node.settle(node.pending)
 
     def drop_cache(self) -> None:
-        """Read the disk again; pending operations stay visible."""
+        """Read the disk's content again. Pending operations stay visible."""
         node = self._open_node()
         node.cached = bytearray(node.durable)
         for operation in node.pending:
@@ -128,7 +128,7 @@ class MemoryFile:
 
 
 class MemoryFiles:
-    """A disk in memory. `room_bytes` limits it; `fsync_error`, if set, is what every fsync raises."""
+    """A disk in memory. `room_bytes` limits its size. If `fsync_error` is set, every fsync raises it."""
 
     def __init__(self, *, room_bytes: int | None = None) -> None:
         self.room_bytes = room_bytes
@@ -139,7 +139,7 @@ class MemoryFiles:
         self._moves: list[tuple[str, str]] = []  # renamed directories, not durable yet
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> MemoryFile:  # noqa: ARG002
-        """Open a file; memory has no permissions, so every file is writable."""
+        """Open a file. Memory has no permissions, so every file is writable."""
         if create and path not in self._names:
             self._names[path] = _Node()
         return MemoryFile(self, self._node(path))
@@ -148,7 +148,7 @@ class MemoryFiles:
         """Do nothing: a directory is a common prefix of names."""
 
     def rmdir(self, directory: str) -> None:
-        """Refuse if the directory still holds names."""
+        """Raise if the directory is not empty."""
         if self.list(directory):
             raise OSError(errno.ENOTEMPTY, "the directory is not empty", directory)
 
@@ -163,7 +163,7 @@ class MemoryFiles:
         del self._names[source]
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
+        """Remove a file's name."""
         self._node(path)
         del self._names[path]
 
@@ -188,7 +188,7 @@ class MemoryFiles:
         self._durable_names = kept | {p: n for p, n in self._names.items() if directory_of(p) == directory}
 
     def crash(self, chance: "Random | None" = None) -> None:
-        """Lose power. Without a source of chance, everything that was not flushed is lost."""
+        """Lose power. Without a random source, everything that was not flushed is lost."""
         self.crashes += 1
         self._names = dict(self._durable_names)
         self._moves = []

@@ -1,7 +1,7 @@
-"""What the programs of the chapters share: checked options, and errors that a person can read.
+"""Code that all chapter programs share: checked options and readable errors.
 
 Wrong usage prints one line and exits with 2. A failure prints one line and exits with 1. Ctrl-C exits with 130. If the
-reader of a pipe ends first, as `head` does, nothing is printed.
+reader of a pipe ends first, as `head` does, no error is printed.
 """
 
 import argparse
@@ -27,10 +27,10 @@ def run(name: str, command: Callable[[], int]) -> int:
         try:
             return command()
         finally:
-            # Output that came before a failure is printed before the line that reports it.
+            # Flush earlier output, so that it is printed before the error line.
             sys.stdout.flush()
     except BrokenPipeError:
-        # The pipe has no reader any more, so the rest of stdout's buffer must not be flushed into it at exit.
+        # The pipe has no reader any more, so stdout's buffer must not be flushed into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (LogError, OSError) as error:
@@ -47,10 +47,10 @@ def _message(error: Exception) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong with the arguments."""
+    """A parser that reports wrong arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """End the program."""
+        """Print one line and end the program."""
         self.exit(WRONG_USAGE, f"{self.prog}: {message}; try --help\n")
 
 
@@ -64,7 +64,7 @@ def open_file(path: str) -> OSFile:
 
 
 def demand_file(path: str) -> None:
-    """Refuse a directory, and a device or a pipe, which have no size and perhaps no end."""
+    """Refuse directories, devices and pipes. A device or a pipe has no size and may have no end."""
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         raise LogError(f"{path}: it is a directory; name a file in it")
@@ -93,7 +93,7 @@ def timestamp(text: str) -> int:
 def separator(text: str) -> str:
     """Read the separator of key and value."""
     if not text:
-        raise argparse.ArgumentTypeError("an empty text separates nothing; without this option there are no keys")
+        raise argparse.ArgumentTypeError("the separator must not be empty; omit this option for records without keys")
     return text
 
 

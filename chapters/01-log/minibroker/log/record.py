@@ -1,8 +1,7 @@
 """One record inside a batch: offset, timestamp, key, value, headers. A pure module.
 
-On the wire and on disk a record carries no absolute number. Offset and timestamp are differences from those of its
-batch, so most records spend one or two bytes on each, and a broker can give a whole batch its place in the log by
-changing one field of the header. The layout:
+A record stores its offset and its timestamp relative to its batch. So most records spend one or two bytes on each, and
+a broker assigns the offsets of a whole batch by changing one field of the header. The layout:
 
     record  = length:varint attributes:int8 timestamp_delta:varlong offset_delta:varint
               key:bytes value:bytes headers:varint header*
@@ -49,7 +48,7 @@ def encode_record(
 ) -> bytes:
     """Write one record, its own length first."""
     # Attributes, timestamp delta, offset delta; then key, value and headers, each with its length before it.
-    # The record's length counts everything after itself, so it is known last and written first.
+    # The record's length counts all bytes after it. So the length is known last and written first.
     body = b"".join(
         (
             _ATTRIBUTES,
@@ -72,16 +71,16 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
     return b"".join(parts)
 
 
-# A consumer spends most of its time in the loops below, and a call costs more than the decoding. So the first byte of
-# each varint is read in place, and so is the second where most varints have two. Lengths stay raw, that is zigzagged: 1
-# is null, an even number is twice the length, and any other odd number is a negative length, which is refused.
-# `lengths` is the bitwise or of them all, so it is odd if one of them is.
+# A consumer spends most of its time in the loops below, and a function call costs more than the decoding. So the loops
+# themselves read the first byte of each varint, and also the second where most varints have two. Lengths stay
+# zigzagged: 1 means null, an even number is twice the length, and any other odd number is a negative length, which is
+# refused. `lengths` is the bitwise or of all lengths, so it is odd if any of them is odd.
 
 
 def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp: int) -> Iterator[Record]:
     """Read `count` records that fill `data` exactly. A record is decoded when the caller asks for it.
 
-    Memory stays in proportion to `data`, whatever lengths it claims: about forty bytes at most for each of its bytes.
+    Whatever lengths `data` claims, memory stays within about forty times its size.
     """
     new, position = tuple.__new__, 0
     if count < 0:
@@ -96,7 +95,7 @@ def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp:
                 if length > 0x3FFF:
                     length, position = decode_unsigned_varint(data, position - 2)
             end, lengths = position + (length >> 1), length
-            # One byte of attributes that mean nothing yet, then the two deltas.
+            # One byte of attributes, which are all unused, then the two deltas.
             timestamp, position = data[position + 1], position + 2
             if timestamp > 0x7F:
                 timestamp, position = _longer_varint(data, position, VARLONG_BYTES_MAX)
@@ -139,12 +138,12 @@ def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp:
         raise InvalidRecord(f"{count} records end at byte {position} of {len(data)}")
 
 
-# Where a record starts and ends, its timestamp delta and offset delta, its key, whether it has a value.
+# A record's start and end, its timestamp delta and offset delta, its key, and whether it has a value.
 Scanned = tuple[int, int, int, int, bytes | None, bool]
 
 
 def scan_records(data: bytes, *, count: int) -> Iterator[Scanned]:
-    """Walk over `count` records that fill `data` exactly, without decoding values and headers.
+    """Iterate over `count` records that fill `data` exactly, without decoding values and headers.
 
     Compaction uses this function: it decides by key and offset whether to copy a record's bytes. The function runs for
     every record of a log, so it is as fast as `decode_records`.
@@ -201,7 +200,7 @@ def _contradiction(position: int, end: int, lengths: int) -> str:
 
 
 def _longer_varint(data: bytes, position: int, bytes_max: int = VARINT_BYTES_MAX) -> tuple[int, int]:
-    # The first byte, just before `position`, announced a second; two bytes are the common case.
+    # The first byte, just before `position`, says that a second byte follows. Most such varints have two bytes.
     second = data[position]
     if second < 0x80:
         return data[position - 1] - 0x80 + (second << 7), position + 1

@@ -1,8 +1,8 @@
 """How much of a log file is valid after a crash. A pure module.
 
 A batch is valid if it is whole, its checksum is right, and it continues the batches before it. The checksum does not
-cover base offset and leader epoch, which the broker stamps. Continuity finds every wrong base offset, because offsets
-in a file that was never compacted are dense, and most wrong epochs, because epochs never decrease.
+cover base offset and leader epoch, which the broker stamps. The check of continuity finds every wrong base offset in a
+file that was never compacted, because its offsets are dense. It finds most wrong epochs, because epochs never decrease.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Recovered(NamedTuple):
-    """The valid part of a file, and what is wrong with the rest."""
+    """The valid part of a file, and the damage after it, if any."""
 
     size: int
     log_end_offset: int
@@ -41,7 +41,7 @@ def headers(file: File, *, position: int = 0, size: int | None = None) -> Iterat
     while position < size:
         header = header_at(file, position)
         if position + header.size > size:
-            raise CorruptBatch(f"batch at position {position}: {size - position} of {header.size} bytes")
+            raise CorruptBatch(f"batch at position {position}: only {size - position} of {header.size} bytes")
         yield position, header
         position += header.size
 
@@ -51,12 +51,12 @@ def header_at(file: File, position: int) -> BatchHeader:
     try:
         return read_header(file.pread(HEADER_SIZE, position))
     except CorruptBatch as error:
-        # The message has the position in the buffer; a person needs the one in the file.
+        # The error names the position in the buffer. Replace it by the position in the file.
         raise CorruptBatch(str(error).replace("position 0", f"position {position}", 1)) from None
 
 
 def check_batch(file: File, position: int, header: BatchHeader) -> None:
-    """Demand that a batch's checksum is right. The batch is read in pieces, because its claimed size may be wrong."""
+    """Require that a batch's checksum is right. The batch is read in pieces, because its stated size may be wrong."""
     crc = 0
     covered = FileSlice(file, position + ATTRIBUTES_AT, header.size - ATTRIBUTES_AT)
     for chunk in covered.chunks(CHUNK_BYTES):
@@ -66,12 +66,13 @@ def check_batch(file: File, position: int, header: BatchHeader) -> None:
 
 
 def check_continuity(position: int, header: BatchHeader, *, expected_offset: int, dense: bool = True) -> None:
-    """Demand that a batch begins where the one before it ended, and numbers its records densely.
+    """Require that a batch begins where the one before it ended, and numbers its records densely.
 
-    A log that was compacted, here or on another node, has gaps. There offsets may skip numbers, but never decrease.
+    A log that was compacted, here or on another node, has gaps. Its offsets may skip numbers, but never decrease.
     """
     # A base offset below the expected one is damage. So is one above it, unless gaps are allowed.
-    # Where gaps are not allowed, the header's counts must agree as well. Say what was found and what was expected.
+    # Where gaps are not allowed, the header's counts must agree as well. The error names the found and the expected
+    # offset.
     falls = header.base_offset < expected_offset
     if falls or (dense and header.base_offset > expected_offset):
         raise CorruptBatch(
@@ -85,10 +86,10 @@ def check_continuity(position: int, header: BatchHeader, *, expected_offset: int
 
 def recover(file: File, *, start: Recovered, dense: bool = True, recovery_point: int = 0) -> Recovered:
     """Find how much of a file is valid. The part that `start` describes is not read again."""
-    # Walk over the batches; check the checksum of each, its base offset and its epoch against the batches before it.
-    # Stop at the first one that fails: all before it are good. If an offset or an epoch decreases, `_fallen` decides
-    # which of the two batches is wrong, so keep the state before the last good batch as well. A batch before the
-    # recovery point was flushed, and stays even if `_fallen` blames it.
+    # Check each batch's checksum, and its base offset and epoch against the batches before it. Stop at the first batch
+    # that fails: all batches before it are good. If an offset or an epoch decreases, `_fallen` decides which of the two
+    # batches is wrong, so keep the state before the last good batch as well. A batch before the recovery point was
+    # flushed, so it stays even if `_fallen` finds it wrong.
     before = good = start
     try:
         for position, header in headers(file, position=start.size):
@@ -114,9 +115,9 @@ def _extended(good: Recovered, header: BatchHeader) -> Recovered:
 
 
 def _fallen(file: File, before: Recovered, good: Recovered, position: int, header: BatchHeader) -> Recovered:
-    # One of two neighbours is wrong: the last good batch, or the batch after it (the newcomer). The newcomer is wrong
-    # if the batch after it continues the good one, or if only its offset decreases and no offset is missing before the
-    # good one. Otherwise the good one is wrong if the newcomer continues the batch before the good one.
+    # One of two batches is wrong: the last good batch A, or the batch B after it (the newcomer). B is wrong if the
+    # batch after B continues A. B is also wrong if only its offset decreases and no offset is missing before A.
+    # Otherwise A is wrong if B continues the batch before A.
     damage = CorruptBatch(
         f"batch at position {position}: base offset {header.base_offset} and leader epoch {header.leader_epoch} "
         f"after {good.log_end_offset - 1} and {good.leader_epoch}"
@@ -135,9 +136,9 @@ def _follows(header: BatchHeader, state: Recovered) -> bool:
 
 
 def is_torn_tail(file: File, recovered: Recovered) -> bool:
-    """Whether the invalid rest of a file can be a write that a crash interrupted, with nothing after it.
+    """Whether the invalid rest of a file can be one write that a crash interrupted.
 
-    Anything else is damage to a whole batch, or no log at all: cutting it off would lose more than was torn.
+    If not, a whole batch is damaged, or the file is not a log. Cutting off the rest could then lose whole batches.
     """
     left = file.size() - recovered.size
     try:

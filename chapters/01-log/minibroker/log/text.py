@@ -1,4 +1,4 @@
-"""Values for a person: bytes, times and codes as text. A pure module."""
+"""Readable text for bytes, times and codes. A pure module."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,8 +1,8 @@
 """Variable-length integers: small numbers in one byte. A pure module.
 
-Each byte holds seven bits of the number, lowest first; its high bit says that another byte follows. Signed values are
+Each byte holds seven bits of the number, lowest first. Its high bit says that another byte follows. Signed values are
 zigzagged first (0, -1, 1, -2 … become 0, 1, 2, 3 …), so that small negative numbers stay short. Records use the signed
-form; the flexible versions of the wire protocol, from chapter 03 on, use the unsigned one.
+form. The flexible versions of the wire protocol, from chapter 03 on, use the unsigned form.
 """
 
 from minibroker.log.errors import InvalidVarint
@@ -22,7 +22,7 @@ def unzigzag(raw: int) -> int:
 
 
 def encode_unsigned_varint(raw: int) -> bytes:
-    """Write a number that is not negative, seven bits a byte."""
+    """Write a non-negative number, seven bits per byte."""
     encoded = bytearray()
     while raw > 0x7F:
         encoded.append(raw & 0x7F | 0x80)

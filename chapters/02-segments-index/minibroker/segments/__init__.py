@@ -1,21 +1,21 @@
 """Chapter 02: segments and indexes.
 
-This package owns a partition's directory: which files there are, how an offset or a time is found in them, when a new
-one begins, which ones may be deleted, and what a crash leaves. It builds on chapter 01's log and on `Files`.
+This package owns a partition's directory: its files, the search for an offset or a time, rolling, retention,
+compaction, and recovery after a crash. It builds on chapter 01's log and on `Files`.
 
 The modules, lowest first:
 
-- ``config``: what can be set for one log, with Kafka's names
+- ``config``: the settings of one log, with Kafka's names
 - ``companions``: tables and files that follow every change of a log
-- ``index`` and ``indexes``: from an offset to a position, from a time to an offset
+- ``index`` and ``indexes``: map an offset to a position, and a time to an offset
 - ``segment``: one log file and its indexes
-- ``retention``: which segments are too old or too many
-- ``loading``: opening a directory after a clean shutdown, and after anything else
+- ``retention``: choose the segments that are too old, or that make the log too large
+- ``loading``: open a directory after a clean shutdown or after a crash
 - ``segmented``: the log itself
-- ``keymap``, ``survivors`` and ``compaction``: the newest record of each key stays
-- ``checkpoint`` and ``directory``: what a data directory remembers between two starts
-- ``checking``, ``scrub`` and ``dump``: damage found before a reader meets it, and files made readable
-- ``sparse``: logs of any size made in a moment, for benchmarks and labs
+- ``keymap``, ``survivors`` and ``compaction``: keep only the newest record of each key
+- ``checkpoint`` and ``directory``: the checkpoints and logs of a data directory
+- ``checking``, ``scrub`` and ``dump``: find damage before a consumer does, and print files as text
+- ``sparse``: create logs of any size quickly, for benchmarks and labs
 
 Nothing is re-exported here, so that importing one pure module never loads a module that does IO.
 """

@@ -1,14 +1,14 @@
-"""Chapter 02 as a program: a partition's directory that you can append to, search, and keep in bounds.
+"""Chapter 02 as a program: append to a partition's directory, search it, and limit its size.
 
     python -m minibroker.segments append data/orders-0     lines from standard input become records
-    python -m minibroker.segments tail data/orders-0       records from an offset or a time on
-    python -m minibroker.segments list data/orders-0       the segments
-    python -m minibroker.segments retain data/orders-0     delete what exceeds retention.ms or retention.bytes
+    python -m minibroker.segments tail data/orders-0       print records from an offset or a time on
+    python -m minibroker.segments list data/orders-0       list the segments
+    python -m minibroker.segments retain data/orders-0     delete segments by retention.ms or retention.bytes
     python -m minibroker.segments compact data/orders-0    keep the newest record of each key
     python -m minibroker.segments scrub data/orders-0      read everything and look for damage
 
-Settings are Kafka's: `--set segment.bytes=1000`. One process at a time may use a data directory. `append` makes a
-directory that is missing; the other commands refuse it.
+Settings are Kafka's: `--set segment.bytes=1000`. One process at a time may use a data directory. `append` creates a
+missing directory; the other commands refuse it.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         ("append", append, "append lines from standard input"),
         ("tail", tail, "print records"),
         ("list", list_segments, "show the segments"),
-        ("retain", retain, "delete what exceeds retention.ms or retention.bytes"),
+        ("retain", retain, "delete segments by retention.ms or retention.bytes"),
         ("compact", compact, "keep the newest record of each key"),
         ("scrub", scrub_all, "read everything and look for damage"),
     ):
@@ -87,10 +87,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _options(name: str, parser: argparse.ArgumentParser) -> None:
     if name == "append":
-        parser.add_argument("--batch", type=program.count, default=100, metavar="N", help="records in a batch (100)")
-        separator = "the text before it is the key"
+        parser.add_argument("--batch", type=program.count, default=100, metavar="N", help="records per batch (100)")
+        separator = "text between key and value"
         parser.add_argument("--key-separator", type=program.separator, metavar="S", help=separator)
-        timestamp = "the first record's time; each next is 1 s later (now)"
+        timestamp = "the first record's time (now); each later record is 1 s younger"
         parser.add_argument("--timestamp", type=program.timestamp, metavar="MS", help=timestamp)
     elif name == "tail":
         where = parser.add_mutually_exclusive_group()
@@ -98,7 +98,7 @@ def _options(name: str, parser: argparse.ArgumentParser) -> None:
         time_help = "begin at the first record not older than this"
         where.add_argument("--time", type=program.timestamp, metavar="MS", help=time_help)
     if name in ("retain", "compact"):
-        parser.add_argument("--now", type=program.timestamp, metavar="MS", help="take this as the current time (now)")
+        parser.add_argument("--now", type=program.timestamp, metavar="MS", help="use this as the current time (now)")
 
 
 class _Setting(argparse.Action):
@@ -110,7 +110,7 @@ class _Setting(argparse.Action):
         name, _equals, value = str(given).partition("=")
         known = {field.name.replace("_", "."): field for field in fields(LogConfig)}
         if name not in known:
-            parser.error(f"there is no setting {name!r}; there are {', '.join(known)}")
+            parser.error(f"there is no setting {name!r}; the settings are {', '.join(known)}")
         try:
             changed = replace(options.config, **{known[name].name: _value(name, value)})
         except ValueError:
@@ -135,10 +135,10 @@ def _demand(value: object, is_allowed: bool) -> object:
 
 def _expected(name: str) -> str:
     if name == "cleanup.policy":
-        return f"it is {DELETE}, {COMPACT}, or both with a comma"
+        return f"it must be {DELETE}, {COMPACT}, or both with a comma between"
     if name == "min.cleanable.dirty.ratio":
-        return "it is a number from 0 to 1"
-    return f"it is a whole number of at least {SMALLEST[name]}"
+        return "it must be a number from 0 to 1"
+    return f"it must be a whole number of at least {SMALLEST[name]}"
 
 
 @contextmanager
@@ -149,13 +149,13 @@ def opened(
     path = Path(directory)
     partition = TopicPartition.of_directory(path.name)
     if not create and not path.is_dir():
-        raise LogError(f"{path}: there is no such directory; append makes one")
+        raise LogError(f"{path}: there is no such directory; the command append creates it")
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.parent / LOCK, "ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LogError(f"{path.parent}: another process uses this data directory; end that one first") from None
+            raise LogError(f"{path.parent}: another process uses this data directory; stop it first") from None
         data = DataDirectory(OSFiles(), str(path.parent))
         log = data.open_log(partition, config)
         try:
@@ -178,7 +178,7 @@ def append(options: argparse.Namespace, _data: DataDirectory, _partition: TopicP
 
 
 def tail(options: argparse.Namespace, _data: DataDirectory, _partition: TopicPartition, log: SegmentedLog) -> None:
-    """Print records from an offset or a time on."""
+    """Print print records from an offset or a time on."""
     offset = log.log_start_offset if options.offset is None else options.offset
     if options.time is not None:
         found = log.find_time(options.time)
@@ -195,7 +195,7 @@ def _check(batch: Batch) -> None:
     try:
         batch.check_crc()
     except CorruptBatch as error:
-        # The slice does not know its position in the file, so the message has the offset.
+        # A slice does not show its position in the file, so the error names the offset.
         what = str(error).removeprefix("batch at position 0: ")
         raise CorruptBatch(f"the batch of offset {batch.header.base_offset} is damaged: {what}") from None
 
@@ -216,13 +216,13 @@ def list_segments(
 
 
 def retain(options: argparse.Namespace, _data: DataDirectory, _partition: TopicPartition, log: SegmentedLog) -> None:
-    """Delete what exceeds `retention.ms` or `retention.bytes`."""
+    """Delete the segments that exceed `retention.ms` or `retention.bytes`."""
     deleted = log.retain(now_ms() if options.now is None else options.now)
     print(f"{counted_text(deleted, 'segment')} deleted; the log starts at offset {log.log_start_offset}")
 
 
 def compact(options: argparse.Namespace, data: DataDirectory, partition: TopicPartition, log: SegmentedLog) -> None:
-    """Keep the newest record of each key; the active segment is rolled first, so that it is compacted as well."""
+    """Keep the newest record of each key. Roll the active segment first, so that it is compacted as well."""
     if not log.config.compacts:
         raise LogError("cleanup.policy does not allow compaction: add --set cleanup.policy=compact")
     log.roll()

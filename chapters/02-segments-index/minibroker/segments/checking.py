@@ -1,16 +1,16 @@
-"""A segment's three files checked against each other: every batch, and every index entry with its batch. A pure module.
+"""Check every batch of a segment, and every index entry against its batch. A pure module.
 
-The scrub and `dump --verify` use this module. The log is read once, in pieces, and both indexes are read along with it,
-so memory is bounded whatever the sizes. A damaged batch is one finding; the order of the batch after it cannot be
-checked. After a damaged batch, no more index entries are checked against the log.
+The scrub and `dump --verify` use this module. The log is read once, in pieces, together with both indexes, so memory
+use does not depend on their sizes. A damaged batch is one finding. The batch after it is not checked for order, and no
+later index entry is checked against the log.
 
-Not every flipped bit can be found. The checksum covers a batch from its attributes on. Five fields come before them:
+Some flipped bits cannot be found. The checksum covers a batch from its attributes on. Five fields come before:
 
 - length, magic and the checksum itself: a flip makes the checksum wrong, or the batch unreadable
-- base offset: found by its neighbours where offsets are dense. In a compacted log, a wrong base
-  offset within the gap around the batch is not found, unless the offset index has an entry for the batch
-- leader epoch: found where both neighbours have the same epoch. Where the epoch changes, a value between those of the
-  two neighbours is not found; and the first batch of a log has no neighbour before it
+- base offset: found where offsets are dense, by comparison with the neighbouring batches. In a compacted log, a wrong
+  base offset that fits into the gap around the batch is found only if the offset index has an entry for the batch
+- leader epoch: found where both neighbouring batches have the same epoch. Where the epoch changes, a wrong value
+  between theirs is not found. The first batch of a log has no earlier batch to compare with
 """
 
 import struct
@@ -31,11 +31,11 @@ _ZEROS_CHUNK_BYTES = 64 * 1024
 
 
 class Progress(NamedTuple):
-    """Some bytes were read: a good moment to pause."""
+    """Reports that some bytes were read. The caller may pause here."""
 
     path: str
     bytes_read: int
-    batch: BatchHeader | None = None  # the batch that these bytes complete
+    batch: BatchHeader | None = None  # the batch that ends with these bytes
 
 
 class Finding(NamedTuple):
@@ -47,7 +47,7 @@ class Finding(NamedTuple):
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """How to repair the damage."""
         if LOG_SUFFIX in self.path.rpartition("/")[2]:
             return "restore the segment from a replica or a copy; its other batches are still good"
         return "rebuild the index from the log; no record is lost"
@@ -57,7 +57,7 @@ class Finding(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The files of one segment, open for reading. An index that is missing is None."""
+    """The files of one segment, open for reading. A missing index is None."""
 
     base_offset: int
     log_path: str
@@ -75,7 +75,7 @@ class Source(NamedTuple):
 
 
 def open_source(files: Files, path: Callable[[str], str], base_offset: int) -> Source:
-    """Open the files of a segment for reading; `path` maps a suffix to a path. A missing log is a FileNotFoundError."""
+    """Open a segment's files for reading; `path` maps a suffix to a path. A missing log raises FileNotFoundError."""
     log_path, offsets_path, times_path = (path(suffix) for suffix in SUFFIXES)
     log = files.open(log_path, create=False, writable=False)
     offsets, times = _open_index(files, offsets_path), _open_index(files, times_path)
@@ -90,7 +90,7 @@ def _open_index(files: Files, path: str) -> File | None:
 
 
 class End(NamedTuple):
-    """Where a segment ends: the next offset, the last epoch, and whether the last batch is sound."""
+    """The end of a segment: the next offset, the last epoch, and whether the last batch is undamaged."""
 
     position: int  # of the last batch
     log_end_offset: int
@@ -102,7 +102,7 @@ class End(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry of an index, and what is wrong with it, if anything is."""
+    """One entry of an index, and its damage, if any."""
 
     slot: int
     key: int
@@ -111,7 +111,7 @@ class Entry(NamedTuple):
 
 
 class IndexCheck:
-    """Checks the entries of one index against the batches, which are shown to it in order."""
+    """Checks the entries of one index against the batches. The caller passes the batches in order."""
 
     def __init__(self, index: Index, base_offset: int, count: int) -> None:
         self._index = index
@@ -123,7 +123,7 @@ class IndexCheck:
         self.damaged = self.unchecked = 0
 
     def on_batch(self, header: BatchHeader, position: int) -> list[Entry]:
-        """The entries that are checked against this batch, good or damaged."""
+        """Check the entries up to this batch, and return them, good or damaged."""
         place = self._place(header, position)
         decided = []
         while self._waiting is not None and (self._waiting.damage or self._waiting.value <= place):
@@ -132,7 +132,7 @@ class IndexCheck:
         return decided
 
     def rest(self, *, saw_all: bool) -> Iterator[Entry]:
-        """The entries not checked against any batch. If all batches were seen, the first of them leads nowhere."""
+        """The entries not checked against any batch. If all batches were seen, the first of these entries is wrong."""
         while self._waiting is not None:
             self.unchecked += self._waiting.damage is None
             yield self._decide(
@@ -146,10 +146,11 @@ class IndexCheck:
         try:
             key, value = self._index.entry(self._slot)
         except struct.error:
-            return None  # the index was rebuilt in the meantime, and is shorter
-        # An entry is compared with the last good one, so that one entry that is too high does not condemn the rest.
+            return None  # the index was rebuilt in the meantime and is shorter now
+        # An entry is compared with the last good entry. So a single entry that is too high does not make later entries
+        # fail.
         rises = key > self._last_good[0] and value > self._last_good[1]
-        return Entry(self._slot, key, value, None if rises else "does not rise above the entry before")
+        return Entry(self._slot, key, value, None if rises else "is not greater than the entry before")
 
     def _decide(self, entry: Entry, damage: str | None) -> Entry:
         self.damaged += damage is not None
@@ -160,11 +161,11 @@ class IndexCheck:
         return entry._replace(damage=damage)
 
     def missing(self) -> str | None:
-        """What the index of a closed segment lacks, once all batches were checked. A sparse index lacks nothing."""
+        """What a closed segment's index lacks, known once all batches were checked. An offset index lacks nothing."""
         return None
 
     def _place(self, header: BatchHeader, position: int) -> int:
-        """The second number that an entry for this batch would have."""
+        """The value, the second number, that an index entry for this batch has."""
         raise NotImplementedError
 
     def _fault(self, entry: Entry, header: BatchHeader, position: int) -> str | None:
@@ -192,17 +193,17 @@ class OffsetCheck(IndexCheck):
 
 
 class TimeCheck(IndexCheck):
-    """Checks that each entry is of a batch with a larger timestamp than all before it."""
+    """Checks that each entry belongs to a batch with a larger timestamp than all batches before."""
 
     max_timestamp = before = NO_TIMESTAMP
 
     def on_batch(self, header: BatchHeader, position: int) -> list[Entry]:
-        """The entries that are checked against this batch, good or damaged."""
+        """Check the entries up to this batch, and return them, good or damaged."""
         self.before, self.max_timestamp = self.max_timestamp, max(self.max_timestamp, header.max_timestamp)
         return super().on_batch(header, position)
 
     def missing(self) -> str | None:
-        """The last entry must have the largest timestamp: retention and searches by time rely on it."""
+        """The fault if the last entry lacks the largest timestamp, on which retention and searches by time rely."""
         if self.damaged or self._last_good[0] >= self.max_timestamp:
             return None
         return f"ends before the largest timestamp, {time_text(self.max_timestamp)}"
@@ -224,7 +225,7 @@ class TimeCheck(IndexCheck):
 
 
 class _IndexFile(NamedTuple):
-    """One index of a segment: the file, and the check that follows the log."""
+    """One index of a segment: its file, and the check of its entries."""
 
     path: str
     file: File
@@ -232,11 +233,11 @@ class _IndexFile(NamedTuple):
     check: IndexCheck
 
     def on_batch(self, header: BatchHeader, position: int) -> Iterator[Finding]:
-        """The damaged entries among those that are checked against this batch."""
+        """Check the entries up to this batch, and return the damaged ones."""
         yield from self._findings(self.check.on_batch(header, position))
 
     def finish(self, *, is_sound: bool, is_closed: bool) -> Iterator[Progress | Finding]:
-        """The findings that are left once the log was read."""
+        """The remaining findings, after the whole log was read."""
         yield from self._findings(self.check.rest(saw_all=is_sound))
         fault = self._wrong_size(is_closed=is_closed)
         lack = self.check.missing() if is_sound and is_closed else None
@@ -262,7 +263,7 @@ class _IndexFile(NamedTuple):
 
 
 def _index_files(source: Source) -> Iterator[_IndexFile]:
-    """The indexes of a segment that exist."""
+    """Those indexes of a segment that exist."""
     if source.offsets is not None:
         count = written_bytes(source.offsets, OffsetIndex.ENTRY_BYTES) // OffsetIndex.ENTRY_BYTES
         offsets = OffsetCheck(OffsetIndex(source.offsets), source.base_offset, count)
@@ -280,9 +281,9 @@ def _missing_indexes(source: Source) -> Iterator[Finding]:
 
 
 def written_bytes(file: File, entry_bytes: int) -> int:
-    """The bytes before the zeros at the end, rounded up to whole entries. A file of one zero entry has one entry.
+    """The size without the zeros at the end, rounded up to whole entries. A single entry of zeros counts as an entry.
 
-    Kafka preallocates the indexes of its active segment, and cuts off the zeros when it rolls.
+    Kafka preallocates the indexes of its active segment, and cuts off the zeros when the segment is rolled.
     """
     size = file.size()
     end = size
@@ -299,7 +300,7 @@ def written_bytes(file: File, entry_bytes: int) -> int:
 
 
 def check_segment(source: Source, *, dense: bool, is_closed: bool) -> Iterator[Progress | Finding | End]:
-    """Check one segment, step by step; the last step is where it ends."""
+    """Check one segment, step by step. The last step is an `End`."""
     indexes = list(_index_files(source))
     yield from _missing_indexes(source)
     end, is_sound, position = End(0, source.base_offset), True, 0
@@ -325,7 +326,7 @@ def check_segment(source: Source, *, dense: bool, is_closed: bool) -> Iterator[P
 
 
 def against_next(source: Source, end: End, *, base_offset: int, log: File, dense: bool) -> Iterator[Finding]:
-    """What is wrong between a segment's last batch and the next segment, whose log file is `log`."""
+    """Check a segment's last batch against the first batch of the next segment, whose log file is `log`."""
     if not end.is_sound:
         return
     if end.log_end_offset > base_offset or (dense and end.log_end_offset < base_offset):
@@ -358,7 +359,7 @@ def _batch_damage(
 
 
 def _check_crc(source: Source, position: int, header: BatchHeader) -> Iterator[Progress]:
-    # Like chapter 01's check_batch, with a pause after each piece, because a damaged length may claim the whole file.
+    # This is chapter 01's check_batch with a pause after each piece, because a damaged length may span the whole file.
     crc = 0
     covered = FileSlice(source.log, position + ATTRIBUTES_AT, header.size - ATTRIBUTES_AT)
     unread = covered.count

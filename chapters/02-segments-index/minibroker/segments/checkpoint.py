@@ -5,8 +5,8 @@
     orders 0 1523
     orders 1 88
 
-A checkpoint is replaced as a whole: a temporary file is written, flushed and renamed. So a reader finds the old one or
-the new one.
+A checkpoint is replaced as a whole: a temporary file is written, flushed and renamed. So a reader finds either the old
+or the new checkpoint, never a mixture.
 """
 
 from collections.abc import Mapping
@@ -30,20 +30,20 @@ class TopicPartition(NamedTuple):
 
     @property
     def directory(self) -> str:
-        """The name of its directory."""
+        """The name of the partition's directory."""
         return f"{self.topic}-{self.partition}"
 
     @staticmethod
     def is_directory(name: str) -> bool:
-        """Whether a name can be that of a partition's directory."""
+        """Whether a directory name has the form TOPIC-NUMBER."""
         topic, _dash, number = name.rpartition("-")
         return bool(topic) and number.isascii() and number.isdigit()
 
     @classmethod
     def of_directory(cls, name: str) -> "TopicPartition":
-        """The partition of a directory: the number is what follows the last dash."""
+        """Parse a directory's name. The partition's number follows the last dash."""
         if not cls.is_directory(name):
-            raise LogError(f"{name!r} is not the directory of a partition: those are named TOPIC-NUMBER")
+            raise LogError(f"{name!r} is not the directory of a partition: its name must be TOPIC-NUMBER")
         topic, _dash, number = name.rpartition("-")
         return cls(topic, int(number))
 
@@ -55,7 +55,7 @@ def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode(data: bytes, path: str) -> dict[TopicPartition, int]:
-    """Read a checkpoint back, and refuse anything else. Kafka leaves empty files, which have no entries."""
+    """Parse a checkpoint, and refuse anything else. Kafka leaves empty files, which have no entries."""
     if not data:
         return {}
     try:
@@ -64,7 +64,7 @@ def decode(data: bytes, path: str) -> dict[TopicPartition, int]:
             raise ValueError(f"version {version}, {count} entries announced, {len(lines)} found")
         return dict(_entry(line) for line in lines)
     except ValueError as error:
-        raise LogError(f"{path} is not a checkpoint ({error}): remove it, and everything is checked at start") from None
+        raise LogError(f"{path} is not a checkpoint ({error}): remove it, and the next start checks all logs") from None
 
 
 def _entry(line: str) -> tuple[TopicPartition, int]:
@@ -73,12 +73,12 @@ def _entry(line: str) -> tuple[TopicPartition, int]:
 
 
 def read(files: Files, path: str) -> dict[TopicPartition, int]:
-    """Read a checkpoint file; one that was never written is empty."""
+    """Read a checkpoint file. A missing file has no entries."""
     return decode(content(files, path) or b"", path)
 
 
 def content(files: Files, path: str) -> bytes | None:
-    """A small file as a whole; None if there is none."""
+    """Read a small file as a whole. Return None if the file is missing."""
     try:
         file = files.open(path, create=False, writable=False)
     except FileNotFoundError:

@@ -1,24 +1,25 @@
-"""Compaction: the newest record of each key stays, and offsets never change. A pure module.
+"""Compaction: keep the newest record of each key, without changing offsets. A pure module.
 
-A compacted log has a clean part, in which each key occurs once, and after it a dirty part, which was appended since.
-The first dirty offset divides them; the owner of the log keeps it between two cleanings.
+A compacted log has a clean part, in which each key occurs once. The dirty part after it was appended since the last
+cleaning. The first dirty offset divides the two parts. The log's owner stores it between two cleanings.
 
     log start          first dirty offset          cleanable end              log end
         |--- clean ---------|--- dirty ----------------|--- not to be touched --|
-                                                       the active segment, what is not flushed, `upto_offset`,
-                                                       and what is younger than `min.compaction.lag.ms`
+                                                       the active segment, records that are not flushed, records from
+                                                       `upto_offset` on, and records younger than
+                                                       `min.compaction.lag.ms`
 
 A cleaning reads twice. Pass 1 reads the dirty part and notes the newest offset of each key in a map of fixed size. If
-the map gets full, this cleaning ends there. Pass 2 copies every segment from the log's start to the end of what is in
-the map, leaving out each record for which the map has a newer one. Small neighbours are copied into one segment. Each
-copy is flushed before it replaces its originals, group by group, so a crash leaves every group either as it was or
-cleaned, and both are right.
+the map gets full, this cleaning ends at that offset. Pass 2 copies every segment from the log's start to the end of the
+mapped part. It omits each record for which the map has a newer one. Small neighbouring segments are copied into one.
+Segments are replaced group by group, and each copy is flushed before it replaces its originals. So a crash leaves every
+group either unchanged or cleaned, and both are valid.
 
-Threads: `clean` only reads closed segments, which never change, and writes files that no other code uses. So it can be
-called on a thread while appends and reads go on. It touches the log itself twice: to list the segments at the start,
-and to put a cleaned one in place. Both go through `on_owner`, which runs a function on the thread of the log's owner
-and waits for it. If segments were deleted in the meantime, the cleaning ends early. Records below `upto_offset`, the
-high watermark, are normally not truncated. An owner that must truncate them first makes `pace` raise, which ends the
+Threads: `clean` reads closed segments, which never change, and writes files that no other code uses. So it can run on a
+background thread during appends and reads. It uses the log object only to list the segments at the start, and to put
+each cleaned segment in place. Both go through `on_owner`, which runs a function on the thread of the log's owner and
+waits for it. If segments were deleted in the meantime, the cleaning ends early. Records below `upto_offset`, the high
+watermark, are normally not truncated. An owner that must truncate them first makes `pace` raise, which ends the
 cleaning.
 """
 
@@ -38,13 +39,13 @@ from minibroker.segments.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, Segment
 from minibroker.segments.segmented import SegmentedLog
 from minibroker.segments.survivors import AbortedTransactions, Survivors
 
-DEDUPE_BUFFER_BYTES = 128 * 1024**2  # Kafka's log.cleaner.dedupe.buffer.size
+DEDUPE_BUFFER_BYTES = 128 * 1024**2  # default of Kafka's log.cleaner.dedupe.buffer.size
 CHUNK_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The result of a cleaning. The next one begins at `first_dirty_offset`."""
+    """The result of a cleaning. The next cleaning begins at `first_dirty_offset`."""
 
     first_dirty_offset: int
     segments_before: int = 0
@@ -55,13 +56,13 @@ class Cleaned:
     records_after: int = 0
 
 
-# What may be cleaned, and whether it should ---------------------------------------------------------------------------
+# The cleanable part ---------------------------------------------------------------------------------------------------
 
 
 def cleanable(
     log: SegmentedLog, *, first_dirty_offset: int, now_ms: int, upto_offset: int | None = None
 ) -> list[tuple[Segment, int]]:
-    """The segments that may be cleaned, clean ones included, each with the offset after it."""
+    """The segments that may be cleaned, each with the offset after it. The clean part's segments are included."""
     bound = min(log.flushed_offset, log.log_end_offset if upto_offset is None else upto_offset)
     youngest_ms = now_ms - log.config.min_compaction_lag_ms
     found = []
@@ -91,7 +92,7 @@ def is_worth_it(log: SegmentedLog, *, first_dirty_offset: int, now_ms: int, upto
 
 
 def _within_log(first_dirty_offset: int, log: SegmentedLog) -> int:
-    # A checkpoint outside the log is outdated: then all of the log counts as dirty.
+    # A checkpointed offset outside the log is outdated. The whole log then counts as dirty.
     is_inside = log.log_start_offset <= first_dirty_offset <= log.log_end_offset
     return first_dirty_offset if is_inside else log.log_start_offset
 
@@ -111,13 +112,13 @@ def clean(
     on_owner: Callable[[Callable[[], None]], None] = run_now,
     pace: Callable[[int], None] = lambda _bytes_read: None,
 ) -> Cleaned:
-    """Clean the cleanable part of a log, as much as one map holds.
+    """Clean the cleanable part of a log, as far as one map can hold its keys.
 
-    `upto_offset` is the last stable offset: no transaction below it is undecided. `aborted` lists the aborted
+    `upto_offset` is the last stable offset: every transaction below it has ended. `aborted` lists the aborted
     transactions as (producer id, first offset, offset of the marker). `keep_producers` holds (producer id, last offset
-    of its last batch) for each active producer. That batch stays, even if it is empty, because it has the last
-    sequence. `pace` is called with the number of bytes read; it may sleep to spare the disk, or raise to end the
-    cleaning.
+    of its last batch) for each active producer. That batch stays, even if it is empty, because it holds the producer's
+    last sequence number. `pace` is called with the number of bytes read; it may sleep to spare the disk, or raise to
+    end the cleaning.
     """
     assert log.config.compacts, "a log that is not compacted has no gaps, and recovery relies on that"
     first_dirty_offset = _within_log(first_dirty_offset, log)
@@ -127,7 +128,7 @@ def clean(
     transactions = AbortedTransactions(aborted)
     newest = KeyMap(_map_bytes(sources, first_dirty_offset, map_bytes_max))
     end_offset = _map_keys(sources, first_dirty_offset, newest, transactions, pace)
-    # Pass 2: copy what stays, a group of segments at a time.
+    # Pass 2: copy the surviving records, one group of segments at a time.
     survivors = Survivors(
         newest,
         end_offset=end_offset,
@@ -142,7 +143,7 @@ def clean(
         copy.fill(survivors, pace)
         on_owner(copy.put_in_place)
         if not copy.is_in_place:
-            # Keys of this group were not cleaned, so the whole dirty part stays dirty.
+            # This group was not cleaned, so the whole dirty part stays dirty.
             return _sum(copies, first_dirty_offset)
         copies.append(copy)
     return _sum(copies, end_offset)
@@ -176,12 +177,13 @@ class _Source:
         self.offset_index_bytes = segment.indexes.offsets.size
         self.time_index_bytes = segment.indexes.times.size
         self.position = 0
-        # Keep the file: a segment that is deleted forgets it, but this cleaning goes on reading.
+        # Keep a reference to the file. If the segment is deleted, it drops its own, but this cleaning still reads the
+        # file.
         self._file = segment.file
         self._path = segment.path(LOG_SUFFIX)
 
     def batches(self) -> Iterator[Batch]:
-        """All batches, checked. `position` is where the current one begins."""
+        """All batches, each checked first. `position` is the position of the current batch."""
         try:
             yield from self._checked()
         except CorruptBatch as error:
@@ -199,18 +201,18 @@ class _Source:
                 expected_offset, leader_epoch = header.next_offset, header.leader_epoch
 
     def _chunk(self) -> bytes:
-        """The batch at `position`, and those after it that fit into one read."""
+        """The batch at `position`, and the following batches that fit into one read."""
         header = header_at(self._file, self.position)
         bytes_left = self.size - self.position
         if header.size > bytes_left:
-            raise CorruptBatch(f"{bytes_left} of {header.size} bytes")
+            raise CorruptBatch(f"only {bytes_left} of {header.size} bytes")
         if header.size > CHUNK_BYTES:
             # The batch's length may be damaged. So check the batch in pieces before all of it is read into memory.
             check_batch(self._file, self.position, header)
         return self._file.pread(min(max(CHUNK_BYTES, header.size), bytes_left), self.position)
 
     def _check_place(self, header: BatchHeader, expected_offset: int, leader_epoch: int) -> None:
-        # Compaction leaves gaps, so a base offset must only be after the last batch and within this segment.
+        # Compaction leaves gaps. So the only demand is that the batch is after the last one and within this segment.
         check_continuity(self.position, header, expected_offset=expected_offset, dense=False)
         if header.next_offset > self.end_offset:
             raise CorruptBatch(f"last offset {header.last_offset}, but the next segment begins at {self.end_offset}")
@@ -218,7 +220,7 @@ class _Source:
             raise CorruptBatch(f"leader epoch {header.leader_epoch} after {leader_epoch}")
 
     def located(self, error: LogError) -> LogError:
-        """The error with the file and the position of the batch that it is about."""
+        """The same error, with the file and the batch's position added."""
         what = str(error).removeprefix("batch at position ").lstrip("0123456789").removeprefix(": ")
         return type(error)(f"{self._path}: batch at position {self.position}: {what}")
 
@@ -227,7 +229,7 @@ class _Source:
 
 
 def _map_bytes(sources: Sequence[_Source], first_dirty_offset: int, bytes_max: int) -> int:
-    """The size of the map: at most `bytes_max`, and no more than the offsets of the dirty part can fill."""
+    """The size of the map: at most `bytes_max`, and no more than one key per dirty offset needs."""
     keys_max = max(sources[-1].end_offset - first_dirty_offset, 0) if sources else 0
     return min(bytes_max, bytes_wanted(keys_max))
 
@@ -253,8 +255,8 @@ def _map_keys(
             except LogError as error:
                 raise source.located(error) from None
             if refused_offset is not None:
-                # End before this batch. If it is the first one, the map is smaller than a batch: end inside it,
-                # because a cleaning without progress would be repeated for ever.
+                # End before this batch. But if it is the first batch, the map is too small even for one batch. Then end
+                # inside the batch, because a cleaning without progress would repeat for ever.
                 return header.base_offset if header.base_offset > first_dirty_offset else refused_offset
     return max(first_dirty_offset, sources[-1].end_offset) if sources else first_dirty_offset
 
@@ -274,7 +276,7 @@ def _map_batch(batch: Batch, first_dirty_offset: int, newest: KeyMap) -> int | N
 
 
 def grouped(sources: Sequence[_Source], config: LogConfig) -> list[list[_Source]]:
-    """Groups of neighbours that fit into one segment: its bytes, its indexes and its relative offsets."""
+    """Group neighbouring segments that fit into one: by bytes, by index sizes and by relative offsets."""
     groups: list[list[_Source]] = []
     for source in sources:
         if groups and _fit([*groups[-1], source], config):
@@ -294,7 +296,7 @@ def _fit(group: Sequence[_Source], config: LogConfig) -> bool:
 
 
 class _Copy:
-    """The segment that replaces a group."""
+    """The cleaned segment that replaces a group of segments."""
 
     def __init__(self, log: SegmentedLog, group: Sequence[_Source]) -> None:
         self._log = log
@@ -305,7 +307,7 @@ class _Copy:
         self.is_in_place = False
 
     def fill(self, survivors: Survivors, pace: Callable[[int], None]) -> None:
-        """Copy the records that stay, and flush them. After a failure the copy is deleted."""
+        """Copy the surviving records, and flush the copy. After a failure, delete the copy."""
         try:
             for source in self.group:
                 for batch in source.batches():
@@ -318,7 +320,8 @@ class _Copy:
             raise
 
     def _take(self, source: _Source, batch: Batch, survivors: Survivors) -> None:
-        # The group's last batch stays, even if it is empty: the end of the copy says which segments it replaces.
+        # The group's last batch stays, even if it is empty, because the copy's end shows which segments the copy
+        # replaces.
         is_last = source is self.group[-1] and source.position + batch.header.size == source.size
         try:
             kept = survivors.of(batch, must_stay=is_last)
@@ -330,7 +333,7 @@ class _Copy:
             self.records_after += kept.header.record_count
 
     def put_in_place(self) -> None:
-        """Replace the group, unless one of its segments was deleted in the meantime, or is the active one again."""
+        """Replace the group, unless one of its segments was deleted in the meantime or became active again."""
         old = [source.segment for source in self.group]
         closed = self._log.segments[:-1]
         if all(segment in closed for segment in old):

@@ -1,12 +1,12 @@
-"""Companions of a log: tables and files that follow every change of it. A pure module.
+"""Companions of a log: tables and files that are updated with every change of the log. A pure module.
 
 The indexes of this chapter are the first companions. Chapter 03 adds the state of idempotent producers, chapter 04 the
-leader epochs, chapter 06 the aborted transactions. Each of them can be rebuilt by reading the log, and would be wrong
-if it missed one batch.
+leader epochs, chapter 06 the aborted transactions. Each companion can be rebuilt by reading the log. A companion that
+missed a batch would be wrong.
 
-A companion may keep snapshots of itself on the disk, so that the next start has little to read. It writes them in
-`on_roll` and `on_close`, and not with each flush, because a log may be flushed with every append. So after a crash only
-the headers from the last roll on are read.
+A companion may save snapshots of its state, so that the next start reads only the end of the log. It writes them in
+`on_roll` and `on_close`. It does not write them at each flush, because a log may be flushed at every append. So after a
+crash, only the batch headers after the last roll are read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,29 +20,29 @@ from minibroker.log.interfaces import FileSlice
 class Companion(Protocol):
     """All methods are called after the log itself has changed, in the order of the changes.
 
-    A companion inherits from this class and defines the first three methods. It ignores an event if it does not
-    override that event's method. If it raises, it has missed a change, and the log goes offline. So it does not raise
-    for a file that it can do without, such as a snapshot that a full disk refuses.
+    A companion inherits from this class and defines the first three methods. It overrides the others only for the
+    events that it needs. If a method raises, the companion has missed a change, and the log goes offline. So a method
+    must not raise for a file that is not essential, such as a snapshot that does not fit on a full disk.
     """
 
     def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:
-        """The log was opened, or truncated. Load the saved state; return the first offset that is not in it.
+        """The log was opened or truncated. Load the saved state, and return the first offset that it does not cover.
 
-        The log is replayed from that offset on. State of offsets past the log's end must be removed, durably. State of
-        offsets from `recovery_point` on may be older or newer than the log, unless it was flushed.
+        The log is replayed from that offset on. State about offsets past the log's end must be removed durably. State
+        about offsets from `recovery_point` on may not match the log, unless the companion flushed it.
         """
         raise NotImplementedError
 
     def replay(self, header: BatchHeader, batch: FileSlice) -> None:
-        """This batch is in the log. Only its header was read, and nothing was checked; `batch.read()` reads it all."""
+        """Add a batch of the log. Only its header was read; no checksum was checked. `batch.read()` reads all of it."""
         raise NotImplementedError
 
     def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:
-        """A batch was written at `position` of the active segment. Its bytes belong to the caller: copy them."""
+        """A batch was written at `position` of the active segment. Copy its bytes to keep them."""
         raise NotImplementedError
 
     def on_flush(self, offset: int) -> None:
-        """Everything before `offset` is flushed. The recovery point moves there, unless this raises an OSError."""
+        """Everything before `offset` is flushed. The recovery point moves there, unless this raises OSError."""
         return
 
     def on_roll(self, base_offset: int) -> None:
@@ -50,7 +50,7 @@ class Companion(Protocol):
         return
 
     def on_truncate(self, offset: int) -> None:
-        """Every batch from `offset` on was removed; with offset 0, all batches. `restore` follows."""
+        """Every batch from `offset` on was removed; with offset 0, all batches. `restore` is called next."""
         return
 
     def on_delete(self, offset: int) -> None:
@@ -62,19 +62,19 @@ class Companion(Protocol):
         return
 
     def on_close(self, offset: int) -> None:
-        """Everything before `offset` is flushed, and the log is closed: the next start may be clean."""
+        """The log is closed, and everything before `offset` is flushed. The next start may be clean."""
         return
 
 
 class Companions:
-    """All companions of one log, told of each change in order. The first failure goes to `on_failure`."""
+    """All companions of one log. Each change is passed to them in order. `on_failure` gets the first failure."""
 
     def __init__(self, members: Sequence[Companion], *, on_failure: Callable[[Exception], NoReturn]) -> None:
         self.members = members
         self._on_failure = on_failure
 
     def tell(self, tell: Callable[[Companion], None]) -> None:
-        """Tell each of them of one change."""
+        """Call `tell` with each companion, to report one change."""
         try:
             for companion in self.members:
                 tell(companion)
@@ -89,7 +89,7 @@ class Companions:
         log_end_offset: int,
         recovery_point: int,
     ) -> None:
-        """Let each companion load its saved state, and replay the batches that are not in it."""
+        """Let each companion load its saved state, and replay the batches that the state does not cover."""
         try:
             wanted = [
                 (

@@ -1,4 +1,4 @@
-"""What can be set for one log, with Kafka's names and defaults. A pure module."""
+"""The settings of one log, with Kafka's names and defaults. A pure module."""
 
 from dataclasses import dataclass
 
@@ -40,7 +40,7 @@ class LogConfig:
 
     @property
     def flushes_by_itself(self) -> bool:
-        """Whether the log flushes by `flush.messages` or `flush.ms`, not only when its owner asks."""
+        """Whether `flush.messages` or `flush.ms` is set, so that the log flushes without a call of `flush`."""
         return self.flush_messages is not None or self.flush_ms is not None
 
     @property

@@ -1,10 +1,10 @@
-"""A data directory: the logs of many partitions, and what is remembered of them between two starts.
+"""A data directory: the logs of many partitions, and the checkpoints that are kept between two starts.
 
     <data>/orders-0/…                          one directory for each partition
-    <data>/orders-0.<32 digits>-delete/…       a partition that is being deleted, at the next start at the latest
-    <data>/recovery-point-offset-checkpoint    how far each log was flushed; the next start checks the rest
-    <data>/log-start-offset-checkpoint         where each log starts, if that is not at its first segment
-    <data>/cleaner-offset-checkpoint           how far each log is compacted
+    <data>/orders-0.<32 digits>-delete/…       a deleted partition, removed at the next start at the latest
+    <data>/recovery-point-offset-checkpoint    the recovery point of each log; the next start checks the rest
+    <data>/log-start-offset-checkpoint         the log start offset of each log
+    <data>/cleaner-offset-checkpoint           the first dirty offset of each log
     <data>/.kafka_cleanshutdown                exists only after a clean shutdown
 
 Names and formats are Kafka's. Checkpoints are also written on a background thread, so one lock guards them.
@@ -29,7 +29,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-NAME_BYTES_MAX = 255  # what file systems allow
+NAME_BYTES_MAX = 255  # the longest name that common file systems allow
 _DELETED = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
 _CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
 
@@ -46,9 +46,9 @@ class DataDirectory:
         more_checkpoints: Sequence[str] = (),
         token: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """Read the checkpoints. A later chapter adds further ones with `more_checkpoints`.
+        """Read the checkpoints. Later chapters add theirs with `more_checkpoints`.
 
-        A directory that is to be deleted gets a name with a unique `token` in it.
+        A directory is renamed before it is deleted; `token` makes the new name unique.
         """
         self._files = files
         self._path = path
@@ -57,7 +57,7 @@ class DataDirectory:
         self._lock = threading.Lock()
         self._logs: dict[TopicPartition, SegmentedLog] = {}
         self._deleted: set[TopicPartition] = set()  # partitions that may still be in a checkpoint
-        self._queued: set[str] = set()  # checkpoints that the background will write
+        self._queued: set[str] = set()  # checkpoints that the background thread will write
         self._is_closing = False
         files.mkdir(path)
         names = files.list(path)
@@ -71,7 +71,7 @@ class DataDirectory:
             for partition, offset in self._checkpoints[RECOVERY_POINTS].items()
             if partition not in present
         }
-        """Partitions whose directory is gone, each with its recovery point, before which records were flushed."""
+        """Partitions whose directory has disappeared, each with its recovery point. Records before it were flushed."""
         for offsets in self._checkpoints.values():
             for partition in offsets.keys() - present:
                 del offsets[partition]
@@ -80,8 +80,8 @@ class DataDirectory:
         self._unopened = set(present) if self.is_clean else set()
         if self.is_clean:
             files.unlink(f"{path}/{CLEAN_SHUTDOWN}")
-        # Without the marker the next start is not clean. Flush the removal, even if there was no marker: an earlier
-        # start may have removed it, and crashed before the removal was durable.
+        # From now on, a start after a crash must not find the marker. Flush its removal, even if there was no marker:
+        # an earlier start may have removed it and crashed before the removal was durable.
         files.fsync_directory(path)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
@@ -98,8 +98,8 @@ class DataDirectory:
         *,
         companions: Sequence[Companion] = (),
     ) -> SegmentedLog:
-        """Open a partition's log, and check it from its recovery point on, unless the shutdown was clean."""
-        # A clean shutdown counts only for the first opening of a log, because the log may fail later.
+        """Open a partition's log. Unless the shutdown was clean, check the log from its recovery point on."""
+        # Only the first opening of a log may rely on the clean shutdown, because the log may fail later.
         is_clean = partition in self._unopened
         self._unopened.discard(partition)
         if partition in self._deleted:
@@ -124,12 +124,12 @@ class DataDirectory:
         return log
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Remove a partition. It is renamed first, so that a crash leaves all of it or nothing."""
+        """Remove a partition. Its directory is renamed first, so that a crash leaves either all of it or nothing."""
         for error in self.delete_logs([partition]).values():
             raise error
 
     def delete_logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OSError]:
-        """Remove many partitions, with one flush for all renames. Return those that failed, with the error."""
+        """Remove many partitions, with one flush for all renames. Return the error of each partition that failed."""
         failures: dict[TopicPartition, OSError] = {}
         doomed: list[str] = []
         for partition in partitions:
@@ -139,13 +139,13 @@ class DataDirectory:
                 failures[partition] = error
         if doomed:
             self._files.fsync_directory(self._path)
-        # A file that cannot be removed now is removed at the next start. Readers of a slice keep its file open.
+        # A file that cannot be removed now is removed at the next start. A reader's slice keeps its file open.
         for directory in doomed:
             self._background(lambda directory=directory: self._try_to_remove(directory))  # type: ignore[misc]
         return failures
 
     def set_aside(self, partition: TopicPartition) -> str:
-        """Rename the directory of a partition that the metadata do not know; return the new name."""
+        """Rename the directory of a partition that is not in the metadata; return the new name."""
         name = self._rename(partition, "stray")
         self._files.fsync_directory(self._path)
         return name
@@ -175,7 +175,7 @@ class DataDirectory:
         return self._checkpoints[name].get(partition)
 
     def remember(self, name: str, partition: TopicPartition, offset: int, *, is_urgent: bool) -> None:
-        """Set an offset in a checkpoint, which is written at once if urgent, else in the background or at close."""
+        """Set an offset in a checkpoint. If urgent, write the checkpoint now, else in the background or at close."""
         self._checkpoints[name][partition] = offset
         if is_urgent:
             self.write(name)
@@ -184,29 +184,29 @@ class DataDirectory:
             self._background(lambda: self._try_to_write(name))
 
     def _try_to_write(self, name: str) -> None:
-        # Offsets that change from here on belong to the next write. A checkpoint that cannot be written only means
-        # more work at the next start, so an error is ignored: retention must work on a full disk.
+        # Offsets that change from here on are queued for the next write. An error is ignored, so that retention works
+        # on a full disk: an outdated checkpoint only means more work at the next start.
         self._queued.discard(name)
         with suppress(OSError):
             self.write(name)
 
     def write(self, name: str) -> None:
-        """Write a checkpoint with the current offsets, durably."""
+        """Write a checkpoint with the current offsets, and flush it."""
         with self._lock:
             data = checkpoint.encode(dict(self._checkpoints[name]))
             checkpoint.write(self._files, f"{self._path}/{name}", data)
 
     def first_dirty_offset(self, partition: TopicPartition) -> int:
-        """The offset up to which a log is compacted."""
+        """The first dirty offset of a log: the log is compacted up to it."""
         base_offset = self._logs[partition].segments[0].base_offset
         return max(self._checkpoints[CLEANER_OFFSETS].get(partition, 0), base_offset)
 
     def set_first_dirty_offset(self, partition: TopicPartition, offset: int) -> None:
-        """Remember the offset up to which a log is compacted."""
+        """Set the offset up to which a log is compacted, and write the checkpoint."""
         self.remember(CLEANER_OFFSETS, partition, offset, is_urgent=True)
 
     def close(self) -> None:
-        """Close all logs. Mark the shutdown as clean, unless a log is offline or was never opened and checked."""
+        """Close all logs. Mark the shutdown as clean, unless a log is offline or an unchecked log was never opened."""
         self._is_closing = True
         failures = []
         for log in self._logs.values():
@@ -223,13 +223,13 @@ class DataDirectory:
             checkpoint.write(self._files, f"{self._path}/{CLEAN_SHUTDOWN}", _CLEAN_SHUTDOWN_TEXT)
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions that have a directory here."""
+        """The partitions that have a directory in this data directory."""
         names = self._files.list(self._path)
         return [TopicPartition.of_directory(name) for name in names if TopicPartition.is_directory(name)]
 
 
 class _Remembered:
-    """The `Memory` of one log: its lines in the checkpoints."""
+    """The `Memory` of one log: it stores the log's offsets in the checkpoints."""
 
     def __init__(self, data: DataDirectory, partition: TopicPartition) -> None:
         self._data = data

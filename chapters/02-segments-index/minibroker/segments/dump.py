@@ -1,8 +1,8 @@
-"""The files of a data directory made readable: logs, indexes, checkpoints; and a whole partition verified.
+"""Print the files of a data directory (logs, indexes, checkpoints) as text, and verify a whole partition.
 
-The name of a file says what it is. Each kind is shown in the same three ways: lines for people, only what is damaged,
-and plain dictionaries for JSON. Everything is checked; an index is checked against its segment's log. Files are opened
-for reading only, and the caller prints the lines.
+A file's name tells its kind. Each kind has the same three outputs: all content as text, only the damage as text, and
+plain dictionaries for JSON. All content is checked, an index against its segment's log. Files are opened for reading
+only, and the caller prints the lines.
 """
 
 from collections.abc import Iterator
@@ -40,13 +40,13 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 
 class LineFormat(NamedTuple):
-    """The fields of a line of a checkpoint, and a sentence for them. All but the topic are numbers."""
+    """The fields of a checkpoint line, and a text template for them. All fields but the topic are numbers."""
 
     names: tuple[str, ...]
     sentence: str
 
     def read(self, line: bytes) -> tuple[str, dict[str, Any], str | None]:
-        """The meaning of a line, its values, and what is wrong with it."""
+        """Parse a line; return its text, its values, and its damage, if any."""
         words = line.decode(errors="replace").split()
         try:
             pairs = zip(self.names, words, strict=True)
@@ -69,24 +69,24 @@ CHECKPOINTS = {
 
 
 class Dump(Protocol):
-    """One file, shown in three ways. `is_damaged` is known once one of them has been read to its end."""
+    """One file, with three outputs. `is_damaged` is valid once one output was read to its end."""
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything in it is damaged."""
+        """Whether anything in the file is damaged."""
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:
-        """All of it, for people; the last line counts what was shown."""
+        """All content as text. The last line sums up."""
 
     def damaged_lines(self) -> Iterator[str]:
-        """Only what is damaged, and the last line."""
+        """Only the damage, and the last line."""
 
     def objects(self, *, records: bool) -> Iterator[dict[str, Any]]:
-        """All of it as plain data, ready for JSON; `damage` says what is wrong, or null."""
+        """All content as plain data, ready for JSON. `damage` describes the damage, or is null."""
 
 
 def dump_of(files: Files, path: str) -> Dump:
-    """The dump that belongs to a file of this name."""
+    """Choose the dump for a file by its name."""
     name = path.rpartition("/")[2]
     for suffix in (DELETED, CLEANED, SWAP):
         name = name.removesuffix(suffix)
@@ -99,7 +99,7 @@ def dump_of(files: Files, path: str) -> Dump:
     if name in CHECKPOINTS:
         return CheckpointDump(files.open(path, create=False, writable=False), CHECKPOINTS[name])
     known = ", ".join([f"*{LOG_SUFFIX}", f"*{OFFSET_SUFFIX}", f"*{TIME_SUFFIX}", *CHECKPOINTS])
-    raise LogError(f"{path}: a file of this name cannot be shown; the known kinds are {known}")
+    raise LogError(f"{path}: files of this kind cannot be shown; the known kinds are {known}")
 
 
 class LogDump:
@@ -115,15 +115,15 @@ class LogDump:
         return self._summary.is_damaged
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:
-        """Batches, and their records or their bytes."""
+        """Show the batches, and their records or bytes."""
         return log_dump.lines(self._file, self._summary, records=records, annotated=annotated)
 
     def damaged_lines(self) -> Iterator[str]:
-        """Damaged batches."""
+        """Show only the damaged batches."""
         return log_dump.damaged_lines(self._file, self._summary)
 
     def objects(self, *, records: bool) -> Iterator[dict[str, Any]]:
-        """An object for each batch."""
+        """One object for each batch."""
         return log_dump.objects(self._file, self._summary, records=records)
 
 
@@ -131,7 +131,7 @@ class LogDump:
 
 
 class IndexSummary:
-    """Counts what was found in an index, for the last line and for the exit code."""
+    """Counts the entries and the damage of an index, for the last line and for the exit code."""
 
     def __init__(self, size: int, entry_bytes: int, zeros: int) -> None:
         self.entries = self.damaged = 0
@@ -141,7 +141,7 @@ class IndexSummary:
         if size % entry_bytes:
             self.faults.append(f"{size} bytes are not a multiple of {entry_bytes}")
         if zeros:
-            self.notes.append(f"{zeros} zero bytes follow: Kafka preallocates an index that it still writes")
+            self.notes.append(f"{zeros} zero bytes follow: Kafka preallocates the index of an active segment")
 
     @property
     def is_damaged(self) -> bool:
@@ -149,19 +149,19 @@ class IndexSummary:
         return self.damaged > 0 or bool(self.faults)
 
     def count(self, entry: Entry) -> None:
-        """Take one entry into account."""
+        """Count one entry."""
         self.entries += 1
         self.damaged += entry.damage is not None
 
     def line(self) -> str:
-        """The last line of a dump."""
+        """The last line of a dump, which sums up."""
         damaged = [f"{self.damaged} damaged"] if self.damaged else []
         verdict = "; ".join([*damaged, *self.faults]) or "all good"
         return "; ".join([f"{counted_text(self.entries, 'entry', 'entries')}: {verdict}", *self.notes])
 
 
 class IndexDump:
-    """An index; each entry is checked against the batch it leads to, if the log is there."""
+    """An index. Each entry is checked against the batch that it points to, if the log file exists."""
 
     entry_bytes = 0
     fields: tuple[tuple[str, int], ...] = ()
@@ -169,7 +169,7 @@ class IndexDump:
     def __init__(self, files: Files, path: str) -> None:
         self._directory, _slash, name = path.rpartition("/")
         if not name[:DIGITS].isdigit() or name[DIGITS : DIGITS + 1] != ".":
-            raise LogError(f"{path}: an index is named by its segment's base offset, {DIGITS} digits; this one is not")
+            raise LogError(f"{path}: the name of an index must be its base offset in {DIGITS} digits")
         self.base_offset = int(name[:DIGITS])
         self._file = files.open(path, create=False, writable=False)
         self._log = self._open_log(files, name)
@@ -192,11 +192,11 @@ class IndexDump:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything in it is damaged."""
+        """Whether anything in the file is damaged."""
         return self._summary.is_damaged
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:  # noqa: ARG002
-        """A line for each entry, and below it the entry's bytes if `annotated`."""
+        """One line for each entry. If `annotated`, its bytes are shown below it."""
         for entry in self._entries():
             yield self._line(entry)
             if entry.damage is not None:
@@ -206,7 +206,7 @@ class IndexDump:
         yield self._summary.line()
 
     def damaged_lines(self) -> Iterator[str]:
-        """Damaged entries."""
+        """Show only the damaged entries."""
         for entry in self._entries():
             if entry.damage is not None:
                 yield self._line(entry)
@@ -214,7 +214,7 @@ class IndexDump:
         yield self._summary.line()
 
     def objects(self, *, records: bool) -> Iterator[dict[str, Any]]:  # noqa: ARG002
-        """An object for each entry, and one for each fault of the file as a whole."""
+        """One object for each entry, and one for each fault of the whole file."""
         for entry in self._entries():
             yield {"entry": entry.slot, **self._values(entry), "damage": entry.damage}
         for fault in self._summary.faults:
@@ -226,7 +226,7 @@ class IndexDump:
             yield entry
 
     def _checked(self, check: IndexCheck) -> Iterator[Entry]:
-        """All entries in order, each as soon as its batch was read."""
+        """All entries in order. Each is yielded as soon as its batch was read."""
         saw_all = False
         try:
             if self._log is not None:
@@ -234,10 +234,10 @@ class IndexDump:
                     yield from check.on_batch(header, position)
                 saw_all = True
         except CorruptBatch as error:
-            self._summary.notes.append(f"the log beside it is damaged: {error}")
+            self._summary.notes.append(f"the log file is damaged: {error}")
         yield from check.rest(saw_all=saw_all)
         if self._log is None:
-            self._summary.notes.append("there is no log beside it to check them against")
+            self._summary.notes.append("there is no log file to check the entries against")
         elif check.unchecked:
             self._summary.notes.append(f"{check.unchecked} could not be checked against a batch")
         if saw_all and self._is_closed and (lack := check.missing()) is not None:
@@ -263,7 +263,7 @@ class IndexDump:
 
 
 class OffsetIndexDump(IndexDump):
-    """`.index`: from an offset to a position."""
+    """The dump of an `.index` file, which maps offsets to positions."""
 
     entry_bytes = OffsetIndex.ENTRY_BYTES
     fields = (("relative offset", 4), ("position", 4))
@@ -288,7 +288,7 @@ class OffsetIndexDump(IndexDump):
 
 
 class TimeIndexDump(IndexDump):
-    """`.timeindex`: from a timestamp to an offset."""
+    """The dump of a `.timeindex` file, which maps timestamps to offsets."""
 
     entry_bytes = TimeIndex.ENTRY_BYTES
     fields = (("timestamp", 8), ("relative offset", 4))
@@ -315,7 +315,7 @@ class TimeIndexDump(IndexDump):
 
 
 class Line(NamedTuple):
-    """One line of a checkpoint: its position, its meaning, and what is wrong with it."""
+    """One line of a checkpoint: its position, its meaning, and its damage, if any."""
 
     position: int
     text: bytes
@@ -325,7 +325,7 @@ class Line(NamedTuple):
 
 
 class CheckpointDump:
-    """A checkpoint: a version, a count, and that many lines."""
+    """The dump of a checkpoint, which has a version, a count, and that many lines."""
 
     def __init__(self, file: File, entry: LineFormat) -> None:
         self._data = file.pread(file.size(), 0)
@@ -338,7 +338,7 @@ class CheckpointDump:
         return self._damaged > 0
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:  # noqa: ARG002
-        """The meaning of each line, after the text itself if `annotated`."""
+        """The meaning of each line. If `annotated`, the line's text comes first."""
         for line in self._lines():
             shown = f"{line.position:>6}  {bytes_text(line.text):<24} " if annotated else ""
             yield shown + line.meaning
@@ -347,7 +347,7 @@ class CheckpointDump:
         yield self._last_line()
 
     def damaged_lines(self) -> Iterator[str]:
-        """Damaged lines."""
+        """Show only the damaged lines."""
         for line in self._lines():
             if line.damage is not None:
                 yield line.meaning
@@ -355,7 +355,7 @@ class CheckpointDump:
         yield self._last_line()
 
     def objects(self, *, records: bool) -> Iterator[dict[str, Any]]:  # noqa: ARG002
-        """An object for each line."""
+        """One object for each line."""
         for line in self._lines():
             yield {"position": line.position, **line.values, "damage": line.damage}
 
@@ -393,7 +393,7 @@ def _expecting(expected: int, position: int, text: bytes, name: str, wrong: str)
 
 
 class DirectoryDump:
-    """A partition's directory: every segment, its indexes, and whether each segment continues the one before."""
+    """The check of a partition's directory: every segment, its indexes, and the order of the segments."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -401,31 +401,31 @@ class DirectoryDump:
         self._bases = base_offsets(files.list(path))
         self._summary = log_dump.Summary()
         if not self._bases:
-            raise LogError(f"{path}: no log files are in it; name the directory of a partition, such as data/orders-0")
+            raise LogError(f"{path}: it has no log files; name the directory of a partition, such as data/orders-0")
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything in it is damaged."""
+        """Whether anything in the file is damaged."""
         return self._summary.is_damaged
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:  # noqa: ARG002
-        """The same as `damaged_lines`, because good content is shown file by file."""
+        """The same as `damaged_lines`. To show undamaged content, dump a single file."""
         return self.damaged_lines()
 
     def damaged_lines(self) -> Iterator[str]:
-        """What is damaged, gaps between segments, and the last line."""
+        """The damage, the gaps between segments, and the last line."""
         for step in self._check():
             yield str(step)
         yield f"{counted_text(len(self._bases), 'segment')}, {self._summary.line()}"
 
     def objects(self, *, records: bool) -> Iterator[dict[str, Any]]:  # noqa: ARG002
-        """An object for each finding."""
+        """One object for each finding."""
         for step in self._check():
             if isinstance(step, Finding):
                 yield {"path": step.path, "position": step.position, "damage": step.what}
 
     def _check(self) -> Iterator["Finding | str"]:
-        """Findings, and notes about gaps, which are not damage."""
+        """All findings, and notes about gaps, which do not count as damage."""
         for finding in self._check_names():
             self._summary.damaged += 1
             yield finding
@@ -458,7 +458,7 @@ class DirectoryDump:
     def _check_segment(self, base_offset: int, following: int | None) -> Iterator[Progress | Finding | str]:
         source = open_source(self._files, lambda suffix: stem(self._path, base_offset) + suffix, base_offset)
         try:
-            # Nothing in a directory says whether its log was compacted, so gaps do not count as damage.
+            # The files do not say whether the log was compacted, so gaps do not count as damage.
             for step in check_segment(source, dense=False, is_closed=following is not None):
                 if not isinstance(step, End):
                     yield step
@@ -473,4 +473,4 @@ class DirectoryDump:
         yield from against_next(source, end, base_offset=following, log=log, dense=False)
         gap = following - end.log_end_offset
         if end.is_sound and gap > 0:
-            yield f"{log_path}: {counted_text(gap, 'offset')} missing before it: compacted, or a file is gone"
+            yield f"{log_path}: {counted_text(gap, 'offset')} missing before it: compaction, or a missing file"

@@ -1,11 +1,11 @@
 """How much of a log is on the disk, and whether the log can still be trusted. A pure module that `SegmentedLog` uses.
 
-A log has one recovery point. Every record before it survives a power failure, and the next start does not check it. The
-recovery point moves *after* a flush and goes back *before* a truncation, so it never promises a record that is not on
-the disk. A background thread flushes the segments that were rolled, and may finish them in any order; the recovery
-point passes them in the order of the log.
+A log has one recovery point. Every record before it survives a power failure, and the next start does not check these
+records. The recovery point moves forward *after* a flush and back *before* a truncation, so every record before it is
+on the disk. A background thread flushes the rolled segments and may finish them in any order. The recovery point passes
+them in the order of the log.
 
-A disk that refuses a flush, or one step of a change that takes several, leaves files in an unknown state. The log is
+If the disk refuses a flush, or one step of a change that has several, the files are in an unknown state. The log is
 then offline: it refuses every further change until a restart has recovered it.
 """
 
@@ -21,22 +21,22 @@ from minibroker.segments.segment import Segment
 
 
 def run_now(work: Callable[[], None]) -> None:
-    """Do background work at once: for tests, and for logs whose owner has no thread."""
+    """Do background work immediately. Tests use this, and logs whose owner has no background thread."""
     work()
 
 
 class Memory(Protocol):
-    """Keeps a log's recovery point and start offset between two starts. Called on the log's thread."""
+    """Saves a log's recovery point and start offset for the next start. It is called on the log's thread."""
 
     def recovery_point(self, offset: int, *, is_urgent: bool) -> None:
-        """Records before `offset` need no checking. If it is urgent, return once this is on the disk."""
+        """Save the recovery point. If `is_urgent`, return only once it is on the disk."""
 
     def log_start(self, offset: int, *, is_urgent: bool) -> None:
-        """The log starts with `offset`. If it is urgent, return once this is on the disk."""
+        """Save the log start offset. If `is_urgent`, return only once it is on the disk."""
 
 
 class Forgetful:
-    """Remembers nothing: everything is checked at the next start."""
+    """A `Memory` that saves nothing, so the next start checks the whole log."""
 
     def recovery_point(self, offset: int, *, is_urgent: bool) -> None:
         """Do nothing."""
@@ -46,9 +46,9 @@ class Forgetful:
 
 
 class _Rolled:
-    """A segment that was rolled and is being flushed; made for one roll, and never used again.
+    """A segment that was rolled and is being flushed.
 
-    The background thread only records the outcome; the log's own thread acts on it in `settle`.
+    The background thread only records the outcome. The log's own thread acts on it in `settle`.
     """
 
     def __init__(self, segment: Segment, end_offset: int) -> None:
@@ -61,7 +61,7 @@ class _Rolled:
 
 
 class Durability:
-    """The recovery point of one log, its rolled segments that are not flushed yet, and the reason if it is offline."""
+    """The recovery point of one log, its rolled segments that are not flushed yet, and why it is offline, if it is."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class Durability:
         self.rolled: deque[_Rolled] = deque()
         self.recovery_point = self._tail.flushed_offset
         self.is_named = is_named or self.recovery_point > active.base_offset
-        """Whether the names of the log's files are on the disk for certain. Before the first flush they need not be."""
+        """Whether the names of the log's files are certainly on the disk. They need not be before the first flush."""
 
     def use(self, active: Segment) -> None:
-        """Take another segment as the active one. A log that is offline stays offline."""
+        """Make another segment the active one. A log that is offline stays offline."""
         assert active.tail is not None
         active.tail.failure = self._tail.failure
         self._active, self._tail = active, active.tail
@@ -102,17 +102,17 @@ class Durability:
     # Offline ----------------------------------------------------------------------------------------------------------
 
     def fail(self, failure: str) -> None:
-        """Take the log offline: the state of its files is unknown, or differs from what this log serves."""
+        """Take the log offline, because the state of its files is unknown or differs from the state in memory."""
         self._tail.failure = failure
 
     def check_online(self) -> None:
-        """Demand that nothing has failed yet."""
+        """Raise if the log is offline."""
         if self._tail.failure is not None:
             raise self._offline()
 
     @contextmanager
     def offline_if_it_fails(self, what: str) -> Iterator[None]:
-        """Take the log offline if a change of several steps fails, because it may be half done."""
+        """Take the log offline if a change of several steps fails, because the change may be half done."""
         self.check_online()
         try:
             yield
@@ -124,14 +124,14 @@ class Durability:
         return LogOffline(f"{self._tail.failure}: the log is offline until a restart has checked it")
 
     def fail_with_companion(self, error: Exception) -> NoReturn:
-        """A companion has missed a change and is wrong from now on. The log itself is intact."""
+        """Take the log offline, because a companion missed a change and is wrong now. The log itself is intact."""
         self.fail(f"a companion of the log failed ({error!r})")
         raise LogOffline(f"{self._tail.failure}: the log is offline until a restart has read it again") from error
 
     # Names ------------------------------------------------------------------------------------------------------------
 
     def name_durably(self) -> None:
-        """Flush the log's name before its first batch is flushed; an empty log need not survive a power failure."""
+        """Flush the names of a new log's files before its first batch is flushed. Until then the log may be lost."""
         if self.is_named:
             return
         try:
@@ -143,7 +143,7 @@ class Durability:
             ) from error
 
     def flush_names(self) -> None:
-        """Make the names of all the log's files durable, and its directory's own name."""
+        """Make the names of the log's files and of its directory durable."""
         if not self.is_named:
             self._files.fsync_directory(directory_of(self._directory))
         self._files.fsync_directory(self._directory)
@@ -152,17 +152,17 @@ class Durability:
     # Flushing ---------------------------------------------------------------------------------------------------------
 
     def add_rolled(self, end_offset: int) -> None:
-        """Note that the active segment ends before `end_offset`, is about to be replaced, and is not flushed yet."""
+        """Note that the active segment is being rolled, ends before `end_offset`, and is not flushed yet."""
         self.rolled.append(_Rolled(self._active, end_offset))
 
     def flush_in_background(self) -> None:
-        """Flush the segment that was rolled last, in the background; then the recovery point moves to its end."""
+        """Flush the last rolled segment in the background. Then the recovery point moves to that segment's end."""
         rolled = self.rolled[-1]
         self._background(lambda: self._flush_rolled(rolled))
         self.settle()
 
     def _flush_rolled(self, rolled: _Rolled) -> None:
-        # This may run late, on another thread. It touches only the files of the segment that was rolled.
+        # This may run later, on another thread. It uses only the files of the rolled segment.
         try:
             rolled.tail.flush()
             rolled.segment.flush_indexes()
@@ -172,7 +172,7 @@ class Durability:
             rolled.failure = rolled.tail.failure or str(error)
 
     def settle(self) -> None:
-        """Move the recovery point past the segments that were flushed, in order; go offline if a flush failed."""
+        """Move the recovery point past the flushed segments, in order. Go offline if a flush failed."""
         recovery_point = self.recovery_point
         while self.rolled and self.rolled[0].is_done:
             recovery_point = self.rolled.popleft().end_offset
@@ -202,19 +202,19 @@ class Durability:
             for companion in self._companions:
                 companion.on_flush(offset)
         except OSError:
-            return  # the next start checks more, and nothing is lost
+            return  # the recovery point stays, so the next start checks more
         self.recovery_point = offset
         self._memory.recovery_point(offset, is_urgent=False)
 
     # Truncating -------------------------------------------------------------------------------------------------------
 
     def move_back(self, offset: int, *, is_urgent: bool = True) -> None:
-        """Move the recovery point back to `offset`: records from there on are about to be removed, or have been."""
+        """Move the recovery point back to `offset`, because the records from `offset` on are being removed."""
         self.recovery_point = offset
         self._memory.recovery_point(offset, is_urgent=is_urgent)
 
     def finish_rolled(self) -> None:
-        """Flush the segments that the background thread has not flushed yet. Its later flush of them has no effect."""
+        """Flush the segments that the background thread has not flushed yet. Its later flush then has no effect."""
         for rolled in self.rolled:
             rolled.tail.flush()
         self.rolled.clear()

@@ -1,14 +1,14 @@
-"""The two indexes of a segment: from an offset to a position, from a timestamp to an offset. A pure module.
+"""The two indexes of a segment: one maps offsets to positions, one maps timestamps to offsets. A pure module.
 
 Both are files of fixed-size entries in rising order, in Kafka's byte layout:
 
     .index      relative offset:int32  position:int32      the batch at `position` ends with this offset
     .timeindex  timestamp:int64  relative offset:int32     no record up to this offset is newer
 
-They are sparse: one entry for each 4 KiB of log, so a gigabyte of log has 2 MiB of offset index. The first key of each
-page of entries stays in memory: 8 bytes for each 4 KiB of index. So a search reads one page from the page cache,
-however large the log is. New entries are written a page at a time. A crash may cost the end of an index, or all of it;
-then the index is rebuilt from the log.
+Both are sparse. One entry per 4 KiB of log makes 2 MiB of offset index for a gigabyte of log. The first key of each
+page of entries stays in memory, 8 bytes for each 4 KiB of index. So a search reads one page from the page cache,
+however large the log is. New entries are written a page at a time. If a crash loses the end of an index, or all of it,
+the index is rebuilt from the log.
 """
 
 import struct
@@ -33,7 +33,7 @@ class Index:
         self._pending = bytearray()
         self._is_flushed = True
         self.count = self._written  # how many entries there are
-        self._first_keys = array("q")  # the first key of each page that a search has passed
+        self._first_keys = array("q")  # the first key of each page, up to the last search
 
     @property
     def size(self) -> int:
@@ -46,9 +46,9 @@ class Index:
         return self.entry(self.count - 1) if self.count else None
 
     def is_sane(self) -> bool:
-        """Whether this can be an index at all: whole entries, none negative, the first not above the last.
+        """Whether the file can be an index: whole entries, no negative number, the first entry below the last.
 
-        The entries in between are checked when they are used, against the batches that they lead to.
+        The entries in between are checked against their batches when they are used.
         """
         if self._torn_bytes or not self._written:
             return not self._torn_bytes
@@ -62,12 +62,12 @@ class Index:
         pending += self._entry.pack(key, value)
         self.count += 1
         if len(pending) >= _PAGE_BYTES:
-            # The batch is in the log already, so an index that cannot be written is no reason to refuse it.
+            # The batch is already in the log, so the append must not fail because the index cannot be written.
             with suppress(OSError):
                 self.write()
 
     def write(self) -> None:
-        """Write the pending entries into the page cache. If the disk refuses, they stay pending."""
+        """Write the pending entries into the page cache. If the write fails, they stay pending."""
         if self._pending:
             self._is_flushed = False
             write_all(self._file, self._pending, self._written * self._entry.size)
@@ -84,7 +84,7 @@ class Index:
         return key, value
 
     def floor(self, key: int) -> tuple[int, int] | None:
-        """The last entry whose key is not above `key`."""
+        """The last entry whose key is at most `key`."""
         _first, page = self._page_for(key)
         slot = self._floor_in(page, key)
         if slot < 0:
@@ -93,15 +93,15 @@ class Index:
         return found, value
 
     def floor_slot(self, key: int) -> int:
-        """The number of the last entry whose key is not above `key`, or -1."""
+        """The number of the last entry whose key is at most `key`, or -1."""
         first, page = self._page_for(key)
         return first + self._floor_in(page, key)
 
     def _page_for(self, key: int) -> tuple[int, bytes]:
-        """The page with the last entry not above `key`: the number of its first entry, and its bytes."""
-        # Read the first key of each page that no search has passed yet, and remember it.
-        # Bisect those keys for the page. A key below all of them belongs to the first page.
-        # Read that page from the file. The pending entries may begin in this page, and continue in the next.
+        """The page with the last entry whose key is at most `key`: the number of its first entry, and its bytes."""
+        # Read the first key of each page that was added since the last search, and keep it. Bisect those keys for the
+        # page. A key below all of them belongs to the first page. Read that page from the file. The pending entries may
+        # begin in this page and continue in the next.
         for slot in range(len(self._first_keys) * self._page, self.count, self._page):
             self._first_keys.append(self.entry(slot)[0])
         first = max(bisect_right(self._first_keys, key) - 1, 0) * self._page
@@ -112,7 +112,7 @@ class Index:
         return first, page
 
     def _floor_in(self, page: bytes, key: int) -> int:
-        """The number, within a page, of the last entry whose key is not above `key`; -1 if all are above."""
+        """The number, within a page, of the last entry whose key is at most `key`; -1 if there is none."""
         size, unpack_from = self._entry.size, self._entry.unpack_from
         return bisect_right(range(len(page) // size), key, key=lambda slot: unpack_from(page, slot * size)[0]) - 1
 
@@ -131,8 +131,8 @@ class Index:
         del self._first_keys[-(-count // self._page) :]
 
     def reset(self) -> None:
-        """Remove all entries, and anything else that is in the file."""
-        # If the disk refuses, the old entries will be overwritten, or found wrong when checked against the log.
+        """Remove all entries and any torn bytes at the end of the file."""
+        # If this fails, the old entries are overwritten later, or the check against the log finds them wrong.
         self._is_flushed = False
         with suppress(OSError):
             self._file.truncate(0)
@@ -154,14 +154,14 @@ class Index:
 
 
 class OffsetIndex(Index):
-    """From a relative offset to the position of the batch that ends with it."""
+    """Maps the last offset of a batch, relative to the base offset, to the batch's position."""
 
     _entry = struct.Struct(">ii")
     ENTRY_BYTES = _entry.size
 
 
 class TimeIndex(Index):
-    """From the largest timestamp so far to the relative offset at which it was reached."""
+    """Maps the largest timestamp so far to the relative offset of the batch that has it."""
 
     _entry = struct.Struct(">qi")
     ENTRY_BYTES = _entry.size

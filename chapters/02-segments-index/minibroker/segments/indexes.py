@@ -1,4 +1,4 @@
-"""The two indexes of one segment kept together: the first companion of a log. A pure module."""
+"""Both indexes of one segment, updated together: the first companion of a log. A pure module."""
 
 from minibroker.log.batch import NO_TIMESTAMP, BatchHeader
 from minibroker.log.compression import Bytes
@@ -11,20 +11,20 @@ TIME_SUFFIX = ".timeindex"
 
 
 class Indexes:
-    """An offset index and a time index that get their entries at the same batches, as Kafka's do."""
+    """An offset index and a time index. Both get entries for the same batches, as in Kafka."""
 
     def __init__(self, offsets: File, times: File, *, base_offset: int, config: LogConfig) -> None:
         self.offsets = OffsetIndex(offsets)
         self.times = TimeIndex(times)
         self._base_offset = base_offset
         self._interval_bytes = config.index_interval_bytes
-        # The time index has room for one entry more, which is added when the segment is sealed.
+        # One entry of the time index is reserved: it is added when the segment is sealed.
         self._offsets_max = config.segment_index_bytes // OffsetIndex.ENTRY_BYTES
         self._times_max = config.segment_index_bytes // TimeIndex.ENTRY_BYTES - 1
         self._load()
 
     def _load(self) -> None:
-        """Read the last entries, which the next batch is compared with."""
+        """Read the last entries. The next batch is compared with them."""
         _relative_offset, self._entry_position = self.offsets.last or (0, 0)
         timestamp, relative_offset = self.times.last or (NO_TIMESTAMP, 0)
         self.max_timestamp = self._indexed_timestamp = timestamp
@@ -32,17 +32,17 @@ class Indexes:
         self.is_full = self._has_no_room()
 
     def is_sane(self) -> bool:
-        """Whether both files can be indexes at all."""
+        """Whether both files can be valid indexes."""
         return self.offsets.is_sane() and self.times.is_sane()
 
     def on_append(self, header: BatchHeader, batch: Bytes, position: int) -> None:  # noqa: ARG002
-        """Note a batch; if the interval has passed since the last entry, add one to both indexes."""
-        # Remember the first batch that reached the largest timestamp so far.
+        """Note a batch. If it is more than the interval after the last entry, add an entry to both indexes."""
+        # Remember the first batch that has the largest timestamp so far.
         last_offset = header.base_offset + header.last_offset_delta
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset
-        # If more than the interval has passed since the last entry, add an entry for this batch.
+        # If the batch begins more than the interval after the last entry's batch, add an entry for it.
         if position - self._entry_position > self._interval_bytes:
             self.offsets.append(last_offset - self._base_offset, position)
             self._append_time()
@@ -60,17 +60,17 @@ class Indexes:
             self.times.append(self.max_timestamp, self.max_timestamp_offset - self._base_offset)
 
     def position_before(self, offset: int) -> tuple[int, int] | None:
-        """The last entry not after `offset`: the last offset of a batch, and that batch's position."""
+        """The last entry at or before `offset`: the last offset of a batch, and that batch's position."""
         entry = self.offsets.floor(offset - self._base_offset)
         return None if entry is None else (self._base_offset + entry[0], entry[1])
 
     def last_position(self) -> tuple[int, int] | None:
-        """The last entry of all: the last offset of a batch, and that batch's position."""
+        """The last entry: the last offset of a batch, and that batch's position."""
         entry = self.offsets.last
         return None if entry is None else (self._base_offset + entry[0], entry[1])
 
     def offset_before(self, timestamp: int) -> int:
-        """An offset before which no record has this timestamp or a newer one."""
+        """An offset such that all records before it are older than `timestamp`."""
         entry = self.times.floor(timestamp)
         return self._base_offset + (entry[1] if entry else 0)
 
@@ -84,10 +84,10 @@ class Indexes:
         self._load()
 
     def truncate(self, offset: int) -> None:
-        """Remove the entries of batches that end with `offset` or after it."""
+        """Remove the entries of batches whose last offset is `offset` or later."""
         relative_offset = offset - self._base_offset
         self.offsets.truncate(self.offsets.floor_slot(relative_offset - 1) + 1)
-        # The time index is sorted by timestamp, and so by offset as well: remove entries from its end.
+        # The time index is sorted by timestamp and also by offset, so remove entries from its end.
         kept = self.times.count
         while kept and self.times.entry(kept - 1)[1] >= relative_offset:
             kept -= 1
@@ -95,7 +95,7 @@ class Indexes:
         self._load()
 
     def seal(self) -> None:
-        """Add the largest timestamp of all as the last entry, before the segment is closed."""
+        """Add the segment's largest timestamp as the last entry, before the segment is closed."""
         self._append_time()
         self.offsets.write()
         self.times.write()

@@ -1,22 +1,21 @@
 """A map from each key to its newest offset, in memory of a fixed size. A pure module.
 
-Compaction must know the newest offset of every key in a log's dirty part. The number of keys and their lengths are
-unknown, and a dict would hold all of them. So, as in Kafka, the map is a table in one run of bytes, each slot
+Compaction must know the newest offset of every key in a log's dirty part. A dict of all keys could grow without limit.
+So, as in Kafka, the map is a hash table in one byte array. Each slot has
 
     digest:16 bytes  offset:8 bytes            offsets are stored plus one, so that an empty slot is zero
 
-A key of up to 15 bytes is stored itself, filled up with zeros and its length. For a longer one a digest of 128 bits is
-stored. Two keys with the same digest would count as one key, and a record would be lost: among a million million keys
-the chance is below one in 10**14. The digest is BLAKE2b and not MD5, because a client can make two keys with the same
-MD5, and so have another client's record removed.
+A key of up to 15 bytes is stored itself, padded with zeros and its length. For a longer key, a digest of 128 bits is
+stored. Two keys with the same digest would count as one key, and a record would be lost. Among 10**12 keys the chance
+of that is below one in 10**14. The digest is BLAKE2b, not MD5, because a client can construct two keys with the same
+MD5 to have another client's record removed.
 
-A key whose slot is taken goes to the next free one (open addressing). The fuller the table, the longer the search:
-when three quarters are taken, 2.5 slots are looked at to find a key, and 8.5 to learn that it is missing. When nine
-tenths are taken, the numbers are 5.5 and 50. So the table is declared full at three quarters, and takes no new key
-after that.
+A key whose slot is taken goes to the next free slot (open addressing). The fuller the table, the longer the search. In
+a table that is three quarters full, finding a key takes 2.5 lookups, and finding that a key is missing takes 8.5. At
+nine tenths, the numbers are 5.5 and 50. So the table counts as full at three quarters and then refuses new keys.
 
-Both methods are called once for each record of a log, and a call costs as much as a look into a slot. So their common
-code is written out twice.
+Both methods run once for each record of a log, and a function call costs as much as a lookup. So their common code is
+written out twice.
 """
 
 import struct
@@ -28,7 +27,7 @@ assert _SLOT.size == SLOT_BYTES
 _pack, _unpack = _SLOT.pack_into, _SLOT.unpack_from
 
 SHORT_MAX = 15
-_PADDING = [bytes(SHORT_MAX - n) + bytes([n + 1]) for n in range(SHORT_MAX + 1)]  # by a key's length
+_PADDING = [bytes(SHORT_MAX - n) + bytes([n + 1]) for n in range(SHORT_MAX + 1)]  # the padding for each length of key
 
 LOAD_MAX = 0.75
 LOAD_WANTED = 0.5
@@ -58,13 +57,13 @@ class KeyMap:
 
     @property
     def size(self) -> int:
-        """The bytes it takes."""
+        """The size of the table in bytes."""
         return len(self._table)
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Set the newest offset of a key, which only grows. Return False if there is no room for the key."""
+        """Set the newest offset of a key; it only grows. Return False if there is no room for the key."""
         digest = key + _PADDING[len(key)] if len(key) <= SHORT_MAX else blake2b(key, digest_size=15).digest() + _LONG
-        # Walk from the digest's slot to the key's own or to an empty one; there always is an empty one.
+        # Search from the digest's slot on, until the key or an empty slot is found. There always is an empty slot.
         table, at = self._table, hash(digest) % self._slots * SLOT_BYTES
         while True:
             found, stored = _unpack(table, at)

@@ -1,8 +1,8 @@
-"""Opening a directory of segments, and repairing what a crash has left. A pure module.
+"""Open a directory of segments, and repair it after a crash. A pure module.
 
 After a clean shutdown only the names and the last few kilobytes are read. Otherwise every batch from the recovery point
-on is checked. Batches before it were flushed; they are trusted without rereading. If the check finds no damage, nothing
-is changed or flushed, so that thousands of logs open quickly; after another crash the same batches are checked again.
+on is checked. Batches before it were flushed and are trusted without rereading. If the check finds no damage, nothing
+is changed or flushed, so that thousands of logs open quickly. After another crash the same batches are checked again.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ def load(
     is_clean: bool,
     log_start_offset: int,
 ) -> list[Segment]:
-    """The segments of a log in order, the last one ready to be appended to."""
+    """Open the segments of a log, in order. The last one is ready for appends."""
     if not is_clean:
         files.mkdir(directory)
     bases = base_offsets(sweep(files, directory))
@@ -42,7 +42,7 @@ def load(
     segments = [Segment(files, directory, base, config) for base in bases or [log_start_offset]]
     is_as_it_was, is_flushed = is_clean and bool(bases), True
     if not bases:
-        # A new log: there is nothing to check, and nothing to flush before its first batch.
+        # The log is new. Nothing needs to be checked, or flushed before the first batch.
         end = Recovered(size=0, log_end_offset=log_start_offset)
     elif is_clean:
         end = segments[-1].end()
@@ -51,11 +51,11 @@ def load(
     if end.log_end_offset < recovery_point:
         raise CorruptBatch(_damaged_below(directory, end, recovery_point))
     if end.leader_epoch == NO_LEADER_EPOCH and len(segments) > 1:
-        # The last segment is empty, so the epoch is that of the one before.
+        # The last segment is empty, so the epoch comes from the segment before.
         end = end._replace(leader_epoch=segments[-2].end().leader_epoch)
     if end.log_end_offset < log_start_offset:
-        # The records after the log's start had not reached the disk. Begin anew at the log's start, so that no offset
-        # is assigned twice.
+        # The records after the log start offset had not reached the disk. Begin an empty log at that offset, so that no
+        # offset is assigned twice.
         is_as_it_was, is_flushed = False, True
         for segment in reversed(segments):
             segment.delete()
@@ -66,14 +66,15 @@ def load(
     if not is_flushed:
         tail.flushed_offset = max(recovery_point, tail.log_start_offset)
     elif bases and not is_as_it_was:
-        # Flush the names of files that were made here, before records in them count as flushed.
+        # Flush the names of files that were created here, before records in them count as flushed.
         files.fsync_directory(directory)
     return segments
 
 
 def _without_empty_ones(files: Files, directory: str, bases: list[int]) -> list[int]:
-    # A roll that failed may have left an empty segment, while records went on into the one before it. The first segment
-    # is kept: if it is empty, its records have been lost, and the check removes the segments after it as well.
+    # A failed roll may have left an empty segment, while records were still appended to the segment before it. Keep the
+    # first segment even if it is empty. Then its records have been lost, and the check removes the segments after it as
+    # well.
     middle = [Segment(files, directory, base, LogConfig()) for base in bases[1:-1]]
     empty = [segment for segment in middle if segment.size == 0]
     for segment in middle:
@@ -89,9 +90,9 @@ def base_offsets(names: Iterable[str]) -> list[int]:
 
 
 def sweep(files: Files, directory: str) -> list[str]:
-    """Finish or undo what a crash interrupted: half-made cleaned segments, swaps, indexes without a log.
+    """Finish or undo changes that a crash interrupted: unfinished cleaned segments, swaps, indexes without a log.
 
-    Returns the names that are left.
+    Returns the remaining file names.
     """
     names = files.list(directory)
     if any(name.endswith((CLEANED, DELETED, SWAP)) for name in names):
@@ -108,20 +109,20 @@ def sweep(files: Files, directory: str) -> list[str]:
 
 
 def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
-    # A swap was whole and durable before the first segment that it replaces was deleted, so complete it.
-    # A cleaned segment keeps its last batch, even if it is empty: its end says which segments it replaces.
+    # A `.swap` segment was durable before the first segment that it replaces was deleted, so complete the swap. A
+    # cleaned segment keeps its last batch, even if it is empty, so its end shows which segments it replaces.
     swapped = {name[:DIGITS] for name in names if name.endswith(LOG_SUFFIX + SWAP)}
     for stem in sorted(swapped):
         end_offset = _end_of_swap(files, f"{directory}/{stem}{LOG_SUFFIX}{SWAP}", int(stem))
         for replaced in base_offsets(files.list(directory)):
             if int(stem) < replaced < end_offset:
                 Segment(files, directory, replaced, LogConfig()).delete()
-        # Remove the originals' indexes. They do not fit the new log, which may have lost its own.
+        # Remove the original's indexes. They do not fit the new log file, whose own indexes may be missing.
         for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
             with suppress(FileNotFoundError):
                 files.unlink(f"{directory}/{stem}{suffix}")
-    # An index whose log was not renamed belongs to a swap that never began. The log file is renamed last: as long as
-    # its name ends with .swap, all of this is repeated after a crash.
+    # An index without a `.swap` log belongs to a swap that never began. The log file is renamed last. As long as its
+    # name ends with `.swap`, another crash repeats all of these steps.
     for name in sorted(names, key=lambda name: name.endswith(LOG_SUFFIX + SWAP)):
         if name[:DIGITS] in swapped:
             files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
@@ -147,13 +148,13 @@ def _recover(
 ) -> tuple[Recovered, bool]:
     """Check everything from the recovery point on, and cut the log at the first damage.
 
-    Returns what is left, and whether it is flushed.
+    Returns the end of the valid part, and whether that part is flushed.
     """
     first = max(bisect_right([segment.base_offset for segment in segments], recovery_point) - 1, 0)
-    # First find how far the log is valid, changing nothing.
+    # First find how far the log is valid, without changing anything.
     checked: list[tuple[Recovered, Recovered]] = []
     for segment in segments[first:]:
-        # After a failed flush the kernel may hold clean pages that never reached the disk. So read the disk.
+        # After a failed flush the kernel may hold clean pages that never reached the disk. So drop them first.
         segment.drop_cache()
     start = segments[first].check_start(recovery_point)
     for segment in segments[first:]:
@@ -168,8 +169,8 @@ def _recover(
         checked.append((start, end))
     if end.log_end_offset < recovery_point:
         raise CorruptBatch(_damaged_below(directory, end, recovery_point))
-    # Then cut: delete the later segments, the last one first, and index what is left. Flush it if something was
-    # repaired, if more than the active segment was checked, or if the log flushes by itself.
+    # Then delete the later segments, the last one first, and index the valid part. Flush it if something was repaired,
+    # if more than the active segment was checked, or if the log has a flush interval.
     is_flushed = first < len(segments) - 1 or end.damage is not None or config.flushes_by_itself
     while len(segments) > first + len(checked):
         segments.pop().delete()
@@ -185,9 +186,9 @@ def _recover(
 
 
 def _without_unconfirmed_gap(segment: Segment, start: Recovered, end: Recovered) -> Recovered:
-    """Leave out the log's last batch if offsets are missing before it, because no later batch confirms that gap.
+    """Drop the log's last batch if offsets are missing before it, because no later batch confirms that gap.
 
-    The gap may come from a flipped bit in the base offset, which would put the end of the log anywhere.
+    The gap may come from a flipped bit in the base offset. The log end offset would then be wrong.
     """
     if end.gap == 0:
         return end
@@ -199,7 +200,7 @@ def _without_unconfirmed_gap(segment: Segment, start: Recovered, end: Recovered)
 
 
 def _continues(segment: Segment, following: Segment, end: Recovered) -> bool:
-    """Whether a segment begins where the one before it ended, or after a gap that is too wide for one segment."""
+    """Whether `following` begins where `segment` ends, or after a gap that is too wide for one segment."""
     is_far = following.base_offset - segment.base_offset > RELATIVE_OFFSET_MAX
     return following.base_offset == end.log_end_offset or is_far
 

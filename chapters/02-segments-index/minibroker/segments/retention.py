@@ -1,4 +1,4 @@
-"""Which segments are too old or too many, by their sizes and timestamps alone. A pure module."""
+"""Choose the segments to delete, by size and age. A pure module."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,19 +7,19 @@ from minibroker.segments.config import UNLIMITED, LogConfig
 
 
 class Sized(Protocol):
-    """What retention must know of a segment."""
+    """The properties of a segment that retention needs."""
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The segment's size in bytes."""
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp in it."""
+        """The segment's largest timestamp."""
 
 
 def expired(closed: Sequence[Sized], config: LogConfig, now_ms: int) -> int:
-    """How many of the oldest segments have only records older than `retention.ms`. A segment without a time stays."""
+    """How many of the oldest segments are older than `retention.ms`. A segment without timestamps stays."""
     # Count from the oldest; stop at the first segment that is young enough, or whose age is unknown.
     if config.retention_ms == UNLIMITED:
         return 0
@@ -30,8 +30,8 @@ def expired(closed: Sequence[Sized], config: LogConfig, now_ms: int) -> int:
 
 
 def excess(closed: Sequence[Sized], active_size: int, config: LogConfig) -> int:
-    """How many of the oldest segments can be deleted so that `retention.bytes` are still left."""
-    # Take away the oldest segments, as long as at least `retention.bytes` are left.
+    """How many of the oldest segments can be deleted so that at least `retention.bytes` are left."""
+    # Count the oldest segments, as long as at least `retention.bytes` are left without them.
     if config.retention_bytes == UNLIMITED:
         return 0
     size = active_size + sum(segment.size for segment in closed)

@@ -1,11 +1,11 @@
-"""The scrub: a slow check of the closed segments of a log, to find damage before a reader meets it. A pure module.
+"""The scrub: a slow check of a log's closed segments, to find damage before a consumer does. A pure module.
 
-A closed segment is never written again, and perhaps not read for a year, until a consumer starts from the beginning. By
-then the replica that still had the right bytes may be gone. So every segment is read from time to time.
+A closed segment may stay unread for a year, until a consumer starts from the beginning. By then, the replica with the
+undamaged bytes may be gone. So the scrub reads every segment from time to time.
 
-The scrub only reads. It is a generator that stops after every piece, and its caller chooses when it continues: between
-two requests, on a thread, or at a number of bytes a second (`Pace`). It opens files of its own. If the log deletes,
-replaces or truncates a segment in the meantime, the scrub skips it, without a finding.
+The scrub only reads. It is a generator that yields after every piece. The caller chooses when it continues: between two
+requests, on a thread, or at a limited rate (`Pace`). The scrub opens the files itself. If the log deletes, replaces or
+truncates a segment in the meantime, the scrub skips that segment without a finding.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def scrub(files: Files, log: SegmentedLog) -> Iterator[Progress | Finding]:
 
 
 def rebuild_index(log: SegmentedLog, finding: Finding) -> bool:
-    """Rebuild the indexes of a segment if the finding is about one of them; call it on the log's thread."""
+    """If the finding is about an index, rebuild the indexes of its segment. Call this on the log's thread."""
     for segment in _closed(log):
         if finding.path in (segment.path(OFFSET_SUFFIX), segment.path(TIME_SUFFIX)):
             segment.rebuild_indexes()
@@ -45,14 +45,14 @@ def rebuild_index(log: SegmentedLog, finding: Finding) -> bool:
 
 
 class Pace:
-    """How long to wait after each piece, so that at most `bytes_per_s` are read."""
+    """Computes how long to wait after each piece, so that at most `bytes_per_s` are read."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
         self._due_ms = 0.0
 
     def wait_ms(self, bytes_read: int, now_ms: float) -> float:
-        """How long to pause after these bytes. Idle time is not saved up for a burst."""
+        """How long to wait after these bytes. Idle time does not allow a burst later."""
         self._due_ms = max(self._due_ms, now_ms) + bytes_read * 1000 / self._bytes_per_s
         return self._due_ms - now_ms
 
@@ -63,7 +63,7 @@ class Pace:
 def _scrub_segment(files: Files, log: SegmentedLog, segment: Segment) -> Iterator[Progress | Finding]:
     try:
         for step in _checks(files, log, segment):
-            # A segment that was deleted or replaced meanwhile is no longer part of this log.
+            # Stop if the segment was deleted or replaced in the meantime.
             if not _is_closed(log, segment):
                 return
             yield step
@@ -86,7 +86,7 @@ def _checks(files: Files, log: SegmentedLog, segment: Segment) -> Iterator[Progr
 
 
 def _check_end(log: SegmentedLog, source: Source, end: End, *, dense: bool) -> Iterator[Finding]:
-    # The active segment may be empty, so compare with the log's own epoch, which is that of the last batch.
+    # The active segment may be empty, so compare with the log's epoch, which is the epoch of its last batch.
     if end.is_sound and end.leader_epoch > log.leader_epoch:
         what = f"leader epoch {end.leader_epoch}, but the log's last epoch is {log.leader_epoch}"
         yield Finding(source.log_path, end.position, what)

@@ -1,8 +1,7 @@
 """One segment: a log file of chapter 01 and its indexes, named by the offset of its first record. A pure module.
 
-Only the last segment of a log, the active one, is written to. The others never change: they are read, and one day
-deleted or replaced. A segment opens its files when it is first used, so a log of a thousand segments opens in the
-time of one.
+Only the last segment of a log, the active one, is written to. The others never change until they are deleted or
+replaced. A segment opens its files when it is first used, so a log of a thousand segments opens as fast as one segment.
 """
 
 import struct
@@ -22,10 +21,10 @@ LOG_SUFFIX = ".log"
 RELATIVE_OFFSET_MAX = 2**31 - 1  # four bytes in the indexes
 SUFFIXES = (LOG_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
 
-# The fields that a search needs of each batch: base offset, length, last offset delta; max timestamp.
+# The header fields that a search needs: base offset, length, last offset delta, max timestamp.
 _HOP = struct.Struct(">q i 11x i 8x q")
 _HOP_BYTES = 8192  # one read is usually enough, because index entries are 4 KiB apart
-assert _HOP.size == HEADER_SIZE - 8 - 2 - 4 - 4  # all but producer id, producer epoch, sequence and count
+assert _HOP.size == HEADER_SIZE - 8 - 2 - 4 - 4  # without producer id, epoch, sequence and count
 
 
 def stem(directory: str, base_offset: int) -> str:
@@ -48,10 +47,10 @@ class Segment:
         self.base_offset = base_offset
         self.tail: LogFile | None = None
 
-    # What it is made of ---------------------------------------------------------------------------------------------
+    # Files ----------------------------------------------------------------------------------------------------------
 
     def path(self, suffix: str) -> str:
-        """The path of one of its files."""
+        """The path of one of the segment's files."""
         return self._stem + suffix + self._suffix
 
     @property
@@ -63,13 +62,13 @@ class Segment:
 
     @property
     def indexes(self) -> Indexes:
-        """The indexes, rebuilt if they are missing or cannot be right."""
+        """The indexes, rebuilt if they are missing or not plausible."""
         if self._indexes is None and self._are_missing(self.open_indexes()):
             self.rebuild_indexes()
         return self.open_indexes()
 
     def open_indexes(self) -> Indexes:
-        """The indexes as they are, right or wrong."""
+        """The indexes as they are in the files, even if they are wrong."""
         if self._indexes is None:
             self._indexes = Indexes(
                 self._files.open(self.path(OFFSET_SUFFIX)),
@@ -80,8 +79,8 @@ class Segment:
         return self._indexes
 
     def _are_missing(self, indexes: Indexes) -> bool:
-        # A segment needs an offset entry only if it is longer than the interval. A closed segment whose records have a
-        # time has a time entry.
+        # A segment that is longer than the index interval has an offset entry. A segment whose first batch has a
+        # timestamp has a time entry.
         if not indexes.is_sane():
             return True
         if indexes.offsets.count == 0 and self.size > self._config.index_interval_bytes:
@@ -90,7 +89,7 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """The bytes of the log file."""
+        """The size of the log file in bytes."""
         if self.tail is not None:
             return self.tail.size
         if self._size is None:
@@ -99,12 +98,12 @@ class Segment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp of all its records, or -1."""
+        """The largest timestamp of the segment's records, or -1."""
         return self.indexes.max_timestamp
 
     @property
     def first_timestamp(self) -> int:
-        """The largest timestamp of its first batch, from which `segment.ms` is counted; -1 if there is none."""
+        """The largest timestamp of the first batch, or -1. `segment.ms` is counted from it."""
         if self._first_timestamp is None:
             if self.size == 0:
                 return -1
@@ -114,8 +113,8 @@ class Segment:
     # Writing --------------------------------------------------------------------------------------------------------
 
     def open_tail(self, recovered: Recovered, flush_policy: FlushPolicy) -> LogFile:
-        """Make this the segment that is appended to."""
-        assert self.indexes is not None, "opened, and rebuilt if need be, before the first append changes the file"
+        """Make this the active segment."""
+        assert self.indexes is not None, "the indexes must be opened before the first append changes the file"
         self.tail = LogFile(self.file, recovered, base_offset=self.base_offset, flush_policy=flush_policy)
         return self.tail
 
@@ -128,7 +127,7 @@ class Segment:
         return position
 
     def drop_cache(self) -> None:
-        """Let the next reads see what is on the disk, in the indexes as well."""
+        """Drop the cached pages of the log file and the indexes, so that the next reads see the disk's content."""
         self.file.drop_cache()
         for suffix in (OFFSET_SUFFIX, TIME_SUFFIX):
             index = self._files.open(self.path(suffix))
@@ -136,10 +135,9 @@ class Segment:
             index.close()
 
     def check(self, *, start: Recovered, recovery_point: int) -> Recovered:
-        """Find how much is valid from `start` on; change nothing.
+        """Find how much is valid from `start` on, without changing anything.
 
-        Gaps are valid: the log may have been compacted at any time, here or on another node, and nothing in the
-        directory says so.
+        Gaps are valid. The log may have been compacted, here or on another node, and no file records that.
         """
         return recover(self.file, start=start, dense=False, recovery_point=recovery_point)
 
@@ -152,10 +150,11 @@ class Segment:
         self._index_from(start.size)
 
     def check_start(self, recovery_point: int) -> Recovered:
-        """Where to begin, so that everything from `recovery_point` on is checked.
+        """Where the check must begin to cover everything from `recovery_point` on.
 
-        The last index entry before the recovery point saves reading the whole segment. But the index may be damaged,
-        too, so the entry is used only if the batch at its position ends with the entry's offset.
+        The check begins at the last index entry before the recovery point, so that it need not read the whole segment.
+        But the index may be damaged, too. So the entry is used only if the batch at its position ends with the entry's
+        offset.
         """
         nothing = Recovered(size=0, log_end_offset=self.base_offset)
         indexes = self.open_indexes()
@@ -169,10 +168,11 @@ class Segment:
         return Recovered(size=entry[1], log_end_offset=header.base_offset)
 
     def truncate(self, offset: int) -> Recovered:
-        """Remove every batch that holds `offset` or a later one; return what is left."""
+        """Remove every batch that holds `offset` or a later one; return the remaining part."""
         found = self.find(offset)
         if found is not None:
-            # Truncate the indexes first: after a crash in between they are too short, and lead to no missing batch.
+            # Truncate the indexes first. After a crash in between they are too short, but never point to a removed
+            # batch.
             self.indexes.truncate(found[1].base_offset)
             self.file.truncate(found[0])
             self._size = found[0]
@@ -180,7 +180,7 @@ class Segment:
         return self.end()
 
     def end(self) -> Recovered:
-        """Where the segment ends, read from its last index entry on, without checking checksums."""
+        """The end of the segment. Headers are read from the last index entry on, without checking checksums."""
         entry = self.indexes.last_position()
         end = Recovered(size=0, log_end_offset=self.base_offset)
         if entry is not None and self._header_if_ends_with(*entry) is not None:
@@ -193,21 +193,21 @@ class Segment:
         return end
 
     def seal(self) -> None:
-        """End writing to the segment, without flushing it."""
+        """Complete the indexes when the segment is closed, without flushing it."""
         with suppress(OSError):
             self.indexes.seal()
         self._size = self.size
 
     def flush(self) -> None:
         """Make the log file and the indexes durable."""
-        assert self.tail is not None, "only what was written to has something to flush"
+        assert self.tail is not None, "only a segment that was written to can be flushed"
         self.tail.flush()
         self.flush_indexes()
 
     def flush_indexes(self) -> None:
-        """Flush the indexes. If the disk refuses, remove them: a missing index is rebuilt, a half-written one misleads.
+        """Flush the indexes. If that fails, remove them: a missing index is rebuilt, a half-written one is wrong.
 
-        If an index can neither be flushed nor removed, an OSError is raised.
+        Raises OSError if an index can neither be flushed nor removed.
         """
         indexes = self._indexes
         if indexes is None:
@@ -222,13 +222,13 @@ class Segment:
     # Finding --------------------------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends with `offset` or after it: its position and header. None if all end before."""
+        """The first batch whose last offset is at least `offset`: its position and header, or None."""
         return self._hop(self._start_for(offset), offset=offset)
 
     def find_time(self, timestamp: int, *, offset: int = 0) -> Record | None:
         """The first record from `offset` on that is not older than `timestamp`."""
-        # The time index leads to an offset, the offset index to a position. From there on the headers show which batch
-        # holds such a record, and only that one is decoded.
+        # The time index gives an offset, and the offset index gives a position. From that position on, only batches
+        # whose max timestamp is not older than `timestamp` are decoded.
         position = self._start_for(max(self.indexes.offset_before(timestamp), offset))
         while (found := self._hop(position, timestamp=timestamp)) is not None:
             position, header = found
@@ -248,7 +248,7 @@ class Segment:
         return 0 if entry is None else entry[1]
 
     def _header_if_ends_with(self, offset: int, position: int) -> BatchHeader | None:
-        # An index has no checksum, but each entry can be checked against the batch that it leads to.
+        # An index has no checksum, but each entry can be checked against the batch that it points to.
         try:
             header = header_at(self.file, position)
         except CorruptBatch:
@@ -256,7 +256,7 @@ class Segment:
         return header if header.last_offset == offset else None
 
     def _hop(self, position: int, *, offset: int = 2**63, timestamp: int = 2**63) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends with `offset` or later, or is not older than `timestamp`."""
+        """The first batch whose last offset is at least `offset`, or whose max timestamp is at least `timestamp`."""
         while position < self.size:
             chunk = self.file.pread(min(_HOP_BYTES, self.size - position), position)
             at = 0
@@ -275,7 +275,7 @@ class Segment:
         return None
 
     def _whole(self, chunk: bytes, at: int, position: int) -> BatchHeader:
-        """The header at `at` of a chunk. The batch, at `position` of the file, must be whole."""
+        """The header at index `at` of a chunk. Its batch, at `position` of the file, must be whole."""
         try:
             header = read_header(chunk, at)
         except CorruptBatch as error:
@@ -286,7 +286,7 @@ class Segment:
         return header
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """All batch headers from a position on, read a few at a time."""
+        """All batch headers from a position on. One read of the file covers several headers."""
         chunk, start, size = b"", position, self.size
         while position < size:
             if position + HEADER_SIZE - start > len(chunk):
@@ -310,23 +310,23 @@ class Segment:
         for at, header in headers(self.file, position=position):
             indexes.replay(header, FileSlice(self.file, at, header.size))
 
-    # Going away -----------------------------------------------------------------------------------------------------
+    # Deleting and renaming ------------------------------------------------------------------------------------------
 
     def delete(self) -> None:
-        """Remove the files. A reader that holds a slice goes on reading: the disk keeps a file that is open."""
-        # The log file is removed last: the next start removes an index without a log, but keeps a log without indexes.
+        """Remove the files. A reader that holds a slice can still read it, because the system keeps open files."""
+        # The log file is removed last, because the next start removes an index without a log file, but not the reverse.
         self.release_files()
         for suffix in reversed(SUFFIXES):
             with suppress(FileNotFoundError):
                 self._files.unlink(self.path(suffix))
 
     def release_files(self) -> None:
-        """Forget the open files without closing them, so that only a reader's slice keeps its file open."""
+        """Drop the references to the open files. A file stays open only while a reader's slice refers to it."""
         self._file = self._indexes = self.tail = None
 
     def rename(self, suffix: str) -> None:
-        """Take another suffix, or none; open files stay open."""
-        # The log file is renamed last: until then the segment counts under its old name. An index may be missing.
+        """Rename the files to another suffix, or to none. Open files stay open."""
+        # The log file is renamed last. Until then the segment has its old name. An index file may be missing.
         for part in (TIME_SUFFIX, OFFSET_SUFFIX):
             with suppress(FileNotFoundError):
                 self._files.rename(self.path(part), self._stem + part + suffix)

@@ -1,9 +1,9 @@
-"""The log in many files, as a partition has it on disk. A pure module.
+"""A partition's log, stored in many files. A pure module.
 
-It is a `Log`, as defined in chapter 01, made of segments. Appends go to the last one; when it is full, the log rolls.
-Old segments are deleted from the front, replaced by compaction in the middle, and truncated at the end when a leader
-asks for it. Every read returns a slice of one file, which stays readable whatever happens to the segment afterwards.
-`durability` knows how much of the log is on the disk.
+`SegmentedLog` is a `Log`, as defined in chapter 01, made of segments. Appends go to the last segment. When it is full,
+the log rolls. Old segments are deleted from the front, replaced by compaction in the middle, and truncated at the end
+where they diverge from the leader's log. Every read returns a slice of one file. The slice stays readable even if the
+segment is deleted afterwards. `durability` tracks how much of the log is on the disk.
 """
 
 from bisect import bisect_left, bisect_right
@@ -34,7 +34,7 @@ from minibroker.segments.retention import excess, expired
 from minibroker.segments.segment import RELATIVE_OFFSET_MAX, Segment
 
 _NEVER_MS = 2**63
-_BOUNDARIES_MAX = 16  # a follower or a consumer at the log's end is fewer batches behind than that
+_BOUNDARIES_MAX = 16  # a follower or consumer that keeps up is fewer batches behind
 _base_offset = attrgetter("base_offset")
 
 
@@ -86,7 +86,7 @@ class SegmentedLog:
         background: Callable[[Callable[[], None]], None] = run_now,
         memory: Memory | None = None,
     ) -> "SegmentedLog":
-        """Open a log or begin one. After a clean shutdown nothing is checked, otherwise all after `recovery_point`."""
+        """Open or create a log. Unless the shutdown was clean, check everything from `recovery_point` on."""
         config = config or LogConfig()
         segments = load(
             files,
@@ -113,7 +113,7 @@ class SegmentedLog:
         return log
 
     def _use(self, active: Segment) -> None:
-        """Make a segment the active one, and keep what the next append needs of it."""
+        """Make a segment the active one, and cache its state for the next append."""
         self._durability.use(active)
         assert active.tail is not None
         self._active = active
@@ -124,14 +124,14 @@ class SegmentedLog:
         self.log_end_offset = self._tail.log_end_offset
         """The offset that the next record will get."""
         self._boundaries = {self.log_end_offset: self._tail.size}
-        """Offsets at which a batch begins or the log ends, with their positions: those of the last few appends."""
+        """The offsets and positions of the last few batch boundaries, the log's end included."""
 
     def _set_roll_timestamp(self, first_timestamp: int) -> None:
-        # A segment whose first batch has no time is not rolled by time.
+        # A segment whose first batch has no timestamp is not rolled by time.
         self._roll_timestamp = first_timestamp + self.config.segment_ms if first_timestamp >= 0 else _NEVER_MS
 
     def configure(self, config: LogConfig) -> None:
-        """Use other settings from now on; those of the indexes apply from the next segment on."""
+        """Use other settings from now on. Index settings apply from the next segment on."""
         self.config = config
         if config.flushes_by_itself and self._tail.size > 0:
             self._durability.name_durably()
@@ -152,12 +152,12 @@ class SegmentedLog:
 
     @property
     def failure(self) -> str | None:
-        """Why the log is offline, if it is."""
+        """Why the log is offline, or None."""
         return self._tail.failure
 
     @property
     def size(self) -> int:
-        """The bytes of all log files."""
+        """The size of all log files in bytes."""
         return _size(self.segments)
 
     # Appending ------------------------------------------------------------------------------------------------------
@@ -172,7 +172,8 @@ class SegmentedLog:
     ) -> int:
         """Check one batch, stamp it in place, write it; return its new base offset.
 
-        A caller that has called `check_whole` already passes `is_checked`, so that no checksum is computed twice.
+        A caller that has already called `check_whole` passes `is_checked=True`, so that the checksum is computed only
+        once.
         """
         if not is_checked:
             check_whole(batch)
@@ -188,7 +189,7 @@ class SegmentedLog:
         return base_offset
 
     def append_as_follower(self, batches: memoryview) -> None:
-        """Append batches that a leader has stamped; a batch cut off at the end is left out."""
+        """Append batches that a leader has stamped. A batch that is cut off at the end is skipped."""
         position = 0
         while len(batches) - position >= HEADER_SIZE:
             header = read_header(batches, position)
@@ -205,7 +206,7 @@ class SegmentedLog:
             position += len(batch)
 
     def _make_room(self, header: BatchHeader, size: int) -> None:
-        """Roll if the active segment has no room for a batch, or is too old for it."""
+        """Roll if the active segment has no room for a batch, or is older than `segment.ms`."""
         if self._durability.rolled:
             self._durability.settle()
             self._durability.check_online()
@@ -245,7 +246,7 @@ class SegmentedLog:
         tail.flush_if_due()
 
     def roll(self, base_offset: int | None = None) -> None:
-        """Begin a new segment; the old one is flushed in the background, and then the recovery point moves."""
+        """Begin a new segment. The old one is flushed in the background; then the recovery point moves."""
         if self._tail.size == 0:
             return
         self._durability.check_online()
@@ -263,7 +264,7 @@ class SegmentedLog:
         self._durability.flush_in_background()
 
     def _new_active(self, base_offset: int) -> Segment:
-        """A new empty segment with a durable name; if the disk refuses, it is removed again."""
+        """Create an empty segment and flush its name. If that fails, remove it again."""
         new = Segment(self._files, self._directory, base_offset, self.config)
         start = Recovered(size=0, log_end_offset=base_offset, leader_epoch=self._tail.leader_epoch)
         try:
@@ -280,7 +281,7 @@ class SegmentedLog:
         return new
 
     def _replace_empty_active(self, base_offset: int) -> None:
-        """Replace the empty active segment by another one, because its base offset is too far from the next offset."""
+        """Replace the empty active segment, because its base offset is too far from the next offset."""
         new, old = self._new_active(base_offset), self._active
         self.segments[-1] = new
         self._use(new)
@@ -298,7 +299,7 @@ class SegmentedLog:
         )
 
     def _batches_from(self, offset: int) -> Iterator[tuple[BatchHeader, FileSlice]]:
-        """All batches from the one that holds `offset` on; only their headers are read."""
+        """All batches, from the one that holds `offset` on. Only their headers are read."""
         for segment in self._segments_from(offset) if offset < self.log_end_offset else ():
             found = segment.find(offset)
             if found is not None:
@@ -319,12 +320,12 @@ class SegmentedLog:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
-        """Find batches from the one that holds `offset`: the first one whole, the last one perhaps cut off."""
+        """Find batches, from the one that holds `offset` on. The first is whole; the last may be cut off."""
         log_end_offset = self.log_end_offset
         if not self.log_start_offset <= offset <= log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {log_end_offset}]")
         bound = log_end_offset if upto_offset is None or upto_offset > log_end_offset else upto_offset
-        # A reader at the log's end asks for the last few batches, whose positions are known.
+        # A reader near the log's end asks for the last few batches, whose positions are cached.
         start, stop = self._boundaries.get(offset), self._boundaries.get(bound)
         try:
             if start is not None and stop is not None and start < stop <= start + bytes_max:
@@ -336,7 +337,8 @@ class SegmentedLog:
             raise StorageError(f"offset {offset} could not be looked up: {error}") from error
 
     def _find(self, offset: int, bytes_max: int, bound: int) -> FileSlice:
-        # Look in the last segment that does not begin after the offset. If its batches all end earlier, take the next.
+        # Search the last segment that begins at or before the offset. If all of its batches end earlier, search the
+        # next.
         segments = self._segments_from(offset)
         ends = [*map(_base_offset, segments[1:]), self.log_end_offset]
         for segment, end_offset in zip(segments, ends, strict=True):
@@ -345,14 +347,14 @@ class SegmentedLog:
                 position, header = found
                 if header.next_offset > bound:
                     return FileSlice(segment.file, position, 0)
-                # The slice stops at the first batch that does not end before the bound.
+                # The slice stops before the first batch that reaches the bound.
                 last = None if bound >= end_offset else segment.find(bound)
                 stop = segment.size if last is None else last[0]
                 return FileSlice(segment.file, position, max(header.size, min(bytes_max, stop - position)))
         return FileSlice(self._active.file, self._active.size, 0)
 
     def _segments_from(self, offset: int) -> Sequence[Segment]:
-        """The last segment that does not begin after `offset`, and all after it."""
+        """The last segment that begins at or before `offset`, and all later segments."""
         return self.segments[max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0) :]
 
     def find_time(self, timestamp: int) -> Record | None:
@@ -368,14 +370,14 @@ class SegmentedLog:
         return None
 
     def find_max_timestamp(self) -> Record | None:
-        """The first record with the largest timestamp of all."""
+        """The first record that has the log's largest timestamp."""
         youngest = max(segment.max_timestamp for segment in self.segments)
         if youngest < 0:
             return None
-        # Compaction leaves empty batches. If the largest timestamp is that of an empty batch, read all records.
+        # Compaction leaves empty batches. If only an empty batch has the largest timestamp, read all records.
         return self.find_time(youngest) or _youngest_of_all(self._batches_from(self.segments[0].base_offset))
 
-    # Going away -----------------------------------------------------------------------------------------------------
+    # Truncating and deleting ----------------------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
         """Remove every batch that holds `offset` or a later one."""
@@ -386,16 +388,16 @@ class SegmentedLog:
         with self._durability.offline_if_it_fails("the log could not be truncated"):
             self._truncate(offset)
         if self.log_end_offset < self.log_start_offset:
-            # The log started in the middle of the batch that was removed, so no record is left.
+            # The log start offset was inside the removed batch, so no record is left.
             self.truncate_fully_and_start_at(self.log_start_offset)
             return
         self._companions.tell(lambda companion: companion.on_truncate(self.log_end_offset))
         self._restore_companions(self.log_end_offset)
 
     def _truncate(self, offset: int) -> None:
-        # Move the recovery point back first: after a crash in between, the next start must not demand the batches that
-        # were removed. Move it to the start of a segment, because the log's new end is not known yet: the batch that
-        # holds the offset is removed as a whole, and offsets may be missing before it.
+        # Move the recovery point back first. Otherwise the next start after a crash would report the removed batches as
+        # lost. Move it to the start of a segment, because the new log end offset is not known yet: the batch that holds
+        # the offset is removed entirely, and offsets may be missing before it.
         durability = self._durability
         durability.settle()
         flushed_offset = durability.recovery_point
@@ -404,7 +406,7 @@ class SegmentedLog:
             durability.move_back(self.segments[before].base_offset)
         durability.finish_rolled()
         self._boundaries.clear()
-        # Delete the later segments, the last one first, so that a crash leaves no hole. Flush the cut; otherwise a
+        # Delete the later segments, the last one first, so that a crash leaves no hole. Then flush, because otherwise a
         # power failure could bring back batches that the leader does not have.
         while len(self.segments) > 1 and self.segments[-1].base_offset >= offset:
             self.segments[-1].delete()
@@ -420,9 +422,9 @@ class SegmentedLog:
         durability.move_back(min(flushed_offset, self.log_end_offset), is_urgent=False)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything. The log then starts and ends at `offset`, where a leader tells a follower to begin."""
+        """Remove everything. The log then starts and ends at `offset`, the leader's log start offset."""
         with self._durability.offline_if_it_fails("the log could not be emptied"):
-            # The checkpoints move back first, because a crash may leave any part of the files.
+            # Move the checkpoints back first, because a crash may leave any subset of the files.
             self._durability.move_back(min(self.segments[0].base_offset, offset))
             self._memory.log_start(min(self.log_start_offset, offset), is_urgent=True)
             self._durability.rolled.clear()
@@ -438,13 +440,13 @@ class SegmentedLog:
         self._restore_companions(self.log_end_offset)
 
     def delete_before(self, offset: int) -> None:
-        """Move the log's start to `offset`, and delete the segments that are wholly before it."""
+        """Move the log start offset to `offset`, and delete the segments that are entirely before it."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")
         self._move_start(offset, bisect_right(self.segments, offset, key=_base_offset) - 1)
 
     def retain(self, now_ms: int, *, upto_offset: int | None = None) -> int:
-        """Delete the oldest segments as `retention.ms` and `retention.bytes` say; return how many.
+        """Delete the oldest segments according to `retention.ms` and `retention.bytes`; return how many.
 
         The active segment stays, and so does every segment that reaches `upto_offset`, the high watermark.
         """
@@ -459,13 +461,13 @@ class SegmentedLog:
         return count
 
     def _deletable(self, count: int) -> int:
-        """How many of the `count` oldest segments may be deleted now; one that is still being flushed must wait."""
+        """How many of the `count` oldest segments may be deleted now. A segment that is being flushed must stay."""
         self._durability.settle()
         rolled = self._durability.rolled
         return min(count, self.segments.index(rolled[0].segment)) if rolled else count
 
     def _move_start(self, offset: int, count: int) -> None:
-        """Move the log's start to `offset`, and delete the `count` oldest segments."""
+        """Move the log start offset to `offset`, and delete the `count` oldest segments."""
         self._durability.check_online()
         self.log_start_offset = offset
         self._memory.log_start(offset, is_urgent=False)
@@ -477,16 +479,17 @@ class SegmentedLog:
         self._companions.tell(lambda companion: companion.on_delete(self.log_start_offset))
 
     def begin_cleaned(self, base_offset: int) -> Segment:
-        """An empty segment for compaction to fill; it is not part of the log until `replace`."""
+        """Create an empty segment for compaction to fill. It is not part of the log until `replace` is called."""
         cleaned = Segment(self._files, self._directory, base_offset, self.config, suffix=CLEANED)
         cleaned.delete()  # a cleaning that failed may have left files
         cleaned.open_tail(Recovered(size=0, log_end_offset=base_offset), FlushPolicy())
         return cleaned
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Replace closed segments by the cleaned one that was made from them; a crash at any point does no harm.
+        """Replace closed segments by the cleaned segment that was made from them. A crash at any point does no harm.
 
-        The new one is flushed and ends with the same offset as the last of the old ones, perhaps with an empty batch.
+        The new segment is already flushed. It ends with the same offset as the last old segment, perhaps with an empty
+        batch.
         """
         assert self._active not in old
         with self._durability.offline_if_it_fails("a compacted segment could not be put in place"):
@@ -501,7 +504,7 @@ class SegmentedLog:
         self._companions.tell(lambda companion: companion.on_replace([segment.base_offset for segment in old]))
 
     def release_files(self) -> None:
-        """Take the log offline before it is deleted, and release its files; a reader's slice keeps its file open."""
+        """Take the log offline before it is deleted, and release its files. A reader's slice keeps its file open."""
         self._durability.fail("the log was deleted")
         for segment in self.segments:
             segment.release_files()
@@ -509,12 +512,12 @@ class SegmentedLog:
         del self._indexes
 
     def close(self) -> None:
-        """Flush and close the files; after this a clean start needs to check nothing."""
+        """Flush and close the files. After a clean shutdown, the next start checks nothing."""
         try:
             if self.failure is None:
                 self._active.seal()
                 self.flush()
-                self._active.flush_indexes()  # even if nothing else was left to flush
+                self._active.flush_indexes()  # needed even if all batches were flushed already
                 self._companions.tell(lambda companion: companion.on_close(self.log_end_offset))
         finally:
             for segment in self.segments:
@@ -522,7 +525,7 @@ class SegmentedLog:
 
 
 def flush_policy(config: LogConfig) -> FlushPolicy:
-    """The flush policy of chapter 01 that a configuration asks for."""
+    """The flush policy, as defined in chapter 01, for these settings."""
     return FlushPolicy(interval_messages=config.flush_messages, interval_ms=config.flush_ms)
 
 

@@ -1,7 +1,7 @@
-"""A log of any size that takes little space and is made in seconds: for benchmarks and labs. A pure module.
+"""A log of any size that takes little disk space and is created in seconds, for benchmarks and labs. A pure module.
 
-The names, the sizes and the indexes are those of a real log. Only the batches that a test reads are written; the rest
-of each file is a hole, which takes no space in a file system and reads as zeros.
+Names, sizes and indexes are the same as in a real log. Only the batches that a test reads are written. The rest of each
+file is a hole, which takes no disk space and reads as zeros.
 
 All batches have the same size, and the record with offset n was written n milliseconds after `START_MS`. So the result
 of every lookup can be computed.
@@ -30,12 +30,12 @@ from minibroker.segments.segment import LOG_SUFFIX, stem
 START_MS = 1_700_000_000_000
 VALUE_BYTES = 1000
 
-_TIMESTAMPS = struct.Struct(">qq")  # base and max, which are adjacent
+_TIMESTAMPS = struct.Struct(">qq")  # base timestamp and max timestamp, which are adjacent
 _CRC = struct.Struct(">I")
 
 
 class SparseLog:
-    """Makes the files of a sparse log, and computes what is in them."""
+    """Creates the files of a sparse log, and computes their content."""
 
     def __init__(
         self, files: Files, directory: str, *, size: int, batch_bytes: int, config: LogConfig | None = None
@@ -51,7 +51,7 @@ class SparseLog:
 
     @property
     def size(self) -> int:
-        """The bytes of all batches, written or not."""
+        """The size of all batches in bytes, written or not."""
         return self._batch_count * len(self._batch)
 
     @property
@@ -61,12 +61,12 @@ class SparseLog:
 
     @property
     def index_bytes(self) -> int:
-        """The bytes of all indexes."""
+        """The size of all indexes in bytes."""
         names = [name for name in self._files.list(self.directory) if name.endswith((OFFSET_SUFFIX, TIME_SUFFIX))]
         return sum(self._files.open(f"{self.directory}/{name}").size() for name in names)
 
     def write(self) -> None:
-        """Make the files, with real indexes, and write the first batch of the last segment and the end of the log."""
+        """Create the files with real indexes. Write the first batch of the last segment, and the end of the log."""
         self._files.mkdir(self.directory)
         for first in range(0, self._batch_count, self._segment_batches):
             self._write_segment(first, min(self._segment_batches, self._batch_count - first))
@@ -79,15 +79,15 @@ class SparseLog:
         self._fill(self._entry_before(number), number + 1)
 
     def fill_from(self, offset: int) -> None:
-        """Write all batches that are checked by a recovery that starts at an offset."""
+        """Write all batches that a recovery from an offset on checks."""
         self._fill(self._entry_before(offset // self._records), self._batch_count)
 
     def fill_headers(self) -> None:
-        """Write all headers without their records, for a walk over all batches."""
+        """Write the headers of all batches, without records, for a test that reads every header."""
         self._fill(0, self._batch_count, bytes_max=HEADER_SIZE)
 
     def _entry_before(self, number: int) -> int:
-        """The last batch before this one that has an index entry, or the first of the segment."""
+        """The number of the last earlier batch that has an index entry, or of the segment's first batch."""
         first = number - number % self._segment_batches
         return first + max(number - first - 1, 0) // self._entry_batches * self._entry_batches
 
@@ -98,7 +98,7 @@ class SparseLog:
         log.close()
         offsets = OffsetIndex(self._files.open(path + OFFSET_SUFFIX))
         times = TimeIndex(self._files.open(path + TIME_SUFFIX))
-        # The same entries that `Indexes` makes: one whenever the log has grown by more than the interval.
+        # Add the same entries as `Indexes` does: one whenever the log has grown by more than the interval.
         start_ms = START_MS + first * self._records
         for number in range(self._entry_batches, count, self._entry_batches):
             last_offset = (number + 1) * self._records - 1
@@ -129,7 +129,7 @@ class SparseLog:
 
 
 def batch_of(batch_bytes: int) -> bytearray:
-    """A batch of exactly `batch_bytes`: records of 1 KB a millisecond apart, and a last one that fills it up."""
+    """A batch of exactly `batch_bytes`. It has records of 1 KB, one millisecond apart. The last record fills it up."""
     builder = BatchBuilder(leader_epoch=0)
     while builder.size + 2 * VALUE_BYTES < batch_bytes:
         builder.append(timestamp=builder.record_count, key=None, value=bytes(VALUE_BYTES))
@@ -144,6 +144,6 @@ def batch_of(batch_bytes: int) -> bytearray:
 
 
 def set_timestamps(batch: bytearray, base_timestamp: int, max_timestamp: int) -> None:
-    """Move a batch in time. Its records store differences from the base timestamp, so only the header changes."""
+    """Change a batch's timestamps. Records store differences from the base timestamp, so only the header changes."""
     _TIMESTAMPS.pack_into(batch, MAX_TIMESTAMP_AT - 8, base_timestamp, max_timestamp)
     _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))

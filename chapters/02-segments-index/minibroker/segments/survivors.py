@@ -1,15 +1,15 @@
-"""Which records of a batch stay when its log is compacted: bytes in, bytes out. A pure module.
+"""Choose the records of a batch that survive compaction, and build the new batch. A pure module.
 
-A batch that keeps all its records is copied as it is. A batch that keeps some is built again from the bytes of those
-records: base offset and base timestamp stay, so every delta stays right. Offsets never change, and neither does the
-last offset of a batch, from which the last sequence of its producer is computed.
+A batch that keeps all its records is copied unchanged. A batch that keeps only some is rebuilt from the bytes of those
+records. Base offset and base timestamp stay, so every delta stays right. The last offset of a batch stays, too, because
+the producer's last sequence number is computed from it.
 
-Two kinds of records are kept only for a while, and the batch says until when (KIP-534): its base timestamp becomes the
-delete horizon, which a bit of its attributes marks.
+Two kinds of records are kept only for a time (KIP-534). The end of that time, the delete horizon, is stored as the
+batch's base timestamp. A bit of the attributes says so.
 
 - A tombstone, a record with a key and no value, deletes the key. It stays for `delete.retention.ms` after the first
-  cleaning that met it, so that a reader that has seen the old value also sees the deletion.
-- The marker of a transaction stays as long as a batch of that transaction does, and `delete.retention.ms` longer.
+  cleaning that finds it, so that a consumer that has read the old value also reads the tombstone.
+- A transaction marker stays for `delete.retention.ms` after the last batch of its transaction is gone.
 """
 
 from bisect import bisect_right
@@ -47,7 +47,8 @@ class AbortedTransactions:
         if not header.is_transactional or header.producer_id not in self._by_producer:
             return False
         ranges = self._by_producer[header.producer_id]
-        # A producer has one transaction at a time, so only the last one that began before the batch can hold it.
+        # A producer has one transaction at a time. So only its last transaction that began before the batch can contain
+        # the batch.
         at = bisect_right(ranges, header.base_offset, key=_first_offset) - 1
         return at >= 0 and header.base_offset <= ranges[at][1]
 
@@ -57,7 +58,7 @@ def _first_offset(offsets: tuple[int, int]) -> int:
 
 
 class Survivors:
-    """Decides what stays of each batch of a log. It must see all batches in order, because of the markers."""
+    """Decides which records of each batch survive. Pass all batches in order: a marker follows its transaction."""
 
     def __init__(
         self,
@@ -70,18 +71,18 @@ class Survivors:
         keep_producers: AbstractSet[tuple[int, int]] = frozenset(),
     ) -> None:
         self._newest = newest
-        self._end_offset = end_offset  # keys from here on are not in the map, so their records stay
+        self._end_offset = end_offset  # records from this offset on are not in the map, so they stay
         self._now_ms = now_ms
         self._delete_horizon_ms = now_ms + delete_retention_ms
         self._aborted = aborted
         self._keep_producers = keep_producers
-        self._open: set[int] = set()  # producers with a kept transactional batch whose marker follows later
+        self._open: set[int] = set()  # producers with a surviving transactional batch whose marker has not come yet
 
     def of(self, batch: Batch, *, must_stay: bool = False) -> Batch | None:
-        """What stays of a batch; None if no record does.
+        """The batch with its surviving records, or None if no record survives.
 
-        A batch that `must_stay`, or is its producer's last one, stays even without records: it keeps its offsets and
-        its producer's last sequence.
+        A batch that `must_stay`, or that is its producer's last batch, stays even without records. It keeps its offsets
+        and its producer's last sequence number.
         """
         header = batch.header
         kept = self._of_control(batch) if header.is_control else self._of_records(batch)
@@ -106,15 +107,15 @@ class Survivors:
         return batch if len(kept) == header.record_count else reduced(header, data, kept)
 
     def _scan(self, header: BatchHeader, data: bytes) -> tuple[list[Scanned], bool]:
-        """The records that stay, and whether one of them is a tombstone that needs a delete horizon."""
-        # A record is removed if the map has a newer one of its key. A tombstone is removed if its delete horizon is
-        # past, and is reported otherwise. Records from the end offset on are not in the map, and stay.
+        """The surviving records, and whether one of them is a tombstone that needs a delete horizon."""
+        # A record is removed if the map has a newer record of its key. A tombstone is removed if its delete horizon has
+        # passed. Otherwise the second result reports it. Records from the end offset on are not in the map, and stay.
         newest, kept, has_tombstone = self._newest.newest, [], False
         last_delta = self._end_offset - header.base_offset
         is_expired = header.has_delete_horizon and self._now_ms >= header.base_timestamp
         for record in scan_records(data, count=header.record_count):
             _start, _end, _timestamp_delta, offset_delta, key, has_value = record
-            # A record without a key always stays. Compacted topics refuse such records, but a log may hold some.
+            # A record without a key always stays. Compacted topics refuse such records, but an older log may hold some.
             if key is not None and offset_delta < last_delta:
                 if newest(key) > header.base_offset + offset_delta:
                     continue
@@ -140,11 +141,11 @@ class Survivors:
         return batch if self._now_ms < header.base_timestamp else None
 
 
-# Batches made from batches --------------------------------------------------------------------------------------------
+# Building the new batch --------------------------------------------------------------------------------------------
 
 
 def reduced(header: BatchHeader, data: bytes, kept: Sequence[Scanned]) -> Batch:
-    """The batch with only these records, byte for byte."""
+    """The batch with only these records, whose bytes are copied unchanged."""
     max_timestamp = header.max_timestamp
     if header.timestamp_type is TimestampType.CREATE_TIME:
         max_timestamp = header.base_timestamp + max([timestamp for _, _, timestamp, _, _, _ in kept])
@@ -153,7 +154,7 @@ def reduced(header: BatchHeader, data: bytes, kept: Sequence[Scanned]) -> Batch:
 
 
 def with_delete_horizon(batch: Batch, horizon_ms: int, kept_deltas: Collection[int]) -> Batch:
-    """The batch with the records at these offset deltas, counting their timestamps from the delete horizon."""
+    """The batch with only the records at these offset deltas. Its base timestamp becomes the delete horizon."""
     header = batch.header
     kept = [record for record in batch.records() if record.offset - header.base_offset in kept_deltas]
     header = header._replace(
@@ -176,6 +177,6 @@ def _encoded(record: Record, header: BatchHeader) -> bytes:
 
 
 def emptied(header: BatchHeader) -> Batch:
-    """The batch without records. Its largest timestamp stays, because the expiry of its producer depends on it."""
+    """The batch without records. The max timestamp stays, because the expiry of the producer depends on it."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
     return Batch(encode_batch(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b""))

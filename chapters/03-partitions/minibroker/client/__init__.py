@@ -7,8 +7,8 @@ The modules, lowest first:
 
 - ``errors``: the errors of a client
 - ``partitioners``: the partition of a key
-- ``receiving``: frames out of a stream of bytes, large ones without a copy
-- ``connection``: one connection: correlation ids, version negotiation, requests out and responses in
+- ``receiving``: splits a stream of bytes into frames, without copying large ones
+- ``connection``: one connection, with correlation ids and version negotiation
 - ``addresses``: `HOST:PORT`
 - ``reasons``: the messages for a broker that cannot be reached or does not answer
 - ``aio``: the asyncio client of one address

@@ -1,8 +1,8 @@
 """An asyncio client for one address: one connection, any number of requests in flight.
 
-Nodes use it to talk to each other. The first request opens the connection. If it is lost, the next request opens
-another. A broker answers the requests of a connection in order, so a fetch that waits for records delays the requests
-after it. So a node that fetches from a broker uses a second client for its other requests to it.
+Nodes use it to talk to each other. The first request opens the connection. If the connection is lost, the next request
+opens another. A broker answers the requests of a connection in order, so a fetch that waits for records delays the
+requests after it. So a node that fetches from a broker uses a second client for its other requests to that broker.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class AsyncLink(asyncio.BufferedProtocol):
         return self._error is None
 
     async def ready(self) -> None:
-        """Return when the versions are negotiated."""
+        """Wait until the versions are negotiated."""
         await self._ready
 
     async def send(self, message: Request, *, version_max: int | None = None, expects_response: bool = True) -> Any:
@@ -114,7 +114,7 @@ class AsyncLink(asyncio.BufferedProtocol):
                 waiter.set_result(response)
 
     def eof_received(self) -> bool:
-        """Close this side, too."""
+        """The other side has closed the connection, so close this side, too."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -123,11 +123,11 @@ class AsyncLink(asyncio.BufferedProtocol):
         self._fail(ConnectionLost(f"the connection to {self.address} was lost ({reason})"))
 
     def pause_writing(self) -> None:
-        """Delay requests until the other side has read."""
+        """Delay requests until the other side has read the pending bytes."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:
-        """Undo `pause_writing`."""
+        """Send requests without delay again."""
         self._may_write.set()
 
 
@@ -169,7 +169,7 @@ class AsyncClient:
     def hang_up(self) -> None:
         """End the connection and fail the waiting callers. The next request opens a new connection."""
         if self._link is not None:
-            self._link.close(ConnectionLost(f"the connection to {self.address} was given up"))
+            self._link.close(ConnectionLost(f"the connection to {self.address} was closed by this client"))
 
     async def send(
         self,
@@ -186,7 +186,7 @@ class AsyncClient:
             async with asyncio.timeout(wait_ms / 1000):
                 return await link.send(message, version_max=version_max, expects_response=expects_response)
         except TimeoutError:
-            # A broker answers in order: the requests after this one on the connection would wait for it, too.
+            # A broker answers in order, so later requests on this connection would also wait for the missing answer.
             link.close(ConnectionLost(f"{self.address} did not answer an earlier request in time"))
             raise RequestTimedOut(unanswered(self.address, message, wait_ms)) from None
 

@@ -1,6 +1,6 @@
-"""One connection to one broker: correlation ids, version negotiation, requests out and responses in. A pure module.
+"""One connection to one broker, with correlation ids and version negotiation. A pure module.
 
-It does not use a socket itself. A transport sends the bytes that `greeting` and `request` return, receives into
+The module does not use a socket. A transport sends the bytes that `greeting` and `request` return, receives into
 `buffer`, and gets responses from `received`:
 
 1. Send `greeting()`, receive, and repeat until the greeting is empty. This negotiates the versions.
@@ -23,7 +23,7 @@ from minibroker.wire.headers import frame_request, read_response_header
 from minibroker.wire.schema import Part, Request, decode_whole
 from minibroker.wire.tables.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-RESPONSE_BYTES_MAX = 256 * 1024 * 1024  # more than any fetch requests, less than "HTTP" decoded as a length
+RESPONSE_BYTES_MAX = 256 * 1024 * 1024  # larger than any fetch, smaller than "HTTP" decoded as a length
 SOFTWARE_NAME = "minibroker"
 SOFTWARE_VERSION = "0.1.0"
 
@@ -62,7 +62,7 @@ class Connection:
         self._greeted_with: set[int] = set()
         self.is_ready = False
 
-    # Out ------------------------------------------------------------------------------------------------------------
+    # Requests ---------------------------------------------------------------------------------------------------------
 
     def greeting(self) -> list[Part]:
         """The next request of the version negotiation, or an empty list if none is due."""
@@ -85,7 +85,7 @@ class Connection:
         api = APIS[api_key]
         most = api.max_version if version_max is None else min(api.max_version, version_max)
         if api_key not in self._ranges:
-            raise UnsupportedByBroker(f"{self._peer} does not serve {api.name}: it is older or another kind of broker")
+            raise UnsupportedByBroker(f"{self._peer} does not serve {api.name}: it is an older or a different broker")
         low, high = self._ranges[api_key]
         version = min(most, high)
         if version < max(api.min_version, low):
@@ -101,12 +101,12 @@ class Connection:
         try:
             parts = frame_request(message, version=version, correlation_id=correlation_id, client_id=self._client_id)
         except WireError as error:
-            raise UnsupportedByBroker(f"{self._peer} takes {api.name} in version {version} at most: {error}") from error
+            raise UnsupportedByBroker(f"{self._peer} accepts {api.name} up to version {version}: {error}") from error
         if expects_response:
             self._pending[correlation_id] = _Pending(api, version)
         return Sent(correlation_id, parts)
 
-    # In -------------------------------------------------------------------------------------------------------------
+    # Responses --------------------------------------------------------------------------------------------------------
 
     @property
     def pending_count(self) -> int:
@@ -176,7 +176,7 @@ class Connection:
 
 
 def _first_error_code(frame: memoryview) -> int:
-    # In every version the header of this response is only the correlation id, and the error code comes first.
+    # In every version, the header of this response is only the correlation id. The error code follows it.
     code = frame[_CORRELATION_BYTES : _CORRELATION_BYTES + _ERROR_CODE_BYTES]
     return int.from_bytes(code, "big", signed=True)
 

@@ -5,11 +5,11 @@ from minibroker.wire.codes import ErrorCode
 
 
 class ClientError(ExpectedError):
-    """Any error of this package."""
+    """The base class of this package's errors."""
 
 
 class InvalidAddress(ClientError):
-    """Text that is not HOST:PORT."""
+    """A text is not of the form HOST:PORT."""
 
 
 class BrokerUnavailable(ClientError):
@@ -36,7 +36,7 @@ class UnsupportedByBroker(ClientError):
 
 
 class UnexpectedResponse(ClientError):
-    """Bytes that are not a Kafka response. The peer may be another server, such as a web server."""
+    """The received bytes are not a Kafka response. The peer may be another server, such as a web server."""
 
 
 class ClientClosed(ClientError):
@@ -54,7 +54,7 @@ class BrokerError(ClientError):
 
 
 def known_code(code: int) -> ErrorCode:
-    """The error code of a number. A number that this client does not know is UNKNOWN_SERVER_ERROR."""
+    """The error code for a number, or UNKNOWN_SERVER_ERROR if this client does not know the number."""
     return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

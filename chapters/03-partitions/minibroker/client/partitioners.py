@@ -1,8 +1,8 @@
 """The partition of a key: the hash of Kafka's own clients. A pure module.
 
-The client chooses the partition, not the broker. All clients must choose the same one: if two clients send a key to two
-partitions, its records have no order any more. Partitioners for records without a key and for very frequent keys are
-in `minibroker.clients.partitioners`.
+The client chooses the partition, not the broker. All clients must choose the same partition for a key. Otherwise the
+key's records are in two partitions, and their order is lost. Partitioners for records without a key and for very
+frequent keys are in `minibroker.clients.partitioners`.
 """
 
 from struct import unpack_from
@@ -35,6 +35,6 @@ def murmur2(data: bytes) -> int:
 def partition_of(key: bytes, partition_count: int) -> int:
     """The partition of a key, the same as in Kafka's Java client, librdkafka's `murmur2` and kafka-python.
 
-    A negative hash loses its sign bit and is not negated, as in Kafka's `toPositive`.
+    The sign bit of a negative hash is cleared, as in Kafka's `toPositive`; the hash is not negated.
     """
     return (murmur2(key) & POSITIVE) % partition_count

@@ -1,8 +1,7 @@
-"""Splits a stream of bytes into frames, large ones without a copy. A pure module.
+"""Splits a stream of bytes into frames, without copying large ones. A pure module.
 
-The transport receives into a buffer of this module. Small responses share one buffer. For a larger one, a buffer of
-exactly its size is used as soon as its length is known, so that a megabyte of records is not copied after it was
-received.
+The transport receives into a buffer of this module. Small responses share one buffer. A larger response is received
+into a buffer of exactly its size, so that its records are not copied afterwards.
 """
 
 from minibroker.client.errors import UnexpectedResponse

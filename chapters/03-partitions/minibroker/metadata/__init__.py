@@ -1,1 +1,1 @@
-"""The metadata of a cluster: records, the image that they fold into, and the authority that writes them."""
+"""The metadata of a cluster: its records, the image that they add up to, and the authority that writes them."""

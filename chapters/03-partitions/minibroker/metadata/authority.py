@@ -1,13 +1,14 @@
 """The authority over the metadata, and the log that it writes. A pure module.
 
-Handlers read `image` and propose commands. An authority decides, writes the records of the decision as one batch,
-flushes it, and only then folds them into the image. So everything in an image survives a power failure.
+Handlers read `image` and propose commands. An authority decides about a command. It writes the records of its decision
+as one batch, flushes the batch, and only then folds the records into the image. So everything in an image survives a
+power failure.
 
     propose(command) ── decide ──▶ records ── append, flush ──▶ log ── fold ──▶ image ──▶ listeners
                             └────▶ result  ─────────────────────────────────▶ proposal
 
 `Voter` is the only voter of its cluster, so a record is committed as soon as it is flushed. In chapter 05 a quorum
-replicates the same log, and a proposal is done when a majority has its records. Handlers do not notice the difference.
+replicates the same log, and a proposal is done when a majority has its records. The handlers stay the same.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -40,14 +41,14 @@ Listener = Callable[[Image, Image], None]
 
 
 class Proposal(Generic[R]):
-    """A proposed command. It has a result when it is done. It can be a key of `Waiting`."""
+    """A proposed command. It has a result when it is done. It can serve as a key of `Waiting`."""
 
     def __init__(self) -> None:
         self._result: tuple[R] | None = None
 
     @property
     def is_done(self) -> bool:
-        """Whether the records are committed, or the command is refused."""
+        """Whether the proposal has a result: its records are committed, or the command is refused."""
         return self._result is not None
 
     @property
@@ -70,10 +71,10 @@ class Authority(Protocol):
         """The newest image whose records this node knows to be committed."""
 
     def propose(self, command: Command[R]) -> Proposal[R]:
-        """Ask for a change. If its records cannot be written, the result has Kafka's error code."""
+        """Propose a change. If its records cannot be written, the result has one of Kafka's error codes."""
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener(old, new)` after every change, in the order of subscription. It must not propose."""
+        """Call `listener(old, new)` after every change, in the order of subscription. A listener must not propose."""
 
 
 class Listeners:
@@ -82,7 +83,7 @@ class Listeners:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self.is_telling = False
-        """True while listeners are called. A listener must not propose: those after it do not know the change yet."""
+        """True while listeners are called. A listener must not propose: later listeners do not know the change yet."""
 
     def add(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""
@@ -123,7 +124,7 @@ class Voter:
             self._write([FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL)])
 
     def propose(self, command: Command[R]) -> Proposal[R]:
-        """Decide, write and answer at once."""
+        """Decide, write the records and set the result immediately."""
         assert not self._listeners.is_telling, "a listener proposes"
         proposal: Proposal[R] = Proposal()
         decision = decide(self.image, command)
@@ -149,7 +150,7 @@ class Voter:
 
     def _write(self, records: Sequence[MetadataRecord]) -> None:
         base_offset = self._log.append(batch_of(records, timestamp=self._clock()), leader_epoch=self._epoch)
-        # Only a flushed record is committed. After a failed flush its state is unknown, and the log refuses appends.
+        # Only a flushed record is committed. After a failed flush the record may be lost, and the log refuses appends.
         self._log.flush()
         self.image = fold_all(self.image, enumerate(records, start=base_offset))
 
@@ -166,7 +167,7 @@ def replay(log: Log, image: Image) -> Image:
 
 
 def read_records(log: Log, offset: int) -> Iterator[tuple[int, MetadataRecord]]:
-    """The metadata records of a log from `offset` on. Control batches belong to the quorum and are left out."""
+    """The metadata records of a log from `offset` on. Control batches belong to the quorum and are skipped."""
     while offset < log.log_end_offset:
         found = list(batches(log.read(offset, bytes_max=_READ_BYTES).read()))
         if not found:

@@ -33,13 +33,13 @@ class BrokerDescription:
     previous_broker_epoch: int = -1
     """The epoch of the broker's last registration, if the broker has lost no written data since; otherwise -1."""
     log_dirs: Sequence[bytes] = ()
-    """The ids of its data directories (KIP-858). A directory keeps its id after a restart; a new disk has a new id."""
+    """The ids of the data directories (KIP-858). A directory keeps its id after a restart; a new disk has a new id."""
 
 
 def register(broker: BrokerDescription, image: Image, records: Records) -> Registration:
     """Register a broker. Its epoch is the offset of its record, so it grows with every registration.
 
-    A process that registers twice adds no second record.
+    If one process registers twice, only the first request adds a record.
     """
     assert broker.endpoints, "a broker has at least one listener"
     known = image.brokers.get(broker.broker_id)
@@ -73,7 +73,7 @@ class RegisterBroker(BrokerDescription, Command[Registration]):
     records_max = None
 
     def run(self, image: Image, records: Records) -> Registration:
-        """Register it."""
+        """Add the record of the registration."""
         return register(self, image, records)
 
     def refuse(self, code: ErrorCode, message: str) -> Registration:
@@ -100,10 +100,10 @@ class AllocateProducerIds(Command[ProducerIds]):
     count: int = PRODUCER_IDS_PER_BLOCK
 
     def run(self, image: Image, records: Records) -> ProducerIds:
-        """Take the next free ids."""
+        """Allocate the next free ids."""
         broker = image.brokers.get(self.broker_id)
         if broker is None:
-            message = f"broker {self.broker_id} is not registered; registered are {sorted(image.brokers)}"
+            message = f"broker {self.broker_id} is not registered; the registered brokers are {sorted(image.brokers)}"
             return self.refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
         if self.broker_epoch not in (None, broker.epoch):
             message = (

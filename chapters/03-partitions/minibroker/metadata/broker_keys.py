@@ -1,7 +1,7 @@
 """The configuration keys of a broker of this chapter, with Kafka's names, types and limits. A pure module.
 
-The defaults are Kafka's, except for those with a `Departure`, which gives the reason. The keys that are defaults of
-topics' keys are declared in `topic_keys`. Later chapters declare their keys in their own modules.
+The defaults are Kafka's, unless a `Departure` gives another value and its reason. Keys that hold defaults for topics
+are declared in `topic_keys`. Later chapters declare their keys in their own modules.
 """
 
 from minibroker.metadata.config_keys import (
@@ -29,8 +29,8 @@ _HOUR_MS = 60 * _MINUTE_MS
 BROKER_CONFIGS.refused.update(
     {
         "broker.id.generation.enable": "node ids are not generated: set node.id",
-        "inter.broker.protocol.version": "brokers use the newest version that both know. Leave it out",
-        "log.message.format.version": "there is only one format, Kafka's newest. Leave it out",
+        "inter.broker.protocol.version": "brokers use the newest version that both know. Remove this key",
+        "log.message.format.version": "there is only one format, Kafka's newest. Remove this key",
     }
 )
 
@@ -42,7 +42,7 @@ NODE_ID = broker_key(
     1,
     at_least(0),
     "The id of this node in the cluster.",
-    departure=Departure(None, "Kafka requires one; a single node works without"),
+    departure=Departure(None, "Kafka requires this key; a single node works without it"),
 )
 BROKER_ID = broker_key("broker.id", INT, -1, None, "The older name of node.id; -1 means that node.id is used.")
 BROKER_RACK: ConfigKey[str | None] = broker_key(
@@ -50,14 +50,14 @@ BROKER_RACK: ConfigKey[str | None] = broker_key(
     STRING,
     None,
     None,
-    "The rack of the node. The replicas of a partition are spread over racks, and clients get the racks.",
+    "The rack of the node. The replicas of a partition are spread over racks, and clients are told the racks.",
 )
 LISTENERS = broker_key(
     "listeners",
     STRING,
     "PLAINTEXT://127.0.0.1:9092",
     _LISTENERS,
-    "Where the broker listens, as NAME://HOST:PORT; port 0 is any free port.",
+    "The address on which the broker listens, as NAME://HOST:PORT; port 0 means any free port.",
     departure=Departure("PLAINTEXT://:9092", "Kafka listens to the whole network; there is no authentication here yet"),
 )
 ADVERTISED_LISTENERS: ConfigKey[str | None] = broker_key(
@@ -65,7 +65,7 @@ ADVERTISED_LISTENERS: ConfigKey[str | None] = broker_key(
     STRING,
     None,
     _LISTENERS,
-    "The listeners that clients are told to connect to; by default those of listeners.",
+    "The addresses that clients are told to connect to; by default the value of listeners.",
 )
 LOG_DIR = broker_key(
     "log.dir",
@@ -84,17 +84,17 @@ LOG_DIRS: ConfigKey[str | None] = broker_key(
 # Topics ---------------------------------------------------------------------------------------------------------------
 
 NUM_PARTITIONS = broker_key(
-    "num.partitions", INT, 1, at_least(1), "The number of partitions of a topic, if the request leaves it open."
+    "num.partitions", INT, 1, at_least(1), "The number of partitions of a new topic, if the request does not set it."
 )
 DEFAULT_REPLICATION_FACTOR = broker_key(
     "default.replication.factor",
     INT,
     1,
     at_least(1),
-    "The number of replicas of a partition, if the request leaves it open.",
+    "The number of replicas of a new partition, if the request does not set it.",
 )
 AUTO_CREATE_TOPICS_ENABLE = broker_key(
-    "auto.create.topics.enable", BOOLEAN, "true", None, "Whether a topic is created when a client asks about it."
+    "auto.create.topics.enable", BOOLEAN, "true", None, "Whether asking for a missing topic's metadata creates it."
 )
 DELETE_TOPIC_ENABLE = broker_key("delete.topic.enable", BOOLEAN, "true", None, "Whether topics can be deleted.")
 
@@ -105,7 +105,7 @@ SOCKET_REQUEST_MAX_BYTES = broker_key(
     INT,
     100 * 1024**2,
     at_least(1),
-    "The largest request; a larger one ends the connection.",
+    "The largest request in bytes; a larger request closes the connection.",
 )
 SOCKET_LISTEN_BACKLOG_SIZE = broker_key(
     "socket.listen.backlog.size", INT, 50, at_least(1), "How many connections may wait to be accepted."
@@ -132,7 +132,7 @@ QUEUED_MAX_REQUEST_BYTES = broker_key(
     LONG,
     256 * 1024**2,
     None,
-    "The most bytes of requests in memory. Above it, no request is read; -1 means no limit.",
+    "The most bytes of requests in memory. Above this limit, no request is read; -1 means no limit.",
     departure=Departure("-1", "Kafka has no limit; requests must not fill the memory"),
 )
 FETCH_MAX_BYTES = broker_key(
@@ -149,7 +149,7 @@ broker_key(
     None,
     "The retention time in hours, if neither log.retention.ms nor log.retention.minutes is set.",
 )
-broker_key("log.roll.hours", INT, 168, at_least(1), "The value of log.roll.ms in hours, if that is not set.")
+broker_key("log.roll.hours", INT, 168, at_least(1), "The value of log.roll.ms in hours, if log.roll.ms is not set.")
 LOG_RETENTION_CHECK_INTERVAL_MS = broker_key(
     "log.retention.check.interval.ms",
     LONG,
@@ -162,7 +162,7 @@ LOG_INITIAL_TASK_DELAY_MS = broker_key(
     LONG,
     30 * _SECOND_MS,
     at_least(0),
-    "The time between the start of the broker and the first retention, compaction and the like.",
+    "The time between the start of the broker and its first retention, compaction and other background work.",
     is_internal=True,
 )
 broker_key("log.flush.scheduler.interval.ms", LONG, LONG_MAX, None, "How often logs are checked for a flush.")
@@ -188,11 +188,11 @@ PRODUCER_ID_EXPIRATION_MS = broker_key(
     INT,
     24 * _HOUR_MS,
     at_least(1),
-    "The time without a batch after which a producer's sequence is forgotten.",
+    "The time after a producer's last batch at which its sequence numbers are forgotten.",
     is_dynamic=True,
 )
 
-# Ours, with no name in Kafka ------------------------------------------------------------------------------------------
+# Keys that Kafka does not have ----------------------------------------------------------------------------------------
 
 OPEN_FILES_MAX = broker_key(
     "minibroker.open.files.max",
@@ -206,7 +206,7 @@ VALIDATE_RECORDS = broker_key(
     BOOLEAN,
     "false",
     None,
-    "Whether every record of a batch is checked before it is appended, as in Kafka. It costs more than all other steps "
+    "Whether every record of a batch is checked before the append, as in Kafka. This costs more than all other steps "
     "of an append.",
     is_dynamic=True,
 )
@@ -215,5 +215,5 @@ SCRUB_INTERVAL_MS = broker_key(
     LONG,
     7 * 24 * _HOUR_MS,
     at_least(-1),
-    "How often closed segments are checked for damage; -1 is never.",
+    "How often closed segments are checked for damage; -1 means never.",
 )

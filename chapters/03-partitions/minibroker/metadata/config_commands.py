@@ -1,8 +1,8 @@
 """The command that changes the configurations of topics and brokers. A pure module.
 
-The older request replaces the whole configuration of a resource. The newer one changes single keys: it sets and deletes
-values, and appends to lists and subtracts from them. Both become `AlterConfigs`. Either all changes to a resource are
-made, or none. An error in one resource does not affect the others.
+The older request replaces the whole configuration of a resource. The newer request changes single keys. It sets or
+deletes a value, or adds items to a list or removes items from it. Both become `AlterConfigs`. Either all changes to a
+resource are made, or none. An error in one resource does not affect the others.
 """
 
 import enum
@@ -98,7 +98,7 @@ class AlterConfigs(Command[list[AlteredResource]]):
 
 
 def _difference(kind: ConfigResource, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[ConfigRecord]:
-    """The records for the differences between the old configuration and the new one."""
+    """The records that turn the old configuration into the new one."""
     changed = {key: value for key, value in new.items() if old.get(key) != value}
     removed: dict[str, str | None] = {key: None for key in old if key not in new}
     return [
@@ -144,7 +144,7 @@ def _apply(change: ConfigChange, configs: dict[str, str], table: KeyTable) -> No
 
 
 def _items(change: ConfigChange, configs: Mapping[str, str], table: KeyTable) -> list[str]:
-    """The current items of a list: those that are set, else the default."""
+    """The current items of a list: the items that are set, or else the default."""
     key = table.get(change.name)
     if key is None or key.type is not ConfigType.LIST:
         message = f"{quoted(change.name)} is not a list: use SET instead of APPEND and SUBTRACT"

@@ -1,4 +1,4 @@
-"""Configuration keys: how each is declared, read and checked. A pure module.
+"""Configuration keys: their declaration, parsing and checks. A pure module.
 
 A configuration is text in a file, in a request and in a metadata record. Its key says how the text is parsed, which
 values are allowed, and what the default is. A package declares its keys when its module `keys` is imported, and
@@ -7,7 +7,7 @@ reads their values through these keys:
     LAG_TIME_MAX_MS = broker_key("replica.lag.time.max.ms", LONG, 30_000, at_least(1), "How long …")
     LAG_TIME_MAX_MS.of(config)
 
-So a program knows only the keys of the chapters that it consists of.
+So a program knows only the keys of the chapters that it imports.
 """
 
 import enum
@@ -66,7 +66,7 @@ class ConfigSource(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Reader(Generic[T_co]):
-    """A type, and the function that parses its text, or raises a ValueError with the expected form."""
+    """A type, and the function that parses its text. The function raises ValueError with the expected form."""
 
     type: ConfigType
     read: Callable[[str], T_co]
@@ -162,7 +162,7 @@ _SHOWN_MAX = 64
 
 
 class Synonym(NamedTuple):
-    """A broker key whose value, times `factor`, is the default of another resource's key."""
+    """A broker key whose value, multiplied by `factor`, is the default of another resource's key."""
 
     name: str
     factor: int = 1
@@ -202,23 +202,23 @@ class ConfigKey(Generic[T]):
     departure: Departure | None = None
 
     def of(self, config: Configured) -> T:
-        """Its value in a configuration."""
+        """The key's value in a configuration."""
         value: T = config.values[self.name]
         return value
 
     @property
     def type(self) -> ConfigType:
-        """Its type, as in DescribeConfigs."""
+        """The key's type, as in DescribeConfigs."""
         return self.reader.type
 
     @property
     def synonym(self) -> str | None:
-        """The broker key that has the default of this key, which is the first synonym."""
+        """The first synonym: the broker key that holds the default of this key."""
         return self.synonyms[0].name if self.synonyms else None
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether its value is never shown."""
+        """Whether the value is a secret, which is never shown."""
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> T:
@@ -267,7 +267,7 @@ class KeyTable(dict[str, ConfigKey[Any]]):
         super().__init__()
         self.kind = kind
         self.defaults: dict[str, Value] = {}
-        """The typed values of a resource without configurations."""
+        """The typed default values, for a resource with no configuration set."""
         self.refused: dict[str, str] = {}
         """Kafka's keys, or prefixes of keys, that this broker does not have, with the reason and what to do instead."""
 
@@ -283,7 +283,7 @@ class KeyTable(dict[str, ConfigKey[Any]]):
         return [self[name] for name in sorted(self)]
 
     def find(self, name: str) -> ConfigKey[Any]:
-        """The key with a name. If there is none, the error says why, or suggests the nearest name."""
+        """The key of this name. If there is no such key, the error says why, or suggests the nearest name."""
         if name in self:
             return self[name]
         for it, why in self.refused.items():
@@ -315,7 +315,7 @@ def broker_key(
     is_thread_count: bool = False,
     departure: Departure | None = None,
 ) -> ConfigKey[T]:
-    """Declare a key of brokers. A dynamic key can be changed for a running broker, or for all of them."""
+    """Declare a key of brokers. A dynamic key can be changed at runtime, for one broker or for all."""
     key = ConfigKey(name, reader, _text(default), check, about, (), is_dynamic, is_internal, is_thread_count, departure)
     return BROKER_CONFIGS.declare(key)
 
@@ -329,7 +329,7 @@ def topic_key(
     *synonyms: str | Synonym,
     is_internal: bool = False,
 ) -> ConfigKey[T]:
-    """Declare a key of topics, and its first synonym, which is the broker key that has its default.
+    """Declare a key of topics, and its first synonym, which is the broker key that holds its default.
 
     If the first synonym is not set, the next one is used, which may have another unit. Further synonyms are declared
     separately.
@@ -341,7 +341,7 @@ def topic_key(
 
 
 def declare_synonym(key: ConfigKey[Any], resources: str) -> None:
-    """Declare the first synonym of a key, with the same type and check. It has the default if it is the only one."""
+    """Declare the first synonym of a key, with the same type and check. A single synonym also gets its default."""
     if key.synonym is not None:
         about = f"The default of {key.name} for {resources}. {key.about}"
         default = key.default if len(key.synonyms) == 1 else None

@@ -1,4 +1,4 @@
-"""The kinds of resources with configurations: how each is described, and how a change is checked. A pure module.
+"""The kinds of resources that have configurations: how to describe each, and how to check a change. A pure module.
 
 Topics and brokers are such kinds. A later chapter adds its own to `RESOURCES`, with a table of keys.
 """
@@ -28,7 +28,7 @@ class ResourceKind(NamedTuple):
 
 
 def resource_kind(resource_type: int, otherwise: str) -> ResourceKind:
-    """The kind with this number. If there is none, raise `Refused` with a message that begins with `otherwise`."""
+    """The kind with this number. If it is unknown, raise `Refused` with a message that begins with `otherwise`."""
     if resource_type not in RESOURCES:
         known = ", ".join(f"{number:d} a {kind.table.kind}" for number, kind in RESOURCES.items())
         message = f"{otherwise.format(resource_type)}: {known.replace(' a ', ' is a ', 1)}"
@@ -74,7 +74,7 @@ def _described_broker(image: Image, name: str, node: NodeConfig) -> Sequence[Des
 
 
 def _check_broker(image: Image, name: str, configs: Texts, node: NodeConfig) -> None:
-    """Refuse configurations that a running broker cannot take over. An empty name means all brokers."""
+    """Refuse configurations that a running broker cannot apply. An empty name means all brokers."""
     brokers = {str(it): it for it in sorted({node.node_id, *image.brokers})}
     if name and name not in brokers:
         message = (
@@ -87,8 +87,8 @@ def _check_broker(image: Image, name: str, configs: Texts, node: NodeConfig) -> 
                 raise InvalidConfig(
                     f"{key} cannot be changed at runtime: set it in the configuration and restart the broker"
                 )
-        # Check the broker's values together and not one by one: they are also the defaults of topics, where two values
-        # can conflict. Of another broker only the dynamic values are known here, so only those are checked.
+        # Check the broker's values together, not one by one. They are also the defaults of topics, where two values can
+        # conflict. For another broker, only the dynamic values are known here, so only they are checked.
         new = {**image.configs, (ConfigResource.BROKER, name): configs}
         for it in [name] if name else brokers:
             if it == str(node.node_id):

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class _Setting(Generic[T]):
-    """An attribute with the value of a key."""
+    """An attribute that returns the value of a key."""
 
     def __init__(self, key: ConfigKey[T]) -> None:
         self._key = key
@@ -46,7 +46,7 @@ class _Setting(Generic[T]):
 
 
 class NodeConfig:
-    """A broker's configuration, resolved and typed. It is immutable; `with_dynamic` returns another."""
+    """A broker's configuration, resolved and typed. It is immutable; `with_dynamic` returns a changed copy."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class NodeConfig:
         """The configuration with the dynamic values in an image's `configs`, for this broker and for all brokers.
 
         The values were checked, but perhaps not together with the settings that this broker was started with. If they
-        conflict, the broker's own dynamic values are ignored. If there is still a conflict, those for all brokers are
-        ignored instead, and as a last resort both.
+        conflict, the broker's own dynamic values are ignored. If there is still a conflict, the values for all brokers
+        are ignored instead. As a last resort, both are ignored.
         """
         own, for_all = (ConfigResource.BROKER, str(self.node_id)), (ConfigResource.BROKER, "")
         for left in ((own, for_all), (for_all,), (own,)):
@@ -144,7 +144,7 @@ class NodeConfig:
         return key.default
 
     def inherited_values(self, table: KeyTable) -> dict[str, Any]:
-        """The typed values of a resource without configurations."""
+        """The typed default values, for a resource with no configuration set."""
         values = {}
         for key in table.values():
             text = self.inherited(key)
@@ -153,14 +153,14 @@ class NodeConfig:
 
     @cached_property
     def topic_values(self) -> Mapping[str, Any]:
-        """The typed values of a topic without configurations."""
+        """The typed default values, for a topic with no configuration set."""
         if not any(texts for _source, texts in self.layers):
             return TOPIC_CONFIGS.defaults
         return self.inherited_values(TOPIC_CONFIGS)
 
 
 def _known(texts: Texts) -> Texts:
-    # A newer program may have written keys that this one does not know.
+    # A newer program may have written keys that this program does not know.
     return {name: text for name, text in texts.items() if name in BROKER_CONFIGS}
 
 
@@ -210,9 +210,9 @@ class TopicConfig:
 
     @cached_property
     def log_config(self) -> LogConfig:
-        """The part that the logs of chapter 02 need."""
+        """The settings that chapter 02's logs need."""
         return LogConfig(
-            # The internal size takes precedence over the public one.
+            # internal.segment.bytes takes precedence over segment.bytes.
             segment_bytes=topic_keys.INTERNAL_SEGMENT_BYTES.of(self) or topic_keys.SEGMENT_BYTES.of(self),
             segment_ms=self._roll_ms(),
             index_interval_bytes=topic_keys.INDEX_INTERVAL_BYTES.of(self),
@@ -276,6 +276,6 @@ def check_topic_defaults(config: NodeConfig) -> None:
     check_topic_configs({}, config)
 
 
-# Checks of several keys together. A package appends those for its keys.
+# Checks of several keys together. Each package appends the checks for its own keys.
 TOPIC_RULES: list[Callable[[TopicConfig], None]] = [check_compaction_lags]
 BROKER_RULES: list[Callable[[NodeConfig], None]] = [check_node_id, check_topic_defaults]

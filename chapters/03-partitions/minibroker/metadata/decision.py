@@ -2,7 +2,7 @@
 
 A command asks for a change, such as new topics. It is checked against an image. The decision is a list of records,
 which are written all together or not at all, and a result for the caller. Deciding has no side effects and uses no
-clock and no randomness. A command brings such inputs along, for example the ids of new topics.
+clock and no randomness. A command carries such inputs, for example the ids of new topics.
 
 A chapter adds a command as a subclass of `Command`.
 """
@@ -24,7 +24,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Records:
-    """The records of a command so far. Their number is limited. `reserve` checks it before they are made."""
+    """The records of a command so far. Their number is limited; `reserve` checks the limit before records are made."""
 
     def __init__(self, count_max: int | None = RECORDS_PER_COMMAND_MAX) -> None:
         self._count_max = count_max
@@ -45,7 +45,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Decision(Generic[R]):
-    """The records to write, and the result to answer with after they are written."""
+    """The records to write, and the result to return after they are written."""
 
     records: list[MetadataRecord]
     result: R

@@ -1,7 +1,7 @@
 """The descriptions of configurations: their values, and all places where they are set. A pure module.
 
-The synonyms of a configuration are all the places where it is set, the one that takes precedence first. As in Kafka,
-a key in hours is a synonym of a key in milliseconds only if it is set.
+The synonyms of a configuration are all places where it is set, in order of precedence. As in Kafka, a key in hours is a
+synonym of a key in milliseconds only if it is set.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,8 +83,8 @@ def describe_all_brokers(node: NodeConfig) -> list[Described]:
 
 
 def _families() -> Mapping[str, Sequence[str]]:
-    """Broker keys with the same meaning in different units, the one that takes precedence first."""
-    # The interval of the flusher is only a default of another key, so it is left out.
+    """Broker keys with the same meaning in different units, in order of precedence."""
+    # The flusher's interval is only a default of another key, so it is not included.
     return {
         synonym.name: [it.name for it in key.synonyms]
         for key in TOPIC_CONFIGS.values()
@@ -94,7 +94,7 @@ def _families() -> Mapping[str, Sequence[str]]:
 
 
 def _places(names: Sequence[str], node: NodeConfig) -> Iterable[SetValue]:
-    """The places where these broker keys are set, the one that takes precedence first."""
+    """The places where these broker keys are set, in order of precedence."""
     for source, texts in node.layers:
         for name in names:
             if name in texts:
@@ -106,7 +106,7 @@ def _places(names: Sequence[str], node: NodeConfig) -> Iterable[SetValue]:
 
 
 def _from(name: str, places: Iterable[SetValue]) -> list[SetValue]:
-    """The places from the first one with this name on."""
+    """The first place with this name, and all places after it."""
     found: list[SetValue] = []
     for place in places:
         if found or place.name == name:

@@ -9,11 +9,11 @@ from minibroker.wire.codes import ErrorCode
 
 
 class MetadataError(ExpectedError):
-    """Any error of this package."""
+    """The base class of this package's errors."""
 
 
 class UnknownRecord(MetadataError):
-    """A metadata record of an unknown kind or version. A newer program has written it."""
+    """A metadata record has an unknown kind or version. A newer program has written it."""
 
 
 class CorruptMetadata(MetadataError):

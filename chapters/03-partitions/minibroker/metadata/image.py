@@ -1,7 +1,7 @@
 """The image: the metadata of the cluster up to one offset of the metadata log. A pure module.
 
 An image is immutable. Folding a record gives a new image that shares all unchanged parts with the old one. So a reader
-can keep an old image, and two images are compared quickly, because shared parts need no comparison. Many records are
+can keep an old image. Two images are compared quickly, because their shared parts need no comparison. Many records are
 folded through a `Builder`, which copies each part only once.
 """
 
@@ -42,7 +42,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A registered broker. Host and port are those of its first listener."""
+    """A registered broker. `host` and `port` are the address of its first listener."""
 
     node_id: int
     host: str
@@ -138,9 +138,9 @@ class Builder:
 
     def fold(self, record: MetadataRecord, offset: int) -> None:
         """Apply one record. A record that contradicts the image raises CorruptMetadata with its offset."""
-        assert offset > self.offset, f"record {offset} comes after {self.offset}"
+        assert offset > self.offset, f"record {offset} cannot follow record {self.offset}"
         step = _STEPS.get(type(record))
-        assert step is not None, f"no step folds a {type(record).__name__}"
+        assert step is not None, f"there is no method to fold a {type(record).__name__}"
         try:
             step(self, record)
         except CorruptMetadata as error:
@@ -158,13 +158,13 @@ class Builder:
         return replace(self._old, offset=self.offset, **self._new)
 
     def change(self, part: str) -> Any:
-        """A part of the new image, to be changed."""
+        """A part of the new image, for changes. The first call copies it."""
         if part not in self._new:
             self._new[part] = dict(getattr(self._old, part))
         return self._new[part]
 
     def now(self, part: str) -> Any:
-        """A part of the new image, to be read."""
+        """A part of the new image, for reading only."""
         return self._new.get(part, getattr(self._old, part))
 
     def topic(self, topic_id: bytes) -> TopicImage:
@@ -176,7 +176,7 @@ class Builder:
         return topic
 
     def partitions_of(self, topic: TopicImage) -> dict[int, PartitionImage]:
-        """The partitions of a topic, to be changed."""
+        """The partitions of a topic, for changes. The first call copies them."""
         if topic.name not in self._partitions:
             self._partitions[topic.name] = dict(topic.partitions)
         return self._partitions[topic.name]
@@ -260,7 +260,7 @@ class Builder:
         )
 
     def on_producer_ids(self, record: ProducerIdsRecord) -> None:
-        """Set the next free producer id. It never falls, because an id is never given twice."""
+        """Set the next free producer id. It never decreases, because no id is given twice."""
         if record.next_producer_id < self.now("next_producer_id"):
             raise CorruptMetadata(f"producer ids fall from {self.now('next_producer_id')} to {record.next_producer_id}")
         self._new["next_producer_id"] = record.next_producer_id

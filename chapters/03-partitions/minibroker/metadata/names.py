@@ -1,14 +1,14 @@
 """The rules for the names of topics. A pure module.
 
-A topic's name is also the name of a directory and of a metric. So only a few characters are allowed, `.` and `..` are
-not, and two names that differ only in `.` and `_` collide, because both characters become `_` in a metric.
+A topic's name is also the name of a directory and of a metric. So only a few characters are allowed, and the names `.`
+and `..` are refused. Two names that differ only in `.` and `_` collide, because both characters become `_` in a metric.
 """
 
 import re
 
 from minibroker.metadata.errors import InvalidTopicName
 
-NAME_CHARACTERS_MAX = 249  # with `-` and a partition of up to five digits it fits in a file name of 255
+NAME_CHARACTERS_MAX = 249  # leaves room for `-` and a five-digit partition in a file name of 255
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CLUSTER_METADATA_TOPIC_ID = (1).to_bytes(16, "big")  # Kafka's fixed id; a created topic never gets it
@@ -55,5 +55,5 @@ def can_collide(name: str) -> bool:
 
 
 def collision_key(name: str) -> str:
-    """The topic's name in metrics. Two topics with the same one collide."""
+    """The topic's name in metrics. Two topics with the same name in metrics collide."""
     return name.replace(".", "_")

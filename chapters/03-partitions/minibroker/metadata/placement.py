@@ -1,4 +1,4 @@
-"""The placement of replicas on brokers. It is chosen here, or checked if the client chose it. A pure module.
+"""The placement of replicas on brokers: choose it, or check a client's choice. A pure module.
 
 The replicas of a partition are on different brokers. The preferred leaders of a topic's partitions rotate over the
 brokers, so that each broker leads about the same number. The topic's id determines the first broker. The id is random,
@@ -30,7 +30,8 @@ def place(
     image: Image, *, topic_id: bytes, first_partition: int, partition_count: int, replication_factor: int
 ) -> list[tuple[int, ...]]:
     """The replicas of each new partition, the preferred leader first."""
-    # Active brokers lead. A broker that is fenced or shutting down gets a replica only if there are too few others.
+    # Active brokers lead. A broker that is fenced or shutting down gets a replica only if there are too few active
+    # brokers.
     live, fenced = usable_brokers(image, replication_factor)
     start = first_stripe(topic_id, first_partition)
     return [
@@ -53,12 +54,12 @@ def usable_brokers(image: Image, replication_factor: int) -> tuple[list[int], li
 
 
 def first_stripe(topic_id: bytes, first_partition: int) -> int:
-    """The `start` of the first new partition's stripe. New partitions continue after the topic's last one."""
+    """The rotation for the first new partition. New partitions continue the rotation of the existing ones."""
     return int.from_bytes(topic_id, "big") + first_partition
 
 
 def stripe(brokers: Sequence[int], start: int) -> tuple[int, ...]:
-    """All brokers in order, rotated by `start`."""
+    """All brokers in order, rotated left by `start` places."""
     if not brokers:
         return ()
     first = start % len(brokers)
@@ -74,7 +75,7 @@ def check_assignment(image: Image, replicas: Sequence[int], *, replication_facto
     elif duplicates(replicas):
         problem = f"broker {min(duplicates(replicas))} is in it twice"
     elif unknown:
-        problem = f"broker {unknown[0]} is not registered; registered are {sorted(image.brokers)}"
+        problem = f"broker {unknown[0]} is not registered; the registered brokers are {sorted(image.brokers)}"
     elif replication_factor is not None and len(replicas) != replication_factor:
         problem = f"it has {len(replicas)} replicas, but the other partitions have {replication_factor}"
     elif not set(replicas) & set(image.active_brokers()):

@@ -55,7 +55,7 @@ class TopicRecord(MetadataRecord, key=2, versions="0", flexible="0+"):
     """A topic is created."""
 
     name: str = string(about="the topic's name")
-    topic_id: bytes = uuid(about="its id, which no other topic ever has")
+    topic_id: bytes = uuid(about="the topic's id, which is never used again")
 
 
 class RemoveTopicRecord(MetadataRecord, key=9, versions="0", flexible="0+"):
@@ -65,7 +65,7 @@ class RemoveTopicRecord(MetadataRecord, key=9, versions="0", flexible="0+"):
 
 
 class PartitionRecord(MetadataRecord, key=3, versions="0-2", flexible="0+"):
-    """A partition is created. A snapshot has one of these for every partition."""
+    """A partition is created. A snapshot has one such record for every partition."""
 
     partition_id: int = int32(default=-1, about="the partition")
     topic_id: bytes = uuid(about="the topic")
@@ -88,10 +88,10 @@ class PartitionRecord(MetadataRecord, key=3, versions="0-2", flexible="0+"):
         nullable="2+",
         tag=1,
         default=None,
-        about="replicas out of sync that may still lead without loss",
+        about="replicas that are out of sync, but may become leader without data loss",
     )
     last_known_elr: list[int] | None = array(
-        int32, versions="2+", nullable="2+", tag=2, default=None, about="the last known of these replicas"
+        int32, versions="2+", nullable="2+", tag=2, default=None, about="the last known eligible leader replicas"
     )
 
 
@@ -145,7 +145,7 @@ class ProducerIdsRecord(MetadataRecord, key=15, versions="0", flexible="0+"):
 
 
 class FeatureLevelRecord(MetadataRecord, key=12, versions="0", flexible="0+"):
-    """The level of a feature is set; 0 is off. The first record of every metadata log is one of these."""
+    """The level of a feature is set; 0 means off. The first record of every metadata log is a FeatureLevelRecord."""
 
     name: str = string()
     feature_level: int = int16()

@@ -55,7 +55,7 @@ def _decide_each(topics: Sequence[W], decide: Callable[[W], R], refused: Callabl
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to create. A count of -1 means the broker's default. An assignment is a partition and its brokers."""
+    """A topic to create. A count of -1 means the broker's default. Each assignment gives a partition its brokers."""
 
     name: str
     topic_id: bytes
@@ -270,7 +270,7 @@ def _delete(reference: TopicReference, topic: TopicImage | None, twice: set[byte
 
 @dataclass(frozen=True)
 class MorePartitions:
-    """A topic that shall have `count` partitions. The assignments are for the new partitions, in order."""
+    """A topic, and the number of partitions that it gets. The assignments are for the new partitions, in order."""
 
     name: str
     count: int
@@ -283,7 +283,7 @@ class GrownTopic(Outcome[str]):
 
 @dataclass(frozen=True)
 class CreatePartitions(Command[list[GrownTopic]]):
-    """Add partitions to topics. Removing one would lose its records, so the number never falls."""
+    """Add partitions to topics. The number never decreases, because removing a partition would lose its records."""
 
     topics: Sequence[MorePartitions]
     validate_only: bool = False
@@ -300,7 +300,7 @@ class CreatePartitions(Command[list[GrownTopic]]):
         count = len(known.partitions)
         if topic.count <= count:
             message = (
-                f"{topic.name} has {count} partitions: {topic.count} would be no increase, and none can be removed"
+                f"{topic.name} has {count} partitions: {topic.count} is not more, and partitions cannot be removed"
             )
             raise Refused(ErrorCode.INVALID_PARTITIONS, message)
         records.reserve(topic.count - count)
@@ -317,7 +317,7 @@ def _new_replicas(image: Image, known: TopicImage, topic: MorePartitions, placin
     """The replicas of each new partition, as many as the topic's first partition has."""
     count = len(known.partitions)
     first = known.partitions[0]
-    # During a reassignment `replicas` has the old and the new ones. Only the old ones count.
+    # During a reassignment, `replicas` has the old and the new replicas. Only the old ones count.
     replication_factor = len(set(first.replicas) - set(first.adding_replicas))
     if topic.assignments is None:
         return placing(

@@ -1,6 +1,6 @@
 """The configuration keys of a topic of this chapter: Kafka's names, types, defaults and limits. A pure module.
 
-The last arguments of each key are the broker keys that have its default. The first of them takes precedence.
+The last arguments of each key are the broker keys that hold its default. The first that is set takes precedence.
 """
 
 from minibroker.metadata.config_keys import (
@@ -30,8 +30,8 @@ CLEANUP_POLICY = topic_key(
     LIST,
     "delete",
     list_of("compact", "delete"),
-    "What happens to old segments: they are deleted when retention says so, or compacted so that the newest record "
-    "of each key stays, or both. With neither, everything stays.",
+    "What happens to old segments: retention deletes them (delete), compaction keeps the newest record of each key "
+    "(compact), or both. With neither, everything stays.",
     "log.cleanup.policy",
 )
 COMPRESSION_TYPE = topic_key(
@@ -39,7 +39,7 @@ COMPRESSION_TYPE = topic_key(
     STRING,
     "producer",
     one_of(*CODECS),
-    "The codec that batches are stored with; with producer they are stored as they were sent.",
+    "The codec of stored batches; producer means the codec in which they were sent.",
     "compression.type",
 )
 DELETE_RETENTION_MS = topic_key(
@@ -47,7 +47,7 @@ DELETE_RETENTION_MS = topic_key(
     LONG,
     24 * _HOUR_MS,
     at_least(0),
-    "How long compaction keeps a tombstone, so that a reader that started before it still sees it.",
+    "How long compaction keeps a tombstone, so that a consumer that has read the key also reads its deletion.",
     "log.cleaner.delete.retention.ms",
 )
 FLUSH_MESSAGES = topic_key(
@@ -97,7 +97,7 @@ MAX_MESSAGE_BYTES = topic_key(
     INT,
     1024**2 + 12,
     at_least(0),
-    "The largest record batch that is accepted, as it is stored.",
+    "The largest record batch that is accepted, in bytes, after compression.",
     "message.max.bytes",
 )
 MESSAGE_TIMESTAMP_AFTER_MAX_MS = topic_key(
@@ -137,7 +137,7 @@ MIN_COMPACTION_LAG_MS = topic_key(
     LONG,
     0,
     at_least(0),
-    "The time during which a record is not compacted, so that a reader can see every change of a key.",
+    "The time during which a record is not compacted, so that consumers can read every change of a key.",
     "log.cleaner.min.compaction.lag.ms",
 )
 RETENTION_BYTES = topic_key(

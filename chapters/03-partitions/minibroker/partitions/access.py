@@ -1,4 +1,4 @@
-"""The access table: for each API the callers that may use it, where it is answered, and when. A pure module.
+"""The access table: which callers may use each API, which node answers it, and when. A pure module.
 
 One row per API key. Every package declares the rows of the APIs that it serves, and `Gate` puts the checks and filters
 of the row before each handler:
@@ -8,7 +8,7 @@ of the row before each handler:
                    └──────────────────┴──▶ the connection is closed
 
 Chapter 03's node is alone, so it answers everything itself. Chapters 04 and 05 add filters that forward a call to the
-node that must answer it. Access control lists will be one more column.
+node that must answer it. Access control lists would be one more column.
 """
 
 import enum
@@ -35,7 +35,7 @@ class Place(enum.Enum):
     LEADER = "leader"  # another replica answers NOT_LEADER_OR_FOLLOWER
     COORDINATOR = "coordinator"  # another broker answers NOT_COORDINATOR
     CONTROLLER = "controller"
-    CONTROLLER_IF_ANY = "controller if any"  # while there is none, the node that was asked answers
+    CONTROLLER_IF_ANY = "controller if any"  # while there is no controller, the receiving node answers
     NAMED_BROKER = "named broker"
 
 
@@ -51,11 +51,11 @@ class Access(NamedTuple):
     """One row of the table."""
 
     places: tuple[Place, ...] = (Place.HERE,)
-    """Where the call is answered. With two places, the filter of each one sees the call, in this order."""
+    """Where the call is answered. With two places, the filters of both see the call, in this order."""
     caller: Caller = Caller.ANYONE
     ready: Ready = Ready.WHEN_READY
     is_read: bool = False
-    """Whether the call only reads from the controller. Such a call may be sent again."""
+    """Whether the call only reads from the controller. Such a call may be retried."""
 
 
 ROWS: Mapping[ApiKey, Access] = {
@@ -81,7 +81,7 @@ ROWS: Mapping[ApiKey, Access] = {
 """The rows of the APIs that chapter 03 serves."""
 
 Filter = Callable[[Call[Any], Handler], Answer]
-"""A filter sees a call before the handler. It answers, forwards the call, or passes it on."""
+"""A filter gets a call before the handler. It answers the call, forwards it to another node, or calls the handler."""
 
 
 @dataclass
@@ -91,14 +91,14 @@ class Gate:
     is_node: Callable[[Call[Any]], bool]
     """Whether the caller is another node."""
     filters: Mapping[Place, Filter]
-    """How a call reaches each place. A call for a place without a filter is answered by this node."""
+    """The filter for each place. A call for a place without a filter is answered by this node."""
     is_joined: bool = False
     """Whether this node follows the metadata of its cluster, so that other nodes can rely on it."""
     is_open: bool = False
     """Whether this node also serves clients."""
 
     def guard(self, row: Access, handler: Handler) -> Handler:
-        """The handler with the checks and filters of its row before it."""
+        """Wrap a handler in the checks and filters of its row."""
         for place in reversed(row.places):
             if place in self.filters:
                 handler = _filtered(self.filters[place], handler)

@@ -1,7 +1,7 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: requests become commands, results become responses. A pure module.
+"""CreateTopics, DeleteTopics, CreatePartitions: turn requests into commands, and results into responses. A pure module.
 
 The rules are in `minibroker.metadata`. This module handles the differences between versions of a request. The ids of
-new topics are random, so a function that draws them is passed in.
+new topics are random, so the function that generates them is an argument.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ _DISABLED_FROM = 3  # clients of older versions of DeleteTopics do not know TOPI
 
 
 class Administration:
-    """The handlers that change topics. `new_topic_id` draws an id that no topic ever had; `placing` chooses brokers."""
+    """The handlers that change topics. `new_topic_id` makes an id that no topic ever had; `placing` chooses brokers."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Administration:
 
     @property
     def _node(self) -> NodeConfig:
-        """The configuration at the start, with the dynamic changes since."""
+        """The configuration from the start of the node, with all dynamic changes since then."""
         return self._started_with.with_dynamic(self._authority.image.configs)
 
     # Create -----------------------------------------------------------------------------------------------------------
@@ -85,7 +85,8 @@ class Administration:
         return CreateTopicsResponse(topics=[_created_topic(topic, node) for topic in topics])
 
     def create_on_demand(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Create topics with all defaults because a client asked for their metadata. Returns why some were refused.
+        """Create topics with default settings, because a client asked for their metadata. Returns why some were
+        refused.
 
         With a quorum, the topics are created after this call has returned, so none is reported as refused.
         """
@@ -128,7 +129,7 @@ def _created_topic(topic: CreatedTopic, node: NodeConfig) -> CreatableTopicResul
         topic_id=topic.topic_id,
         error_code=topic.code,
         error_message=topic.message,
-        # The list is never null: the Java client takes null for hidden configurations, and throws.
+        # The list is never null: the Java client reads null as hidden configurations, and throws.
         configs=_configs(topic, node) if topic.code == ErrorCode.NONE else [],
         num_partitions=topic.partition_count,
         replication_factor=topic.replication_factor,

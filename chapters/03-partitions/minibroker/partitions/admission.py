@@ -2,14 +2,14 @@
 
 A rule checks one batch. It returns None if the batch may pass, or a `Duplicate` if the batch is in the log already. It
 raises `Refused` with Kafka's error code, or `Held` if the verdict depends on something that has not happened yet. The
-rules run in order, so a rule may rely on those before it: no rule reads the sequence number of a batch whose checksum
-is wrong.
+rules run in order, so a rule may rely on the rules before it. For example, the sequence number is read only after the
+checksum was found right.
 
 The rules read the 61 bytes of the header. They open the records only for a compacted topic, for a topic that limits
 the age of its records, and with `minibroker.validate.records=true`.
 
 A rule knows the `Origin` of a batch. A client's batch must meet all rules. A coordinator's own batch may be a control
-batch, and its sequence number is neither checked nor looked up.
+batch, and its sequence number is not checked.
 
 `LocalPartition` gets the function that lists the rules. Chapter 06 passes one that replaces `is_in_no_transaction`
 and adds a rule that keeps clients out of internal topics. The checks of the replica (is it the leader, are enough
@@ -85,16 +85,16 @@ def incoming(batch: memoryview | None, now_ms: int, origin: Origin = Origin.CLIE
         )
         raise Refused(ErrorCode.INVALID_RECORD, message)
     if header.length + LENGTH_COUNTS_FROM < len(batch):
-        message = f"{len(batch)} bytes for one partition, of which the first batch has {header.size}: send one batch"
+        message = f"{len(batch)} bytes for one partition, but the first batch has {header.size}: send one batch"
         raise Refused(ErrorCode.INVALID_RECORD, message)
-    return tuple.__new__(Incoming, (header, batch, now_ms, origin))  # one call fewer for every batch
+    return tuple.__new__(Incoming, (header, batch, now_ms, origin))  # saves one call for every batch
 
 
 # The rules, in their order --------------------------------------------------------------------------------------------
 
 
 def rules_of(config: TopicConfig, producers: ProducerStates) -> list[Rule]:
-    """The rules of a topic. The check of the sequence comes last: a batch that it accepts is appended."""
+    """The rules of a topic. The check of the sequence number comes last, because a batch that passes it is appended."""
     rules = [small_enough(config.max_message_bytes), is_whole, is_in_no_transaction, has_client_attributes]
     if not config.is_log_append_time:
         rules.append(
@@ -139,7 +139,7 @@ def is_in_no_transaction(it: Incoming) -> None:
 def has_client_attributes(it: Incoming) -> None:
     """A client's batch sets no attribute that only a broker may set, and names one of the five codecs.
 
-    The records are stored as they came, so the broker need not have the codec installed.
+    The records are stored as they were sent, so the broker need not have the codec installed.
     """
     attributes = it.header.attributes
     if attributes & CONTROL_BIT and it.origin is Origin.CLIENT:
@@ -180,7 +180,7 @@ def _late(it: Incoming, latest: int) -> list[tuple[int, str]]:
 
 
 def has_keys(it: Incoming) -> None:
-    """On a compacted topic every record has a key: a record without one could never be replaced."""
+    """On a compacted topic every record has a key, because a record without a key could never be replaced."""
     keyless = [(index, "no key") for index, record in _records(it) if record.key is None]
     if keyless:
         of = f"{len(keyless)} of {it.header.record_count} records"
@@ -199,7 +199,7 @@ def has_sound_records(it: Incoming) -> None:
 
 
 def is_next(producers: ProducerStates) -> Rule:
-    """A client's batch follows its producer's last one, or is a duplicate of one that the partition remembers."""
+    """A client's batch follows its producer's last batch, or is a duplicate of a batch that the partition remembers."""
     check = producers.check
 
     def rule(it: Incoming) -> Duplicate | None:
@@ -213,7 +213,7 @@ def _records(it: Incoming) -> Iterator[tuple[int, Record]]:
     try:
         yield from enumerate(Batch(it.batch).records(bytes_max=_UNPACKED_BYTES_MAX))
     except LogError as error:
-        # The refusal is raised below, not here: as its context, `error` would keep the decompressed records in memory.
+        # Raise the refusal after this block. Raised here, its context `error` would keep the records in memory.
         refused = refusal(error)
     if refused is not None:
         raise refused

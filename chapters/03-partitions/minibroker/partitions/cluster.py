@@ -1,4 +1,4 @@
-"""How a node belongs to a cluster: the port `ClusterPort`, and `Alone`, a cluster of one node.
+"""A node's membership in a cluster: the port `ClusterPort`, and `Alone`, a cluster of one node.
 
     identify    find out to which cluster the data directory belongs
     open        open the metadata log; from here on there is an authority
@@ -7,7 +7,7 @@
     announce    return when clients may connect
     leave       hand over to other nodes before this one stops
 
-Chapter 04 brings `OneController`, where one fixed node is the controller, and chapter 05 `QuorumMember`.
+Chapter 04 adds `OneController`, where one fixed node is the controller. Chapter 05 adds `QuorumMember`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,11 +38,11 @@ class Deciding(Authority, Protocol):
 class ClusterPort(Protocol):
     """A node's membership in a cluster. The methods are called in this order, `leave` and `stop` at the end.
 
-    An implementation inherits from this class. A method that has a body here does what a cluster of one node needs.
+    An implementation inherits from this class. The default bodies are right for a cluster of one node.
     """
 
     authority: Deciding
-    """Decides about metadata, or forwards to the controller. It exists after `open`."""
+    """Decides about changes of the metadata, or forwards them to the controller. It is set by `open`."""
     rows: Mapping[ApiKey, Access] = {}
     """The access table of the APIs that `add_handlers` adds."""
 
@@ -59,9 +59,9 @@ class ClusterPort(Protocol):
         return
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
-        """For each place, the filter that sends a call there. A place without a filter is this node.
+        """The filter for each place; it forwards calls to that place. A place without a filter is this node.
 
-        `judge` answers whether this broker would accept a change to its own configuration.
+        `judge` says whether this broker would accept a change to its own configuration.
         """
         return {}
 
@@ -74,7 +74,7 @@ class ClusterPort(Protocol):
         raise NotImplementedError
 
     async def follow(self, store: Store) -> None:
-        """Open the partitions that the metadata assign to this node, and follow every change as it comes."""
+        """Open the partitions that the metadata assign to this node, and apply every later change."""
         store.start(self.authority.image, removed_topics=self.authority.removed_topics)
         self.authority.subscribe(store.follow)
 
@@ -87,7 +87,7 @@ class ClusterPort(Protocol):
         return administration.create_on_demand(names)
 
     async def leave(self) -> None:
-        """Hand over to other nodes."""
+        """Hand over leadership to other nodes."""
         return
 
     async def stop(self) -> None:
@@ -102,11 +102,11 @@ class Alone(ClusterPort):
         self._machine = machine
 
     async def identify(self) -> Identity:
-        """A new directory becomes this node's, in a new cluster."""
+        """Read the directory's identity. A new directory is assigned to this node, in a new cluster."""
         return identify(self._machine.path, self._machine.config.node_id)
 
     def open(self, identity: Identity) -> None:
-        """Open the metadata log, of which this node is the only voter."""
+        """Open the metadata log. This node is its only voter."""
         metadata_log = open_metadata_log(self._machine)
         self.authority = Voter(metadata_log, cluster_id=identity.cluster_id, clock=wall_clock_ms)
 

@@ -49,7 +49,7 @@ class Configurations:
 
     @property
     def _node(self) -> NodeConfig:
-        """The configuration at the start, with the dynamic changes since."""
+        """The configuration from the start of the node, with all dynamic changes since then."""
         return self._started_with.with_dynamic(self._authority.image.configs)
 
     # Show -------------------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ class Configurations:
                     with_synonyms=request.include_synonyms,
                     with_documentation=request.include_documentation,
                 )
-                # A resource that is named twice is answered once: an answer is far longer than a name.
+                # A resource that is named twice is described once, because a description is far longer than a name.
                 for resource in {(it.resource_type, it.resource_name): it for it in request.resources}.values()
             ]
         )

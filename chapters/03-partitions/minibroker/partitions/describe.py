@@ -45,7 +45,7 @@ _CONTROLLERS_ENDPOINT = 2
 
 
 def api_versions(registry: Registry, authority: Authority) -> Callable[[Call[ApiVersionsRequest]], Answer]:
-    """The handler of ApiVersions. It announces the features that this node supports and those of the cluster."""
+    """The handler of ApiVersions. It announces this node's supported features and the cluster's features."""
 
     def handler(call: Call[ApiVersionsRequest]) -> Answer:
         request = call.request
@@ -59,7 +59,7 @@ def api_versions(registry: Registry, authority: Authority) -> Callable[[Call[Api
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
                 for name, levels in SUPPORTED_FEATURES.items()
-                # Older clients take a lowest level of 0 for an error (KIP-1022).
+                # Older clients treat a lowest level of 0 as an error (KIP-1022).
                 if levels.lowest > 0 or call.version >= ZERO_LEVELS_FROM_VERSION
             ],
             finalized_features_epoch=image.offset,
@@ -92,7 +92,7 @@ class Describe:
         is_auto_creating: Callable[[], bool],
         own_broker: "OwnBroker | None" = None,
     ) -> None:
-        """`own_broker` is set if this node forwards calls to the controller. Clients see it as the controller."""
+        """`own_broker` is set if this node forwards calls to the controller. Clients see this node as controller."""
         self._authority = authority
         self._create = create
         self._is_auto_creating = is_auto_creating
@@ -113,7 +113,7 @@ class Describe:
         else:
             # A topic that is named twice is answered once.
             unique = list({(it.name, it.topic_id): it for it in wanted}.values())
-            # Before version 4 a request does not say whether topics may be created, and they are.
+            # Before version 4, a request cannot forbid the creation of topics, so they are created.
             refused: Mapping[str, ErrorCode] = {}
             if self._is_auto_creating() and (call.version < 4 or call.request.allow_auto_topic_creation):
                 refused = self._create_missing(unique)
@@ -125,7 +125,7 @@ class Describe:
         alive = [
             MetadataResponseBroker(node_id=it.node_id, host=it.host, port=it.port, rack=it.rack) for it in _alive(image)
         ]
-        # If all brokers are fenced, name this one: librdkafka never recovers from an answer without brokers.
+        # If all brokers are fenced, name this one, because librdkafka never recovers from an answer without brokers.
         brokers = alive or ([self._own_broker()] if self._own_broker is not None else [])
         return MetadataResponse(
             brokers=brokers,
@@ -221,7 +221,7 @@ class Describe:
         """
         own_broker = None if self._own_broker is None else self._own_broker().node_id
         live = image.live_brokers()
-        # Every broker takes administrative requests, so the first live one will do.
+        # Every broker accepts administrative requests, so name the first live broker.
         return own_broker if own_broker in live else next(iter(live), NO_LEADER)
 
 
@@ -246,13 +246,13 @@ def _alive(image: Image) -> Iterable[BrokerImage]:
 
 
 def _offline_replicas(alive: frozenset[int], partition: PartitionImage) -> list[int]:
-    """The replicas of a partition that cannot be reached."""
+    """The replicas on brokers that are not alive."""
     return [node_id for node_id in partition.replicas if node_id not in alive]
 
 
 def _reachable_leader(alive: frozenset[int], partition: PartitionImage) -> tuple[int, ErrorCode]:
-    """The leader that clients are told, and the error code of the partition."""
-    # A leader that is not alive is not named: a client would only try it, fail, and ask again.
+    """The leader to name to clients, and the error code of the partition."""
+    # A dead leader is not named, because a client would only try it, fail, and ask again.
     if partition.leader in alive:
         return partition.leader, ErrorCode.NONE
     return NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE

@@ -28,9 +28,9 @@ class Refused(ExpectedError):
 
 
 class Held(Refused):
-    """The rules cannot accept or refuse a batch yet. It is tried again when `key` is woken, and refused on timeout.
+    """The rules cannot decide about a batch yet. The batch is tried again when `key` is woken, and refused on timeout.
 
-    A batch that is held again must have the same key.
+    If the batch is held again, the key must be the same.
     """
 
     def __init__(self, key: Hashable, code: ErrorCode, message: str) -> None:
@@ -43,7 +43,7 @@ class BrokerFailure(ExpectedError):
 
 
 class Disconnect(ExpectedError):
-    """No answer would be understood, so the connection is closed. The message goes to the broker's own log."""
+    """The client could not understand any answer, so the connection is closed. The broker logs the message."""
 
 
 # Errors of the log as Kafka's codes -----------------------------------------------------------------------------------

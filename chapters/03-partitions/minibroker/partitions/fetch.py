@@ -3,10 +3,10 @@
 A request has an offset and a maximum of bytes for each partition, and a maximum and a minimum for the whole answer. If
 there are fewer bytes than the minimum, the answer waits, up to `max_wait_ms`. The records of an answer are slices of
 files.
-The first batch is the one that *contains* the offset. It is always given whole, even above the limits: otherwise a
-consumer could never get past it. The last batch may be cut off.
+The first batch is the one that *contains* the offset. The first batch is always returned whole, even above the limits.
+Otherwise a consumer could never get past it. The last batch may be cut off.
 
-Chapter 07 brings fetch sessions, in which a client names only the partitions that changed. Here every request names all
+Chapter 07 adds fetch sessions, in which a client names only the partitions that changed. Here every request names all
 of them, and the session id 0 in the answer says that there is no session.
 """
 
@@ -40,7 +40,7 @@ TOPIC_IDS_FROM_VERSION = 13
 REPLICA_STATE_FROM_VERSION = 15
 LEADER_HINTS_FROM_VERSION = 16
 NO_SESSION = 0
-_FULL_FETCH_EPOCHS = (0, -1)  # 0 begins a session; -1 ends it, or there is none
+_FULL_FETCH_EPOCHS = (0, -1)  # 0 begins a session; -1 ends a session or uses none
 _READ_COMMITTED = 1
 
 
@@ -56,7 +56,7 @@ class _Wanted(NamedTuple):
 class Fetch:
     """The handler of Fetch. No answer has more bytes than `bytes_max`, the broker's fetch.max.bytes.
 
-    `clock` is monotonic. A leader uses it to measure how long a follower has been behind.
+    `clock` is monotonic. A leader measures with it how long a follower has been behind.
     """
 
     def __init__(self, routes: Routes, *, bytes_max: int, clock: Callable[[], int] = lambda: 0) -> None:
@@ -139,7 +139,7 @@ class _Fetch:
             return None
 
     def mark_as_waiting(self) -> None:
-        """Mark all further attempts as retries: a newer fetch of the same replica may have come meanwhile."""
+        """Mark all further attempts as retries. The same replica may have sent a newer fetch in the meantime."""
         if self._is_replica:
             self._wanted = [it._replace(reader=it.reader._replace(is_retry=True)) for it in self._wanted]
 
@@ -160,7 +160,7 @@ class _Fetch:
         return not response.responses or count >= min(self._bytes_min, self._bytes_max)
 
     def gather(self) -> FetchResponse:
-        """The answer with the records that are there now."""
+        """The answer with the records that the logs hold now."""
         # Read the partitions in the order of the request. The bytes of each are subtracted from the total limit.
         # Only the first partition that has records may exceed the limits.
         bytes_left, is_first = self._bytes_max, True
@@ -204,7 +204,7 @@ class _Fetch:
 
     def _fill(self, data: PartitionData, partition: Partition, it: _Wanted, bytes_left: int, is_first: bool) -> None:
         wanted = it.wanted
-        # A follower whose log diverges is told where, and gets no records (chapter 04).
+        # A follower whose log diverges gets the diverging epoch and no records (chapter 04).
         if wanted.last_fetched_epoch != NO_LEADER_EPOCH:
             diverging = partition.diverging_epoch(wanted.fetch_offset, last_fetched_epoch=wanted.last_fetched_epoch)
             if diverging is not None:
@@ -214,11 +214,12 @@ class _Fetch:
         bytes_max = min(max(wanted.partition_max_bytes, 0), bytes_left)
         records = partition.read(wanted.fetch_offset, bytes_max=bytes_max, reader=it.reader)
         if not is_first and records.count > bytes_max:
-            # A partition returns its first batch whole, even above the limit. If another partition has records in this
-            # answer, the batch is left out. It is not cut off: the Java client would conclude that it can never fit.
+            # A partition returns its first batch whole, even above the limit. If another partition already has records
+            # in this answer, the batch is omitted. It is not cut off, because the Java client would conclude that the
+            # batch can never fit.
             records.count = 0
         data.records = records
-        # A read_committed consumer is told which transactions to leave out (chapter 06).
+        # A read_committed consumer gets the aborted transactions, whose records it skips (chapter 06).
         if it.reader.is_committed_only:
             data.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)

@@ -1,7 +1,7 @@
 """A disk with a bound on open file handles: the least recently used files are closed, and opened again when needed.
 
-Ten thousand partitions are thirty thousand files, and a process may often have no more than a thousand open. So a
-`BoundedFile` has a path, and a handle only for a while. Three rules make that safe:
+Ten thousand partitions have thirty thousand files, but many systems allow a process only a thousand open files. So a
+`BoundedFile` always has a path, but not always an open handle. Three rules make that safe:
 
 1. **A file that loses its name keeps its handle** as long as it is referenced. Retention unlinks a segment, and
    compaction replaces one, while a reader still has a slice of it. Opening the path again would find nothing, or
@@ -39,7 +39,7 @@ class BoundedFile:
     def __init__(self, files: "BoundedFiles", path: str, *, key: int, writable: bool) -> None:
         self._files = files
         self.key = key
-        self.path: str | None = path  # None once the name is gone
+        self.path: str | None = path  # None after the file has lost its name
         self.writable = writable
         self.open_handle: File | None = None
         self.is_dirty = False
@@ -54,7 +54,7 @@ class BoundedFile:
         return self._files.handle_of(self)
 
     def pread(self, count: int, position: int) -> bytes:
-        """Read up to `count` bytes; fewer only at the end of the file."""
+        """Read `count` bytes, or fewer if the file ends before."""
         return self._files.handle_of(self).pread(count, position)
 
     def pwrite(self, data: Bytes, position: int) -> int:
@@ -91,8 +91,8 @@ class BoundedFile:
 class BoundedFiles:
     """`Files` over other `Files`, with at most `handles_max` handles open for files that have a name.
 
-    It is safe to use from any thread. Its handles close themselves when the last reference is gone, as those of
-    `OSFiles` do.
+    It is safe to use from any thread. Its handles close themselves when the last reference is gone, like the handles of
+    `OSFiles`.
     """
 
     def __init__(self, files: Files, *, handles_max: int, on_flushed: Callable[[], None] = lambda: None) -> None:
@@ -118,7 +118,7 @@ class BoundedFiles:
     # Files ----------------------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> BoundedFile:
-        """Open a file; without `create` a missing one is a FileNotFoundError."""
+        """Open a file. Without `create`, a missing file raises FileNotFoundError."""
         with self._lock:
             file = BoundedFile(self, path, key=next(self._keys), writable=writable)
             file.open_handle = self._open(path, create=create, writable=writable)
@@ -128,7 +128,7 @@ class BoundedFiles:
             return file
 
     def mkdir(self, directory: str) -> None:
-        """Make a directory, and those above it."""
+        """Make a directory and its missing parents."""
         self._files.mkdir(directory)
 
     def rmdir(self, directory: str) -> None:
@@ -153,7 +153,7 @@ class BoundedFiles:
                     file.path = target + file.path[len(source) :]
 
     def unlink(self, path: str) -> None:
-        """Remove a name. An open file stays readable."""
+        """Remove a file's name. An open file stays readable."""
         with self._lock:
             held = self._with_handles(path)
             self._files.unlink(path)
@@ -170,7 +170,7 @@ class BoundedFiles:
     # Handles --------------------------------------------------------------------------------------------------------
 
     def handle_of(self, file: BoundedFile, *, is_written: bool = False) -> File:
-        """The handle of a file, opened again if need be. `is_written` marks the file as dirty before the write."""
+        """The handle of a file. A closed file is opened again. `is_written` marks the file as dirty before a write."""
         with self._lock:
             handle = file.open_handle
             if handle is None:
@@ -254,7 +254,8 @@ class BoundedFiles:
             file.open_handle.fsync()
             self._on_flushed()
         except OSError as error:
-            # The caller needs a handle of another file. The owner of this one gets the error at its next fsync.
+            # The caller uses another file, so the error is not raised here. This file's owner gets it at the next
+            # fsync.
             file.failure = error
 
     # Names ----------------------------------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ class BoundedFiles:
         return [file for file in _referenced(inside.values()) if file.path == path]
 
     def _with_handles(self, path: str) -> Sequence[tuple[BoundedFile, File]]:
-        """The open files at a path, each with its handle. The reference keeps the handle open when the name is gone."""
+        """The open files at a path, each with its handle. The reference keeps the handle open after an unlink."""
         return [(file, self.handle_of(file)) for file in self._files_at(path)]
 
     def _make_nameless(self, held: Iterable[tuple[BoundedFile, File]]) -> None:

@@ -5,8 +5,8 @@
     node.id=1
     directory.id=tS0mTAtRRm2T3zUYpK2fWw
 
-The first node that is started on a new directory writes this file. From then on no node with another id starts on the
-directory: two nodes with the same data would count as two replicas, but hold one copy.
+The first node that is started on a new directory writes this file. From then on, no node with another id can start on
+the directory. Otherwise one copy of the data could count as two replicas.
 """
 
 import errno
@@ -43,7 +43,7 @@ def lock(path: str) -> int:
 
 
 class OccupiedDirectory:
-    """The directory that a node uses. Its path may later lead to another directory, or to none."""
+    """The directory that a node uses. Later, another directory may have its path, or none."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class OccupiedDirectory:
         return None if found == self._device_and_inode else "has been replaced by another directory"
 
     def check(self) -> None:
-        """Raise an OSError if the directory is lost: its open files can be written, but no restart finds them."""
+        """Raise an OSError if the directory is lost: its open files can be written, but no restart would find them."""
         loss = self.loss()
         if loss is not None:
             raise OSError(errno.ENOENT, f"the data directory {loss}", self.path)
@@ -71,7 +71,7 @@ def _device_and_inode(path: str) -> tuple[int, int]:
 
 
 def identify(path: str, node_id: int, *, cluster_id: str | None = None) -> Identity:
-    """Read the identity of a directory. A new directory becomes this node's, in the named cluster or in a new one."""
+    """Read the identity of a directory. A new directory is assigned to this node, in the named or a new cluster."""
     try:
         with open(f"{path}/{META_PROPERTIES}", encoding="utf-8") as file:
             found = _parse(file.read(), path)
@@ -103,7 +103,7 @@ def _parse(text: str, path: str) -> Identity:
 
 
 def _format(path: str, node_id: int, cluster_id: str) -> Identity:
-    """Write a temporary file, flush it, rename it: after a crash the whole file is there, or none."""
+    """Write a temporary file, flush it and rename it, so that a crash leaves the whole file or none."""
     identity = Identity(cluster_id, node_id, new_id())
     text = (
         f"version={_VERSION}\ncluster.id={identity.cluster_id}\n"

@@ -72,12 +72,12 @@ class ListOffsets:
 
 
 def _named_twice(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-    # A lookup may read much, so a request may not ask for the same partition a hundred times.
+    # A lookup may read much data, so a request may name each partition only once.
     return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST)
 
 
 def _code_for(code: ErrorCode, version: int) -> ErrorCode:
-    # An older client does not know OFFSET_NOT_AVAILABLE. With LEADER_NOT_AVAILABLE it asks again, too.
+    # An older client does not know OFFSET_NOT_AVAILABLE. LEADER_NOT_AVAILABLE makes it retry, too.
     is_new = code is ErrorCode.OFFSET_NOT_AVAILABLE and version < OFFSET_NOT_AVAILABLE_FROM_VERSION
     return ErrorCode.LEADER_NOT_AVAILABLE if is_new else code
 
@@ -94,7 +94,7 @@ def find(partition: Partition, timestamp: int, reader: Reader, version: int) -> 
     if timestamp == MAX_TIMESTAMP:
         return partition.find_max_timestamp(reader=reader)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        # There is no tiered storage, so there is no such offset. Without it, Kafka gives the same answer.
+        # There is no tiered storage, so there is no such offset. Kafka without tiered storage gives the same answer.
         return Found()
     if timestamp < 0:
         raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in this broker")

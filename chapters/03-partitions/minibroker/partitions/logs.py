@@ -25,7 +25,7 @@ class DeleteRecords:
         self._routes = routes
 
     def __call__(self, call: Call[DeleteRecordsRequest]) -> Answer:
-        """Answer once every in-sync replica has deleted the records: then no new leader can bring them back."""
+        """Answer once every in-sync replica has deleted the records, so that no new leader can bring them back."""
         deletions = _Deletions(self._routes, call.request)
         return deletions.attempt() or Wait(
             keys=deletions.names,
@@ -58,7 +58,7 @@ class _Deletions:
         return self.response() if all(are_done) else None
 
     def response(self) -> Response:
-        """The answer as it is now, with the low watermark of every partition."""
+        """The answer with the results so far, and the low watermark of every partition."""
         topics = [
             DeleteRecordsTopicResult(name=name, partitions=[it.result for it in found]) for name, found in self._topics
         ]

@@ -1,8 +1,8 @@
-"""The process of a node, without its cluster: a port, a locked directory, threads, handlers, a server.
+"""The process of a node without its cluster: a port, a locked directory, threads, handlers and a server.
 
 A `Machine` knows no cluster and no partition. `Node` starts and stops it together with the other parts. These parts
-use its directory, its registry and its table of waiting requests. They give it the tasks that must run as long as the
-node.
+use its directory, its registry and its table of waiting requests. They also hand it the tasks that must run as long as
+the node does.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 _OTHER_HANDLES = 64  # the loop, the lock, standard streams, other nodes, directories that are being flushed
 _HANDLES_MIN = 256
-_DIRECTORY_CHECK_S = 0.25  # half of a heartbeat's interval
+_DIRECTORY_CHECK_S = 0.25  # half of the heartbeat interval
 
 
 class Machine:
@@ -70,7 +70,7 @@ class Machine:
     # In the order of a start ------------------------------------------------------------------------------------------
 
     def bind_and_lock(self) -> None:
-        """Bind the port and lock the directory, so that a conflict shows at once. No client is served yet."""
+        """Bind the port and lock the directory, so that a conflict is found first. No client is served yet."""
         listener = only_listener(self.config)
         self._bound = self._cleanup.enter_context(bind(listener))
         self.port: int = self._bound.getsockname()[1]
@@ -80,7 +80,7 @@ class Machine:
     def open(self) -> None:
         """Open the data directory, after its identity was checked."""
         self.endpoint = self._endpoint()
-        # One thread flushes, another one compacts: a long compaction must not delay a flush.
+        # One thread flushes and another compacts, because a long compaction must not delay a flush.
         self.threads = [
             concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("flush", "upkeep")
         ]
@@ -120,7 +120,7 @@ class Machine:
     # Configuration ----------------------------------------------------------------------------------------------------
 
     def effective_config(self, image: Image) -> NodeConfig:
-        """The configuration with its dynamic changes. Logs an error if some of those are invalid here."""
+        """The configuration with its dynamic changes. Logs an error if some of them are invalid on this broker."""
         try:
             return self.config.checked_dynamic(image.configs)
         except InvalidConfig as error:
@@ -136,7 +136,7 @@ class Machine:
         task.add_done_callback(self.on_ended)
 
     def on_ended(self, task: asyncio.Task[None]) -> None:
-        """A task of this node has ended. Unless it was cancelled, the node ends, too."""
+        """Called when a task of this node has ended. Unless the task was cancelled, the node ends, too."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, BrokerFailure):
             self.fail(error)
@@ -163,7 +163,7 @@ class Machine:
         )
 
     def fail(self, failure: BrokerFailure) -> None:
-        """End the node, and keep its first failure. If the directory is lost, report that instead, as the cause."""
+        """End the node, and keep its first failure. If the directory is lost, report that as the cause instead."""
         if self.failure is None:
             self.failure = failure if self._directory.loss() is None else self._directory_failure()
         self._failed.set()
@@ -208,7 +208,7 @@ class Machine:
         try:
             for thread in reversed(self.threads):
                 await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
-            # Nothing may be written to another directory that has replaced ours.
+            # If another directory has replaced this node's directory, nothing may be written to it.
             self._directory.check()
             self.data.close()
         except (LogError, OSError):
@@ -240,9 +240,7 @@ def bind(listener: Listener) -> socket.socket:
         bound.setblocking(False)
     except OSError as error:
         bound.close()
-        hint = (
-            "is another broker running? Stop it, or give this one another port: --listen, or --port of `minibroker up`"
-        )
+        hint = "is another broker running? Stop it, or choose another port with --listen, or --port of `minibroker up`"
         raise BrokerFailure(f"cannot listen on {listener.host}:{listener.port} ({error.strerror}): {hint}") from error
     return bound
 
@@ -283,5 +281,5 @@ def _submit(thread: concurrent.futures.Executor, work: Callable[[], None]) -> No
     try:
         thread.submit(work)
     except RuntimeError:
-        # The thread has ended, because the broker stops. Do the work here, while the logs are closed.
+        # The thread has ended, because the broker is stopping and closing its logs. Do the work here.
         work()

@@ -81,7 +81,7 @@ class Node:
             part.open()
         self.partitions.open()
         self._add_handlers()
-        # From here on other nodes can reach this one; the calls of clients are refused until the end.
+        # From here on, other nodes can reach this node. Calls of clients are refused until the start is complete.
         await machine.listen()
         await cluster.join()
         await cluster.follow(self.partitions.store)
@@ -147,7 +147,7 @@ async def serve(node: Node, *, on_ready: Callable[[], None] = lambda: None) -> N
 
 
 async def _unless(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Await the work until it is done or the node is told to stop. Returns whether it is done."""
+    """Await the work until it is done or the node is told to stop. Returns whether the work is done."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stopped.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

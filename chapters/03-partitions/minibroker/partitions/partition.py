@@ -8,7 +8,7 @@ Produce, Fetch and ListOffsets use the port `Partition`, in all chapters. Its of
         │           └ every transaction before is committed or aborted: `read_committed` reads up to here
         └ the records before were deleted
 
-`LocalPartition` implements it, in all chapters as well. The parts that differ between chapters are passed in:
+`LocalPartition` implements it, in all chapters as well. The parts that differ between chapters are arguments:
 
     rules         the checks of a batch (`admission.py`); chapter 06 passes another list
     replica       is it the leader, how far may readers read, is a batch safe: `SoleReplica`, or chapter 04's `Replica`
@@ -48,7 +48,7 @@ class Reader(NamedTuple):
     now_ms: int = 0
     """The time of a replica's fetch."""
     is_retry: bool = False
-    """Whether a waiting fetch is tried again. Then its statements about the replica may be out of date."""
+    """Whether this is a retry of a waiting fetch. Its statements about the replica may then be out of date."""
 
     @property
     def is_replica(self) -> bool:
@@ -88,7 +88,7 @@ class EpochEnd(NamedTuple):
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction, which a read_committed consumer must leave out."""
+    """An aborted transaction, whose records a read_committed consumer must skip."""
 
     producer_id: int
     first_offset: int
@@ -109,11 +109,11 @@ class Partition(Protocol):
 
     @property
     def last_stable_offset(self) -> int:
-        """Where a read_committed consumer stops."""
+        """The last stable offset. A read_committed consumer reads up to it."""
 
     @property
     def high_watermark(self) -> int:
-        """Where a consumer stops."""
+        """The high watermark. A consumer reads up to it."""
 
     @property
     def log_end_offset(self) -> int:
@@ -130,16 +130,16 @@ class Partition(Protocol):
         """Check a batch and append it. A duplicate is not appended: the result is its place in the log."""
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """NONE if a batch is as safe as `acks` asks for, another code if it never will be, None to wait."""
+        """Code NONE if a batch is as safe as `acks` asks for, an error if it never will be, None while undecided."""
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches from the one that contains `offset` on: at least one whole batch, if the reader may see one."""
+        """Batches, from the one that contains `offset` on. The first is whole, if the reader may read it."""
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
         """Where a follower's log diverges from this one, or None."""
 
     def aborted(self, offset: int, records: FileSlice) -> Sequence[Aborted]:
-        """The aborted transactions between `offset` and the end of a slice that was read from there."""
+        """The aborted transactions between `offset` and the end of a slice that was read from `offset` on."""
 
     def find_earliest(self) -> Found:
         """Where the log starts."""
@@ -160,7 +160,7 @@ class Partition(Protocol):
 class ReplicaPort(Protocol):
     """The replica of a partition on this node: whether it leads, how far readers may read, and whether a batch is safe.
 
-    A replica inherits from this class. A method that has a body here does what a partition with one replica needs.
+    A replica inherits from this class. The default bodies are right for a partition with one replica.
     """
 
     leader_epoch: int
@@ -189,11 +189,11 @@ class ReplicaPort(Protocol):
         return
 
     def on_log_changed(self) -> None:
-        """The log has grown, or starts later: update the high watermark, and wake the requests that wait."""
+        """The log's end or start has moved. Update the high watermark, and wake the waiting requests."""
         raise NotImplementedError
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """NONE if a batch is as safe as `acks` asks for, another code if it never will be, None to wait."""
+        """Code NONE if a batch is as safe as `acks` asks for, an error if it never will be, None while undecided."""
         return ErrorCode.NONE
 
     def check_follower(self, reader: Reader) -> None:
@@ -201,7 +201,7 @@ class ReplicaPort(Protocol):
         raise NotImplementedError
 
     def on_follower_read(self, reader: Reader, offset: int, records: FileSlice) -> None:
-        """A follower fetches from `offset`, so it has the records before. This may shorten `records`, its answer."""
+        """A follower fetches from `offset`, so it has all records before. This may shorten `records`, its answer."""
         return
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
@@ -209,7 +209,7 @@ class ReplicaPort(Protocol):
         return None
 
     def check_watermark_is_known(self) -> None:
-        """Refuse while the previous leader's high watermark may have been above that of this leader."""
+        """Refuse while the previous leader's high watermark may have been above this leader's high watermark."""
         return
 
     def epoch_of(self, offset: int) -> int:
@@ -250,11 +250,11 @@ class SoleReplica(ReplicaPort):
         return self._log.log_start_offset
 
     def on_log_changed(self) -> None:
-        """Wake the requests that wait: the high watermark has moved with the end of the log."""
+        """Wake the waiting requests, because the high watermark has moved with the end of the log."""
         self._wake(self.name)
 
     def check_follower(self, reader: Reader) -> None:
-        """Refuse every node except those of `copied_by`."""
+        """Refuse every node that is not in `copied_by`."""
         if reader.replica_id not in self._copied_by:
             message = f"node {reader.replica_id} is not a replica of {self.name.directory}"
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
@@ -264,7 +264,7 @@ class Transactions(Protocol):
     """The transactions in the log of a partition."""
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The first offset of an open transaction, or the high watermark. It changes only when that one does."""
+        """The first offset of an open transaction, or the high watermark. It changes only with the high watermark."""
 
     def aborted(self, offset: int, upto_offset: int) -> Sequence[Aborted]:
         """The aborted transactions in a range of offsets."""
@@ -287,8 +287,8 @@ class LocalPartition:
         self.name = name
         self.log = log
         self.producers = producers
-        # Nothing here refers back to the partition. A cycle would keep the files of a deleted partition open until
-        # Python collects garbage.
+        # No object here refers back to the partition. A reference cycle would keep the files of a deleted partition
+        # open until Python's garbage collection.
         self.replica = replica
         self._rules_of = rules
         self._transactions = transactions
@@ -319,13 +319,13 @@ class LocalPartition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where a read_committed consumer stops. Without transactions it is the high watermark."""
+        """A read_committed consumer reads up to this offset. Without transactions it is the high watermark."""
         high_watermark = self.replica.high_watermark
         return high_watermark if self._transactions is None else self._transactions.last_stable_offset(high_watermark)
 
     @property
     def high_watermark(self) -> int:
-        """Where a consumer stops."""
+        """The high watermark. A consumer reads up to it."""
         return self.replica.high_watermark
 
     @property
@@ -366,7 +366,7 @@ class LocalPartition:
         self.check_leader()
         if acks == ACKS_ALL:
             replica.check_in_sync()
-        # Apply the rules. A duplicate is answered as it was the first time, and not appended again.
+        # Apply the rules. A duplicate gets the same answer as the first time, and is not appended again.
         it = incoming(batch, now_ms, origin)
         for rule in self._rules:
             duplicate = rule(it)
@@ -374,7 +374,7 @@ class LocalPartition:
                 time_ms = duplicate.timestamp if self._is_log_append_time else NO_TIMESTAMP
                 base_offset, next_offset = duplicate.base_offset, duplicate.last_offset + 1
                 return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)
-        # Append the batch, with the broker's time if the topic wants that. The high watermark may move.
+        # Append the batch, with the broker's time if the topic is configured so. The high watermark may move.
         stored = it.batch if self._codec is None else recompressed(it, self._codec)
         append_time_ms = now_ms if self._is_log_append_time else None
         try:
@@ -389,11 +389,11 @@ class LocalPartition:
         return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """NONE if a batch is as safe as `acks` asks for, another code if it never will be, None to wait."""
+        """Code NONE if a batch is as safe as `acks` asks for, an error if it never will be, None while undecided."""
         return self.replica.verdict(appended, acks=acks)
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches from the one that contains `offset` on: at least one whole batch, if the reader may see one."""
+        """Batches, from the one that contains `offset` on. The first is whole, if the reader may read it."""
         is_follower = reader.replica_id >= 0
         if is_follower:
             self.replica.check_follower(reader)
@@ -440,7 +440,8 @@ class LocalPartition:
     def _found(self, record: Record | None, reader: Reader) -> Found:
         if record is None:
             return Found()
-        # A reader does not find a record above its bound. If the previous leader may have served it, refuse instead.
+        # A record at or above the reader's bound is not found. If the previous leader may have served it, refuse
+        # instead.
         if record.offset >= self._bound(reader):
             self.replica.check_watermark_is_known()
             return Found()

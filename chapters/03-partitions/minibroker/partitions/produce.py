@@ -88,7 +88,7 @@ class _Produce:
         self._response = ProduceResponse(responses=[], throttle_time_ms=0)
 
     def answer(self) -> Answer:
-        # Append all batches. The answer waits for those that are held, and for those that are not replicated yet.
+        # Append all batches. The answer waits for batches that are held, and for batches that are not replicated yet.
         for topic in self._call.request.topic_data:
             answers = []
             for data in topic.partition_data:
@@ -105,7 +105,7 @@ class _Produce:
         return self._response
 
     def _check_silent(self) -> None:
-        """A producer that wants no answer learns of an error by losing its connection."""
+        """Close the connection on an error, because a producer with acks=0 reads no answer."""
         if self._refused is not None:
             name, refused = self._refused
             raise Disconnect(f"acks=0, and {name.directory} refused a batch with {refused.code.name}: {refused}")

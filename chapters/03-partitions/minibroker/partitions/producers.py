@@ -10,13 +10,13 @@ the last five batches of each producer, because a producer may have five request
     unknown producer, sequence > 0, unused log   OUT_OF_ORDER_SEQUENCE_NUMBER: its first batch has yet to arrive
     unknown producer, any other log              any sequence: its batches may have been deleted, or it expired
 
-The state is a companion of the log, so it covers every batch in the log. It is kept in snapshots next to the
-segments, in Kafka's format. `<offset>.snapshot` is the state before that offset. A snapshot is written at each roll and
-at a clean close, and is deleted with the segment that begins there. It has only the last batch of each producer. So a
-producer that repeats an older batch after a restart is refused.
+The state is a companion of the log, so it covers every batch in the log. It is saved in snapshots next to the segments,
+in Kafka's format. `<offset>.snapshot` is the state before that offset. A snapshot is written at each roll and at a
+clean close, and is deleted with the segment that begins at that offset. It has only the last batch of each producer. So
+a producer that repeats an older batch after a restart is refused.
 
-A snapshot is never flushed. Its checksum shows whether it is whole; if not, an older one is used, and more of the log
-is read. But snapshots of records that were truncated are removed durably before the log is written to again.
+A snapshot is never flushed. Its checksum shows whether it is whole. If not, an older snapshot is used, and more of the
+log is read. But snapshots of records that were truncated are removed durably before the log is written to again.
 """
 
 import struct
@@ -78,7 +78,7 @@ class SequencedBatch(NamedTuple):
 
 
 def last_sequence_of(header: BatchHeader) -> int:
-    """The sequence of a batch's last record. After the largest comes 0."""
+    """The sequence of a batch's last record. After the largest sequence comes 0."""
     return (header.base_sequence + header.last_offset_delta) % (SEQUENCE_MAX + 1)
 
 
@@ -104,7 +104,7 @@ class ProducerState:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record. It is -1 if there is none, so that the next one is 0."""
+        """The sequence of the last record. It is -1 if there is no record, so that the next sequence is 0."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
@@ -113,7 +113,7 @@ class ProducerState:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def duplicate_of(self, header: BatchHeader) -> Duplicate | None:
-        """The place of this batch in the log, if it was written before."""
+        """The place of this batch in the log if it was written before, else None."""
         # Only batches of the current epoch are kept. A batch is the same if it ends with the same sequence and has the
         # same number of records. Then return its place in the log and its time (invariant 19).
         if header.producer_epoch == self.epoch:
@@ -128,7 +128,7 @@ class ProducerState:
         # A producer with an older epoch is a zombie: INVALID_PRODUCER_EPOCH.
         if header.producer_epoch < self.epoch:
             message = (
-                f"producer {header.producer_id} has epoch {self.epoch} by now, but the batch has the older epoch "
+                f"producer {header.producer_id} has epoch {self.epoch} now, but the batch has the older epoch "
                 f"{header.producer_epoch}"
             )
             raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH, message)
@@ -182,7 +182,7 @@ _COUNT = struct.Struct(">i")
 
 
 class DamagedSnapshot(Exception):
-    """A file that is not a whole snapshot: it is ignored, and the state is rebuilt from the log."""
+    """A file is not a whole snapshot. It is ignored, and the state is rebuilt from the log."""
 
 
 def encode_snapshot(producers: dict[int, ProducerState]) -> bytes:
@@ -206,7 +206,7 @@ def encode_snapshot(producers: dict[int, ProducerState]) -> bytes:
 def decode_snapshot(data: bytes) -> dict[int, ProducerState]:
     """Read a snapshot; refuse one whose version, checksum or size is wrong."""
     if len(data) < _HEADER.size:
-        raise DamagedSnapshot(f"{len(data)} of at least {_HEADER.size} bytes")
+        raise DamagedSnapshot(f"only {len(data)} of at least {_HEADER.size} bytes")
     version, crc, count = _HEADER.unpack_from(data)
     if version != VERSION:
         raise DamagedSnapshot(f"version {version}, but only {VERSION} is known")
@@ -239,13 +239,13 @@ class ProducerStates(Companion):
         self._files = files
         self._directory = directory
         self._producers: dict[int, ProducerState] = {}
-        self._snapshot_offset = NO_OFFSET  # of the newest snapshot
-        self._has_had_records = False  # stays true if all of them are deleted
+        self._snapshot_offset = NO_OFFSET  # the offset of the newest snapshot
+        self._has_had_records = False  # stays true after all records are deleted
         self.expiration_ms = expiration_ms
 
     @property
     def producers(self) -> dict[int, ProducerState]:
-        """The state of each producer, by its id. Not to be changed by callers."""
+        """The state of each producer, by its id. Callers must not change it."""
         return self._producers
 
     def check(self, header: BatchHeader) -> Duplicate | None:
@@ -289,7 +289,7 @@ class ProducerStates(Companion):
         """Each producer with the offset of its last record, for compaction's `keep_producers`."""
         return frozenset((producer_id, state.last_offset) for producer_id, state in self._producers.items())
 
-    # Events of the log -----------------------------------------------------------------------------------------------
+    # Events of the log ------------------------------------------------------------------------------------------------
 
     def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
         """A batch is in the log."""
@@ -303,20 +303,20 @@ class ProducerStates(Companion):
     on_append = replay
 
     def on_roll(self, base_offset: int) -> None:
-        """A segment begins: write a snapshot for it, and remove those whose segment was deleted."""
+        """A segment begins. Write a snapshot for it, and remove the snapshots of deleted segments."""
         self._write(base_offset)
         self._sweep(base_offset)
 
     def on_close(self, offset: int) -> None:
-        """The log is closed: with a snapshot at its end nothing needs to be read at the next start."""
+        """The log is closed. Write a snapshot at its end, so that the next start need not read any batch."""
         self._write(offset)
 
     def on_delete(self, offset: int) -> None:
-        """The log starts later. Remove the snapshots before its start: some batches after them were deleted."""
+        """The log start offset has moved. Remove the snapshots before it: some batches after them were deleted."""
         self._remove(it for it in self._snapshots() if it < offset)
 
     def on_truncate(self, offset: int) -> None:
-        """The log ends earlier: remove snapshots of truncated records before other records take their offsets."""
+        """The log was truncated. Remove snapshots of the truncated records before other records take their offsets."""
         self._remove_durably(it for it in self._snapshots() if it > offset or offset == 0)
 
     def restore(self, *, log_start_offset: int, log_end_offset: int, recovery_point: int) -> int:  # noqa: ARG002
@@ -371,7 +371,7 @@ class ProducerStates(Companion):
             self._remove([offset])
 
     def _sweep(self, base_offset: int) -> None:
-        # Compaction and retention replace and delete segments; a snapshot without its segment is removed.
+        # Compaction replaces segments, and retention deletes them. A snapshot without its segment is removed.
         names = self._files.list(self._directory)
         bases = {*_offsets(names, LOG_SUFFIX), base_offset}
         self._remove(it for it in _offsets(names, SNAPSHOT_SUFFIX) if it not in bases)

@@ -1,7 +1,7 @@
 """Recompression of batches, for a topic that has its own codec. A pure module.
 
-By default `compression.type` is `producer`, and a batch is stored as it came. On a topic that names a codec, every
-batch with another one is decompressed and compressed again. The records stay the same, with the offsets, the sequence
+By default `compression.type` is `producer`, and a batch is stored as it was sent. On a topic that names a codec, every
+batch with another codec is decompressed and compressed again. The records stay the same, with the offsets, the sequence
 numbers and the timestamps of the producer.
 """
 
@@ -21,7 +21,7 @@ CODECS = {
 
 
 def codec_of(compression_type: str) -> Compression | None:
-    """The codec of a topic, or None if it keeps the producer's."""
+    """The codec of a topic, or None if the producer's codec is kept."""
     return CODECS.get(compression_type)
 
 

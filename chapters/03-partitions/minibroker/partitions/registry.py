@@ -116,7 +116,7 @@ class Registry:
         self._entries[key] = _Entry(handler, api.request, least, most, advertised, stand_in)
 
     def guard(self, guard: Callable[[ApiKey, Handler], Handler]) -> None:
-        """Wrap every handler. Called once, when all handlers have been added."""
+        """Wrap every handler. This is called once, when all handlers have been added."""
         for key, entry in self._entries.items():
             entry.handler = guard(ApiKey(key), entry.handler)
 
@@ -137,7 +137,7 @@ class Registry:
         return entry is not None and entry.min_version <= version <= entry.max_version
 
     def answer(self, call: Call[Any]) -> Answer:
-        """The handler's answer to a request that was forwarded inside another one. Its API must have a handler."""
+        """The handler's answer to a request that was forwarded in an envelope. Its API must have a handler."""
         return self._entries[call.header.api_key].handler(call)
 
     def dispatch(self, frame: memoryview, *, now_ms: int, peer: str) -> Reply | Deferred:
@@ -181,9 +181,9 @@ def propose(
     timeout_ms: int,
     expire: Callable[[], Response] | None = None,
 ) -> Answer:
-    """Propose a change of the metadata, and answer when it is committed, which may be at once.
+    """Propose a change of the metadata, and answer when it is committed, which may be immediately.
 
-    A change that times out may still be committed. The client is told so, unless `expire` gives another answer.
+    A change that times out may still be committed. The answer says so, unless `expire` gives another answer.
     """
     proposal = authority.propose(command)
     if proposal.is_done:

@@ -1,14 +1,14 @@
 """The server: frames in, frames out, on asyncio streams.
 
 Each connection is a task that reads one frame, gets its answer, sends the answer, and only then reads the next frame.
-So the answers of a connection come in the order of its requests. A client that does not read its answers is not read
-from either. Backpressure needs no other code.
+So the answers of a connection come in the order of its requests. If a client does not read its answers, the server
+reads no more of its requests. Backpressure needs no other code.
 
 The memory is bounded by the number of connections. Each has a read buffer, one request, and one answer, whose record
-sets are read from their files piece by piece. All connections share a budget for large requests. The length that a
-client announces allocates nothing.
+sets are read from their files piece by piece. All connections share a budget for large requests. Memory is allocated as
+bytes arrive, not for the length that a client announces.
 
-Chapter 07 replaces this server by another one, which uses `Registry.dispatch` and `Waiting`, too.
+Chapter 07 replaces this server by another, which also uses `Registry.dispatch` and `Waiting`.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Tracer(Protocol):
     """Sees every frame. `minibroker serve --trace` prints them."""
 
     def on_request(self, peer: str, frame: memoryview) -> None:
-        """A request has come. `frame` does not include the length."""
+        """A request has arrived. `frame` does not include the length."""
 
     def on_reply(self, peer: str, frame: memoryview, parts: list[Part]) -> None:
         """The answer to the request in `frame` is sent."""
@@ -87,7 +87,7 @@ class Server:
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
-        """Accept no connection or request any more, finish those in progress, then close all connections.
+        """Stop accepting connections and requests, finish the requests in progress, then close all connections.
 
         A client that does not read its answer is disconnected after a few seconds.
         """
@@ -144,7 +144,7 @@ class Server:
         return None
 
     async def _sweep(self) -> None:
-        """Close connections on which no whole request has come for too long."""
+        """Close connections on which no whole request has arrived for too long."""
         idle_ms_max = self.limits.idle_ms_max
         while True:
             await asyncio.sleep(min(max(idle_ms_max / 4, 10), 5000) / 1000)
@@ -279,7 +279,8 @@ class _Connection:
         reply = outcome if isinstance(outcome, Reply) else await self._server.deferred(self, outcome)
         self.since_ms = monotonic_ms()
         await self._send(reply.parts)
-        # If all requests and answers fit into buffers, nothing above yields to the loop. So yield now and then.
+        # If all requests and answers fit into buffers, the code above never yields to the event loop. So yield now and
+        # then.
         self._served += 1
         if self._served % _REQUESTS_IN_A_ROW == 0:
             await asyncio.sleep(0)
@@ -292,7 +293,7 @@ class _Connection:
             return self._server.dispatch(self.peer, await self._frame(length, budget))
 
     async def _frame(self, length: int, budget: "_Share | None") -> memoryview:
-        """The bytes of a frame. The buffer grows as they come. It is writable, to set the offsets of batches."""
+        """The bytes of a frame. The buffer grows as they arrive. It is writable, so that batches can be stamped."""
         frame = bytearray()
         while len(frame) < length:
             piece = await self._reader.read(min(length - len(frame), _PIECE_BYTES))
@@ -325,7 +326,7 @@ class _Connection:
     # Called by the server ---------------------------------------------------------------------------------------------
 
     def on_gone(self) -> None:
-        """The client has disconnected: drop the answer that it waits for."""
+        """The client has disconnected. Drop its waiting request."""
         if self.answered is not None and not self.answered.done():
             self.answered.set_exception(ConnectionResetError("the client has disconnected"))
 
@@ -355,8 +356,8 @@ def _pieces(part: Part) -> Iterator[bytes | bytearray | memoryview]:
 class _Budget:
     """Bounds the bytes of large requests in memory. A connection that wants to read more waits for its turn.
 
-    Only bytes that have come count, not the length that a client announces. If every request in progress waits, the
-    first one may exceed the bound: otherwise all would wait for ever.
+    Only bytes that have arrived count, not the length that a client announces. If every request in progress waits, the
+    first one may exceed the bound. Otherwise all would wait for ever.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -390,7 +391,7 @@ class _Budget:
             raise
 
     def hand_out(self) -> None:
-        """Let the first requests in the queue continue, as far as the budget allows."""
+        """Let the requests at the head of the queue continue, as far as the budget allows."""
         while self._queue and self._queue[0][1].done():
             self._queue.popleft()
         while self._queue and (self.bytes + self._queue[0][0] <= self.bytes_max or len(self._queue) >= self._frames):

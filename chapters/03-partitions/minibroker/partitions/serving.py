@@ -30,7 +30,7 @@ from minibroker.wire.apis import ApiKey
 
 
 class Hosting(Protocol):
-    """Opens partitions of another kind than those with one replica, and is told when their metadata change."""
+    """Opens partitions of another kind, such as replicated ones, and is notified when their metadata change."""
 
     @property
     def open_partition(self) -> OpenPartition:
@@ -56,7 +56,7 @@ class Partitions:
     ) -> None:
         """`placing` chooses the brokers of new partitions. `own_broker` is this node, if it forwards clients' calls.
 
-        `on_timeout` is called before a producer is told that its batch was not replicated in time, and may raise.
+        `on_timeout` is called before a batch that was not replicated in time is refused. It may raise.
         """
         self._machine = machine
         self._cluster = cluster
@@ -81,7 +81,7 @@ class Partitions:
         self.configurations = Configurations(self._cluster.authority, machine.config)
 
     def start(self) -> None:
-        """The partitions are open: apply the dynamic configuration, and start the upkeep."""
+        """Called when the partitions are open. Apply the dynamic configuration, and start the upkeep."""
         self._reconfigure(Image(), self._cluster.authority.image)
         self._cluster.authority.subscribe(self._reconfigure)
         self.upkeep.start()

@@ -1,11 +1,11 @@
-"""The partitions of this node: the image of the metadata, as logs on a disk.
+"""The partitions of this node: logs on disk that follow the image of the metadata.
 
 The directories follow the image. A new topic gets its directories, a deleted topic loses them, and a changed
 configuration is applied to the logs. After a crash in between, the next start completes the change. Each directory has
-the id of its topic in `partition.metadata`, so the data of a deleted topic is never taken for that of a new topic with
-the same name. A directory that the metadata do not know is never deleted, but renamed to `…-stray`.
+the id of its topic in `partition.metadata`, so a new topic with the same name never gets the data of a deleted topic. A
+directory that is not in the metadata is never deleted, but renamed to `…-stray`.
 
-Partitions of another kind can be plugged in: `open_partition` opens one, and `on_changed` is told when its metadata
+Partitions of another kind can be plugged in: `open_partition` opens one, and `on_changed` is called when its metadata
 change. The metadata log is not a topic of the image. Its owner adds it as an internal partition, which only other nodes
 may fetch.
 """
@@ -74,7 +74,7 @@ class Store:
 
     def partition(self, topic: str, index: int) -> LocalPartition:
         """The partition, which must be on this node."""
-        # Faster than TopicPartition(…), and every produce and fetch needs it.
+        # This is faster than TopicPartition(…). Every produce and fetch runs it.
         name = tuple.__new__(TopicPartition, (topic, index))
         found = self._partitions.get(name)
         if found is None:
@@ -144,7 +144,7 @@ class Store:
             self._configure()
 
     def _only_in(self, topic: TopicImage, other: Image) -> dict[TopicPartition, PartitionImage]:
-        """The partitions of a topic that this node hosts, except those that it hosts in the other image, too."""
+        """The partitions of a topic that this node hosts in one image, but not in the other."""
         others = _same_topic(topic, other)
         return {
             TopicPartition(topic.name, index): partition
@@ -183,10 +183,11 @@ class Store:
                 log.error("%s starts empty: its directory is missing, with records up to %d", name.directory, offset)
 
     def clear_leftovers(self, removed_topics: Callable[[], Collection[bytes]]) -> Iterator[TopicPartition]:
-        """Clear the directories that the image does not assign to this node, one in each step: there may be thousands.
+        """Clear the directories that the image does not assign to this node, one per step, because there may be
+        thousands.
 
         `removed_topics` returns the ids of topics that the metadata log has deleted. Their directories are deleted.
-        They are left over from a crash, or from a time when this node was down. Others are renamed and kept.
+        They are left over from a crash, or from a time when this node was down. Other directories are renamed and kept.
         """
         left = [name for name in self._data.partitions() if self._is_leftover(name)]
         removed = removed_topics() if left else ()
@@ -206,7 +207,7 @@ class Store:
                 self._data.delete_log(name)
             else:
                 aside = self._data.set_aside(name)
-                known = "do not know it" if self.image.partition(name) is None else "have it on other nodes"
+                known = "do not contain it" if self.image.partition(name) is None else "place it on other nodes"
                 log.warning("%s: the metadata %s, so it is renamed to %s", name.directory, known, aside)
         except FileNotFoundError:
             # The topic was created and deleted again between two steps.
@@ -215,7 +216,7 @@ class Store:
             log.error("leftover directory %s could not be deleted or renamed: %s", name.directory, error)
 
     def _open(self, topic: TopicImage, added: Mapping[TopicPartition, PartitionImage], *, is_new: bool) -> None:
-        """Open partitions of a topic. If the files of one cannot be read, only that one is offline."""
+        """Open partitions of a topic. If the files of one cannot be read, only that partition is offline."""
         if not added:
             return
         config = self._topic_config(self.image, topic.name)
@@ -240,7 +241,7 @@ class Store:
         return LocalPartition(name, opened, producers, config, replica)
 
     def _claim(self, name: TopicPartition, topic_id: bytes, *, is_new: bool) -> None:
-        """Write the topic id into the directory, after the data of another topic with the same name was deleted.
+        """Write the topic id into the directory. Data of another topic with the same name is deleted first.
 
         The file is not flushed. If a power cut loses it, the directory belongs to the topic of this name in the image.
         But if the partition is new, an existing directory belongs to another topic.
@@ -260,7 +261,7 @@ class Store:
     def _delete_old_data(self, name: TopicPartition) -> None:
         with suppress(FileNotFoundError):
             self._data.delete_log(name)
-            log.warning("%s had the data of a deleted topic of the same name, which is deleted now", name.directory)
+            log.warning("%s held data of a deleted topic with the same name; that data is deleted now", name.directory)
 
     def _write(self, path: str, content: bytes) -> None:
         file = self._files.open(path)

@@ -1,8 +1,8 @@
 """The background work of a broker: retention, compaction, flushing by time, scrubbing, expiring producers.
 
-Each kind is a loop of its own, on a schedule with Kafka's names. Quick work runs on the event loop, a few partitions at
-a time. Work that reads much (compaction, scrubbing) runs on a background thread, but changes to a
-log run on the loop (`clean` of chapter 02 says which).
+Each kind of work has its own loop, on a schedule with Kafka's names. Quick work runs on the event loop, a few
+partitions at a time. Work that reads much (compaction, scrubbing) runs on a background thread, but changes to a log run
+on the loop (see `clean` in chapter 02).
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class Upkeep:
         self._tasks = [asyncio.create_task(self._repeat(work, interval_ms)) for work, interval_ms in loops]
 
     async def stop(self) -> None:
-        """End all loops. Work on the thread is told to stop, and waited for."""
+        """End all loops. Tell the work on the thread to stop, and wait for it."""
         self._is_stopping = True
         for task in self._tasks:
             task.cancel()
@@ -97,7 +97,7 @@ class Upkeep:
                 await work()
             except Exception:
                 # An error in one log must not end the upkeep of all others.
-                log.exception("upkeep failed, and is tried again in %d ms", interval_ms())
+                log.exception("background work failed; the next attempt is in %d ms", interval_ms())
             await asyncio.sleep(interval_ms() / 1000)
 
     async def _each(self, work: Callable[[LocalPartition], object]) -> None:

@@ -1,15 +1,16 @@
 """The table of requests that wait for their answer. A pure module.
 
-A consumer asks for records that do not exist yet, and is willing to wait for half a second. Instead of a task that
-sleeps, its request becomes an entry in this table, with its keys, its deadline, and a function that tries again. A
-change is reported with `wake`. The owner of the table then calls `settle`, which tries the woken entries again, and
-`expire`, which answers those whose deadline has passed.
+Suppose that a consumer asks for records that do not exist yet, and is willing to wait for half a second. Its request
+does not become a sleeping task, but an entry in this table, with its keys, its deadline, and a function that tries
+again. A change is reported with `wake`. The owner of the table then calls `settle`, which tries the woken entries
+again, and `expire`, which answers those whose deadline has passed.
 
     park ──▶ waiting ── woken, and the attempt has an answer ──▶ completed
                 │  └─── woken, but still no answer ──▶ waiting
                 └────── deadline ──▶ completed with the answer for a timeout
 
-In chapter 04 an advance of the high watermark wakes entries. In chapter 06 members that join a group wait here.
+In chapter 04 an advance of the high watermark wakes entries. In chapter 06, members that join a group wait in this
+table.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -47,7 +48,7 @@ class Parked(Generic[A]):
 
 
 class Waiting(Generic[A]):
-    """The table. It does nothing by itself, and nothing is answered inside `wake`."""
+    """The table of waits. It does nothing by itself, and no wait is answered inside `wake`."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, dict[Parked[A], None]] = {}

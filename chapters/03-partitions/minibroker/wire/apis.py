@@ -1,7 +1,8 @@
-"""The APIs: Kafka's keys, and the tables that are declared. A pure module.
+"""The APIs: their keys in Kafka, and their declared tables. A pure module.
 
-A table declares its API when its module is imported: `declare(ProduceRequest, ProduceResponse)`. A broker imports the
-tables of the APIs that it serves, and a client those that it sends, so neither knows an API of a later chapter.
+A table declares its API when its module is imported: `declare(ProduceRequest, ProduceResponse)`. A broker imports only
+the tables of the APIs that it serves, and a client only the tables of its requests. So neither knows an API of a later
+chapter.
 """
 
 import enum
@@ -16,7 +17,7 @@ from minibroker.wire.schema import Request, Response
 
 
 class ApiKey(enum.IntEnum):
-    """Kafka's numbers for its APIs. Only those in `APIS` have a table."""
+    """Kafka's numbers for its APIs. Only the APIs in `APIS` have a table."""
 
     PRODUCE = 0
     FETCH = 1
@@ -100,7 +101,7 @@ class ApiKey(enum.IntEnum):
 
 
 class Api(NamedTuple):
-    """One API: the request, the response, and the versions that our tables have of both."""
+    """One API: its request, its response, and the versions that the tables have of both."""
 
     key: int
     name: str  # Kafka's name, such as CreateTopics
@@ -108,7 +109,7 @@ class Api(NamedTuple):
     response: type[Response]
     min_version: int
     max_version: int
-    flexible_from: int  # above every version if none is flexible
+    flexible_from: int  # higher than every version if no version is flexible
     response_tags_from: int  # the first version whose response header ends with tagged fields
 
     def has(self, version: int) -> bool:
@@ -153,4 +154,4 @@ def message_named(name: str) -> type[Request] | type[Response]:
         for message in (api.request, api.response):
             if message.__name__ == name:
                 return message
-    raise WireError(f"there is no message {name}; there are {', '.join(api.name for api in APIS.values())}")
+    raise WireError(f"there is no message {name}; the messages are {', '.join(api.name for api in APIS.values())}")

@@ -1,8 +1,8 @@
 """Compiles a table into functions: a decoder and an encoder for each message and version. A pure module.
 
 The tables could be interpreted: look up the type of each field, check whether the version has it, call a function that
-decodes it. The inspector works like that, and is five times slower. Here each message and version is compiled at its
-first use. The generated Python source has only the steps that this version needs. This command prints it:
+decodes it. The inspector does this, and is five times slower. Here each message and version is compiled at its first
+use. The generated Python source has only the steps that this version needs. This command prints the source:
 
     python -m minibroker.wire.compiling ProduceRequest 9
 """

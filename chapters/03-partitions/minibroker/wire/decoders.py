@@ -51,7 +51,7 @@ def decoder_source(cls: "type[Struct]", version: int) -> Source:
         with source.block("except UNREADABLE as error:"):
             source.line(_refusal(cls, version, "{error}", cause=True))
         with source.block("if p > size:"):
-            source.line(_refusal(cls, version, "a field ends after the last byte"))
+            source.line(_refusal(cls, version, "a field ends past the last byte"))
         source.line("return o0, p")
     return source
 

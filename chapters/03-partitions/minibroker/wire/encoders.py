@@ -1,6 +1,6 @@
 """Generates the source of an encoder: one function for one message in one version. A pure module.
 
-The function appends to the bytearray `out`. It is flat, as a decoder is: nested loops, and one `pack` for a run of
+The function appends to the bytearray `out`. It is flat, like a decoder, with nested loops, and one `pack` for a run of
 fields of fixed size. A length that follows a run is packed together with it, if one byte is enough. In the source
 
 - `o0` is the message, `o1` the struct inside it, and so on; `n` is the next length or count to encode;
@@ -56,7 +56,7 @@ class _Encoder:
         self.source = Source()
         self.version = version
         self.flexible = flexible
-        self.out = "out"  # in a tagged field another bytearray, because the field's length is encoded before it
+        self.out = "out"  # another bytearray inside a tagged field, because the field's length comes first
         self._run: list[tuple[str, str]] = []  # format and value of the fields that are not encoded yet
 
     # A run of fixed fields

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 class WireError(ExpectedError):
-    """Any error of this package. This class itself is for a message that cannot be encoded in a version."""
+    """The base class of this package's errors. Raised for messages that cannot be encoded in a version."""
 
 
 class MalformedMessage(WireError):
-    """Received bytes that are not a valid message. They get no answer; the connection is closed."""
+    """The received bytes are not a valid message. The connection is closed without an answer."""
 
 
 class UnsupportedVersion(WireError):
@@ -23,8 +23,8 @@ class UnsupportedVersion(WireError):
 class UnsupportedApi(WireError):
     """A request whose key or version the tables do not have.
 
-    An ApiVersions request is answered nevertheless, and the answer needs the header. Any other such request closes
-    the connection.
+    An ApiVersions request is answered nevertheless, so this error carries the header. Any other such request closes the
+    connection.
     """
 
     def __init__(self, header: "RequestHeader") -> None:

@@ -78,7 +78,7 @@ class Field(NamedTuple):
     is_array: bool
     versions: Versions  # the versions that have the field
     nullable: Versions  # the versions in which it may be null
-    tagged: Versions  # the versions in which it is optional and written after the others, under its tag
+    tagged: Versions  # the versions in which it is tagged: optional, and written after the others
     tag: int | None
     default: object  # the value where a version lacks the field; () for an array
     ignorable: bool  # whether a version that lacks the field may drop its value silently
@@ -97,7 +97,7 @@ class Field(NamedTuple):
 
 
 class Schema:
-    """The fields of a struct, and its versions, which it takes from the message that it is in."""
+    """The fields of a struct, and its versions. A struct has the versions of the message that contains it."""
 
     __slots__ = ("fields", "flexible", "key", "name", "versions")
 

@@ -41,7 +41,7 @@ def read_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     """Decode the header of a request, without its length. Return it and the position of the message after it."""
     # Bytes that end too early or are not UTF-8 raise a MalformedMessage and nothing else (invariant 17).
     try:
-        # These fields are the same in every version. The client id has a length of two bytes, and -1 is null.
+        # These fields are the same in every version. The length of the client id has two bytes, and -1 is null.
         api_key, api_version, correlation_id, length = _REQUEST.unpack_from(frame)
         position = _REQUEST.size
         client_id = None

@@ -177,7 +177,7 @@ class StructType(type):
         versions: str | None = None,
         flexible: str = "none",
     ) -> "StructType":
-        """Take the fields out of the class's body."""
+        """Remove the fields from the class's body, and return them."""
         fields = tuple(value._replace(name=field) for field, value in namespace.items() if isinstance(value, Field))
         for field in fields:
             del namespace[field.name]
@@ -256,7 +256,7 @@ def decode_whole(cls: "type[S]", buffer: memoryview, position: int, version: int
 
 
 def codes_in(answer: Struct) -> Iterator[int]:
-    """All error codes of an answer, also those of nested structs."""
+    """All error codes of an answer, including the nested structs."""
     for field in answer.schema.fields:
         value = getattr(answer, field.name)
         if field.name == "error_code":

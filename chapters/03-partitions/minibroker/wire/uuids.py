@@ -1,4 +1,4 @@
-"""Ids, such as those of topics: sixteen bytes, shown by Kafka's tools as 22 characters. A pure module."""
+"""Ids, such as topic ids: sixteen bytes, shown by Kafka's tools as 22 characters. A pure module."""
 
 import base64
 import binascii

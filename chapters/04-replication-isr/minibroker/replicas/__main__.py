@@ -2,7 +2,7 @@
 
 python -m minibroker.replicas serve 1 data/1 127.0.0.1:9092                      the controller
 python -m minibroker.replicas serve 2 data/2 127.0.0.1:9093 1@127.0.0.1:9092     another node of its cluster
-python -m minibroker.replicas elect TOPIC PARTITION [--unclean] [HOST:PORT]      give a partition a live leader
+python -m minibroker.replicas elect TOPIC PARTITION [--unclean] [HOST:PORT]      elect a live leader for a partition
 """
 
 import argparse
@@ -42,14 +42,12 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument("data", help="its data directory")
     serving.add_argument("listen", metavar="HOST:PORT", help="where it listens")
     serving.add_argument("controller", metavar="ID@HOST:PORT", nargs="?", help="the controller, if it is another node")
-    serving.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], help="a configuration, with Kafka's name"
-    )
-    electing = commands.add_parser("elect", help="give a partition a leader that is in sync and alive")
+    serving.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting by Kafka's name")
+    electing = commands.add_parser("elect", help="elect a leader that is in sync and alive")
     electing.add_argument("topic")
     electing.add_argument("partition", type=int)
     electing.add_argument("bootstrap", metavar="HOST:PORT", nargs="?", default="127.0.0.1:9092")
-    electing.add_argument("--unclean", action="store_true", help="or only alive: records may be lost")
+    electing.add_argument("--unclean", action="store_true", help="elect any live replica: records may be lost")
     return parser
 
 

@@ -2,8 +2,8 @@
 
 Only the broker itself knows its configuration file. So a node that is asked about another broker's configuration asks
 that broker. A change is validated by that broker first, and only then sent to the controller. If the broker cannot
-be reached, the change is not validated: at its next start the broker applies the settings that fit its file, and logs
-the others.
+be reached, the change is not validated: at its next start the broker applies the settings that are valid with its file,
+and logs the others.
 
     client ── DescribeConfigs of 3 ──▶ node 1 ── the same ──▶ node 3
     client ── a change to 3 ─────────▶ node 1 ── validate only ──▶ node 3
@@ -40,7 +40,7 @@ Key = tuple[int, str]
 
 
 class BrokerConfigs:
-    """Filters around the handlers of configurations. `brokers` returns the registered brokers; `judge` validates."""
+    """Filters around the configuration handlers. `brokers` returns the registered brokers; `judge` validates."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class BrokerConfigs:
     # Show -------------------------------------------------------------------------------------------------------------
 
     def describe(self, call: Call[Any], inner: Handler) -> Answer:
-        """Let each broker describe its own configuration. A call from a node is about this broker."""
+        """Let each broker describe its own configuration. A call from another node is always about this broker."""
         others = self._named(call) - {self._node_id}
         if not others or node_of(call.header.client_id) is not None:
             return inner(call)
@@ -92,7 +92,7 @@ class BrokerConfigs:
     # Change -----------------------------------------------------------------------------------------------------------
 
     def alter(self, call: Call[Any], inner: Handler) -> Answer:
-        """Let each broker validate the changes to its configuration; those that pass go to the controller."""
+        """Let each broker validate the changes to its configuration; valid changes go to the controller."""
         named = self._named(call)
         if not named or call.via is not None:
             return inner(call)
@@ -158,7 +158,7 @@ class BrokerConfigs:
         self._waiting.settle()
 
     async def _answered(self, answer: Answer) -> Response:
-        """A handler's response; wait for it if it is not ready."""
+        """Return a handler's response; wait for it if it is not ready."""
         assert answer is not None, "every request about configurations has an answer"
         if not isinstance(answer, Wait):
             return answer
@@ -173,7 +173,7 @@ def _of(call: Call[Any]) -> list[Any]:
 
 
 def _about(call: Call[Any], resources: list[Any]) -> Call[Any]:
-    """The same call about some of its resources."""
+    """A copy of the call that names only some of its resources."""
     request = copy.copy(call.request)
     request.resources = resources
     return replace(call, request=request)

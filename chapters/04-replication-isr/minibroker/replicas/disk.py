@@ -2,7 +2,7 @@
 
 A node has one data directory. If it cannot be written any more, the node can write neither its logs nor its vote. If
 it stayed up, it would remain leader of partitions that it cannot write to. So it ends with one line, as Kafka's broker
-does when its last directory has failed (KIP-112), and the others take over.
+does when its last directory has failed (KIP-112), and other nodes take over.
 
 Every disk error passes through this module, even if the caller would ignore it. After the first one all writes and
 flushes fail with the same error, on every thread. A flush is never repeated, because after a failed fsync the next one
@@ -18,7 +18,7 @@ from minibroker.log.compression import Bytes
 from minibroker.log.disk import OSFiles
 from minibroker.log.interfaces import File
 
-# The errors of a broken, full or missing disk. Others concern a file name or a limit of the process.
+# The errors of a broken, full or missing disk. Other errors concern a file name or a limit of the process.
 DISK_ERRORS = frozenset(
     {
         errno.EIO,
@@ -121,7 +121,7 @@ class WatchedFiles:
         self._files = OSFiles()
 
     def open(self, path: str, *, create: bool = True, writable: bool = True) -> WatchedFile:
-        """Open a file. After a failure an existing file can still be opened and read, but none is created."""
+        """Open a file. After a failure an existing file can still be opened and read, but no file is created."""
         create = create and self.watch.failure is None
         try:
             file = self._files.open(path, create=create, writable=writable)
@@ -131,7 +131,7 @@ class WatchedFiles:
         return WatchedFile(file, path, self.watch)
 
     def mkdir(self, directory: str) -> None:
-        """Make a directory, and those above it."""
+        """Make a directory and its missing parents."""
         with self.watch.guard("make", directory):
             self._files.mkdir(directory)
 
@@ -146,7 +146,7 @@ class WatchedFiles:
             self._files.rename(source, target)
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
+        """Remove a file."""
         with self.watch.guard("remove", path):
             self._files.unlink(path)
 
@@ -155,7 +155,7 @@ class WatchedFiles:
         return self._files.list(directory)
 
     def fsync_directory(self, directory: str) -> None:
-        """Wait until the names in a directory have reached the disk."""
+        """Flush a directory, so that the names in it are durable."""
         with self.watch.guard("flush", directory):
             self._files.fsync_directory(directory)
 

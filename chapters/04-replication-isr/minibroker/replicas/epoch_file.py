@@ -1,10 +1,10 @@
 """Whether a node still has all the records of its previous incarnation.
 
-A process that is killed leaves its page cache to the kernel: whatever it had written is there when it starts again.
-Only a machine that stops loses what was not flushed. So a node writes its broker epoch and the machine's boot id into a
-file. If the boot id is still the same, or if the node was shut down cleanly, it has all its records. Otherwise it may
-have lost some, and must say so when it registers. A disk that fails may have lost records, too: then the file is
-removed, if the disk still allows it.
+A process that is killed leaves its page cache to the kernel: data that it had written is still there when it starts
+again. Only a machine that stops loses data that was not flushed. So a node writes its broker epoch and the machine's
+boot id into a file. If the boot id is still the same, or if the node was shut down cleanly, it has all its records.
+Otherwise it may have lost records, and must report this when it registers. A disk that fails may have lost records,
+too: then the file is removed, if the disk still allows it.
 
     <data>/broker-epoch    {"version": 0, "brokerEpoch": 17, "bootId": "0a4f…"}
 """
@@ -23,7 +23,7 @@ BROKER_EPOCH = "broker-epoch"
 
 
 def boot_id() -> str | None:
-    """The id of this boot of the machine; None if the system has none."""
+    """The id of the machine's current boot; None if the system has no such id."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
     with suppress(OSError, subprocess.SubprocessError):
@@ -34,7 +34,7 @@ def boot_id() -> str | None:
 
 
 def previous_broker_epoch(files: Files, path: str, *, boot: str | None, is_clean: bool) -> int:
-    """The broker epoch of which this data directory certainly has all records, or -1."""
+    """The broker epoch up to which this data directory certainly has all records, or -1."""
     try:
         found = json.loads(checkpoint.content(files, f"{path}/{BROKER_EPOCH}") or b"")
         epoch, then = int(found["brokerEpoch"]), found["bootId"]

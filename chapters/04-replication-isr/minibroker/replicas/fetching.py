@@ -35,7 +35,8 @@ from minibroker.wire.tables.list_offsets import ListOffsetsPartition, ListOffset
 
 log = logging.getLogger(__name__)
 
-# How long an answer may take, without the time that the leader may hold it. After that a new connection is opened.
+# How long an answer may take, besides the time for which the leader may hold the fetch. After that a new connection is
+# opened.
 _ANSWER_MS_MAX = 2000
 # The first pause after an error: often the leader does not know yet that it leads. Each further pause is twice as long.
 _FIRST_PAUSE_MS = 50
@@ -96,7 +97,7 @@ class Fetchers:
         self._gave_up_ms: dict[int, int] = {}
 
     def follow(self, replica: Replica) -> None:
-        """Begin to fetch for a replica that has got another leader, or stop if it has none."""
+        """Begin to fetch for a replica whose leader has changed, or stop if it has no leader."""
         leader = replica.following.leader if replica.following is not None else -1
         self._put_off_until_ms.pop(replica.name, None)
         self._failures.pop(replica.name, None)
@@ -132,7 +133,7 @@ class Fetchers:
             loop.call_later(delay_ms / 1000, self._give_up_if_outdated, leader)
 
     def _give_up_if_outdated(self, leader: int) -> None:
-        """Give up the fetch under way, unless it began after the last partition was added, and so names all of them."""
+        """Cancel the fetch under way, unless it began after the last partition was added and so names all."""
         news = self._news.get(leader)
         if news is not None and news.is_set():
             self._peers.hang_up(leader, "fetch")
@@ -165,7 +166,7 @@ class Fetchers:
             except ClientError as error:
                 if self._news[leader].is_set():
                     continue
-                # One warning at the first failure: the leader may be away for long.
+                # Only the first failure is logged, because the leader may be down for long.
                 if not failures:
                     log.warning("cannot fetch from node %d, trying again until it answers: %s", leader, error)
                 failures += 1
@@ -176,7 +177,7 @@ class Fetchers:
         del self._tasks[leader], self._groups[leader], self._news[leader]
 
     async def _round(self, leader: int) -> int:
-        """Fetch once; return how long to wait until there is anything to fetch."""
+        """Fetch once; return how long to wait before the next fetch."""
         wanted = self._wanted(leader)
         lost = {key: it for key, it in wanted.items() if it[1].is_lost}
         if lost:
@@ -184,7 +185,7 @@ class Fetchers:
             return 0
         if not wanted:
             return self._until_due_ms(leader)
-        # The leader must answer before the next put-off partition is due.
+        # The leader must answer before the next postponed partition is due.
         wait_ms = min(REPLICA_FETCH_WAIT_MAX_MS.of(self._config), max(self._until_due_ms(leader), _FIRST_PAUSE_MS))
         request = self._request(wanted, wait_ms=wait_ms)
         response = await self._peers.send(leader, request, line="fetch", timeout_ms=wait_ms + _ANSWER_MS_MAX)
@@ -195,20 +196,21 @@ class Fetchers:
                 if key in wanted:
                     self._take(data, *wanted[key])
                 if monotonic_ms() - since_ms > _TURN_MS_MAX:
-                    # A thousand partitions on a slow disk take long. Requests and heartbeats must not wait for them.
+                    # Work on a thousand partitions of a slow disk takes long. Requests and heartbeats must not wait for
+                    # it.
                     await asyncio.sleep(0)
                     since_ms = monotonic_ms()
         self._settle()
         return 0
 
     def _until_due_ms(self, leader: int) -> int:
-        """How long until the first of the leader's put-off partitions is due."""
+        """How long until the first postponed partition of a leader is due."""
         times = [at for name, at in self._put_off_until_ms.items() if self._leader_of.get(name) == leader]
         left_ms = min(times, default=2**62) - monotonic_ms()
         return min(max(left_ms, 1), self._backoff_ms)
 
     def _wanted(self, leader: int) -> Wanted:
-        """The partitions to fetch from a leader now, without those that an error or a throttled rate has put off."""
+        """The partitions to fetch from a leader now. An error or a throttled rate postpones a partition."""
         now_ms = monotonic_ms()
         found = {}
         for name, replica in self._groups[leader].items():
@@ -250,7 +252,7 @@ class Fetchers:
         )
 
     def _take(self, data: PartitionData, replica: Replica, position: Position) -> None:
-        """Pass an answer to its replica. A replica that cannot use it is put off; the other replicas go on."""
+        """Pass an answer to its replica. A replica that cannot use its answer is postponed; the others continue."""
         if self._failures and data.error_code == ErrorCode.NONE:
             self._failures.pop(replica.name, None)
         if isinstance(data.records, memoryview):
@@ -267,8 +269,8 @@ class Fetchers:
             log.error("%s: %s", replica.name.directory, error)
             is_used = False
         except Exception:
-            # This replica falls out of the in-sync set, which an operator notices. The other replicas go on.
-            log.exception("%s is not followed any more because of a bug", replica.name.directory)
+            # This replica falls out of the in-sync set, which an operator notices. The other replicas continue.
+            log.exception("%s is no longer fetched from its leader because of a bug", replica.name.directory)
             if self._is_followed(replica):
                 self.forget(replica.name)
             return
@@ -283,7 +285,7 @@ class Fetchers:
             )
 
     def _is_followed(self, replica: Replica) -> bool:
-        """Whether this very replica is followed: its topic may have been deleted and created again since the fetch."""
+        """Whether this replica is still current: its topic may have been deleted and created again since the fetch."""
         return self._groups.get(self._leader_of.get(replica.name, -1), {}).get(replica.name) is replica
 
     async def _find_log_starts(self, leader: int, lost: Wanted) -> None:
@@ -311,7 +313,7 @@ class Fetchers:
                 self._put_off(replica)
 
     def _start_log_at(self, replica: Replica, position: Position, log_start_offset: int) -> bool:
-        """Tell a replica where its leader's log starts; return whether its log has moved there."""
+        """Tell a replica where its leader's log starts; return whether its log was reset to that offset."""
         try:
             replica.on_start(position, log_start_offset)
         except (LogError, OSError) as error:
@@ -328,7 +330,7 @@ class Fetchers:
 
 
 def _is_nothing_new(data: PartitionData, replica: Replica) -> bool:
-    """Whether an answer changes nothing, as most answers do."""
+    """Whether an answer changes nothing. Most answers change nothing."""
     return (
         not data.records
         and data.error_code == ErrorCode.NONE

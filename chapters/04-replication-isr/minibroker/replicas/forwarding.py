@@ -36,7 +36,7 @@ _ALL_DEFAULTS: dict[str, Any] = {"num_partitions": -1, "replication_factor": -1,
 
 @dataclass(eq=False)
 class Forwarded:
-    """A forwarded request. It is also the key of the wait for its answer."""
+    """A forwarded request. It is also the key under which the client waits for the answer."""
 
     asked: Request
     """The client's request."""
@@ -46,13 +46,13 @@ class Forwarded:
     sent_version_max: int | None
     """The largest version in which `sent` may be sent; None allows any version."""
     read: Callable[[Any], Response]
-    """Returns the client's response, given the controller's; raises a `ClientError` if it has none."""
+    """Turns the controller's response into the client's; raises a `ClientError` if that is not possible."""
     is_read: bool = False
     """Whether the request changes nothing, so that it may be sent twice."""
     response: Response | None = None
 
     def refuse(self, code: ErrorCode, message: str) -> Response:
-        """The response to the client if the controller gave none."""
+        """The response to the client if the controller has sent no response."""
         return refusal(self.asked, self.version, code, message)
 
     def expire(self) -> Response:
@@ -92,7 +92,7 @@ class Forward:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, call: Call[Request]) -> Answer:
-        """Forward a client's request; the answer waits for the controller's."""
+        """Forward a client's request; the client waits for the controller's answer."""
         forwarded = self._wrap(call)
         self._begin(forwarded)
         return Wait(
@@ -122,11 +122,11 @@ class Forward:
         return task
 
     async def _send(self, forwarded: Forwarded) -> None:
-        deadline_ms = monotonic_ms() + _ELECTION_MS
         try:
             response = await self._ask(forwarded)
+            deadline_ms = monotonic_ms() + _ELECTION_MS
             # The request was refused because another node is the controller, or will be soon. Ask again, because a
-            # client would take this answer for a failure.
+            # client would treat this answer as a failure.
             while not _NOT_THE_CONTROLLER.isdisjoint(codes_in(response)) and monotonic_ms() < deadline_ms:
                 await asyncio.sleep(_RETRY_S)
                 response = await self._ask(forwarded)
@@ -152,7 +152,7 @@ class Forward:
 
     async def _ask(self, forwarded: Forwarded) -> Response:
         """Ask the controller. If it is unknown or unreachable, ask again: an election may be under way."""
-        deadline_ms = monotonic_ms() + _ELECTION_MS
+        deadline_ms = monotonic_ms() + _TIMEOUT_MS
         while True:
             try:
                 response = await self._peers.send(
@@ -164,16 +164,19 @@ class Forward:
                 )
                 return forwarded.read(response)
             except ClientError as error:
-                # Repeat a request that was not sent, or that changes nothing. Any other may have taken effect, and
-                # only the client can decide whether to repeat it.
+                # Repeat a request that was not sent, or that changes nothing. Any other request may have taken effect,
+                # and only the client can decide whether to repeat it.
                 may_repeat = isinstance(error, BrokerUnavailable) or forwarded.is_read
+                # The time for an election counts from the first failure: the request may have waited long before that
+                # for a controller that had stopped answering but was not deposed yet.
+                deadline_ms = min(deadline_ms, monotonic_ms() + _ELECTION_MS)
                 if not may_repeat or monotonic_ms() >= deadline_ms:
                     raise
             await asyncio.sleep(_RETRY_S)
 
 
 def _unknown_outcome(what: str) -> tuple[ErrorCode, str]:
-    message = f"the controller {what}: the request may have been done or not. Look before you repeat it"
+    message = f"the controller {what}: the request may or may not have taken effect. Check before you repeat it"
     return ErrorCode.REQUEST_TIMED_OUT, message
 
 

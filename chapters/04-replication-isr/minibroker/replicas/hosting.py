@@ -122,7 +122,7 @@ class Hosted:
             replica.retire()
         elif self._machine.failure is None:
             replica = self._replicas[name]
-            # To lead or to follow needs no disk, so this works even if the disk has failed.
+            # A change of role needs no disk, so it works even if the disk has failed.
             replica.on_partition(new, broker_epochs(self._cluster.authority.image), monotonic_ms())
             self.fetchers.follow(replica)
 
@@ -139,7 +139,7 @@ class Hosted:
         asyncio.get_running_loop().call_soon(self._machine.waiting.settle)
 
     def _retire_all(self) -> None:
-        """Stop leading: the node ends."""
+        """Stop leading, because the node ends."""
         for replica in self.replicas():
             replica.retire()
 
@@ -204,7 +204,7 @@ def broker_epochs(image: Image) -> dict[int, int]:
 
 
 def watched_machine(config: NodeConfig, tracer: Tracer | None = None) -> Machine:
-    """A machine that stops at the first disk error, so that other nodes take over. It has only one disk."""
+    """A machine that stops at the first error of its only disk, so that other nodes take over."""
 
     def on_disk_failed(what: str, error: OSError) -> None:
         failure = BrokerFailure(

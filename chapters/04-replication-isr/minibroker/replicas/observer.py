@@ -98,7 +98,7 @@ class Observer:
     # Following the log ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetch the metadata log for ever. If the log cannot be followed, the node fails."""
+        """Fetch the metadata log as long as the node runs. If the log cannot be followed, the node fails."""
         try:
             while True:
                 await self._follow()
@@ -114,7 +114,7 @@ class Observer:
             message = f"the metadata log of node {self._controller_id}, the controller, cannot be followed: {error}"
             raise BrokerFailure(message) from error
         except (ClientError, LogError) as error:
-            # One warning at the first failure: the controller may be away for long.
+            # Only the first failure is logged, because the controller may be down for long.
             if not self._is_complaining:
                 log.warning("cannot fetch metadata from node %d, the controller: %s", self._controller_id, error)
             self._is_agreed, self._is_complaining = False, True
@@ -183,7 +183,7 @@ class Observer:
         try:
             self._log.append_as_follower(records)
         finally:
-            # The batches that were appended count, even if a later one was damaged on its way.
+            # The appended batches stay valid, even if a later batch was damaged on its way.
             self._tell(replay(self._log, self.image))
 
     def _tell(self, new: Image) -> None:

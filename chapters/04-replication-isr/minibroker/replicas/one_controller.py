@@ -115,7 +115,7 @@ class OneController(Membership):
                 await asyncio.sleep(_RETRY_S)
 
     def open(self, identity: Identity) -> None:
-        """Open the metadata log: as the controller, or as a copy of the controller's."""
+        """Open the metadata log: as the controller, or as a copy of the controller's log."""
         self._identity = identity
         if self.is_active:
             metadata_log = open_metadata_log(self._machine)
@@ -187,7 +187,7 @@ class OneController(Membership):
         return {self._node_id, *(node_id for node_id, seen_ms in self._seen_ms.items() if seen_ms >= horizon_ms)}
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
-        """Forward requests about a broker's configuration to that broker, and decisions to the controller."""
+        """Forward requests about a broker's configuration to that broker, and administrative ones to the controller."""
         found: dict[Place, Filter] = {Place.NAMED_BROKER: self._named_broker_filter(judge)}
         if not self.is_active:
             found[Place.CONTROLLER] = lambda call, _inner: self._forward(call)

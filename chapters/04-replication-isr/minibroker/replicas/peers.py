@@ -53,7 +53,7 @@ class Peers:
         timeout_ms: int,
         version_max: int | None = None,
     ) -> Any:
-        """Send a request to a node and return its response; raises a `ClientError` if there is none in time."""
+        """Send a request to a node and return its response; raises a `ClientError` if no response comes in time."""
         client = await self._client(node_id, line)
         return await client.send(message, timeout_ms=timeout_ms, version_max=version_max)
 
@@ -74,7 +74,7 @@ class Peers:
         return client
 
     def hang_up(self, node_id: int, *lines: Line) -> None:
-        """Give up the requests to a node that are under way on some lines; their callers get a `ClientError`."""
+        """Cancel the requests to a node that are under way on some lines; their callers get a `ClientError`."""
         for line in lines:
             known = self._clients.get((node_id, line))
             if known is not None:

@@ -1,4 +1,4 @@
-"""Sending the proposals of leaders to the controller: all that are waiting go in one AlterPartition."""
+"""Sends the proposals of leaders to the controller. One AlterPartition carries all proposals that are waiting."""
 
 import asyncio
 import logging
@@ -92,7 +92,7 @@ class Proposer:
                 await self._propose(asked)
                 self._is_complaining = False
             except ClientError as error:
-                # One warning at the first failure: leaders propose again every second.
+                # Only the first failure is logged, because leaders propose again every second.
                 if not self._is_complaining:
                     log.warning(
                         "in-sync sets cannot be changed until node %d answers: %s", self._controller_id(), error

@@ -43,7 +43,7 @@ def refusal(request: Request, version: int, code: ErrorCode, message: str) -> Re
 
 
 def _things(request: Request) -> Sequence[Struct]:
-    """The topics or resources of a request. They are its first field in every API that answers for each of them."""
+    """The topics or resources of a request. In an API that answers for each of them, they are the first field."""
     things: list[Struct] = list(getattr(request, request.schema.fields[0].name))
     if isinstance(request, DeleteTopicsRequest):
         # Up to version 5 topics are a list of names; from version 6 on each topic is a name or an id.

@@ -39,7 +39,7 @@ class Registration:
     # Are the logs complete? -------------------------------------------------------------------------------------------
 
     def previous_broker_epoch(self, image: Image) -> int:
-        """The broker epoch of which this node certainly has all records, or -1."""
+        """The broker epoch up to which this node certainly has all records, or -1."""
         if self.is_something_lost(image):
             return NO_BROKER_EPOCH
         machine, boot = self._machine, epoch_file.boot_id()
@@ -49,9 +49,7 @@ class Registration:
         """Whether logs were removed from the data directory. The logs of deleted topics do not count."""
         lost = [name.directory for name in self._machine.data.missing if image.partition(name) is not None]
         if lost:
-            log.error(
-                "%s, and %d more, were here and are gone: this node leaves all in-sync sets", lost[0], len(lost) - 1
-            )
+            log.error("the log %s and %d more are missing: this node leaves all in-sync sets", lost[0], len(lost) - 1)
         return bool(lost)
 
     # Registering ------------------------------------------------------------------------------------------------------
@@ -80,7 +78,7 @@ class Registration:
                 code = known_code(response.error_code)
                 node_id = self._me.node_id
                 raise BrokerFailure(f"node {node_id} could not be registered: {code.message} ({code.name})")
-            # The epoch is written at once: a node that dies before that counts as one that has lost records.
+            # The epoch is written at once. A node that dies before that must assume that it has lost records.
             machine = self._machine
             epoch_file.remember_broker_epoch(machine.files, machine.path, response.broker_epoch, epoch_file.boot_id())
             self._me.broker_epoch = response.broker_epoch
@@ -92,7 +90,7 @@ class Registration:
     def on_image(self, old: Image, new: Image) -> None:
         """Two processes with one node.id would both lead its partitions, so the older one ends.
 
-        No other process can have this node's address: a registration with that address is of an earlier incarnation.
+        No other process can have this node's address: a registration with that address is from an earlier incarnation.
         """
         if new.brokers is old.brokers or self._me.broker_epoch < 0:
             return
@@ -116,8 +114,7 @@ class Registration:
     async def _register_again(self, late_epoch: int) -> None:
         """A request of an earlier incarnation arrived after ours, and replaced our registration: register again.
 
-        This node has every record that was counted for the late registration, so its logs are complete up to that
-        epoch.
+        This node has every record of the late registration's epoch, so its logs are complete up to that epoch.
         """
         await self._register(late_epoch)
         # Yet another registration may have arrived in the meantime.

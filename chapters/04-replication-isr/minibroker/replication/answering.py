@@ -1,7 +1,7 @@
 """The handlers of replication: requests become commands and questions, results become responses. A pure module.
 
-The leader of a partition answers OffsetForLeaderEpoch, and every replica answers DescribeProducers. The others go to
-the controller: AlterPartition, BrokerRegistration and AllocateProducerIds come from brokers, ElectLeaders from an
+The leader of a partition answers OffsetForLeaderEpoch, and every replica answers DescribeProducers. The other requests
+go to the controller: AlterPartition, BrokerRegistration and AllocateProducerIds come from brokers, ElectLeaders from an
 operator.
 """
 
@@ -154,7 +154,7 @@ def _producer(producer_id: int, state: KnownProducer) -> ProducerState:
 class Decisions:
     """The handlers of requests that only the controller can decide. `live` returns the nodes that are alive.
 
-    `alter` and `elect` make the commands; chapter 05 passes those of its own controller.
+    `alter` and `elect` make the commands; chapter 05 passes the commands of its own controller.
     """
 
     def __init__(
@@ -304,7 +304,7 @@ def _altered(partitions: list[AlteredPartition]) -> Response:
 def _elected(partitions: Iterable[Elected], *, is_all: bool) -> Response:
     topics: dict[str, list[PartitionResult]] = {}
     for it in partitions:
-        # A request for all partitions lists only those that needed an election.
+        # A request for all partitions lists only the partitions that needed an election.
         if not (is_all and it.code is ErrorCode.ELECTION_NOT_NEEDED):
             result = PartitionResult(partition_id=it.name.partition, error_code=it.code, error_message=it.message)
             topics.setdefault(it.name.topic, []).append(result)

@@ -136,7 +136,7 @@ def _check_epochs(partition: PartitionImage, change: IsrChange) -> None:
 
 
 def _check_members(image: Image, partition: PartitionImage, change: IsrChange, broker_id: int) -> None:
-    """Refuse an impossible in-sync set, and members whose incarnation is not the one that the leader knows."""
+    """Refuse an impossible in-sync set, and members that have registered again since the leader last saw them."""
     members = [node_id for node_id, _epoch in change.isr]
     if broker_id != partition.leader:
         message = f"broker {broker_id} does not lead the partition, broker {partition.leader} does"
@@ -312,7 +312,7 @@ def register_replicas(broker: BrokerDescription, image: Image, records: Records,
 
 @dataclass(frozen=True)
 class RegisterReplicas(BrokerDescription, Command[Registration]):
-    """A broker registers, and names the broker epoch whose records it has completely, -1 if some may be lost."""
+    """A broker registers, and names the broker epoch up to which it has all records; -1 if some may be lost."""
 
     records_max = None
 

@@ -41,7 +41,7 @@ class EpochEntry(NamedTuple):
 
 
 class EpochCache(Companion):
-    """The epochs of one log, as a companion of that log. Entries rise in both numbers."""
+    """The epochs of one log, as a companion of that log. The epochs and the offsets of the entries both rise."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -67,13 +67,13 @@ class EpochCache(Companion):
 
     def end_of(self, epoch: int, *, log_end_offset: int) -> EpochEnd:
         """Where an epoch ends in this log; if the log does not have that epoch, where the epoch before it ends."""
-        # The latest epoch ends at the end of the log. Nothing is known about a later epoch, or if no epoch is given.
+        # The latest epoch ends at the end of the log. For a later epoch, or for none, the end is unknown.
         if epoch == self.latest_epoch and epoch != NO_LEADER_EPOCH:
             return EpochEnd(epoch, log_end_offset)
         if epoch == NO_LEADER_EPOCH or epoch > self.latest_epoch:
             return UNKNOWN
         # An epoch ends where the next one begins. For an epoch without a record in this log, answer with the largest
-        # epoch below it; if there is none below, with the offset where the first one begins.
+        # epoch below it. If no epoch is below it, answer with the offset where the first epoch begins.
         above = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
         known = self.entries[above - 1].epoch if above > 0 else epoch
         return EpochEnd(known, self.entries[above].start_offset)
@@ -104,7 +104,7 @@ class EpochCache(Companion):
             self.entries = [first, *self.entries[below:]]
 
     def _try_to_write(self) -> None:
-        # If the disk is full, the next batch tries again, and so does the next flush.
+        # If the disk is full, the next batch or the next flush tries again.
         self._is_flushed = False
         with suppress(OSError):
             self._write(durably=False)
@@ -116,7 +116,7 @@ class EpochCache(Companion):
     # Companion of the log ---------------------------------------------------------------------------------------------
 
     def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
-        """A batch is in the log; a follower learns of a new epoch from its header."""
+        """A batch was appended; a follower learns of a new epoch from the header of the batch."""
         if not self.entries or header.leader_epoch > self.entries[-1].epoch:
             # A log may start within its first batch.
             self.assign(header.leader_epoch, max(header.base_offset, self._log_start_offset))

@@ -1,9 +1,9 @@
 """How a follower truncates its log where it diverges from its leader's. A pure module.
 
 A follower pulls: it names the offset that it wants next, and the epoch of its last record. As long as the two logs are
-the same up to there, the leader sends what follows. The logs diverge if this follower has records of a deposed leader
-that the new leader never had. Then the leader answers at which offset that epoch ends in its own log, and the
-follower truncates its log there and asks again. Each round goes back by at least one epoch, so the search ends.
+the same up to there, the leader sends the next records. The logs diverge if this follower has records of a deposed
+leader that the new leader never had. Then the leader answers with the offset at which that epoch ends in its own log,
+and the follower truncates its log there and asks again. Each round goes back by at least one epoch, so the search ends.
 
 The high watermark does not tell where to truncate. A follower learns it with the answer to a *later* fetch, so its own
 value is always a little too small: a follower that truncates there after a restart loses acknowledged records
@@ -19,7 +19,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Position(NamedTuple):
-    """What a follower fetches next, and from which leader. `is_lost`: ask first where the leader's log starts."""
+    """What a follower fetches next, and from which leader. If `is_lost` is set, ask first where that log starts."""
 
     leader: int
     leader_epoch: int
@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What the leader answered to a fetch at a position."""
+    """The leader's answer to a fetch at a position."""
 
     position: Position
     code: ErrorCode = ErrorCode.NONE
@@ -60,7 +60,7 @@ class Following:
 
 def common_end(leaders: EpochEnd, epochs: EpochCache, *, log_end_offset: int) -> int:
     """Where a follower truncates its log, given where an epoch ends in the leader's log."""
-    # Look for that epoch in our own log. There is no answer only if our log has no epochs at all. Then truncate our log
+    # Look for that epoch in our own log. The search fails only if our log has no epochs at all. Then truncate our log
     # to the end of that epoch in the leader's log, unless our log is shorter.
     own = epochs.end_of(leaders.epoch, log_end_offset=log_end_offset)
     if own.end_offset == NO_OFFSET:

@@ -30,7 +30,7 @@ MIN_INSYNC_REPLICAS = topic_key(
     INT,
     1,
     at_least(1),
-    "With acks=all, a write is refused when fewer replicas are in sync.",
+    "With acks=all, a write is refused when fewer replicas than this are in sync.",
     "min.insync.replicas",
 )
 UNCLEAN_LEADER_ELECTION_ENABLE = topic_key(
@@ -38,7 +38,7 @@ UNCLEAN_LEADER_ELECTION_ENABLE = topic_key(
     BOOLEAN,
     "false",
     None,
-    "Whether a replica that is not in sync may become leader when no other is left; records may be lost then.",
+    "Whether a replica that is not in sync may become leader when no in-sync one is left; records may be lost then.",
     "unclean.leader.election.enable",
 )
 
@@ -57,7 +57,7 @@ REPLICA_FETCH_WAIT_MAX_MS = broker_key(
     "How long a leader may hold a fetch until there are records.",
 )
 REPLICA_FETCH_MIN_BYTES = broker_key(
-    "replica.fetch.min.bytes", INT, 1, at_least(0), "How many bytes end a fetch's wait."
+    "replica.fetch.min.bytes", INT, 1, at_least(0), "How many bytes a fetch waits for at the leader."
 )
 REPLICA_FETCH_MAX_BYTES = broker_key(
     "replica.fetch.max.bytes",
@@ -71,7 +71,7 @@ REPLICA_FETCH_RESPONSE_MAX_BYTES = broker_key(
     INT,
     10 * 1024**2,
     at_least(0),
-    "How many bytes of one leader a follower fetches at once.",
+    "How many bytes a follower fetches from one leader at once.",
 )
 REPLICA_FETCH_BACKOFF_MS = broker_key(
     "replica.fetch.backoff.ms", INT, 1000, at_least(0), "How long a follower waits after an error."
@@ -181,7 +181,7 @@ def quorum_voters(config: NodeConfig) -> tuple[QuorumVoter, ...]:
 
 
 def check_own_number(config: NodeConfig) -> None:
-    """Refuse a node that has voters configured but no node.id: the default may be another node's."""
+    """Refuse a node that has voters configured but no node.id: the default id may belong to another node."""
     voters = quorum_voters(config)
     if voters and "node.id" not in config.settings and BROKER_ID.of(config) == -1:
         names = sorted(it.node_id for it in voters)

@@ -7,7 +7,7 @@ Two decisions follow from that:
 before it, so any of them can lead next without losing a record that was acknowledged or read.
 
 **The in-sync set (ISR)** says which replicas count. The controller keeps it; the leader proposes changes. A follower
-that has not caught up for `replica.lag.time.max.ms` leaves, so that writes can go on; a follower that has caught up
+that has not caught up for `replica.lag.time.max.ms` leaves, so that writes can continue; a follower that has caught up
 returns. While a proposal is under way, the leader cannot know whether it was accepted, so *both* sets count:
 
     in-sync set   {1, 2, 3}                    {1, 2, 3}                   {1, 2}
@@ -64,7 +64,7 @@ class Altered(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
-    """How far a follower is, learned from its fetches."""
+    """The progress of a follower, known from its fetches."""
 
     caught_up_ms: int
     """The last time at which the follower had everything that the leader had."""
@@ -132,7 +132,7 @@ class Leadership:
         }
 
     def on_replicas(self, replicas: tuple[int, ...]) -> None:
-        """The partition has other replicas from now on. Nothing is known of the new ones yet."""
+        """The partition has other replicas from now on. Nothing is known of the new replicas yet."""
         self.replicas = replicas
         self.followers = {
             replica: self.followers.get(replica) or Progress(caught_up_ms=_LONG_AGO)
@@ -158,7 +158,7 @@ class Leadership:
 
     def watermark(self, log_end_offset: int, *, min_insync_replicas: int) -> int | None:
         """The high watermark that follows from all log end offsets; None while too few are in sync (KIP-966)."""
-        # With too few members in sync, nothing new becomes visible: records that only they have may be lost.
+        # With too few members in sync, nothing new becomes visible: records that only these members have may be lost.
         if len(self.isr) < self.min_isr(min_insync_replicas):
             return None
         # The smallest log end offset of all replicas that count, the leader included (invariant 24).
@@ -196,13 +196,13 @@ class Leadership:
 
     def may_join(self, replica_id: int, *, high_watermark: int) -> bool:
         """Whether a follower that is not in sync is to join the in-sync set now."""
-        # A follower joins only while no proposal is under way, if it is not a member yet, and in its registered
+        # A follower joins only if no proposal is under way, it is not a member yet, and this is its registered
         # incarnation.
         if self._pending is not None or replica_id in self.isr or not self._is_eligible(replica_id):
             return False
         # The follower must have every acknowledged record. They are all before the high watermark. A new leader may not
-        # know the high watermark yet, so the follower must also have all that was in the log when the epoch began
-        # (invariant 27).
+        # know the high watermark yet, so the follower must also have all records that were in the log when the epoch
+        # began (invariant 27).
         return self.followers[replica_id].log_end_offset >= max(high_watermark, self.epoch_start_offset)
 
     def _is_eligible(self, replica_id: int) -> bool:
@@ -244,7 +244,7 @@ class Leadership:
 
     def on_altered(self, proposal: IsrProposal, altered: Altered) -> bool:
         """The controller has answered a proposal; return whether something changed."""
-        # Accepted: only the new set counts, even if this leader has given the proposal up since.
+        # Accepted: only the new set counts, even if this leader no longer waits for the answer.
         if altered.code is ErrorCode.NONE and proposal.leader_epoch == self.leader_epoch:
             return self.adopt(altered.isr, altered.partition_epoch)
         if proposal != self.pending:

@@ -27,7 +27,7 @@ class DescribeLogDirs:
         self._disk = disk
 
     def __call__(self, call: Call[DescribeLogDirsRequest]) -> Answer:
-        """Answer with the one directory and the wanted topics in it."""
+        """Answer with the node's only directory and the requested topics in it."""
         wanted = call.request.topics
         names = None if wanted is None else {(it.topic, index) for it in wanted for index in it.partitions}
         topics: dict[str, list[DescribeLogDirsPartition]] = {}

@@ -46,7 +46,7 @@ class Data(Protocol):
     def open_log(
         self, partition: TopicPartition, config: LogConfig | None = None, *, companions: list[Companion]
     ) -> SegmentedLog:
-        """Open a partition's log, and check what is after its recovery point."""
+        """Open a partition's log, and check the part after its recovery point."""
 
     def remembered(self, name: str, partition: TopicPartition) -> int | None:
         """The offset of a partition in a checkpoint."""

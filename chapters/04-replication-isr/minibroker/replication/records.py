@@ -16,7 +16,7 @@ NO_RECOVERY_CHANGE = -1
 class PartitionChangeRecord(MetadataRecord, key=5, versions="0-2", flexible="0+"):
     """A partition changes. Fields that do not change are left out; `after_change` derives the epochs."""
 
-    partition_id: int = int32(default=-1, about="its number in the topic")
+    partition_id: int = int32(default=-1, about="the partition's number in the topic")
     topic_id: bytes = uuid(about="the topic")
     isr: list[int] | None = array(int32, nullable="0+", tag=0, default=None, about="the new in-sync set")
     leader: int = int32(

@@ -15,7 +15,7 @@ list that all replicas of a node share; the driver empties it after every event.
 in the simulator, and its behaviour depends only on its inputs.
 
 Parts of a node that work only on the leader of a partition, such as chapter 06's coordinators, are `listeners`: they
-are told when this node begins to lead, and when it stops.
+are notified when this node begins to lead, and when it stops.
 
 The offsets and their order, asserted wherever one of them moves:
 
@@ -122,7 +122,7 @@ class Replica(ReplicaPort):
         """Move the high watermark to the smallest log end offset of the replicas that count. It never goes back."""
         assert self.leading is not None
         end = self.log.log_end_offset
-        # A shortcut for the most frequent fetches, those of a partition without new records.
+        # A shortcut for the most frequent case: a fetch of a partition without new records.
         if self.high_watermark == end:
             return False
         least = self.leading.watermark(end, min_insync_replicas=self.min_insync_replicas)
@@ -141,7 +141,8 @@ class Replica(ReplicaPort):
             self.leading.broker_epochs = broker_epochs
         if image.partition_epoch < self.partition_epoch:
             return
-        # The in-sync set may be known from an answer to a proposal. A change of the replicas is known only from here.
+        # The in-sync set may be known from an answer to a proposal. A change of the replicas is known only from this
+        # decision.
         if self.leading is not None and image.leader_epoch == self.leader_epoch:
             self.leading.on_replicas(image.replicas)
         if image.partition_epoch == self.partition_epoch:
@@ -244,10 +245,10 @@ class Replica(ReplicaPort):
             self._propose({*leading.isr, reader.replica_id}, reader.now_ms)
 
     def _throttle(self, leading: Leadership, reader: Reader, records: FileSlice) -> None:
-        """Give a follower that is not in sync no records while the leader's rate is exceeded (KIP-73)."""
+        """Send no records to a follower that is not in sync while the leader's rate is exceeded (KIP-73)."""
         quota, progress = self._quotas.as_leader, leading.followers[reader.replica_id]
         # An answer may be put together several times before it is sent. So its bytes are counted only when the follower
-        # fetches again. Until then one partition of a fetch does not use up the rate of the others.
+        # fetches again. Until then one partition of a fetch does not use up the rate of the other partitions.
         if not reader.is_retry:
             quota.record(progress.given_bytes, reader.now_ms)
         if reader.replica_id not in leading.isr and not quota.bytes_free(reader.now_ms):
@@ -284,7 +285,7 @@ class Replica(ReplicaPort):
         if ours.end_offset == NO_OFFSET:
             message = f"leader epoch {last_fetched_epoch} is unknown here, the latest is {self.epochs.latest_epoch}"
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, message)
-        # The reader's log diverges if our log has no record of its last epoch, or if that epoch ends earlier in ours.
+        # The reader's log diverges if its last epoch is not in our log, or ends earlier in our log.
         return ours if ours.epoch < last_fetched_epoch or ours.end_offset < offset else None
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
@@ -330,8 +331,8 @@ class Replica(ReplicaPort):
 
     def _on_isr_changed(self, is_changed: bool) -> None:
         if is_changed:
-            # If fewer replicas count now, the high watermark may move. If too few are left, waiting producers must be
-            # told.
+            # If fewer replicas count now, the high watermark may move. If too few are left, waiting producers must get
+            # an error.
             self.on_log_changed()
 
     # The follower -----------------------------------------------------------------------------------------------------
@@ -364,7 +365,8 @@ class Replica(ReplicaPort):
         if fetched.code is ErrorCode.NONE and fetched.diverging is not None:
             self._cut(common_end(fetched.diverging, self.epochs, log_end_offset=self.log.log_end_offset))
             return True
-        # The leader's log starts after the end of ours: ask where. After any other error, wait before the next fetch.
+        # The leader's log starts after the end of ours: ask where it starts. After any other error, wait before the
+        # next fetch.
         if fetched.code is not ErrorCode.NONE:
             self.following.is_lost = fetched.code is ErrorCode.OFFSET_OUT_OF_RANGE
             return self.following.is_lost
@@ -382,7 +384,7 @@ class Replica(ReplicaPort):
             self._begin_anew(offset)
             return
         # Move the high watermark first, because it must never be beyond the end of the log. It goes back only after an
-        # unclean election, which gives up acknowledged records.
+        # unclean election, which may lose acknowledged records.
         self.high_watermark = min(self.high_watermark, offset)
         self.log.truncate(offset)
         self.epochs.truncate_end(self.log.log_end_offset)
@@ -400,7 +402,8 @@ class Replica(ReplicaPort):
 
     def _begin_with_first_batch(self, records: memoryview) -> None:
         # A log may start in the middle of a batch whose first records were deleted, and a batch is copied as a whole.
-        # So an empty log begins with the batch that contains the start; `_delete_before` deletes the rest afterwards.
+        # So an empty log begins with the batch that contains the start; `_delete_before` deletes the records before the
+        # start afterwards.
         is_empty = self.log.log_end_offset == self.log.log_start_offset
         if is_empty and len(records) >= HEADER_SIZE:
             base_offset = read_header(records).base_offset

@@ -1,7 +1,8 @@
 """How fast throttled replicas are copied (KIP-73). A pure module.
 
-A replica that moves to another broker copies its whole log, and would take the disk and the network away from clients.
-An operator therefore names throttled replicas in the topic's configuration, and a rate in each broker's configuration:
+A replica that moves to another broker copies its whole log, and would compete with clients for the disk and the
+network. An operator therefore names throttled replicas in the topic's configuration, and a rate in each broker's
+configuration:
 
     leader.replication.throttled.replicas = 0:1     leader.replication.throttled.rate   = 1000000   on broker 1
     follower.replication.throttled.replicas = 0:3   follower.replication.throttled.rate = 1000000   on broker 3
@@ -65,7 +66,7 @@ class Quota:
         return max(free // 1000, 1) if free >= max(self._rate * _PAUSE_MS, 1) else 0
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long the rate stays exceeded, 0 if it is not. At most a second, because the rate may be raised."""
+        """How long the rate stays exceeded; 0 if it is not. At most a second, because the rate may be raised."""
         self._leak(now_ms)
         missing = self._level - self._rate * (_BURST_MS - _PAUSE_MS)
         if missing <= 0 < self._rate:

@@ -8,13 +8,13 @@ The modules, lowest first:
 
 - ``chance``: streams of random numbers, each from the seed and a name
 - ``scheduler``: the virtual clock and its timers
-- ``trace``: what happened, kept only on request
+- ``trace``: the events of a run, kept only on request
 - ``process``: a node's process, which is killed, paused, and started again
 - ``network`` and ``links``: messages between nodes, and a client's connection
 - ``disk``: files that survive a kill, and lose unflushed data in a power cut
 - ``faults``: faults as data, drawn by each seed
 - ``states``: the states that the runs together must reach
-- ``history`` and ``checker``: what clients saw, and whether a correct log could have shown them that
+- ``history`` and ``checker``: what clients saw, and whether a correct log could have shown them this
 - ``shrinking``: the fewest faults with which a run still fails
 - ``world``: what a chapter implements
 - ``host`` and ``cluster``: a node's machine, and a world of several of them with the faults that hit any of them

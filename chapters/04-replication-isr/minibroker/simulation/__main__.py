@@ -21,7 +21,7 @@ from minibroker.simulation.trace import digest, lines
 from minibroker.simulation.world import Outcome, World
 
 LINES_SHOWN = 40
-SEEDS_FOR_STATES = 100  # fewer seeds need not reach every state
+SEEDS_FOR_STATES = 100  # with fewer seeds, a state that was not reached is no failure
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,13 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m minibroker.simulation", description="Run a world from seeds.")
     parser.add_argument("module", metavar="MODULE", help="a module with a class World")
-    parser.add_argument("--path", default="", metavar="DIR", help="the module's directory (this one)")
+    parser.add_argument("--path", default="", metavar="DIR", help="the module's directory (the current one)")
     parser.add_argument("--seeds", type=int, default=100, metavar="N", help="the number of seeds (100)")
     parser.add_argument("--first-seed", type=int, default=1, metavar="K", help="the first seed (1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (one per core)")
     parser.add_argument("--seconds", type=float, metavar="S", help="start no seed after S seconds")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed again")
-    parser.add_argument("--shrink", action="store_true", help="leave out faults that do not matter")
+    parser.add_argument("--shrink", action="store_true", help="leave out faults that the failure does not need")
     parser.add_argument("--trace", action="store_true", help="print the whole trace, not only its end")
     parser.add_argument("--draw", type=Path, metavar="FILE", help="draw the end of the run, as SVG")
     parser.add_argument("--from", dest="from_ms", type=int, metavar="MS", help="draw from this time on")
@@ -68,7 +68,7 @@ def _run(world: type[World], options: argparse.Namespace) -> int:
     if summary.failure is not None:
         # Shrinking takes a while, so the seed is printed first.
         count = len(summary.failure.faults)
-        print(f"looking for the faults that cause it, among the {count} of seed {summary.failure.seed}", flush=True)
+        print(f"looking for the faults that cause it, among all {count} of seed {summary.failure.seed}", flush=True)
         faults = shrunk(world, summary.failure)
         _report(replay(world, summary.failure.seed, faults), options, shrunk_from=len(summary.failure.faults))
         return 1

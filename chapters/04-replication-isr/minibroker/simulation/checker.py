@@ -1,14 +1,14 @@
 """Checks whether a correct log could have shown its clients what they saw. A pure module.
 
-The invariants have numbers of their own here; the lesson says which of its invariants each of them shows. Invariants 1
+These invariants have their own numbers; the lesson says which of its invariants each one checks. Invariants 1
 to 6 are about one log. They are checked here, at each event and again with the final log. Invariants 10 to 13 are
 about replicas. A world with replicas checks them and raises the same `Violation`.
 
     checked with each ack and read   2 one value per offset   3 producer order   4 no duplicate   5 real-time order
-    checked with the final log       1 nothing acked is lost  6 nothing was read that is not there
+    checked with the final log       1 nothing acked is lost  6 nothing that was read is lost
 
-The acks of a producer with acks=1 promise nothing and are not checked. What consumers read of its records is checked,
-because the high watermark had passed them.
+The acks of a producer with acks=1 promise nothing and are not checked. But every record that a consumer has read is
+checked, because the high watermark had passed it.
 """
 
 from bisect import bisect_left, insort
@@ -23,13 +23,13 @@ INVARIANTS = {
     LIVENESS: "once all faults are healed, the cluster recovers",
     1: "no acked record is lost",
     2: "one value per offset",
-    3: "a producer's records are in its order",
+    3: "a producer's records are in the order in which it sent them",
     4: "no duplicate with idempotence",
-    5: "a send begun after an ack has a larger offset",
-    6: "what was read once is in the log for good",
+    5: "a record sent after an ack gets a larger offset",
+    6: "a record that was read stays in the log",
     10: "one leader per epoch",
     11: "logs are equal below the high watermark",
-    12: "the high watermark never goes back, and is within what every in-sync replica has",
+    12: "the high watermark never goes back, and every in-sync replica has all records before it",
     13: "the in-sync replicas change only by compare-and-set, and only a replica that has caught up joins",
 }
 
@@ -131,14 +131,14 @@ class Checker:
         for offset, (value, said) in sorted(self._read.items()):
             if offset >= log_start_offset and log.get(offset) != value:
                 raise Violation(6, f"{value} was {said} at offset {offset}; {_there(log, offset)}")
-        # Records that no client was told of must be in order, too: a producer may have died before its ack arrived.
+        # Records that no client has seen must be in order, too: a producer may have died before its ack arrived.
         for offset in sorted(log):
             self._place(offset, log[offset], "in the final log")
 
 
 def _there(log: Mapping[int, Value], offset: int) -> str:
     if offset in log:
-        return f"in the final log {log[offset]} is there"
+        return f"the final log has {log[offset]} there"
     return f"the final log has nothing there, it ends at {max(log, default=-1) + 1}"
 
 

@@ -162,7 +162,7 @@ class ClusterWorld(World):
         return partial(_do_all, [self.network.cut(*pair) for pair in pairs])
 
     def on_slow(self, fault: Fault) -> Action:
-        """A link takes longer."""
+        """A link delays its messages."""
         delay_ms = int(fault.arguments[3])
         return partial(_do_all, [self.network.slow(*ends, delay_ms) for ends in self._ends(fault)])
 

@@ -65,7 +65,7 @@ class Disk:
         self._changes_left = changes
 
     def fail_flushes(self, is_failing: bool) -> None:
-        """Let every fsync fail, or none."""
+        """Let every fsync fail, or let every fsync work again."""
         self._files.fsync_error = OSError(errno.EIO, "input/output error") if is_failing else None
 
     def limit(self, room_bytes: int | None) -> None:
@@ -99,7 +99,7 @@ class Disk:
         self._files.rename(source, target)
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
+        """Remove a file."""
         self.change()
         self._files.unlink(path)
 

@@ -61,7 +61,7 @@ Cause = Callable[[Fault], Action | None]
 
 
 class Storm:
-    """Causes the faults at their times. The cause of a kind returns the action that ends it, if one is needed."""
+    """Causes the faults at their times. The function that causes a fault returns the action that ends it, or None."""
 
     def __init__(self, scheduler: Scheduler, faults: Sequence[Fault], causes: Mapping[str, Cause]) -> None:
         self._scheduler = scheduler

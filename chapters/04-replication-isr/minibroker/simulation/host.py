@@ -61,7 +61,7 @@ class Host(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what a clean shutdown writes."""
+        """Write the data that a clean shutdown leaves on the disk."""
 
     @abstractmethod
     def after_run(self) -> None:
@@ -70,7 +70,7 @@ class Host(ABC):
     # Life and death ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin a new life, unless the process is alive."""
+        """Start the process, unless it is running."""
         if not self.process.is_alive:
             self.process.start()
             self.process.run(self.open)
@@ -122,7 +122,7 @@ class Host(ABC):
     # Time -------------------------------------------------------------------------------------------------------------
 
     def later(self, delay_ms: int, action: Action) -> None:
-        """Run an action after about `delay_ms`, if this life still lasts."""
+        """Run an action after about `delay_ms`, unless the process dies before that."""
         self.process.after(delay_ms // 2 + int(self.chance.random() * delay_ms), action)
 
     def wait(self, attempt: Callable[[], bool], timeout_ms: int, expire: Callable[[], object]) -> None:

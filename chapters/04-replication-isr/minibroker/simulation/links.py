@@ -1,11 +1,11 @@
 """A client's connection to a node, which keeps the order of messages and breaks as TCP does. A pure module.
 
 Requests arrive in the order in which they were sent, and so do the answers. When the link breaks, the first requests
-under way may still arrive; the others do not, and no answer does. The client cannot tell which arrived: that is why
-producers number their batches.
+under way may still arrive; the later requests and all answers are lost. The client cannot tell which requests arrived:
+that is why producers number their batches.
 
 A cut loses messages, and TCP would repeat a lost message before any later one. So after a lost message nothing arrives
-on the link any more, and the client has to give up the link.
+on the link any more, and the client has to close the link.
 """
 
 from collections import deque
@@ -60,7 +60,7 @@ class _Way:
 
 
 class Link:
-    """A connection from a client to one life of a server.
+    """A connection from a client to a server. It ends when the server's process ends.
 
     `serve(request, reply)` runs at the server, `on_answer(answer)` and `on_broken()` at the client.
     """
@@ -91,7 +91,7 @@ class Link:
             self._requests.send(request, lambda: self._serve(request, self._reply))
 
     def break_off(self) -> None:
-        """Break the link: the client is told at once, the server finishes the requests that reach it."""
+        """Break the link: the client notices at once, and the server finishes the requests that reach it."""
         if not self.is_open:
             return
         self.is_open = False

@@ -28,7 +28,7 @@ class Weather:
 
     @classmethod
     def draw(cls, chance: Random) -> "Weather":
-        """Draw the weather. One run in three has a perfect network, so that the effects of other faults are visible."""
+        """Draw delays and losses. One run in three has neither, so that the effects of other faults are visible."""
         delay_ms_max = chance.choice((2, 5, 10, 20))
         if chance.random() < 1 / 3:
             return cls(delay_ms_max=delay_ms_max)
@@ -57,7 +57,7 @@ class Network:
     # Faults -----------------------------------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> Action:
-        """Lose all messages in one direction; the returned action heals it. Two cuts must both be healed."""
+        """Lose all messages in one direction; the returned action heals it. Two cuts need two healings."""
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
         return partial(self._heal, (source, target))
 
@@ -110,8 +110,8 @@ class Network:
     ) -> None:
         """Send a request and deliver the answer: `serve(reply)` runs at the target, `then(answer)` at the source.
 
-        Either message may be lost, and the request may arrive twice. Only the first answer counts, and only in the life
-        of the process that asked. The caller needs a timeout of its own.
+        Either message may be lost, and the request may arrive twice. Only the first answer counts, and only if the
+        process that asked has not died since. The caller needs a timeout of its own.
         """
         hear = _once(source.in_this_life(then))
 

@@ -1,7 +1,7 @@
 """A node's process: it is killed, paused, and started again. A pure module.
 
 Everything that a node does goes through `run`, so a dead process does nothing, and a paused one does it later. A timer
-set with `after` belongs to one life of the process and dies with it.
+set with `after` is cancelled when the process dies.
 """
 
 from collections.abc import Callable
@@ -38,20 +38,20 @@ class Process:
     # Life and death ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin a new life."""
+        """Start the process."""
         assert not self.is_alive, f"{self.name} is alive"
         self.is_alive = True
         self.lives += 1
         self._trace.happened(self.name, STARTED)
 
     def kill(self, how: str = "") -> None:
-        """End this life: only what is on the disk remains."""
+        """End the process: only its disk remains."""
         self.is_alive = self.is_paused = False
         self._backlog.clear()
         self._trace.happened(self.name, KILLED, how)
 
     def pause(self) -> None:
-        """Pause the process, as SIGSTOP does: time goes on, and the process does not notice."""
+        """Pause the process, as SIGSTOP does: time passes, and the process does not notice."""
         if self.is_alive and not self.is_paused:
             self.is_paused = True
             self._trace.happened(self.name, PAUSED)
@@ -81,12 +81,12 @@ class Process:
                 self._die()
 
     def after(self, delay_ms: int, action: Action) -> Timer:
-        """Run an action later, if this life still lasts."""
+        """Run an action later, unless the process dies before that."""
         life = self.lives
         return self._scheduler.after(delay_ms, lambda: self._run_in(life, action))
 
     def in_this_life(self, action: Callable[..., None]) -> Callable[..., None]:
-        """Wrap an action so that it does nothing in a later life: for answers that are under way."""
+        """Wrap an action, such as an answer under way, so that it does nothing after the process has died."""
         life = self.lives
 
         def guarded(*arguments: object) -> None:

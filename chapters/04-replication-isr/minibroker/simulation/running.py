@@ -1,4 +1,4 @@
-"""Runs many seeds on many cores. The shell of this package: it starts processes and reads the clock."""
+"""Runs many seeds on many cores. Unlike the other modules, it starts processes and reads the clock."""
 
 import importlib
 import multiprocessing
@@ -74,7 +74,7 @@ def load_world(module: str) -> type[World]:
 
 
 def run_seeds(world: Callable[[int], World], seeds: Iterable[int]) -> Summary:
-    """Run seeds one after the other until one fails, in this process, whose code may be patched."""
+    """Run seeds in this process, one after the other, until one fails. The caller may have patched the code."""
     summary = Summary()
     began = time.perf_counter()
     for seed in seeds:

@@ -37,13 +37,13 @@ class Scheduler:
         """Run an action in `delay_ms` milliseconds."""
         assert delay_ms >= 0, f"{delay_ms} ms from now is in the past"
         timer = Timer(action)
-        # The serial decides between events of one millisecond; timers are never compared.
+        # The serial number orders events of the same millisecond, so timers are never compared.
         self._serial += 1
         heappush(self._heap, (self.now_ms + delay_ms, self._serial, timer))
         return timer
 
     def run(self, until_ms: int) -> None:
-        """Run all actions that are due by `until_ms`, including those that are scheduled meanwhile."""
+        """Run all actions that are due by `until_ms`, including actions that are scheduled in the meantime."""
         heap = self._heap
         while heap and heap[0][0] <= until_ms:
             at_ms, _serial, timer = heappop(heap)

@@ -1,7 +1,8 @@
 """The fewest faults with which a run still fails. A pure module.
 
-A failing seed may have twenty faults, of which four matter. The algorithm is Zeller and Hildebrandt's ddmin: leave out
-half of the faults, then a quarter, then an eighth, as long as the run still fails, until every single fault is needed.
+A failing seed may have twenty faults, although four of them are enough to make it fail. The algorithm is Zeller and
+Hildebrandt's ddmin: leave out half of the faults, then a quarter, then an eighth, as long as the run still fails, until
+every single fault is needed.
 """
 
 from collections.abc import Callable, Sequence

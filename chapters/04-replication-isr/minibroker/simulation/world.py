@@ -2,7 +2,7 @@
 
 A world is built from a seed and played once. The base class has the clock, network, trace, faults and states. A
 subclass adds nodes and clients, defines what each kind of fault does, and plays: first faults, then healing, then a
-calm in which the cluster must recover.
+quiet time in which the cluster must recover.
 
     class World(simulation.World):
         STATES = ("truncation", "ISR shrink")
@@ -47,7 +47,7 @@ class Outcome:
 
 
 class World(ABC):
-    """One simulation. `faults` replaces those that the seed draws."""
+    """One simulation. `faults` replaces the faults that the seed draws."""
 
     STATES: ClassVar[tuple[str, ...]] = ()
     KINDS: ClassVar[tuple[Kind, ...]] = ()

@@ -1,6 +1,6 @@
 """Elects preferred leaders, so that a broker that comes back leads its partitions again. A pure module.
 
-When a broker stops, other brokers lead its partitions, and they go on leading them when it returns: after a few
+When a broker stops, other brokers lead its partitions, and they keep leading them when it returns: after a few
 restarts one broker leads nearly everything. So the controller regularly looks for partitions whose preferred leader,
 the first replica, is live and in sync but does not lead, and elects it. No record is lost, because the replica is in
 sync.
@@ -16,7 +16,7 @@ from minibroker.replication.records import PartitionChangeRecord
 from minibroker.wire.codes import ErrorCode
 
 ELECTIONS_MAX = 1000
-"""The most leaders that change in one command, as in Kafka; the rest follows at the next tick."""
+"""The most leaders that change in one command, as in Kafka; the others change at the next tick."""
 
 
 def led_by_others(image: Image) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
@@ -49,7 +49,7 @@ class ElectPreferredLeaders(Command[int]):
 
 
 class LeaderBalance:
-    """Schedules the elections. Without an interval there are none."""
+    """Schedules the elections. Without an interval there are no elections."""
 
     def __init__(self, interval_ms: int | None) -> None:
         self._interval_ms = interval_ms

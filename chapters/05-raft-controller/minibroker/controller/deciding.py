@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import minibroker.controller.records  # noqa: F401 - the log that is folded here has them
+import minibroker.controller.records  # noqa: F401 - declares records of the log that is folded here
 from minibroker.log.errors import StorageError
 from minibroker.metadata.authority import Listener, Listeners, Proposal, batch_of, read_records
 from minibroker.metadata.decision import Command, decide
@@ -97,11 +97,11 @@ class Controller:
             return proposal
         # Check the command against all appended records, committed or not.
         decision = decide(self._ahead, command)
-        # A command without records may still depend on uncommitted ones: it waits until those are committed.
+        # A command without records may still depend on uncommitted ones: it waits until those records are committed.
         if not decision.records:
             self._wait(proposal, command, decision.result)
             return proposal
-        # A disk that refuses (`StorageError`) is answered with KAFKA_STORAGE_ERROR.
+        # If the disk refuses the write (`StorageError`), answer with KAFKA_STORAGE_ERROR.
         try:
             self._append(decision.records)
         except StorageError as error:
@@ -149,7 +149,7 @@ class Controller:
     # Following the log ------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Fold the committed records; become the active controller, or stop being it."""
+        """Fold the committed records; start or stop being the active controller."""
         self._fold()
         if self.is_active and (not self.raft.is_leader or self.raft.epoch != self._active_epoch):
             self._deactivate()

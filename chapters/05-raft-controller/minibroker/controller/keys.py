@@ -38,14 +38,14 @@ BROKER_HEARTBEAT_INTERVAL_MS = broker_key(
     500,
     at_least(1),
     "How often a broker sends a heartbeat to the controller.",
-    departure=Departure("2000", "a shorter session still has several heartbeats, as in Kafka"),
+    departure=Departure("2000", "a session is shorter than in Kafka, but still has several heartbeats"),
 )
 AUTO_LEADER_REBALANCE_ENABLE = broker_key(
     "auto.leader.rebalance.enable",
     BOOLEAN,
     "true",
     None,
-    "Whether the controller elects the preferred leaders of partitions again, once those are in sync.",
+    "Whether the controller elects the preferred leaders of partitions again, once these replicas are in sync.",
 )
 LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = broker_key(
     "leader.imbalance.check.interval.seconds",

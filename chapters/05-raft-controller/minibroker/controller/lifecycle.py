@@ -45,7 +45,7 @@ def without(
 ) -> PartitionChangeRecord | None:
     """The change of a partition when a broker is gone: the broker stops leading, and leaves the in-sync set unless it
     is the last member."""
-    # The other members stay in sync. If there are none, the broker itself stays.
+    # The other members stay in sync. If there are no other members, the broker itself stays.
     isr = [it for it in partition.isr if it != gone] or list(partition.isr)
     # The record has only the fields that change.
     change = PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id)
@@ -118,7 +118,7 @@ class BrokerState:
 
 @dataclass(frozen=True)
 class Heartbeat(Command[BrokerState]):
-    """The heartbeat of a broker: how far its metadata are, and whether it wants to be fenced or to shut down."""
+    """The heartbeat of a broker: how much of the metadata it has, and whether it wants to be fenced or to shut down."""
 
     broker_id: int
     broker_epoch: int
@@ -203,7 +203,7 @@ def _change(broker: BrokerImage, *, fenced: int = 0, in_controlled_shutdown: int
 
 @dataclass(frozen=True)
 class FenceBroker(Command[bool]):
-    """Fence a broker whose session has expired. A fenced broker is no candidate when the next broker is fenced."""
+    """Fence a broker whose session has expired. It cannot become leader when the next broker is fenced."""
 
     broker_id: int
     records_max = None
@@ -225,8 +225,8 @@ class FenceBroker(Command[bool]):
 class LeadUncleanly(Command[list[Elected]]):
     """Elect a live replica that is not in sync, where there is no leader and `unclean.leader.election.enable` is set.
 
-    The command looks at all partitions, because a broker that is fenced or unfenced may have changed many. The result
-    is the partitions that have a leader now; records that only the in-sync replicas had are lost.
+    The command looks at all partitions, because a broker that is fenced or unfenced may have changed many partitions.
+    The result is the partitions that have a leader now; records that only the in-sync replicas had are lost.
     """
 
     node: NodeConfig
@@ -252,8 +252,8 @@ class LeadUncleanly(Command[list[Elected]]):
 class UnregisterBroker(Command[Outcome[int]]):
     """Remove a broker that will not come back.
 
-    The broker must be stopped: a live broker would go on, and its heartbeats would be refused. Its replicas must be
-    moved first: a replica on an unknown broker would be missing for ever.
+    The broker must be stopped: a live broker would keep running, and its heartbeats would be refused. Its replicas must
+    be moved first: a replica on an unknown broker would be missing for ever.
     """
 
     broker_id: int

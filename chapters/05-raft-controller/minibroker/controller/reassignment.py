@@ -125,7 +125,7 @@ def _cancelled(topic: TopicImage, number: int, partition: PartitionImage) -> Par
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if isr != list(partition.isr):
         change.isr = isr
-    # A partition without a leader gets none here: its last in-sync replica leads when it is unfenced.
+    # A partition without a leader gets no leader here: its last in-sync replica leads when it is unfenced.
     if partition.leader not in kept and partition.leader != NO_LEADER:
         change.leader = isr[0]
     return _with_new_leader_epoch(change, partition)
@@ -154,8 +154,8 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
 def _with_new_leader_epoch(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord:
     """Begin a leader epoch when a replica is removed.
 
-    The replica may be added again before it learns of its removal. It would go on fetching, be taken for in sync, and
-    then delete its log. In a new epoch its fetches are refused until it has learnt of the removal.
+    The replica may be added again before it learns of its removal. It would keep fetching, count as in sync, and then
+    delete its log. In a new epoch its fetches are refused until it has learnt of the removal.
     """
     is_one_gone = change.replicas is not None and not set(partition.replicas) <= set(change.replicas)
     if is_one_gone and change.leader == NO_LEADER_CHANGE:
@@ -174,7 +174,7 @@ def _isr_of(image: Image, name: str | None, change: IsrChange) -> Sequence[int]:
 
 
 def _may_be_eligible_yet(image: Image, change: IsrChange) -> bool:
-    """Whether a member is refused only while it is fenced: it may be unfenced in the same broker epoch."""
+    """Whether a member is refused only because it is fenced. It may be unfenced later, in the same broker epoch."""
     brokers = ((image.brokers.get(node_id), epoch) for node_id, epoch in change.isr)
     return any(
         broker is not None and broker.is_fenced and epoch in (NO_BROKER_EPOCH, broker.epoch)
@@ -185,14 +185,14 @@ def _may_be_eligible_yet(image: Image, change: IsrChange) -> bool:
 def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Records) -> AlteredPartition:
     """Chapter 04's rule, plus the end of a move whose target replicas are all in the new in-sync set."""
     name = image.topic_names.get(change.topic_id)
-    # A broker that is shutting down fetches until it stops. It must not come back into the in-sync set meanwhile.
+    # A broker that is shutting down fetches until it stops. It must not come back into the in-sync set before it stops.
     leaving = [it for it, _epoch in change.isr if _is_leaving(image, it) and it not in _isr_of(image, name, change)]
     if leaving:
         message = f"brokers {leaving} are shutting down, and cannot join the in-sync set"
         return AlteredPartition(change.topic_id, change.partition, ErrorCode.INELIGIBLE_REPLICA, message)
     altered = alter_isr(image, broker_id, change, records)
     if altered.code is ErrorCode.INELIGIBLE_REPLICA and name is not None and _may_be_eligible_yet(image, change):
-        # The leader takes this refusal for final. A duplicate of its request must not be accepted when the broker is
+        # The leader treats this refusal as final. A duplicate of its request must not be accepted when the broker is
         # unfenced, so a new partition epoch begins.
         isr = list(image.topics[name].partitions[change.partition].isr)
         records.add([PartitionChangeRecord(partition_id=change.partition, topic_id=change.topic_id, isr=isr)])

@@ -1,6 +1,6 @@
 """The metadata records of the controller: brokers are fenced, unfenced and removed. A pure module.
 
-Importing this module declares these records, and those of replication, to the metadata log and to the image.
+Importing this module declares these records, and the records of replication, to the metadata log and to the image.
 """
 
 from dataclasses import replace
@@ -27,8 +27,8 @@ class BrokerRegistrationChangeRecord(MetadataRecord, key=17, versions="0-2", fle
     broker_id: int = int32()
     broker_epoch: int = int64(about="the epoch of the registration")
     fenced: int = int8(tag=0, default=0, about="1 fenced, -1 unfenced, 0 no change")
-    in_controlled_shutdown: int = int8(versions="1+", tag=1, default=0, about="1 it is shutting down, 0 no change")
-    log_dirs: list[bytes] = array(uuid, versions="2+", tag=2, default=(), about="its data directories, if they changed")
+    in_controlled_shutdown: int = int8(versions="1+", tag=1, default=0, about="1 shutting down, 0 no change")
+    log_dirs: list[bytes] = array(uuid, versions="2+", tag=2, default=(), about="the data directories, if they changed")
 
 
 class NoOpRecord(MetadataRecord, key=20, versions="0", flexible="0+"):

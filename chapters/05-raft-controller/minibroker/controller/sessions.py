@@ -3,7 +3,7 @@
 A broker sends heartbeats. The controller fences a broker that has been silent for `broker.session.timeout.ms`: the
 broker leads nothing and is in sync nowhere until its next heartbeat. Sessions are kept in memory alone. A new
 controller does not know when each broker sent its last heartbeat, so it gives every broker a whole session. The
-previous controller is the exception: the new one has followed it, and knows when it fell silent.
+previous controller is the exception: the new controller was its follower, and knows when it fell silent.
 """
 
 from collections.abc import Iterable

@@ -44,8 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("node_id", type=int, help="its node.id")
     parser.add_argument("data", help="its data directory")
     parser.add_argument("listen", metavar="HOST:PORT", help="where it listens")
-    parser.add_argument("voters", metavar="ID@HOST:PORT,…", nargs="?", default="", help="all voters with this node")
-    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting with Kafka's name")
+    parser.add_argument("voters", metavar="ID@HOST:PORT,…", nargs="?", default="", help="all voters with their ids")
+    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting by Kafka's name")
     return parser
 
 

@@ -1,8 +1,8 @@
 """The handlers of the quorum: votes, epochs, fetches of the metadata log and its snapshots, and DescribeQuorum.
 
 Each handler of `QuorumHandlers` translates a request into a message, lets `Raft` answer it, and lets the driver take
-the next step. The metadata log is an internal partition: chapter 03's Fetch passes on the fetches of other nodes, and
-never those of consumers.
+the next step. The metadata log is an internal partition: chapter 03's handler of Fetch passes the fetches of other
+nodes to this module, and never those of consumers.
 """
 
 from typing import Any

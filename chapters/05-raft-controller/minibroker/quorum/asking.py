@@ -36,7 +36,7 @@ class NodeIdConflict:
             self._since_ms = monotonic_ms()
             log.warning("%s: waiting for %d ms at most, in case the other process has stopped", what, self._ms)
         if monotonic_ms() - self._since_ms > self._ms:
-            raise BrokerFailure(f"{what}: this node ends. Give it another node.id, or stop the other one first")
+            raise BrokerFailure(f"{what}: this node ends. Give it another node.id, or stop the other process first")
 
     def clear(self) -> None:
         """Note that the conflict is over."""
@@ -68,7 +68,7 @@ class ControllerCalls:
                     return response
             except ClientError as error:
                 log.debug("node %d: %s", leader_id, error)
-            # A restarted node remembers the last leader, and may wait for it in vain.
+            # A restarted node remembers the last leader, which may never answer.
             next(waiting)
             await asyncio.sleep(_RETRY_S)
 

@@ -99,5 +99,5 @@ class _UncleanElections:
             self._proposal = self._authority.propose(LeadUncleanly(self._config))
 
     def forget(self) -> None:
-        """Forget the last look, because this node is no longer the active controller."""
+        """Forget the last check, because this node is no longer the active controller."""
         self._seen = ()

@@ -39,11 +39,11 @@ _VERSION = Packing(">h")
 
 
 class PrincipalData(Message, versions="0", flexible="0+"):
-    """The principal of a client: Kafka's `DefaultPrincipalData`, sent after its version in two bytes."""
+    """The principal of a client: Kafka's `DefaultPrincipalData`, preceded by its version in two bytes."""
 
     type: str = string(about="the kind of principal")
-    name: str = string(about="its name")
-    token_authenticated: bool = boolean(about="whether it has authenticated with a delegation token")
+    name: str = string(about="the name of the principal")
+    token_authenticated: bool = boolean(about="whether the client has authenticated with a delegation token")
 
 
 def write_principal(principal: Principal) -> bytes:
@@ -57,7 +57,7 @@ def read_principal(data: bytes | None) -> Principal:
     try:
         (version,) = _VERSION.unpack_from(data or b"")
         if version != _PRINCIPAL_VERSION:
-            message = f"a principal has version {version}; only {_PRINCIPAL_VERSION} is known"
+            message = f"a principal has version {version}; only version {_PRINCIPAL_VERSION} is known"
             raise Refused(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, message)
         found = decode_whole(PrincipalData, memoryview(data or b""), _VERSION.size, version)
         return Principal(found.type, found.name)
@@ -175,7 +175,7 @@ def _sealed(header: RequestHeader, response: Response) -> EnvelopeResponse:
 
 
 def _without_length(parts: list[Part]) -> bytes:
-    """A framed message without its length: the envelope has a length for it."""
+    """A framed message without its length, because the envelope has its own length field."""
     (part,) = parts
     assert not isinstance(part, FileSlice), "records are not forwarded"
     return bytes(part[LENGTH_SIZE:])

@@ -89,7 +89,7 @@ class Heartbeats:
         self._leaving.set()
 
     async def may_stop(self, is_led: Callable[[], bool]) -> bool:
-        """Wait until other brokers lead the partitions of this one; give up soon if the quorum has no leader."""
+        """Wait until other brokers lead the partitions of this one; stop waiting soon if the quorum has no leader."""
         begun_ms = led_ms = monotonic_ms()
         while not self._may_leave.is_set():
             now_ms = monotonic_ms()

@@ -1,4 +1,4 @@
-"""Finds the cluster id of a new data directory: from the voters, or from their configured addresses."""
+"""Finds the cluster id of a new data directory: asks the voters, or derives it from the configured voters."""
 
 import asyncio
 import hashlib
@@ -53,7 +53,7 @@ class Identification:
         return identify(path, config.node_id, cluster_id=cluster_id)
 
     async def _cluster_of_most(self) -> str | None:
-        """The cluster id that a majority of the voters serve already; that cluster may have begun with other voters."""
+        """The cluster id that a majority of the voters has already; that cluster may have begun with other voters."""
         voters = quorum_voters(self._config)
         others = [it for it in voters if it.node_id != self._config.node_id]
         answers = await asyncio.gather(*map(self._ask_voter, others), return_exceptions=True)
@@ -88,7 +88,8 @@ class Identification:
                 except ClientError as error:
                     if not told:
                         _tell_once(told, f"waiting for the voters; node {voter.node_id}: {error}")
-            # A removed voter may stay configured for a while. But if all voters are wrong, this is another cluster.
+            # A removed voter may stay configured for a while. But if none of the configured nodes is a voter there, it
+            # is another cluster.
             if len(wrong) == len(quorum_voters(self._config)):
                 raise BrokerFailure(f"controller.quorum.voters has {wrong[0]}")
             await asyncio.sleep(_RETRY_S)

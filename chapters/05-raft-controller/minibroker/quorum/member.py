@@ -106,7 +106,8 @@ class QuorumMember(Membership):
         broker = self.authority.image.brokers.get(node_id)
         # The voter set has the address of an added voter that is not a broker.
         added = self.raft.voters.voters.get(node_id)
-        # A response that names a leader has its address. A node with an empty disk has no other source of that address.
+        # A response that names a leader also has the leader's address. A node with an empty disk has no other source of
+        # that address.
         place = broker or added or self.quorum.places.get(node_id)
         return None if place is None else Address(place.host, place.port)
 
@@ -181,7 +182,7 @@ class QuorumMember(Membership):
         self.authority.subscribe(self._registration.on_image)
 
     def _check_voters(self, identity: Identity) -> None:
-        """Check the configured voters against those in the log: other voters may be of another cluster."""
+        """Check the configured voters against the voters in the log: if they differ, they may be of another cluster."""
         named, known = sorted(it.node_id for it in quorum_voters(self._config)), sorted(self.raft.voters)
         if not named or named == known:
             return
@@ -295,8 +296,8 @@ class QuorumMember(Membership):
         }
 
     def _answer_or_forward(self, call: Call[Any], inner: Handler) -> Answer:
-        # A forwarded request is not forwarded again: two nodes that take each other for the leader would do so for
-        # ever. It is refused here, with the code that makes the other node look for the leader again.
+        # A forwarded request is not forwarded again: two nodes that each consider the other one the leader would do so
+        # for ever. It is refused here, with the code that makes the other node look for the leader again.
         is_here = self.is_active or call.via is not None or self.is_node(call)
         return inner(call) if is_here else self._forward(call)
 

@@ -120,7 +120,7 @@ class Quorum:
         try:
             self.controller.catch_up()
         except (StorageError, OSError) as error:
-            # The controller could not write its first record, or apply committed ones. The next tick ends the node.
+            # The controller could not write its first record, or apply committed records. The next tick ends the node.
             self._failure = self._failure or str(error)
         now = (self.raft.log.log_end_offset, self.raft.high_watermark)
         if now != self._seen:
@@ -216,8 +216,8 @@ class Quorum:
 
     def _broken(self, why: str) -> BrokerFailure:
         return BrokerFailure(
-            f"node {self.raft.me.node_id} ends, because its metadata cannot be written: {why}. The other voters go on;"
-            " free some disk space or replace the disk, then start it again"
+            f"node {self.raft.me.node_id} ends, because its metadata cannot be written: {why}. The other"
+            " voters continue; free some disk space or replace the disk, then start it again"
         )
 
     async def _tick(self) -> None:
@@ -284,14 +284,14 @@ class Quorum:
         return not has_led and (fetched.epoch, fetched.leader_id) == (raft.epoch, raft.me.node_id)
 
     def _note_foreign_node(self, node_id: int, code: int) -> None:
-        """Note a node of another cluster. If a majority of the voters is of another one, this node must end."""
+        """Note a node of another cluster. If a majority of the voters is in another cluster, this node must end."""
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             self.foreign_nodes.add(node_id)
         if len(self.foreign_nodes) >= self.raft.voters.majority:
             raise BrokerFailure(
                 f"the data of node {self.raft.me.node_id} are of cluster {self._cluster_id}, but the nodes"
-                f" {sorted(self.foreign_nodes)} of controller.quorum.voters are of another one: correct log.dirs or the"
-                " voters"
+                f" {sorted(self.foreign_nodes)} of controller.quorum.voters are of another cluster: correct log.dirs"
+                " or the voters"
             )
 
     async def _fetch_snapshot(self, wanted: FetchSnapshot) -> bool:

@@ -11,7 +11,7 @@ from minibroker.metadata.image import Image, TopicImage
 
 
 def slices(old: Image, new: Image, count: int) -> Iterator[Image]:
-    """Images from `old` to `new`: each differs from the one before in at most `count` partitions.
+    """Images from `old` to `new`: each differs from the previous image in at most `count` partitions.
 
     The first image already has all deletions, and every change that is not a change of a partition.
     """

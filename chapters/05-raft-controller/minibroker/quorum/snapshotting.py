@@ -35,11 +35,12 @@ class Snapshotting:
         self._log_bytes_max = log_bytes_max
 
     def image(self) -> Image:
-        """The image of the newest snapshot; an empty one if there is none."""
+        """The image of the newest snapshot; an empty image if there is no snapshot."""
         empty, latest = Image(cluster_id=self._cluster_id), self._files.latest
         if latest is None:
             return empty
-        # The last record of the snapshot gets the offset before the snapshot's end offset, and so does the image.
+        # The last record of the snapshot gets the offset before the snapshot's end offset. The image gets the same
+        # offset.
         builder = Builder(empty)
         values = self._files.values()
         for offset, value in enumerate(values, latest.end_offset - len(values)):
@@ -68,9 +69,9 @@ class Snapshotting:
         return raft.snapshot_position(self._files.received(raft.snapshot_wanted, raft.target()))
 
     def take(self, wanted: FetchSnapshot, source: int, found: SnapshotFetched, now_ms: int) -> bool:
-        """Take a response; return whether it was of use. After the last piece the log continues from the snapshot."""
+        """Handle a response; return whether it was useful. After the last piece the log continues from the snapshot."""
         if found.code is ErrorCode.SNAPSHOT_NOT_FOUND:
-            # The leader has a newer snapshot. After another error the pieces stay valid: this leader may lead again.
+            # The leader has a newer snapshot. After any other error the pieces stay valid: this leader may lead again.
             self._files.give_up()
         if not self._raft.on_snapshot_fetched(found, now_ms):
             return False

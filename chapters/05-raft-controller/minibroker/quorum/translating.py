@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 
 def _only(topics: Sequence[Any]) -> Any:
-    """The only partition of a message; None if there is none."""
+    """The only partition of a message; None if the message has no partition."""
     return next((it for topic in topics for it in topic.partitions), None)
 
 
@@ -238,7 +238,7 @@ def fetch_request(fetch: messages.Fetch, cluster_id: str, *, wait_ms: int, bytes
 
 
 def fetch_of(request: FetchRequest) -> tuple[messages.Fetch, int] | None:
-    """The fetch of the metadata log, and its maximum of bytes; None if the request is for other topics."""
+    """The fetch of the metadata log, and its limit in bytes; None if the request is for other topics."""
     it = _only([topic for topic in request.topics if topic.topic_id == CLUSTER_METADATA_TOPIC_ID])
     if it is None:
         return None

@@ -18,7 +18,7 @@ def added(voters: VoterSet, voter: Voter, *, has_caught_up: bool) -> VoterSet | 
     """The set with a new voter, which has fetched the log as an observer."""
     if voter.key.node_id in voters.voters:
         return ErrorCode.DUPLICATE_VOTER
-    # A voter that has not caught up would count in majorities, and delay commits until it has.
+    # A voter that has not caught up would count in majorities, and delay commits until it has caught up.
     return voters.with_voter(voter) if has_caught_up else ErrorCode.REQUEST_TIMED_OUT
 
 

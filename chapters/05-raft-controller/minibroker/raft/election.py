@@ -30,7 +30,7 @@ class Election:
 
 
 class Ballot:
-    """The file `quorum-state`. A write returns only when it is on the disk."""
+    """The file `quorum-state`. A write returns only when the data is on the disk."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files

@@ -2,7 +2,7 @@
 
 from minibroker.metadata.config_keys import INT, LONG, ConfigKey, Departure, at_least, broker_key
 
-SOONER = "the cluster recovers within seconds when a node dies; a node that pauses for longer is taken for dead"
+SOONER = "the cluster recovers within seconds when a node dies; a node that pauses for longer counts as dead"
 
 
 def timeout_key(name: str, default_ms: int, kafka_ms: int, about: str) -> ConfigKey[int]:

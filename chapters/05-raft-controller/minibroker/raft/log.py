@@ -14,7 +14,7 @@ class QuorumLog(Log, Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Why the log takes no more writes after its disk has failed; None while it works."""
+        """Why the log accepts no more writes after its disk has failed; None while it works."""
 
     @property
     def size(self) -> int:

@@ -60,14 +60,14 @@ class Heard(NamedTuple):
 
 
 class SnapshotId(NamedTuple):
-    """A snapshot replaces all records before `end_offset`; the last of these records is of `epoch`."""
+    """A snapshot replaces all records before `end_offset`; the last of these records has the epoch `epoch`."""
 
     end_offset: int
     epoch: int
 
 
 class Fetch(NamedTuple):
-    """A replica has everything before `offset` on its disk, and asks for what follows."""
+    """A replica has everything before `offset` on its disk, and asks for the next records."""
 
     epoch: int
     replica: VoterKey

@@ -63,14 +63,14 @@ class Raft(QuorumState):
     def tick(self, now_ms: int) -> list[Send]:
         """Handle the passing of time: elections, the check of the quorum, announcements of the leader."""
         if self.failure is not None:
-            # The other voters need not wait for a timeout.
+            # Tell the other voters, so that they need not wait for a timeout.
             return self.resign(now_ms)
         if self.is_leader:
             return self._tick_as_leader(now_ms)
         if now_ms < self._deadline_ms:
             return []
         if not self._may_stand:
-            # An observer does not stand for election; it asks another node for the leader. Other nodes may take it for
+            # An observer does not stand for election; it asks another node for the leader. Other nodes may consider it
             # a voter, so it must not refuse a pre-vote because of the leader that it has lost.
             self._deadline_ms = now_ms + self.settings.fetch_timeout_ms
             self._asked += 1
@@ -129,7 +129,7 @@ class Raft(QuorumState):
         ]
 
     def on_voted(self, node_id: int, request: Vote, voted: Voted, now_ms: int) -> list[Send]:
-        """Count the vote of a voter. A response to an older request only tells the epoch and the leader."""
+        """Count the vote of a voter. Of a response to an older request, only the epoch and the leader are used."""
         if not self._learn_epoch(voted.epoch, voted.leader_id, now_ms):
             return []
         standing = Role.PROSPECTIVE if request.is_pre_vote else Role.CANDIDATE
@@ -229,7 +229,7 @@ class Raft(QuorumState):
         self._advance()
 
     def _advance(self) -> None:
-        """Advance the high watermark to the offset that a majority has, if that record is of this epoch."""
+        """Advance the high watermark to the offset that a majority has reached, if it is in this epoch."""
         # The log end offsets of the other voters, from their fetches. Our own log counts only if we are a voter, and
         # only as far as it is flushed.
         ends = self._followers.end_offsets(self.voters, leader_id=self.me.node_id)
@@ -261,7 +261,7 @@ class Raft(QuorumState):
             ours.epoch < request.last_epoch or ours.end_offset < request.offset
         ):
             return self._fetched(diverging=ours)
-        # An offset after the end of our log, without an epoch that would explain it, is out of range.
+        # If the logs do not diverge, an offset after the end of our log is out of range.
         if request.offset > self.log.log_end_offset:
             return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, self.epoch, self.leader_id)
         # The replica has everything before that offset on its disk. A fetch that has waited may be answered after a
@@ -297,7 +297,7 @@ class Raft(QuorumState):
         return voters, observers
 
     def resign(self, now_ms: int) -> list[Send]:
-        """Stop leading, and tell the other voters; those with the longest logs stand for election first."""
+        """Stop leading, and tell the other voters; the voters with the longest logs stand for election first."""
         if self.role is not Role.LEADER:
             return []
         successors = self._followers.successors(self.voters, leader_id=self.me.node_id)
@@ -319,7 +319,7 @@ class Raft(QuorumState):
 
     def on_end(self, request: EndQuorumEpoch, now_ms: int) -> Heard:
         """The leader has resigned: stand for election, after the voters with longer logs."""
-        # The request names no voter: every voter gets the same one.
+        # The request names no voter: every voter gets the same request.
         code = self._objection(request.epoch, self.me)
         if code is not ErrorCode.NONE:
             return Heard(code, self.epoch, self.leader_id)
@@ -357,12 +357,12 @@ class Raft(QuorumState):
         return Fetch(self.epoch, self.me, self.log.log_end_offset, self.last_epoch)
 
     def on_unanswered(self) -> None:
-        """A fetch had no response. A voter that knows the leader asks it again; any other node asks the next one."""
+        """A fetch had no response. A voter that knows the leader asks it again; any other node asks the next node."""
         if self.role is not Role.FOLLOWER or not self.is_voter:
             self._asked += 1
 
     def on_fetched(self, request: Fetch, fetched: Fetched, now_ms: int) -> None:
-        """Take the response to a fetch."""
+        """Handle the response to a fetch."""
         if not self._learn_epoch(fetched.epoch, fetched.leader_id, now_ms):
             return
         if fetched.code is not ErrorCode.NONE:
@@ -379,7 +379,8 @@ class Raft(QuorumState):
             self._apply_fetched(fetched)
 
     def _apply_fetched(self, fetched: Fetched) -> None:
-        # Fetch a snapshot; or truncate to what the leader has; or append, flush, and take over its high watermark.
+        # Fetch a snapshot; or truncate to the part that the leader has; or append, flush, and take over its high
+        # watermark.
         if fetched.snapshot is not None:
             self.snapshot_wanted = fetched.snapshot
         elif fetched.diverging is not None:
@@ -405,7 +406,7 @@ class Raft(QuorumState):
         return FetchSnapshot(self.epoch, self.me, self.snapshot_wanted, received)
 
     def on_snapshot_fetched(self, found: SnapshotFetched, now_ms: int) -> bool:
-        """Take the response to a `FetchSnapshot`; return whether it has a piece of the wanted snapshot."""
+        """Handle the response to a `FetchSnapshot`; return whether it has a piece of the wanted snapshot."""
         if not self._learn_epoch(max(found.epoch, 0), found.leader_id, now_ms) or self.snapshot_wanted is None:
             return False
         if found.code is not ErrorCode.NONE:

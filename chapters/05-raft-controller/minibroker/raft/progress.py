@@ -1,8 +1,8 @@
 """The followers of a leader: how much of the log each has, and when it fetched last. A pure module.
 
-Only `Raft` changes a `Followers`, and only while it leads: every other role begins without followers. Whatever needs a
-majority is computed from here and from the voter set: the high watermark, whether a majority still fetches, and which
-voter has the longest log.
+Only `Raft` changes a `Followers`, and only while it leads: every other role begins without followers. Everything that
+needs a majority is computed from this class and from the voter set: the high watermark, whether a majority still
+fetches, and which voter has the longest log.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ NEVER_MS = -1
 
 @dataclass(slots=True)
 class Progress:
-    """How far a replica is, known from its fetches. Before its first fetch nothing is known of it."""
+    """The progress of a replica, known from its fetches. Before its first fetch nothing is known."""
 
     end_offset: int = NO_OFFSET
     last_fetch_ms: int = NEVER_MS
@@ -49,7 +49,7 @@ class Followers:
         """The voters that have not fetched in this epoch: they may not know the leader."""
 
     def of(self, key: VoterKey) -> Progress:
-        """What is known of a replica."""
+        """The progress of a replica."""
         # A voter whose directory the set does not know yet is found by the directory that it fetches with.
         found = self._known.get(key)
         if found is None and key.directory_id == NO_UUID:
@@ -94,5 +94,5 @@ class Followers:
         return [key for key in self._known if voters.unbound(key)]
 
     def all(self) -> dict[VoterKey, Progress]:
-        """What is known of each replica."""
+        """The progress of each replica."""
         return dict(self._known)

@@ -83,7 +83,7 @@ class SnapshotFiles:
     def _open(self) -> None:
         """Find the newest snapshot. It was complete and flushed, so a file that cannot be read is damaged.
 
-        To start without it would lose committed records. The other voters go on without this node.
+        To start without it would lose committed records. The other voters continue without this node.
         """
         self.latest = max(self._names(), default=None)
         if self.latest is None:
@@ -149,8 +149,8 @@ class SnapshotFiles:
     def received(self, snapshot: SnapshotId | None, source: int) -> int:
         """How many bytes of a snapshot have been received from a node.
 
-        The pieces of another snapshot do not count, nor do those of another node: its file has the same records, but
-        not the same bytes.
+        The pieces of another snapshot do not count, nor do the pieces of another node: its file has the same records,
+        but not the same bytes.
         """
         return self._received if (snapshot, source) == self._receiving else 0
 

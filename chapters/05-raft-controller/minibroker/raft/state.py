@@ -35,7 +35,7 @@ class RaftSettings:
 
     @property
     def check_quorum_ms(self) -> int:
-        """How long a leader leads without fetches from a majority."""
+        """How long a leader keeps leading without fetches from a majority."""
         return self.fetch_timeout_ms * 3 // 2
 
 
@@ -77,10 +77,10 @@ class QuorumState:
         self.high_watermark = max(log.log_start_offset, 0)
         self.epoch_start_offset = 0
         """The first offset of the epoch that this node leads, or led last."""
-        # The log may have a later epoch than the ballot: a log from before there was a quorum has no ballot.
+        # The log may have a later epoch than the ballot: a log that is older than the quorum has no ballot.
         if ballot.election.epoch < self.last_epoch:
             ballot.write(Election(self.last_epoch))
-        # A restarted leader does not lead its epoch again: it may have lost what it had not flushed.
+        # A restarted leader does not lead its epoch again: it may have lost records that it had not flushed.
         election = ballot.election
         self.role = Role.UNATTACHED
         if election.leader_id == me.node_id:
@@ -88,7 +88,7 @@ class QuorumState:
         elif election.leader_id != NO_NODE:
             self.role = Role.FOLLOWER
         self._asked = 0
-        """How many nodes were asked for the leader in vain."""
+        """How many nodes were asked for the leader and did not name one."""
         self._announce_ms = 0
         self._enter_role(now_ms + self._first_timeout())
 
@@ -112,7 +112,7 @@ class QuorumState:
 
     @property
     def failure(self) -> str | None:
-        """Why this node takes no part any more after its disk has failed; None while it works."""
+        """Why this node no longer takes part after its disk has failed; None while the disk works."""
         return self._failure or self._ballot.failure or self.log.failure
 
     @property
@@ -132,7 +132,8 @@ class QuorumState:
 
     @property
     def _may_stand(self) -> bool:
-        """Whether this node may stand for election: as a voter, or as one whose removal may not be committed yet.
+        """Whether this node may stand for election: as a voter, or as a removed voter whose removal may not be
+        committed yet.
 
         It may be the only node with the record of its removal. Then it refuses its vote to shorter logs, and the other
         voters may need that vote for a majority.
@@ -179,7 +180,7 @@ class QuorumState:
         self._enter_role(deadline_ms)
 
     def _enter_role(self, deadline_ms: int) -> None:
-        """Begin a role without the state of the role before."""
+        """Begin a role, and drop the state of the previous role."""
         self._deadline_ms = deadline_ms
         self._poll: Poll | None = None
         self._followers = Followers()
@@ -189,7 +190,7 @@ class QuorumState:
         """The snapshot to fetch before the log can continue. Each leader names it again."""
 
     def _on_newer_epoch(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """Another node is in a newer epoch: enter it, without a vote given yet."""
+        """Another node is in a newer epoch: enter it without having voted in it."""
         self._ballot.write(Election(epoch))
         self._become(Cause.NEWER_EPOCH, now_ms + self._election_timeout())
         self._on_leader_found(leader_id, now_ms)
@@ -211,7 +212,7 @@ class QuorumState:
         if epoch > self.epoch:
             self._on_newer_epoch(epoch, leader_id, now_ms)
             return False
-        # A node that already knows the leader, and waits for it in vain, must not wait longer because another node
+        # A node that already knows the leader, and gets no answer from it, must not wait longer because another node
         # names the same leader.
         if epoch == self.epoch and self._ballot.election.leader_id == NO_NODE:
             self._on_leader_found(leader_id, now_ms)
@@ -236,7 +237,7 @@ class QuorumState:
         return base_offset
 
     def _append_as_follower(self, records: memoryview) -> None:
-        """Append what the leader has sent, durably. A voter set is in force as soon as it is written."""
+        """Append the batches that the leader has sent, durably. A voter set is in force as soon as it is written."""
         first = self.log.log_end_offset
         with self._noting_disk_failure():
             self.log.append_as_follower(records)
@@ -244,7 +245,7 @@ class QuorumState:
         self.history.read(self.log, first)
 
     def _truncate(self, offset: int) -> None:
-        """Truncate the log to what the leader has."""
+        """Truncate the log to the part that the leader has."""
         committed = self.high_watermark
         assert offset >= committed, f"a truncation to {offset} would remove committed records before {committed}"
         self.log.truncate(offset)

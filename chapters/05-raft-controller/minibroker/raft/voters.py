@@ -1,9 +1,9 @@
 """The voters: nodes, each with the directory of its log. A pure module.
 
-A voter promises two things: not to vote twice in an epoch, and not to forget what it has acknowledged. A disk keeps
-both promises. So a voter is not a node but a node *with its directory* (KIP-853): a node that comes back with an empty
-disk has another directory id, and knows nothing of the promises of the old one. It neither votes nor counts until it
-is added as a new voter.
+A voter promises two things: not to vote twice in an epoch, and not to forget what it has acknowledged. Both promises
+depend on the disk. So a voter is not a node but a node *with its directory* (KIP-853): a node that comes back with an
+empty disk has another directory id, and knows nothing of the promises on the old disk. It neither votes nor counts
+until it is added as a new voter.
 
 The set is a record of the log that it governs, and is in force as soon as it is appended, committed or not. Changing
 one voter at a time is safe because every majority of one set overlaps with every majority of the next.
@@ -18,7 +18,7 @@ from minibroker.wire.uuids import NO_UUID, uuid_text
 
 
 class VoterKey(NamedTuple):
-    """A node and the id of the directory of its log; without an id, the node with any directory."""
+    """A node and the id of the directory of its log. Without an id, the node matches with any directory."""
 
     node_id: int
     directory_id: bytes = NO_UUID

@@ -73,7 +73,7 @@ class CreatableTopicResult(Struct):
         nullable="5+",
         default=(),
         ignorable=True,
-        about="its configuration; never send null, the Java admin client fails on it",
+        about="its configuration; must not be null, because the Java admin client fails on null",
     )
 
 

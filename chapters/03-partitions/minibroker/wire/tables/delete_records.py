@@ -5,10 +5,10 @@ from minibroker.wire.schema import Request, Response, Struct, array, int16, int3
 
 
 class DeleteRecordsPartition(Struct):
-    """One partition, and where its log shall start."""
+    """One partition, and the new start of its log."""
 
     partition_index: int = int32(about="the partition")
-    offset: int = int64(about="records before this offset are deleted; -1 is the high watermark")
+    offset: int = int64(about="records before this offset are deleted; -1 means the high watermark")
 
 
 class DeleteRecordsTopic(Struct):

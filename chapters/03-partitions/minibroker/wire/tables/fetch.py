@@ -38,14 +38,14 @@ class FetchPartition(Struct):
 
     partition: int = int32(about="the partition")
     current_leader_epoch: int = int32(
-        versions="9+", default=-1, ignorable=True, about="the leader epoch that the reader knows; -1 is not checked"
+        versions="9+", default=-1, ignorable=True, about="the leader epoch that the reader knows; -1 skips the check"
     )
     fetch_offset: int = int64(about="the first offset wanted")
     last_fetched_epoch: int = int32(
         versions="12+", default=-1, about="the epoch of the follower's last record, to find where logs diverge"
     )
     log_start_offset: int = int64(versions="5+", default=-1, ignorable=True, about="the follower's log start offset")
-    partition_max_bytes: int = int32(about="how many bytes to send of it; the first batch is sent even if it is larger")
+    partition_max_bytes: int = int32(about="the most bytes of this partition; the first batch may be larger")
     replica_directory_id: bytes = uuid(
         versions="17+", tag=0, default=NO_UUID, ignorable=True, about="the directory of the follower's log"
     )
@@ -79,7 +79,7 @@ class FetchRequest(Request, key=1, versions="4-17", flexible="12+"):
     )
     max_wait_ms: int = int32(about="how long the broker may wait for min_bytes")
     min_bytes: int = int32(about="how many bytes are enough to respond before max_wait_ms")
-    max_bytes: int = int32(versions="3+", default=0x7FFFFFFF, ignorable=True, about="how many bytes to send in all")
+    max_bytes: int = int32(versions="3+", default=0x7FFFFFFF, ignorable=True, about="the most bytes to send in all")
     isolation_level: int = int8(
         versions="4+",
         default=0,
@@ -91,7 +91,7 @@ class FetchRequest(Request, key=1, versions="4-17", flexible="12+"):
         versions="7+", default=-1, ignorable=True, about="counts the session's requests: 0 a new session, -1 none"
     )
     topics: list[FetchTopic] = array(
-        FetchTopic, about="the partitions to fetch; in a session, those that are new or have changed"
+        FetchTopic, about="the partitions to fetch; in a session, only new and changed partitions"
     )
     forgotten_topics_data: list[ForgottenTopic] = array(
         ForgottenTopic, versions="7+", default=(), about="the partitions to remove from the session"
@@ -136,7 +136,7 @@ class PartitionData(Struct):
     error_code: int = int16(about="0, or why nothing was fetched")
     high_watermark: int = int64(about="consumers read up to here; every in-sync replica has these records")
     last_stable_offset: int = int64(
-        versions="4+", default=-1, ignorable=True, about="every transaction before this offset is decided"
+        versions="4+", default=-1, ignorable=True, about="every transaction before this offset has ended"
     )
     log_start_offset: int = int64(versions="5+", default=-1, ignorable=True, about="the first offset still in the log")
     diverging_epoch: EpochEndOffset = struct(

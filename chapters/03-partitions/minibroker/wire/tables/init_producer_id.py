@@ -12,7 +12,7 @@ class InitProducerIdRequest(Request, key=22, versions="0-4", flexible="2+"):
 
     transactional_id: str | None = string(nullable="0+", about="the producer's name if it is transactional")
     transaction_timeout_ms: int = int32(about="after how long an idle transaction is aborted")
-    producer_id: int = int64(versions="3+", default=-1, about="its present id, to get the next epoch of it")
+    producer_id: int = int64(versions="3+", default=-1, about="its current id, to get the next epoch for it")
     producer_epoch: int = int16(versions="3+", default=-1, about="its present epoch")
 
 

@@ -35,7 +35,7 @@ class ListConfigResourcesResponse(Response, key=74, versions="0-1", flexible="0+
     throttle_time_ms: int = int32(
         default=0, about="how long the broker stops reading from the client, because of a quota"
     )
-    error_code: int = int16(default=0, about="0, or UNSUPPORTED_VERSION if a type is none of those above")
+    error_code: int = int16(default=0, about="0, or UNSUPPORTED_VERSION if a type is unknown")
     config_resources: list[ListedConfigResource] = array(
         ListedConfigResource, default=(), about="one entry for each resource"
     )

@@ -21,7 +21,7 @@ class ListOffsetsPartition(Struct):
 
     partition_index: int = int32(about="the partition")
     current_leader_epoch: int = int32(
-        versions="4+", default=-1, ignorable=True, about="the leader epoch that the client knows; -1 is not checked"
+        versions="4+", default=-1, ignorable=True, about="the leader epoch that the client knows; -1 skips the check"
     )
     timestamp: int = int64(
         about="a time in ms; or -1 the end, -2 the start, -3 the newest timestamp, -4 to -6 places of tiered storage"
@@ -36,7 +36,7 @@ class ListOffsetsTopic(Struct):
 
 
 class ListOffsetsRequest(Request, key=2, versions="1-11", flexible="6+"):
-    """Ask for the offsets of times."""
+    """Ask for the offsets of timestamps."""
 
     replica_id: int = int32(about="a follower's node id, -1 for a client")
     isolation_level: int = int8(

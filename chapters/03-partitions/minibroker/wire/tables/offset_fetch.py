@@ -34,7 +34,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 class OffsetFetchRequest(Request, key=9, versions="1-10", flexible="6+"):
-    """Ask for committed offsets. Up to version 7 there is one group, and its fields are here."""
+    """Ask for committed offsets. Up to version 7 there is one group, and its fields are in the request itself."""
 
     group_id: str = string(versions="1-7", default="", about="the group")
     topics: list[OffsetFetchRequestTopic] | None = array(
@@ -48,7 +48,7 @@ class OffsetFetchRequest(Request, key=9, versions="1-10", flexible="6+"):
         OffsetFetchRequestGroup, versions="8+", default=(), about="the groups asked for"
     )
     require_stable: bool = boolean(
-        versions="7+", default=False, about="whether offsets of open transactions are refused with a retriable error"
+        versions="7+", default=False, about="whether to fail, to be retried, while a transaction with offsets is open"
     )
 
 
@@ -81,7 +81,7 @@ class OffsetFetchResponseGroup(Struct):
 
 
 class OffsetFetchResponse(Response, key=9, versions="1-10", flexible="6+"):
-    """The committed offsets. Up to version 7 there is one group, and its fields are here."""
+    """The committed offsets. Up to version 7 there is one group, and its fields are in the response itself."""
 
     throttle_time_ms: int = int32(
         versions="3+",

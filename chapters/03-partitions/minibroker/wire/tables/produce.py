@@ -49,7 +49,7 @@ class ProduceRequest(Request, key=0, versions="3-12", flexible="9+"):
 
 
 class BatchIndexAndErrorMessage(Struct):
-    """One invalid record, because of which the whole batch was refused."""
+    """One invalid record, which caused the whole batch to be refused."""
 
     batch_index: int = int32(versions="8+", about="the record's index in the batch")
     batch_index_error_message: str | None = string(

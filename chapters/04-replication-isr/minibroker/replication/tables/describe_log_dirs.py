@@ -11,7 +11,7 @@ class DescribableLogDirTopic(Struct):
     """The partitions of one topic."""
 
     topic: str = string(about="the topic")
-    partitions: list[int] = array(int32, about="its partitions")
+    partitions: list[int] = array(int32, about="the topic's partitions")
 
 
 class DescribeLogDirsRequest(Request, key=35, versions="1-4", flexible="2+"):
@@ -26,30 +26,30 @@ class DescribeLogDirsPartition(Struct):
     """One partition."""
 
     partition_index: int = int32(about="the partition")
-    partition_size: int = int64(about="the bytes of its segments")
-    offset_lag: int = int64(about="how far its log end is below the high watermark")
-    is_future_key: bool = boolean(about="whether it is being moved here from another directory")
+    partition_size: int = int64(about="the size of the partition's segments")
+    offset_lag: int = int64(about="how far the log end is below the high watermark")
+    is_future_key: bool = boolean(about="whether the log is being moved here from another directory")
 
 
 class DescribeLogDirsTopic(Struct):
     """One topic."""
 
     name: str = string(about="the topic")
-    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition, about="its partitions")
+    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition, about="the topic's partitions")
 
 
 class DescribeLogDirsResult(Struct):
     """One log directory."""
 
-    error_code: int = int16(about="0, or KAFKA_STORAGE_ERROR if it is offline")
-    log_dir: str = string(about="its absolute path")
-    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic, about="the topics in it")
-    total_bytes: int = int64(versions="4+", default=-1, ignorable=True, about="the size of its volume")
-    usable_bytes: int = int64(versions="4+", default=-1, ignorable=True, about="the free bytes of its volume")
+    error_code: int = int16(about="0, or KAFKA_STORAGE_ERROR if the directory is offline")
+    log_dir: str = string(about="the absolute path of the directory")
+    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic, about="the topics in the directory")
+    total_bytes: int = int64(versions="4+", default=-1, ignorable=True, about="the size of the volume")
+    usable_bytes: int = int64(versions="4+", default=-1, ignorable=True, about="the free bytes of the volume")
 
 
 class DescribeLogDirsResponse(Response, key=35, versions="1-4", flexible="2+"):
-    """How large they are."""
+    """The data directories and the sizes of their logs."""
 
     throttle_time_ms: int = int32(
         default=0, about="how long the broker stops reading from the client, because of a quota"

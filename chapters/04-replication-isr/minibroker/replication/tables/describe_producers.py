@@ -5,43 +5,45 @@ from minibroker.wire.schema import Request, Response, Struct, array, int16, int3
 
 
 class TopicRequest(Struct):
-    """One topic asked about."""
+    """One topic of the request."""
 
     name: str = string(about="the topic")
-    partition_indexes: list[int] = array(int32, about="its partitions")
+    partition_indexes: list[int] = array(int32, about="the topic's partitions")
 
 
 class DescribeProducersRequest(Request, key=61, versions="0", flexible="0+"):
-    """Show me the producers of these partitions."""
+    """Describe the producers of these partitions."""
 
     topics: list[TopicRequest] = array(TopicRequest, about="the topics")
 
 
 class ProducerState(Struct):
-    """One producer, as its last batch left it."""
+    """The state of one producer after its last batch."""
 
     producer_id: int = int64(about="the producer")
-    producer_epoch: int = int32(about="its epoch; it is an int16 everywhere else")
-    last_sequence: int = int32(default=-1, about="the sequence of its last record")
-    last_timestamp: int = int64(default=-1, about="the largest timestamp of its last batch")
-    coordinator_epoch: int = int32(about="the epoch of the coordinator that ended its last transaction, -1 for none")
-    current_txn_start_offset: int = int64(default=-1, about="where its open transaction begins, -1 if it has none")
+    producer_epoch: int = int32(about="the producer epoch; it is an int16 everywhere else")
+    last_sequence: int = int32(default=-1, about="the sequence number of the producer's last record")
+    last_timestamp: int = int64(default=-1, about="the largest timestamp of the producer's last batch")
+    coordinator_epoch: int = int32(about="the coordinator's epoch at the end of the last transaction, -1 for none")
+    current_txn_start_offset: int = int64(
+        default=-1, about="the first offset of the open transaction, -1 if none is open"
+    )
 
 
 class PartitionResponse(Struct):
     """One partition."""
 
     partition_index: int = int32(about="the partition")
-    error_code: int = int16(about="0, or why nothing is known")
+    error_code: int = int16(about="0, or why the partition cannot be described")
     error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
-    active_producers: list[ProducerState] = array(ProducerState, about="those it remembers")
+    active_producers: list[ProducerState] = array(ProducerState, about="the known producers")
 
 
 class TopicResponse(Struct):
     """One topic."""
 
     name: str = string(about="the topic")
-    partitions: list[PartitionResponse] = array(PartitionResponse, about="its partitions")
+    partitions: list[PartitionResponse] = array(PartitionResponse, about="the topic's partitions")
 
 
 class DescribeProducersResponse(Response, key=61, versions="0", flexible="0+"):

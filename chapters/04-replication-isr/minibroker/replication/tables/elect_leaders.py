@@ -1,6 +1,7 @@
-"""ElectLeaders (key 43): gives partitions their preferred leader back, or any leader at all. A pure module.
+"""ElectLeaders (key 43): elects the preferred leader of partitions, or any live leader. A pure module.
 
-Version 1 adds unclean elections (KIP-460): a live replica outside of the ISR leads, and the records it lacks are lost.
+Version 1 adds unclean elections (KIP-460): a live replica outside the ISR becomes leader, and the records that it lacks
+are lost.
 """
 
 from minibroker.wire.apis import declare
@@ -14,23 +15,23 @@ class TopicPartitions(Struct):
     """Partitions of one topic."""
 
     topic: str = string(about="the topic")
-    partitions: list[int] = array(int32, about="its partitions")
+    partitions: list[int] = array(int32, about="the topic's partitions")
 
 
 class ElectLeadersRequest(Request, key=43, versions="0-2", flexible="2+"):
     """Elect leaders for these partitions."""
 
     election_type: int = int8(
-        versions="1+", default=PREFERRED, about="0: the preferred replica; 1: any live replica if none in sync is left"
+        versions="1+", default=PREFERRED, about="0: the preferred leader; 1: any live replica if none in sync is alive"
     )
     topic_partitions: list[TopicPartitions] | None = array(
         TopicPartitions, nullable="0+", about="the partitions; null means all"
     )
-    timeout_ms: int = int32(default=60_000, about="how long the broker may wait until the leaders are there")
+    timeout_ms: int = int32(default=60_000, about="how long the broker may wait for the elections")
 
 
 class PartitionResult(Struct):
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_id: int = int32(about="the partition")
     error_code: int = int16(about="0, or why there was no election")
@@ -38,14 +39,14 @@ class PartitionResult(Struct):
 
 
 class ReplicaElectionResult(Struct):
-    """What became of one topic's partitions."""
+    """The results for one topic's partitions."""
 
     topic: str = string(about="the topic")
-    partition_result: list[PartitionResult] = array(PartitionResult, about="its partitions")
+    partition_result: list[PartitionResult] = array(PartitionResult, about="the topic's partitions")
 
 
 class ElectLeadersResponse(Response, key=43, versions="0-2", flexible="2+"):
-    """What became of the elections."""
+    """The results of the elections."""
 
     throttle_time_ms: int = int32(
         default=0, about="how long the broker stops reading from the client, because of a quota"

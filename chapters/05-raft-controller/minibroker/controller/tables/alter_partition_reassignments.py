@@ -12,7 +12,7 @@ class ReassignablePartition(Struct):
 
     partition_index: int = int32(about="the partition")
     replicas: list[int] | None = array(
-        int32, nullable="0+", default=None, about="its new replicas; null cancels a move"
+        int32, nullable="0+", default=None, about="the new replicas; null cancels a move"
     )
 
 
@@ -20,7 +20,7 @@ class ReassignableTopic(Struct):
     """Partitions of one topic."""
 
     name: str = string(about="the topic")
-    partitions: list[ReassignablePartition] = array(ReassignablePartition, about="its partitions")
+    partitions: list[ReassignablePartition] = array(ReassignablePartition, about="the topic's partitions")
 
 
 class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexible="0+"):
@@ -45,7 +45,9 @@ class ReassignableTopicResponse(Struct):
     """The results for the partitions of one topic."""
 
     name: str = string(about="the topic")
-    partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse, about="its partitions")
+    partitions: list[ReassignablePartitionResponse] = array(
+        ReassignablePartitionResponse, about="the topic's partitions"
+    )
 
 
 class AlterPartitionReassignmentsResponse(Response, key=45, versions="0-1", flexible="0+"):

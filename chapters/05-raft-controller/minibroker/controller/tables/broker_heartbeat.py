@@ -1,6 +1,6 @@
 """BrokerHeartbeat (key 63): a broker is alive, or asks to shut down (KIP-631). A pure module.
 
-Version 1 names log directories that have failed (KIP-858), version 2 log directories that take no new partitions
+Version 1 names log directories that have failed (KIP-858), version 2 log directories that accept no new partitions
 (KIP-1066). Only brokers send it.
 """
 
@@ -12,10 +12,10 @@ class BrokerHeartbeatRequest(Request, key=63, versions="0-2", flexible="0+"):
     """A broker is alive."""
 
     broker_id: int = int32(about="the broker")
-    broker_epoch: int = int64(default=-1, about="the epoch of its registration")
-    current_metadata_offset: int = int64(about="the last offset of the metadata log that it has applied")
-    want_fence: bool = boolean(about="whether it asks to be fenced")
-    want_shut_down: bool = boolean(about="whether it asks to shut down")
+    broker_epoch: int = int64(default=-1, about="the broker epoch of the sender")
+    current_metadata_offset: int = int64(about="the last offset of the metadata log that the broker has applied")
+    want_fence: bool = boolean(about="whether the broker asks to be fenced")
+    want_shut_down: bool = boolean(about="whether the broker asks to shut down")
     offline_log_dirs: list[bytes] = array(
         uuid, versions="1+", tag=0, default=(), about="the ids of log directories that have failed"
     )
@@ -25,7 +25,7 @@ class BrokerHeartbeatRequest(Request, key=63, versions="0-2", flexible="0+"):
         nullable="2+",
         tag=1,
         default=None,
-        about="the ids of log directories that take no new partitions",
+        about="the ids of log directories that accept no new partitions",
     )
 
 
@@ -36,9 +36,9 @@ class BrokerHeartbeatResponse(Response, key=63, versions="0-2", flexible="0+"):
         default=0, about="how long the broker stops reading from the sender, because of a quota"
     )
     error_code: int = int16(about="0, or why the heartbeat does not count")
-    is_caught_up: bool = boolean(default=False, about="whether its metadata are up to date")
-    is_fenced: bool = boolean(default=True, about="whether it is fenced")
-    should_shut_down: bool = boolean(default=False, about="whether it may stop now")
+    is_caught_up: bool = boolean(default=False, about="whether the broker's metadata are up to date")
+    is_fenced: bool = boolean(default=True, about="whether the broker is fenced")
+    should_shut_down: bool = boolean(default=False, about="whether the broker may stop now")
 
 
 declare(BrokerHeartbeatRequest, BrokerHeartbeatResponse)

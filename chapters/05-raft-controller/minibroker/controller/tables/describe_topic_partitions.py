@@ -7,7 +7,7 @@ NO_AUTHORIZED_OPERATIONS = -(2**31)
 
 
 class TopicRequest(Struct):
-    """One topic asked for."""
+    """One topic of the request."""
 
     name: str = string(about="the topic")
 
@@ -16,7 +16,7 @@ class Cursor(Struct):
     """Where a page begins."""
 
     topic_name: str = string(about="the first topic")
-    partition_index: int = int32(about="its first partition")
+    partition_index: int = int32(about="the first partition on the page")
 
 
 class DescribeTopicPartitionsRequest(Request, key=75, versions="0", flexible="0+"):
@@ -34,18 +34,18 @@ class DescribeTopicPartitionsResponsePartition(Struct):
 
     error_code: int = int16(about="0, or LEADER_NOT_AVAILABLE and the like")
     partition_index: int = int32(about="the partition")
-    leader_id: int = int32(about="its leader, -1 if there is none")
+    leader_id: int = int32(about="the leader, -1 if there is none")
     leader_epoch: int = int32(default=-1, ignorable=True, about="the leader's epoch")
-    replica_nodes: list[int] = array(int32, about="the brokers that hold it, the preferred leader first")
-    isr_nodes: list[int] = array(int32, about="those of them that are in sync")
+    replica_nodes: list[int] = array(int32, about="the brokers with a replica, the preferred leader first")
+    isr_nodes: list[int] = array(int32, about="the brokers whose replicas are in sync")
     eligible_leader_replicas: list[int] | None = array(
         int32,
         nullable="0+",
         default=None,
-        about="those that left the ISR with every acknowledged record; never send null: the Java admin client fails",
+        about="replicas outside the ISR that have every acknowledged record; never null: the Java admin client fails",
     )
     last_known_elr: list[int] | None = array(
-        int32, nullable="0+", default=None, about="those that were eligible before an unclean stop; never send null"
+        int32, nullable="0+", default=None, about="replicas that were eligible before an unclean stop; never null"
     )
     offline_replicas: list[int] = array(int32, ignorable=True, about="the replicas that are down")
 
@@ -53,12 +53,12 @@ class DescribeTopicPartitionsResponsePartition(Struct):
 class DescribeTopicPartitionsResponseTopic(Struct):
     """One topic."""
 
-    error_code: int = int16(about="0, or why there is nothing to say about the topic")
-    name: str | None = string(nullable="0+", about="its name")
-    topic_id: bytes = uuid(ignorable=True, about="its id")
-    is_internal: bool = boolean(default=False, ignorable=True, about="whether it is an internal topic")
+    error_code: int = int16(about="0, or why the topic cannot be described")
+    name: str | None = string(nullable="0+", about="the name of the topic")
+    topic_id: bytes = uuid(ignorable=True, about="the id of the topic")
+    is_internal: bool = boolean(default=False, ignorable=True, about="whether the topic is internal")
     partitions: list[DescribeTopicPartitionsResponsePartition] = array(
-        DescribeTopicPartitionsResponsePartition, about="those of its partitions that are on the page"
+        DescribeTopicPartitionsResponsePartition, about="the topic's partitions on this page"
     )
     topic_authorized_operations: int = int32(
         default=NO_AUTHORIZED_OPERATIONS, about="a bit for each operation that the client may do"

@@ -5,10 +5,10 @@ from minibroker.wire.schema import Request, Response, Struct, array, int16, int3
 
 
 class ListedTopic(Struct):
-    """Partitions asked about."""
+    """Partitions of the request."""
 
     name: str = string(about="the topic")
-    partition_indexes: list[int] = array(int32, about="its partitions")
+    partition_indexes: list[int] = array(int32, about="the topic's partitions")
 
 
 class ListPartitionReassignmentsRequest(Request, key=46, versions="0", flexible="0+"):
@@ -22,7 +22,7 @@ class OngoingPartitionReassignment(Struct):
     """A partition that is being moved."""
 
     partition_index: int = int32(about="the partition")
-    replicas: list[int] = array(int32, about="the brokers that have it now")
+    replicas: list[int] = array(int32, about="the current replicas")
     adding_replicas: list[int] = array(int32, about="the brokers that are being added")
     removing_replicas: list[int] = array(int32, about="the brokers that are being removed")
 
@@ -31,7 +31,7 @@ class OngoingTopicReassignment(Struct):
     """A topic with partitions that are being moved."""
 
     name: str = string(about="the topic")
-    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment, about="its partitions")
+    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment, about="the topic's partitions")
 
 
 class ListPartitionReassignmentsResponse(Response, key=46, versions="0", flexible="0+"):

@@ -11,8 +11,8 @@ class VoterListener(Struct):
     """A listener of the voter."""
 
     name: str = string(about="the listener's name")
-    host: str = string(about="its host name or address")
-    port: int = uint16(about="its port")
+    host: str = string(about="the host name or address of the listener")
+    port: int = uint16(about="the port of the listener")
 
 
 class AddRaftVoterRequest(Request, key=80, versions="0-1", flexible="0+"):
@@ -21,8 +21,8 @@ class AddRaftVoterRequest(Request, key=80, versions="0-1", flexible="0+"):
     cluster_id: str | None = string(nullable="0+", default=None, about="the cluster")
     timeout_ms: int = int32(about="how long to wait until the change is committed")
     voter_id: int = int32(about="the node")
-    voter_directory_id: bytes = uuid(about="the directory of its log")
-    listeners: list[VoterListener] = array(VoterListener, about="its listeners")
+    voter_directory_id: bytes = uuid(about="the directory id of the voter")
+    listeners: list[VoterListener] = array(VoterListener, about="the listeners of the voter")
     ack_when_committed: bool = boolean(
         versions="1+", default=True, ignorable=True, about="whether the answer waits until the change is committed"
     )
@@ -32,7 +32,7 @@ class AddRaftVoterResponse(Response, key=80, versions="0-1", flexible="0+"):
     """Whether the voter was added."""
 
     throttle_time_ms: int = int32(default=0, about="how long the client should pause")
-    error_code: int = int16(default=0, about="0, or why it was not added")
+    error_code: int = int16(default=0, about="0, or why the voter was not added")
     error_message: str | None = string(nullable="0+", default=None, about="in words")
 
 

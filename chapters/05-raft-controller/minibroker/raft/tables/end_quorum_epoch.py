@@ -12,7 +12,7 @@ class Candidate(Struct):
     """A preferred successor."""
 
     candidate_id: int = int32(versions="1+", about="the node")
-    candidate_directory_id: bytes = uuid(versions="1+", about="its directory")
+    candidate_directory_id: bytes = uuid(versions="1+", about="the directory id of the candidate")
 
 
 class EndedPartition(Struct):
@@ -20,7 +20,7 @@ class EndedPartition(Struct):
 
     partition_index: int = int32(about="the partition, 0")
     leader_id: int = int32(about="the leader that steps down")
-    leader_epoch: int = int32(about="the epoch it led")
+    leader_epoch: int = int32(about="the epoch of that leader")
     preferred_successors: list[int] = array(
         int32, versions="0", default=(), ignorable=True, about="the nodes to stand for election, best first"
     )
@@ -33,7 +33,7 @@ class EndedTopic(Struct):
     """The topic of the log."""
 
     topic_name: str = string(about="__cluster_metadata")
-    partitions: list[EndedPartition] = array(EndedPartition, about="its one partition")
+    partitions: list[EndedPartition] = array(EndedPartition, about="the only partition")
 
 
 class EndQuorumEpochRequest(Request, key=54, versions="0-1", flexible="1+"):
@@ -52,7 +52,7 @@ class EndQuorumEpochResponse(Response, key=54, versions="0-1", flexible="1+"):
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     topics: list[HeardTopic] = array(HeardTopic, default=(), about="the log")
     node_endpoints: list[NodeEndpoint] = array(
-        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that are named"
+        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that the response names"
     )
 
 

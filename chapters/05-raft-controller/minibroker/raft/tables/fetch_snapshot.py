@@ -24,19 +24,19 @@ from minibroker.wire.uuids import NO_UUID
 
 
 class SnapshotId(Struct):
-    """The records that a snapshot stands for."""
+    """The records that a snapshot replaces."""
 
     end_offset: int = int64(about="everything before this offset")
-    epoch: int = int32(about="the epoch of the last record in it")
+    epoch: int = int32(about="the epoch of the last of these records")
 
 
 class WantedSnapshot(Struct):
-    """The piece that is wanted."""
+    """The requested piece."""
 
     partition: int = int32(about="the partition, 0")
     current_leader_epoch: int = int32(about="the follower's epoch")
     snapshot_id: SnapshotId = struct(SnapshotId, about="the snapshot")
-    position: int = int64(about="where in it the piece begins")
+    position: int = int64(about="the position in the snapshot where the piece begins")
     replica_directory_id: bytes = uuid(
         versions="1+", tag=0, default=NO_UUID, ignorable=True, about="the directory of the follower's log"
     )
@@ -46,7 +46,7 @@ class WantedTopic(Struct):
     """The topic of the log."""
 
     name: str = string(about="__cluster_metadata")
-    partitions: list[WantedSnapshot] = array(WantedSnapshot, about="its one partition")
+    partitions: list[WantedSnapshot] = array(WantedSnapshot, about="the only partition")
 
 
 class FetchSnapshotRequest(Request, key=59, versions="0-1", flexible="0+"):
@@ -66,14 +66,14 @@ class LeaderIdAndEpoch(Struct):
 
 
 class FoundSnapshot(Struct):
-    """The piece."""
+    """A piece of the snapshot."""
 
     index: int = int32(about="the partition, 0")
-    error_code: int = int16(about="0, or why there is none")
+    error_code: int = int16(about="0, or why there is no piece")
     snapshot_id: SnapshotId = struct(SnapshotId, about="the snapshot")
     current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, tag=0, default=DEFAULTS, about="the node to ask")
-    size: int = int64(about="how large the snapshot is as a whole")
-    position: int = int64(about="where in it the piece begins")
+    size: int = int64(about="the size of the whole snapshot")
+    position: int = int64(about="the position in the snapshot where the piece begins")
     unaligned_records: Records = records(about="the bytes, which may end in the middle of a batch")
 
 
@@ -81,15 +81,15 @@ class FoundTopic(Struct):
     """The topic of the log."""
 
     name: str = string(about="__cluster_metadata")
-    partitions: list[FoundSnapshot] = array(FoundSnapshot, about="its one partition")
+    partitions: list[FoundSnapshot] = array(FoundSnapshot, about="the only partition")
 
 
 class NodeEndpoint(Struct):
-    """The address of a leader that is named."""
+    """The address of a leader that the response names."""
 
     node_id: int = int32(versions="1+", about="the node")
-    host: str = string(versions="1+", about="its host name or address")
-    port: int = uint16(versions="1+", about="its port")
+    host: str = string(versions="1+", about="the host name or address of the leader")
+    port: int = uint16(versions="1+", about="the port of the leader")
 
 
 class FetchSnapshotResponse(Response, key=59, versions="0-1", flexible="0+"):
@@ -101,7 +101,7 @@ class FetchSnapshotResponse(Response, key=59, versions="0-1", flexible="0+"):
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     topics: list[FoundTopic] = array(FoundTopic, default=(), about="the log")
     node_endpoints: list[NodeEndpoint] = array(
-        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that are named"
+        NodeEndpoint, versions="1+", tag=0, default=(), about="the addresses of the leaders that the response names"
     )
 
 
