@@ -105,7 +105,8 @@ class Plan:
     def _forget_regexes(self, gone: Iterable[Member], come: Member | None) -> None:
         """Delete the expressions that no member uses any more."""
         used = _minus(self._state.regex_users, (it.regex for it in gone if it.regex is not None))
-        for regex in self._state.regex_users.keys() - used - {None if come is None else come.regex}:
+        used.update(() if come is None or come.regex is None else [come.regex])
+        for regex in sorted(self._state.regex_users.keys() - used):
             self.records.append(regex_record(self._state.group_id, regex, None))
 
     def _update_epoch(self, gone: Collection[Member], come: Member | None, *, is_changed: bool) -> None:

@@ -72,11 +72,11 @@ def _subscribers(order: Sequence[str], members: Members[Topic], counts: Counts[T
     Thousands of members have a few different subscriptions. So lists are made for each mix of subscriptions, not for
     each topic.
     """
+    numbers = {topics: number for number, topics in enumerate(dict.fromkeys(members[it].topics for it in order))}
     mixes = defaultdict(list)
-    for number, topics in enumerate(dict.fromkeys(members[it].topics for it in order)):
+    for topics, number in numbers.items():
         for topic in topics & counts.keys():
             mixes[topic].append(number)
-    numbers = {topics: number for number, topics in enumerate(dict.fromkeys(members[it].topics for it in order))}
     groups = [numbers[members[it].topics] for it in order]
     lists: dict[tuple[int, ...], list[str]] = {}
     for mix in set(map(tuple, mixes.values())):
@@ -169,7 +169,7 @@ class _Free(Generic[Topic]):
             topic, numbers = self._left[-1]
             taken = numbers[-count:]
             if taken:
-                filled[topic] = filled.get(topic, frozenset()).union(taken)
+                filled[topic] = filled[topic].union(taken) if topic in filled else frozenset(taken)
                 del numbers[-count:]
                 count -= len(taken)
             else:
