@@ -119,13 +119,14 @@ def aiokafka_round(bootstrap: str, topic: str, group: str, count: int) -> list[i
 
 
 Round = Callable[[str, str, str, int], list[int]]
+
+
+def confluent_round_of(kind: str) -> Round:
+    return lambda *arguments: confluent_round(*arguments, **KINDS[kind])
+
+
 ROUNDS: dict[str, Round] = {
-    **{
-        kind: lambda bootstrap, topic, group, count, settings=settings: confluent_round(
-            bootstrap, topic, group, count, **settings
-        )
-        for kind, settings in KINDS.items()
-    },
+    **{kind: confluent_round_of(kind) for kind in KINDS},
     "kafka-python": python_round,
     "aiokafka": aiokafka_round,
 }
@@ -135,10 +136,9 @@ ROUNDS: dict[str, Round] = {
 def test_a_group_goes_on_after_a_restart_where_it_has_committed(grouped: Broker, client: str) -> None:
     topic, group = stock.create_topic(grouped.address, unique("resume"), PARTITIONS), unique(client)
     fill(grouped.address, topic, 40)
-    with stock.forgiving_leaks():
-        assert ROUNDS[client](grouped.address, topic, group, 40) == list(range(40))
-        fill(grouped.address, topic, 20, first=40)
-        assert ROUNDS[client](grouped.address, topic, group, 20) == list(range(40, 60))
+    assert ROUNDS[client](grouped.address, topic, group, 40) == list(range(40))
+    fill(grouped.address, topic, 20, first=40)
+    assert ROUNDS[client](grouped.address, topic, group, 20) == list(range(40, 60))
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -163,11 +163,12 @@ def test_two_members_share_the_partitions_and_each_partition_has_one_owner(group
 
 def test_committed_metadata_come_back_unchanged(grouped: Broker) -> None:
     topic, group, text = stock.create_topic(grouped.address, unique("meta"), PARTITIONS), unique("meta"), "größe {}\n"
-    with stock.forgiving_leaks():
-        python = KafkaConsumer(bootstrap_servers=grouped.address, group_id=group)
-        where = PythonTopicPartition(topic, 1)
+    where = PythonTopicPartition(topic, 1)
+    python = KafkaConsumer(bootstrap_servers=grouped.address, group_id=group)
+    try:
         python.commit({where: OffsetAndMetadata(7, text, -1)})
         again = python.committed(where, metadata=True)
+    finally:
         python.close()
     assert (again.offset, again.metadata) == (7, text)
     consumer = stock.confluent_consumer(grouped.address, **{"group.id": group})
@@ -195,12 +196,17 @@ def test_a_group_is_listed_described_and_deleted(grouped: Broker) -> None:
             consumer.close()
             offsets = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
             assert {it.partition: it.offset for it in offsets.topic_partitions} == dict.fromkeys(range(PARTITIONS), 2)
-            eventually(
-                lambda group=group: client.describe_consumer_groups([group])[group].result(30).state.name == "EMPTY",
-                "the group is empty",
-            )
+            _await_empty(client, group)
             client.delete_consumer_groups([group])[group].result(30)
             assert group not in {it.group_id for it in client.list_consumer_groups().result(30).valid}
+
+
+def _await_empty(client: AdminClient, group: str) -> None:
+    def state() -> str:
+        name: str = client.describe_consumer_groups([group])[group].result(30).state.name
+        return name
+
+    eventually(lambda: state() == "EMPTY", "the group is empty")
 
 
 def test_clients_may_not_write_to_the_topic_of_offsets(grouped: Broker) -> None:

@@ -70,7 +70,7 @@ class Replica(SoleReplica):
 class Bench:
     """The surroundings of a coordinator."""
 
-    def __init__(self, configs: Mapping[str, str] | None = None, **changes: int) -> None:
+    def __init__(self, configs: Mapping[str, str] | None = None, **changes: Any) -> None:
         """`configs` are the topic's, `changes` the settings of groups that are not the defaults."""
         self.waiting: Waiting[Response] = Waiting()
         self.turn = asyncio.Lock()

@@ -13,10 +13,10 @@ from minibroker.coordinators.tickets import Ticket, answer_of, merged
 from minibroker.groups.describing import GROUP_OPERATIONS
 from minibroker.groups.shard import GroupShard
 from minibroker.groups.steps import Client, Step
-from minibroker.groups.tables.consumer_group_describe import ConsumerGroupDescribeRequest
+from minibroker.groups.tables.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from minibroker.groups.tables.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from minibroker.groups.tables.delete_groups import DeleteGroupsRequest
-from minibroker.groups.tables.describe_groups import DescribeGroupsRequest
+from minibroker.groups.tables.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from minibroker.groups.tables.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from minibroker.groups.tables.heartbeat import HeartbeatRequest
 from minibroker.groups.tables.join_group import JoinGroupRequest
 from minibroker.groups.tables.leave_group import LeaveGroupRequest
@@ -28,7 +28,7 @@ from minibroker.partitions.registry import Answer, Call, Registry
 from minibroker.wire.apis import ApiKey
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Request, Response
-from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 
 MANY_GROUPS_FROM = 8
 
@@ -131,7 +131,9 @@ class GroupHandlers:
             group = OffsetFetchRequestGroup(group_id=it.group_id, topics=it.topics)
             return answer_of(self._fetch(it, group, call.version))
         parts = [OffsetFetchRequest(groups=[group], require_stable=it.require_stable) for group in it.groups]
-        return merged([self._fetch(part, part.groups[0], call.version) for part in parts], _with_all("groups"))
+        return merged(
+            [self._fetch(part, part.groups[0], call.version) for part in parts], _merge(OffsetFetchResponse, "groups")
+        )
 
     def _fetch(self, part: OffsetFetchRequest, group: OffsetFetchRequestGroup, version: int) -> Ticket:
         def act(shard: GroupShard, ticket: Ticket, _now_ms: int) -> Step:
@@ -139,54 +141,64 @@ class GroupHandlers:
 
         return self._ask(part, version, group.group_id, act)
 
+    def _ask_each(
+        self,
+        group_ids: Iterable[str],
+        version: int,
+        part_of: Callable[[str], Request],
+        act: Callable[[GroupShard, Ticket, str], Step],
+    ) -> list[Ticket]:
+        """Ask the coordinator of each group. `part_of` is the request for one group."""
+
+        def ask(group_id: str) -> Ticket:
+            return self._ask(
+                part_of(group_id), version, group_id, lambda shard, ticket, _now: act(shard, ticket, group_id)
+            )
+
+        return [ask(group_id) for group_id in group_ids]
+
     def describe(self, call: Call[DescribeGroupsRequest]) -> Answer:
         """The handler of DescribeGroups."""
-        parts = [
-            self._ask(
-                DescribeGroupsRequest(groups=[group_id]),
-                call.version,
-                group_id,
-                lambda shard, ticket, _now, group_id=group_id: shard.on_describe(ticket, group_id, call.version),
-            )
-            for group_id in call.request.groups
-        ]
-        return merged(parts, _with_all("groups", is_with_operations=call.request.include_authorized_operations))
+        tickets = self._ask_each(
+            call.request.groups,
+            call.version,
+            lambda group_id: DescribeGroupsRequest(groups=[group_id]),
+            lambda shard, ticket, group_id: shard.on_describe(ticket, group_id, call.version),
+        )
+        has_operations = call.request.include_authorized_operations
+        return merged(tickets, _merge(DescribeGroupsResponse, "groups", has_operations=has_operations))
 
     def consumer_describe(self, call: Call[ConsumerGroupDescribeRequest]) -> Answer:
         """The handler of ConsumerGroupDescribe."""
-        parts = [
-            self._ask(
-                ConsumerGroupDescribeRequest(group_ids=[group_id]),
-                call.version,
-                group_id,
-                lambda shard, ticket, _now, group_id=group_id: shard.on_consumer_describe(ticket, group_id),
-            )
-            for group_id in call.request.group_ids
-        ]
-        return merged(parts, _with_all("groups", is_with_operations=call.request.include_authorized_operations))
+        tickets = self._ask_each(
+            call.request.group_ids,
+            call.version,
+            lambda group_id: ConsumerGroupDescribeRequest(group_ids=[group_id]),
+            lambda shard, ticket, group_id: shard.on_consumer_describe(ticket, group_id),
+        )
+        has_operations = call.request.include_authorized_operations
+        return merged(tickets, _merge(ConsumerGroupDescribeResponse, "groups", has_operations=has_operations))
 
     def delete(self, call: Call[DeleteGroupsRequest]) -> Answer:
         """The handler of DeleteGroups."""
-        parts = [
-            self._ask(
-                DeleteGroupsRequest(groups_names=[group_id]),
-                call.version,
-                group_id,
-                lambda shard, ticket, _now, group_id=group_id: shard.on_delete(ticket, group_id),
-            )
-            for group_id in dict.fromkeys(call.request.groups_names)
-        ]
-        return merged(parts, _with_all("results"))
+        tickets = self._ask_each(
+            dict.fromkeys(call.request.groups_names),
+            call.version,
+            lambda group_id: DeleteGroupsRequest(groups_names=[group_id]),
+            lambda shard, ticket, group_id: shard.on_delete(ticket, group_id),
+        )
+        return merged(tickets, _merge(DeleteGroupsResponse, "results"))
 
     def list(self, call: Call[ListGroupsRequest]) -> Answer:
         """The handler of ListGroups: the groups of all coordinators on this node."""
-        it = call.request
-        tickets = []
-        for coordinator in self._coordinators():
-            ticket = Ticket(lambda code: refusal(it, call.version, code))
-            coordinator.handle(ticket, lambda shard, _now, ticket=ticket: shard.on_list(ticket, it))
-            tickets.append(ticket)
-        return merged(tickets, _listed)
+        request, version = call.request, call.version
+
+        def ask(coordinator: Coordinator) -> Ticket:
+            ticket = Ticket(lambda code: refusal(request, version, code))
+            coordinator.handle(ticket, lambda shard, _now: shard.on_list(ticket, request))
+            return ticket
+
+        return merged([ask(it) for it in self._coordinators()], _listed)
 
 
 def client_of(call: Call[Any]) -> Client:
@@ -194,15 +206,17 @@ def client_of(call: Call[Any]) -> Client:
     return Client(call.header.client_id or "", "/" + call.peer.rpartition(":")[0])
 
 
-def _with_all(field: str, *, is_with_operations: bool = False) -> Callable[[list[Response]], Response]:
-    """Put the lists of several answers into the first one."""
+def _merge(
+    response: type[Response], field: str, *, has_operations: bool = False
+) -> Callable[[Sequence[Response]], Response]:
+    """Put the lists of several answers into one."""
 
-    def merge(responses: Sequence[Any]) -> Response:
-        found = [it for response in responses for it in getattr(response, field)]
-        for it in found if is_with_operations else ():
+    def merge(parts: Sequence[Response]) -> Response:
+        found = [it for part in parts for it in getattr(part, field)]
+        for it in found if has_operations else ():
             if it.error_code == ErrorCode.NONE:
                 it.authorized_operations = GROUP_OPERATIONS
-        return type(responses[0])(**{field: found})
+        return response(**{field: found})
 
     return merge
 

@@ -1,7 +1,7 @@
 """A node of a cluster with consumer groups, assembled: chapter 05's node, and the coordinators."""
 
 from minibroker.controller.placement import place_on_racks
-from minibroker.coordinators.features import FINALIZED
+from minibroker.coordinators.features import FINALIZED, SUPPORTED
 from minibroker.coordinators.hosting import GroupCoordinators
 from minibroker.coordinators.internal_topics import rules_for
 from minibroker.metadata.configs import NodeConfig
@@ -25,5 +25,6 @@ def coordinator_node(config: NodeConfig, tracer: Tracer | None = None) -> Node:
         placing=place_on_racks,
         own_broker=member.own_broker,
         on_timeout=member.heartbeats.check_heard,
+        features=SUPPORTED,
     )
     return Node(machine, member, partitions, [hosted, coordinators])

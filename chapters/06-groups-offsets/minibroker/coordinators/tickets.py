@@ -45,7 +45,7 @@ def answer_of(ticket: Ticket) -> Answer:
     return Wait((ticket,), NEVER_MS, attempt=lambda: ticket.response, expire=expire)
 
 
-def merged(tickets: Sequence[Ticket], merge: Callable[[list[Response]], Response]) -> Answer:
+def merged(tickets: Sequence[Ticket], merge: Callable[[Sequence[Response]], Response]) -> Answer:
     """One answer, made of the answers to several tickets, when the last of them has come."""
 
     def attempt() -> Response | None:

@@ -161,29 +161,34 @@ class CommittedOffsets:
         require_stable: bool,
     ) -> list[OffsetFetchResponseTopic]:
         """The committed offsets of these topics, or of all topics if there is no list."""
-        if topics is None:
-            asked = [(name, _id_of(image, name), list(found)) for name, found in self._topics(group_id).items()]
-            # A topic that does not exist any more has no id.
-            asked = [it for it in asked if version < FETCH_TOPIC_IDS_FROM or it[1] != NO_UUID]
-        else:
-            asked = [(_name_of(it, version, image), it.topic_id, it.partition_indexes) for it in topics]
+        has_ids = version >= FETCH_TOPIC_IDS_FROM
+        asked = self._all_topics(group_id, image, has_ids=has_ids) if topics is None else topics
+        answered = []
+        for it in asked:
+            name = image.topic_names.get(it.topic_id) if has_ids else it.name
+            topic_id = it.topic_id if has_ids else NO_UUID
+            partitions = [
+                _no_offset(index, ErrorCode.UNKNOWN_TOPIC_ID)
+                if name is None
+                else self._fetched(group_id, name, index, topic_id, require_stable)
+                for index in it.partition_indexes
+            ]
+            answered.append(OffsetFetchResponseTopic(name=name or "", topic_id=it.topic_id, partitions=partitions))
+        return answered
+
+    def _all_topics(self, group_id: str, image: Image, *, has_ids: bool) -> list[OffsetFetchRequestTopic]:
+        """A request for all topics of a group. By its id, only a topic that still exists can be answered."""
         return [
-            OffsetFetchResponseTopic(
-                name=name or "",
-                topic_id=topic_id,
-                partitions=[
-                    self._fetched(group_id, name, index, topic_id if version >= FETCH_TOPIC_IDS_FROM else NO_UUID)
-                    if not (require_stable and name is not None and self._is_pending(group_id, name, index))
-                    else _no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-                    for index in indexes
-                ],
-            )
-            for name, topic_id, indexes in asked
+            OffsetFetchRequestTopic(name=name, topic_id=_id_of(image, name), partition_indexes=list(found))
+            for name, found in self._topics(group_id).items()
+            if name in image.topics or not has_ids
         ]
 
-    def _fetched(self, group_id: str, topic: str | None, index: int, topic_id: bytes) -> OffsetFetchResponsePartition:
-        if topic is None:
-            return _no_offset(index, ErrorCode.UNKNOWN_TOPIC_ID)
+    def _fetched(
+        self, group_id: str, topic: str, index: int, topic_id: bytes, require_stable: bool
+    ) -> OffsetFetchResponsePartition:
+        if require_stable and self._is_pending(group_id, topic, index):
+            return _no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT)
         found = self.get(group_id, topic, index)
         # An offset of a deleted topic is no offset of the new topic with the same name.
         if found is None or (topic_id != NO_UUID and found.topic_id not in (NO_UUID, topic_id)):
@@ -362,10 +367,6 @@ def _no_offset(index: int, code: ErrorCode) -> OffsetFetchResponsePartition:
     return OffsetFetchResponsePartition(
         partition_index=index, committed_offset=NO_COMMITTED_OFFSET, metadata="", error_code=code
     )
-
-
-def _name_of(topic: OffsetFetchRequestTopic, version: int, image: Image) -> str | None:
-    return image.topic_names.get(topic.topic_id) if version >= FETCH_TOPIC_IDS_FROM else topic.name
 
 
 def _id_of(image: Image, topic: str) -> bytes:
