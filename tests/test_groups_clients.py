@@ -122,7 +122,7 @@ Round = Callable[[str, str, str, int], list[int]]
 
 
 def confluent_round_of(kind: str) -> Round:
-    return lambda *arguments: confluent_round(*arguments, **KINDS[kind])
+    return lambda bootstrap, topic, group, count: confluent_round(bootstrap, topic, group, count, **KINDS[kind])
 
 
 ROUNDS: dict[str, Round] = {

@@ -7,11 +7,19 @@ import pytest
 from cases import case
 from test_groups_offsets import IMAGE, NOW_MS, WEEK_MS, delete_of, image_of
 
+from minibroker.groups.consumer import ConsumerGroup
 from minibroker.groups.keys import GroupSettings
-from minibroker.groups.records import GroupRecord, decode, encode
+from minibroker.groups.records import decode, encode
 from minibroker.groups.shard import GroupShard
 from minibroker.groups.steps import Client, Step
-from minibroker.groups.subscription import ConsumerProtocolSubscription, encode_subscription
+from minibroker.groups.subscription import (
+    AssignedTopicPartitions,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    encode_assignment,
+    encode_subscription,
+)
+from minibroker.groups.tables.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from minibroker.groups.tables.heartbeat import HeartbeatRequest
 from minibroker.groups.tables.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from minibroker.groups.tables.leave_group import LeaveGroupRequest, MemberIdentity
@@ -28,7 +36,9 @@ from minibroker.wire.schema import Response, codes_in
 from minibroker.wire.tables.offset_fetch import OffsetFetchRequestGroup
 
 CLIENT = Client("app", "/127.0.0.1")
-Ids = dict[str, str]
+ALL = encode_assignment(
+    ConsumerProtocolAssignment(assigned_partitions=[AssignedTopicPartitions(topic="orders", partitions=[0, 1, 2])])
+)
 
 
 class Bench:
@@ -108,7 +118,7 @@ class Bench:
         return self.answers.get(name)
 
     def sync(self, member_id: str, generation: int) -> Any:
-        assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"all")]
+        assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=ALL)]
         request = SyncGroupRequest(group_id="g", generation_id=generation, member_id=member_id, assignments=assignments)
         return self.take(self.shard.on_sync("sync", request, 3, self.now_ms))
 
@@ -116,7 +126,7 @@ class Bench:
         """A group with one member; returns the member's id."""
         joined = self.join("first", **options)
         assert joined.error_code == ErrorCode.NONE
-        assert self.sync(joined.member_id, joined.generation_id).assignment == b"all"
+        assert self.sync(joined.member_id, joined.generation_id).assignment == ALL
         member_id: str = joined.member_id
         return member_id
 
@@ -368,5 +378,110 @@ def test_a_check_for_expired_offsets_is_done_in_slices(bench: Bench) -> None:
     assert slices == 5
 
 
-def replayed(bench: Bench) -> list[GroupRecord]:
-    return [record for key, value in bench.log if (record := decode(key, value)) is not None]
+# Groups of the new protocol -------------------------------------------------------------------------------------------
+
+
+def beat_of(member_id: str, epoch: int, **fields: Any) -> ConsumerGroupHeartbeatRequest:
+    if epoch == 0:
+        fields = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["orders"], "topic_partitions": []} | fields
+    return ConsumerGroupHeartbeatRequest(group_id="g", member_id=member_id, member_epoch=epoch, **fields)
+
+
+def beat(bench: Bench, member_id: str, epoch: int, **fields: Any) -> Any:
+    request = beat_of(member_id, epoch, **fields)
+    return bench.take(bench.shard.on_consumer_heartbeat("beat", request, 1, CLIENT, bench.now_ms))
+
+
+def test_a_heartbeat_with_epoch_0_makes_a_group_and_others_do_not(bench: Bench) -> None:
+    for epoch in (5, -1, -2):
+        with case(epoch):
+            assert bench.code(beat(bench, "m", epoch)) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert bench.log == []
+    joined = beat(bench, "m", 0)
+    assert (joined.error_code, joined.member_epoch) == (ErrorCode.NONE, 1)
+    assert bench.list() == {("g", "consumer", "Stable", "consumer")}
+    assert bench.state() == "Dead"
+    (described,) = bench.take(bench.shard.on_consumer_describe("describe", "g")).groups
+    assert (described.group_state, [it.member_id for it in described.members]) == ("Stable", ["m"])
+    assert bench.commit(5, "m", 1, version=9) is ErrorCode.NONE
+    assert bench.commit(5, "m", 7, version=9) is ErrorCode.STALE_MEMBER_EPOCH
+
+
+def test_a_join_of_the_new_protocol_that_is_refused_leaves_no_group_behind(bench: Bench) -> None:
+    assert bench.code(beat(bench, "m", 0, topic_partitions=None)) is ErrorCode.INVALID_REQUEST
+    assert bench.list() == set()
+    step = bench.shard.on_consumer_heartbeat("beat", beat_of("m", 0), 1, CLIENT, bench.now_ms)
+    assert bench.take(step, ErrorCode.COORDINATOR_NOT_AVAILABLE) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.list() == set()
+    bench.wait(120_000)
+
+
+def test_an_empty_group_changes_its_kind_at_once_and_keeps_its_offsets(bench: Bench) -> None:
+    member_id = bench.stable()
+    bench.commit(5, member_id, 1)
+    bench.leave(member_id)
+    assert beat(bench, "m", 0).error_code == ErrorCode.NONE
+    assert beat(bench, "m", -1).error_code == ErrorCode.NONE
+    assert bench.list() == {("g", "consumer", "Empty", "consumer")}
+    assert bench.stable()
+    assert bench.list() == {("g", "consumer", "Stable", "classic")}
+    for is_compacted in (False, True):
+        with case(is_compacted):
+            if is_compacted:
+                bench.compact()
+            bench.take_over()
+            assert bench.list() == {("g", "consumer", "Stable", "classic")}
+            assert bench.offset() == 5
+
+
+def test_a_running_group_is_converted_to_the_new_protocol_and_back(bench: Bench) -> None:
+    member_id = bench.stable()
+    bench.commit(5, member_id, 1)
+    assert beat(bench, "new", 0).error_code == ErrorCode.NONE
+    assert {it[3] for it in bench.list()} == {"consumer"}
+    # The classic member goes on: its generation is its member epoch, and it is told to join again.
+    assert bench.heartbeat(member_id) in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
+    bench.take_over()
+    group = bench.shard.group("g")
+    assert isinstance(group, ConsumerGroup)
+    assert set(group.members) == {member_id, "new"}
+    # The last member of the new protocol leaves, and the classic one gets its partitions by a rebalance.
+    assert beat(bench, "new", -1).error_code == ErrorCode.NONE
+    assert bench.list() == {("g", "consumer", "PreparingRebalance", "classic")}
+    bench.take_over()
+    assert bench.list() == {("g", "consumer", "Stable", "classic")}
+    assert bench.offset() == 5
+
+
+def test_a_conversion_that_the_log_refuses_leaves_the_classic_group(bench: Bench) -> None:
+    member_id = bench.stable()
+    step = bench.shard.on_consumer_heartbeat("beat", beat_of("new", 0), 1, CLIENT, bench.now_ms)
+    assert bench.take(step, ErrorCode.NOT_COORDINATOR) is ErrorCode.NOT_COORDINATOR
+    assert bench.list() == {("g", "consumer", "Stable", "classic")}
+    assert bench.heartbeat(member_id) is ErrorCode.NONE
+
+
+def test_a_group_of_another_protocol_type_is_not_converted(bench: Bench) -> None:
+    bench.stable(kind="connect")
+    assert bench.code(beat(bench, "new", 0)) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert bench.list() == {("g", "connect", "Stable", "classic")}
+
+
+def test_a_deleted_group_of_the_new_protocol_does_not_come_back(bench: Bench) -> None:
+    beat(bench, "m", 0)
+    bench.commit(5, "m", 1, version=9)
+    assert bench.delete() is ErrorCode.NON_EMPTY_GROUP
+    beat(bench, "m", -1)
+    assert bench.delete() is ErrorCode.NONE
+    bench.take_over()
+    assert bench.list() == set()
+    bench.compact()
+    assert bench.log == []
+
+
+def test_a_member_of_the_new_protocol_that_is_silent_is_removed(bench: Bench) -> None:
+    beat(bench, "m", 0)
+    bench.wait(44_000)
+    assert bench.list() == {("g", "consumer", "Stable", "consumer")}
+    bench.wait(2000)
+    assert bench.list() == {("g", "consumer", "Empty", "consumer")}
