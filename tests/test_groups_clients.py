@@ -1,6 +1,7 @@
 """Stock consumers in groups: they subscribe, read, commit, and go on where they stopped."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -236,6 +237,27 @@ def test_a_group_goes_on_when_its_coordinator_is_killed(quorum: QuorumCluster, k
         [TopicPartition(topic, it) for it in range(PARTITIONS)], timeout=30
     )
     assert [it.offset for it in found] == [15] * PARTITIONS
+
+
+def test_a_coordinator_that_stops_hands_its_groups_over_without_an_error(quorum: QuorumCluster) -> None:
+    topic, group = quorum.create(unique("stopped"), [[1, 2, 3]]), unique("stopped")
+    stock.confluent_write(quorum.bootstrap, topic, [stock.Message(b"1")])
+    consumer = subscriber(quorum.bootstrap, [topic], group, **KINDS["consumer"])
+    assert numbers_of(consumer, 1) == [1]
+    client = stock.admin(quorum.bootstrap)  # held until the answer is there
+    coordinator = client.describe_consumer_groups([group])[group].result(30).coordinator.id
+    stopping = threading.Thread(target=quorum.nodes[coordinator].stop)
+    stopping.start()
+    # librdkafka finds the new coordinator by itself: no commit fails, before, during and after the hand-over.
+    offset = 1
+    while stopping.is_alive():
+        offset += 1
+        consumer.poll(0)
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=30)
+    assert found.offset == offset
+    consumer.close()
 
 
 def _commits(consumer: Consumer) -> bool:
