@@ -234,7 +234,8 @@ OFFSETS_TOPIC_REPLICATION_FACTOR = broker_key(
     SHORT,
     3,
     at_least(1),
-    "How many replicas __consumer_offsets is created with. It is not created while there are fewer brokers.",
+    "How many replicas __consumer_offsets is created with. If it is set, the topic is not created while there are "
+    "fewer brokers; otherwise it gets one replica for each broker or voter, 3 at most.",
 )
 OFFSETS_TOPIC_SEGMENT_BYTES = broker_key(
     "offsets.topic.segment.bytes",
