@@ -33,6 +33,7 @@ def settled(assignor: ClientAssignor, names: str, before: Assigned) -> Assigned:
 
 
 def main() -> None:
+    """Show both assignments for every assignor."""
     for title, names in (("three members", "abc"), ("a leaves", "bc")):
         print(f"{title}:")
         for name, assignor in CLIENT_ASSIGNORS.items():

@@ -8,7 +8,6 @@ from typing import Any
 
 from minibroker.groups.consumer import ConsumerGroup
 from minibroker.groups.keys import GroupSettings
-from minibroker.groups.records import GroupRecord
 from minibroker.groups.steps import Client
 from minibroker.groups.tables.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -29,13 +28,13 @@ SETTINGS = replace(GroupSettings.of(NodeConfig()), consumer_assignment_interval_
 
 
 class Member:
-    """A client: its epoch, and the partitions that it has. `partitions` is None until its first assignment."""
+    """A client: its epoch, and the partitions that it owns."""
 
     def __init__(self, name: str, group: ConsumerGroup) -> None:
         self.name, self.group = name, group
         self.epoch, self.owned = 0, list[int]()
 
-    def heartbeat(self, note: str = "") -> None:
+    def heartbeat(self) -> None:
         """Report the own epoch and partitions, and do what the answer says."""
         is_joining = self.epoch == 0
         request = ConsumerGroupHeartbeatRequest(
@@ -56,8 +55,7 @@ class Member:
         if answer.assignment is not None:
             self.owned = [it for topic in answer.assignment.topic_partitions for it in topic.partitions]
             given = f"shall have {numbers(self.owned)}"
-        line = f"{asked:<24} -> epoch {self.epoch}, {given:<18} {kinds(step.records)} {note}"
-        print(line.rstrip())
+        print(f"{asked:<24} -> epoch {self.epoch}, {given}")
 
 
 def numbers(partitions: list[int]) -> str:
@@ -65,13 +63,8 @@ def numbers(partitions: list[int]) -> str:
     return " ".join(map(str, partitions)) or "-"
 
 
-def kinds(records: list[GroupRecord]) -> str:
-    """How many records were written."""
-    return f"{len(records)} records" if records else ""
-
-
 if __name__ == "__main__":
     group = ConsumerGroup("shop", lambda: SETTINGS, lambda _regex: lambda _name: False, lambda name: name)
     a, b = Member("a", group), Member("b", group)
-    for turn in (a, b, a, b, a, b, b):
+    for turn in (a, b, a, b, a, b):
         turn.heartbeat()

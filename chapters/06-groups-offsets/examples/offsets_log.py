@@ -16,7 +16,14 @@ from minibroker.log.batch import batches
 from minibroker.log.record import Record
 
 PARTITIONS = 50
-LEFT_OUT = {"group_id", "commit_timestamp", "current_state_timestamp", "assignment_timestamp", "client_host", "timestamp"}
+LEFT_OUT = {
+    "group_id",
+    "commit_timestamp",
+    "current_state_timestamp",
+    "assignment_timestamp",
+    "client_host",
+    "timestamp",
+}
 
 
 def fields_of(message: GroupKey | GroupValue) -> str:
@@ -34,7 +41,7 @@ def text_of(record: GroupRecord) -> str:
     """A record as one line."""
     name = type(record.key).__name__.removesuffix("Key")
     value = "tombstone" if record.value is None else fields_of(record.value)
-    return f"{name:<38} {fields_of(record.key)} -> {value}".replace("  ->", " ->")
+    return " ".join(part for part in (name, fields_of(record.key), "->", value) if part)
 
 
 def records_of(folder: Path) -> Iterator[Record]:

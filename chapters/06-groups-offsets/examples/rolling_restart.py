@@ -2,7 +2,8 @@
 
 python chapters/06-groups-offsets/examples/rolling_restart.py
 
-The members are eager: each stops reading when it joins again. One of them is away for two seconds, every twenty seconds.
+The members are eager: each stops reading when it joins again. A member finishes its work before it joins again, which
+takes one of them up to five seconds. Every twenty seconds, one member is restarted, and away for two seconds.
 """
 
 from itertools import count
@@ -19,6 +20,7 @@ from minibroker.wire.codes import ErrorCode
 
 MEMBERS = 10
 SESSION_MS, REBALANCE_MS, HEARTBEAT_MS = 45_000, 300_000, 3_000
+WORK_MS, SLOW_WORK_MS = 500, 5_000
 RESTART_MS, AWAY_MS, TICK_MS = 20_000, 2_000, 100
 SETTINGS = GroupSettings.of(NodeConfig())
 
@@ -26,14 +28,14 @@ SETTINGS = GroupSettings.of(NodeConfig())
 class Simulated:
     """One member, as a client library behaves."""
 
-    def __init__(self, cluster: "Cluster", name: str, instance_id: str | None) -> None:
-        self.cluster, self.name, self.instance_id = cluster, name, instance_id
+    def __init__(self, cluster: "Cluster", instance_id: str | None, work_ms: int) -> None:
+        self.cluster, self.instance_id, self.work_ms = cluster, instance_id, work_ms
         self.member_id, self.generation_id = "", -1
-        self.is_up, self.reads, self.next_heartbeat_ms = True, False, 0
+        self.is_up, self.reads, self.must_join, self.next_heartbeat_ms = True, False, False, 0
 
     def join(self) -> None:
         """Stop reading, and join."""
-        self.reads = False
+        self.reads = self.must_join = False
         request = JoinGroupRequest(
             group_id="g",
             session_timeout_ms=SESSION_MS,
@@ -67,10 +69,12 @@ class Simulated:
         )
         self.cluster.take(self.cluster.group.on_sync(self, request, 5, self.cluster.now_ms))
 
-    def heartbeat(self) -> None:
-        """Send a heartbeat if it is time, and join again if the answer says so."""
+    def tick(self) -> None:
+        """Send a heartbeat if it is time. If the answer says so, join again when the work is done."""
         now_ms = self.cluster.now_ms
-        if not (self.is_up and self.reads) or now_ms < self.next_heartbeat_ms:
+        if self.must_join and now_ms % self.work_ms == 0:
+            self.join()
+        if not self.reads or now_ms < self.next_heartbeat_ms:
             return
         self.next_heartbeat_ms = now_ms + HEARTBEAT_MS
         request = HeartbeatRequest(
@@ -79,12 +83,11 @@ class Simulated:
             member_id=self.member_id,
             group_instance_id=self.instance_id,
         )
-        if self.cluster.group.on_heartbeat(request, now_ms) is ErrorCode.REBALANCE_IN_PROGRESS:
-            self.join()
+        self.must_join = self.cluster.group.on_heartbeat(request, now_ms) is ErrorCode.REBALANCE_IN_PROGRESS
 
     def stop(self) -> None:
-        """Stop. A dynamic member says goodbye; a static one does not."""
-        self.is_up = self.reads = False
+        """Stop. A dynamic member leaves; a static one does not say anything."""
+        self.is_up = self.reads = self.must_join = False
         if self.instance_id is None:
             leaving = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=self.member_id)])
             self.cluster.take(self.cluster.group.on_leave(self, leaving, 5, self.cluster.now_ms))
@@ -103,8 +106,10 @@ class Cluster:
         numbers = count(1)
         self.now_ms = 0
         self.group = ClassicGroup("g", lambda: SETTINGS, lambda name: f"{name}-{next(numbers)}")
-        names = [f"m{number}" for number in range(MEMBERS)]
-        self.members = [Simulated(self, name, name if are_static else None) for name in names]
+        works_ms = [SLOW_WORK_MS] + [WORK_MS] * (MEMBERS - 1)
+        self.members = [
+            Simulated(self, f"m{number}" if are_static else None, work_ms) for number, work_ms in enumerate(works_ms)
+        ]
         self.waited_ms = 0
 
     def take(self, step: Step) -> None:
@@ -119,14 +124,13 @@ class Cluster:
             self.now_ms += TICK_MS
             self.take(self.group.on_time(self.now_ms))
             for member in self.members:
-                member.heartbeat()
+                member.tick()
             self.waited_ms += TICK_MS * sum(it.is_up and not it.reads for it in self.members)
 
     def restart_all(self) -> tuple[int, float]:
         """Restart every member in turn: the rebalances, and the seconds for which members waited."""
-        for number, member in enumerate(self.members):
+        for member in self.members:
             member.start()
-            self.run(310 + 100 * number)  # so that the heartbeats do not come all at once
         self.run(RESTART_MS)
         generation, self.waited_ms = self.group.generation_id, 0
         for member in self.members:

@@ -49,6 +49,7 @@ def work(consumer: Consumer, message: Message, *, commits_before: bool, crashes:
 
 
 def main() -> None:
+    """Read, work, commit."""
     parser = argparse.ArgumentParser(description="A worker in a consumer group.")
     parser.add_argument("topic")
     parser.add_argument("group")
