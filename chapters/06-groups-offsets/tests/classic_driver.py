@@ -32,7 +32,7 @@ class Driver:
     """One group, its members' requests, and its log."""
 
     def __init__(self, **changes: int) -> None:
-        self.settings = replace(GroupSettings.of(NodeConfig()), **changes)
+        self.settings = replace(GroupSettings.of(NodeConfig()), **changes)  # type: ignore[arg-type]
         self.now_ms = 1_000_000
         self.answers: dict[str, Response | ErrorCode] = {}
         self.log: list[GroupMetadataValue] = []

@@ -9,7 +9,7 @@ from minibroker.groups.tables.join_group import JoinGroupResponse
 from minibroker.groups.tables.sync_group import SyncGroupResponse
 from minibroker.wire.codes import ErrorCode
 
-PROTOCOLS = st.lists(st.sampled_from(["range", "sticky", "own"]), min_size=1, max_size=3, unique=True)
+PROTOCOLS = st.sampled_from([["range"], ["range", "sticky"], ["sticky", "range"], ["own", "range"]])
 SESSIONS = st.sampled_from([6_000, 10_000, 120_000])
 REBALANCES = st.sampled_from([5_000, 60_000, 400_000])
 PARTITIONS = range(5)
@@ -23,9 +23,15 @@ class ModelClient:
         self.instance_id = instance_id
         self.session_ms = session_ms
         self.rebalance_ms = rebalance_ms
+        self.protocols = ["range"]
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew, as a process that has just begun."""
         self.member_id = ""
         self.generation_id = -1
         self.members: list[str] = []
+        self.has_synced = False
 
 
 class ClassicGroupModel(RuleBasedStateMachine):
@@ -41,6 +47,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
         self.generation_id = 0
         self.owners: dict[tuple[int, int, int], str] = {}
         self.coordinator = 0
+        self.live: list[ModelClient] = []
 
     @initialize(delay_ms=st.sampled_from([0, 3_000]), max_size=st.sampled_from([2, 100]))
     def configure(self, delay_ms: int, max_size: int) -> None:
@@ -58,7 +65,9 @@ class ClassicGroupModel(RuleBasedStateMachine):
             if isinstance(answer, JoinGroupResponse):
                 client.member_id, client.generation_id = answer.member_id, answer.generation_id
                 client.members = [it.member_id for it in answer.members]
+                client.has_synced = False
             elif isinstance(answer, SyncGroupResponse):
+                client.has_synced = True
                 for partition in answer.assignment:
                     # A new coordinator may count a generation again that the log does not have.
                     place = (self.coordinator, client.generation_id, partition)
@@ -71,10 +80,17 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     @rule(target=clients, instance_id=st.sampled_from([None, None, "i", "j"]), session=SESSIONS, rebalance=REBALANCES)
     def start(self, instance_id: str | None, session: int, rebalance: int) -> ModelClient:
-        return ModelClient(f"c{self.tickets}", instance_id, session, rebalance)
+        client = ModelClient(f"c{len(self.live)}x", instance_id, session, rebalance)
+        if instance_id is not None:
+            # A process is started again after its predecessor has stopped.
+            self.live = [it for it in self.live if it.instance_id != instance_id]
+        self.live.append(client)
+        self.join(client, ["range"], 9)
+        return client
 
     @rule(client=clients, protocols=PROTOCOLS, version=st.sampled_from([3, 8, 9]))
     def join(self, client: ModelClient, protocols: list[str], version: int) -> None:
+        client.protocols = protocols
         for _attempt in range(2):
             ticket = self._ticket(client)
             self.driver.join(
@@ -116,6 +132,54 @@ class ClassicGroupModel(RuleBasedStateMachine):
     def leave(self, client: ModelClient) -> None:
         self.driver.leave(self._ticket(client), client.member_id)
         self._settle()
+        self.live = [it for it in self.live if it is not client]
+
+    @rule(client=consumes(clients))
+    def crash(self, client: ModelClient) -> None:
+        self.live = [it for it in self.live if it is not client]
+
+    @rule()
+    def behave(self) -> None:
+        """Every live client does what a client should, until the group is stable and each partition has an owner."""
+        self.driver.refuses_with = None
+        live = self.live[: self.driver.settings.max_size]
+        if not live:
+            return
+        for client in live:
+            if client.protocols != ["range"]:
+                self._restart(client)
+        for _round in range(600):
+            if self.driver.group.state is GroupState.STABLE and all(self._is_done(it) for it in live):
+                break
+            for client in live:
+                self._go_on(client)
+            self.wait(2_500)
+        else:
+            raise AssertionError("the group does not become stable")
+        members = self.driver.group.members()
+        assert sorted(partition for it in members for partition in it.assignment) == list(PARTITIONS)
+
+    def _restart(self, client: ModelClient) -> None:
+        """Start a client again. What it waits for is answered to nobody."""
+        gone = ModelClient(client.name, client.instance_id, client.session_ms, client.rebalance_ms)
+        self.waiting = {ticket: gone if it is client else it for ticket, it in self.waiting.items()}
+        client.protocols = ["range"]
+        client.forget()
+
+    def _is_done(self, client: ModelClient) -> bool:
+        code = self.driver.heartbeat(client.member_id, client.generation_id, instance_id=client.instance_id)
+        return client.has_synced and code is ErrorCode.NONE
+
+    def _go_on(self, client: ModelClient) -> None:
+        code = self.driver.heartbeat(client.member_id, client.generation_id, instance_id=client.instance_id)
+        if client in self.waiting.values():
+            return
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            client.member_id = ""
+        if code is not ErrorCode.NONE:
+            self.join(client, ["range"], 9)
+        elif not client.has_synced:
+            self.sync(client)
 
     @rule(ms=st.sampled_from([1, 1_000, 3_000, 5_000, 10_000, 60_000]))
     def wait(self, ms: int) -> None:
@@ -170,6 +234,9 @@ class ClassicGroupModel(RuleBasedStateMachine):
         record = group.record()
         if self.driver.refuses_with is None and group.is_stored:
             assert record.value == self.driver.log[-1]
+        if len(group.members()) > self.driver.settings.max_size:
+            # A static member that stays away does not count while others join. A new coordinator lets all join again.
+            return
         other = self.driver.new_group()
         other.load(self.driver.log[-1], self.driver.now_ms)
         assert other.record().value == self.driver.log[-1]

@@ -88,7 +88,7 @@ def test_a_sync_is_checked() -> None:
         ("no such instance", ErrorCode.UNKNOWN_MEMBER_ID, {"instance_id": "i"}),
     ]:
         with case(name):
-            driver.sync(name, **{"member_id": follower, **options})  # type: ignore[arg-type]
+            driver.sync(name, **{"member_id": follower, **options})  # type: ignore[dict-item]
             assert driver.code(name) is code
     driver.sync("named", follower, protocol_type="consumer", protocol_name="range")
     assert driver.is_parked("named")
@@ -265,7 +265,7 @@ def test_a_subscription_tells_the_topics_of_a_consumer_group() -> None:
     driver = Driver()
     valid = b"\0\0" + b"\0\0\0\2" + b"\0\1t" + b"\0\1u" + b"\xff\xff\xff\xff"
     driver.stable("a", protocols={"range": valid})
-    assert driver.group.subscribed_topics() == {"t", "u"}
+    assert driver.group.subscribed_topics() == frozenset({"t", "u"})
     driver.enter("b", protocols={"range": b"\0"})
     assert driver.group.subscribed_topics() is None
 

@@ -104,14 +104,10 @@ class ClassicGroup(ClassicFacts):
     def _replace(self, step: Step, old: Member, joining: Joining) -> None:
         """A static member has restarted: it takes its predecessor's place, under a new member id (KIP-345)."""
         new = Member.of(self._new_member_id(old.instance_id or ""), joining)
-        old_leader_id = self.leader_id or ""
         step.replies += self._swap(old, new, joining.now_ms)
         # The assignment must be one for the new id, and for the protocol that the members prefer now.
         if self.state is GroupState.STABLE and self._members.select_protocol() == self.protocol_name:
-            response = self._restarted(new, joining.version, old_leader_id=old_leader_id)
-            step.replies.append(Reply(joining.ticket, response))
-            step.records.append(self.record())
-            step.on_refused = lambda code: self._swap_back(step, new, old, code, joining.now_ms)
+            self._keep_assignment(step, old, new, joining)
         else:
             self._park_join(step, new, joining)
 
@@ -133,10 +129,9 @@ class ClassicGroup(ClassicFacts):
 
     def _finish_join(self, step: Step, now_ms: int) -> None:
         """Begin the next generation if all members have joined, or if the time for it is over."""
-        if self.state is not GroupState.PREPARING_REBALANCE:
-            return
+        is_preparing = self.state is GroupState.PREPARING_REBALANCE
         are_complete = self._members.have_all_joined and not self._join_timer.is_initial
-        if are_complete or self._join_timer.is_over(now_ms):
+        if is_preparing and (are_complete or self._join_timer.is_over(now_ms)):
             self._begin_generation(step, now_ms)
 
     def _begin_generation(self, step: Step, now_ms: int) -> None:
@@ -212,8 +207,8 @@ class ClassicGroup(ClassicFacts):
 
     def _unassign(self, tickets: Sequence[Ticket], code: ErrorCode, now_ms: int) -> Step:
         """The log has refused the assignment. It would be lost with this node, so no member may have it."""
-        step = Step(replies=[Reply(ticket, code) for ticket in tickets])
-        self._members_changed(step, now_ms)
+        step = self.rebalance(now_ms)
+        step.replies += [Reply(ticket, code) for ticket in tickets]
         return step
 
     # Heartbeat, leave, time -------------------------------------------------------------------------------------------
@@ -225,15 +220,14 @@ class ClassicGroup(ClassicFacts):
         except GroupRefused as refused:
             return refused.code
         self._members.renew(member, now_ms)
-        must_join = self.state is GroupState.PREPARING_REBALANCE
-        return ErrorCode.REBALANCE_IN_PROGRESS if must_join else ErrorCode.NONE
+        is_preparing = self.state is GroupState.PREPARING_REBALANCE
+        return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
     def on_leave(self, ticket: Ticket, request: LeaveGroupRequest, version: int, now_ms: int) -> Step:
         """Members leave, or an administrator removes them, who names static members by their instance ids."""
-        is_one = version < MEMBER_LIST_VERSION
+        step, is_one = Step(), version < MEMBER_LIST_VERSION
         leaving = [MemberIdentity(member_id=request.member_id)] if is_one else request.members
         gone, results = self._members.check_leaving(leaving)
-        step = Step()
         self._remove(step, gone, now_ms)
         left = LeaveGroupResponse(error_code=results[0].error_code) if is_one else LeaveGroupResponse(members=results)
         step.replies.append(Reply(ticket, left))

@@ -56,19 +56,6 @@ class ClassicFacts:
         if self.leader_id == member_id:
             self.leader_id = next(iter(self._members.by_id), None)
 
-    def _swap(self, old: Member, new: Member, now_ms: int) -> list[Reply]:
-        """Replace a static member, also as the leader."""
-        if self.leader_id == old.member_id:
-            self.leader_id = new.member_id
-        replies = self._members.replace(old, new)
-        self._members.renew(new, now_ms)
-        return replies
-
-    def _swap_back(self, step: Step, new: Member, old: Member, code: ErrorCode, now_ms: int) -> Step:
-        """The log has refused the new id of a static member."""
-        self._swap(new, old, now_ms)
-        return Step(replies=[Reply(it.ticket, code) for it in step.replies])
-
     def end(self, code: ErrorCode) -> Step:
         """The group is deleted or converted: parked requests are answered with the code."""
         self._become(Cause.ENDED, self.state_since_ms)
@@ -182,20 +169,42 @@ class ClassicFacts:
             ],
         )
 
-    def _restarted(self, member: Member, version: int, *, old_leader_id: str) -> JoinGroupResponse:
-        """The current generation, for a static member that keeps its assignment. It must not compute a new one."""
-        response = self._joined(member)
-        if version >= SKIP_ASSIGNMENT_VERSION:
-            response.skip_assignment = member.member_id == self.leader_id
-        else:
-            # A client that finds its own id here computes an assignment, so it gets the leader's old id.
-            response.leader, response.members = old_leader_id, []
-        return response
-
     def _synced(self, member: Member) -> SyncGroupResponse:
         return SyncGroupResponse(
             protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
         )
+
+    # Static members ---------------------------------------------------------------------------------------------------
+
+    def _swap(self, old: Member, new: Member, now_ms: int) -> list[Reply]:
+        """Replace a static member, also as the leader."""
+        if self.leader_id == old.member_id:
+            self.leader_id = new.member_id
+        replies = self._members.replace(old, new)
+        self._members.renew(new, now_ms)
+        return replies
+
+    def _keep_assignment(self, step: Step, old: Member, new: Member, joining: Joining) -> None:
+        """Answer a static member that has taken its predecessor's place. The new id is written first."""
+
+        def undo(code: ErrorCode) -> Step:
+            self._swap(new, old, joining.now_ms)
+            return Step(replies=[Reply(it.ticket, code) for it in step.replies])
+
+        step.replies.append(Reply(joining.ticket, self._restarted(old, new, joining.version)))
+        step.records.append(self.record())
+        step.on_refused = undo
+
+    def _restarted(self, old: Member, new: Member, version: int) -> JoinGroupResponse:
+        """The current generation, for a static member that keeps its assignment. It must not compute a new one."""
+        response = self._joined(new)
+        is_leader = new.member_id == self.leader_id
+        if version >= SKIP_ASSIGNMENT_VERSION:
+            response.skip_assignment = is_leader
+        elif is_leader:
+            # A client that finds its own id here computes an assignment, so it gets its old one.
+            response.leader, response.members = old.member_id, []
+        return response
 
     # Records ----------------------------------------------------------------------------------------------------------
 
