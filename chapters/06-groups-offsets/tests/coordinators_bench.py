@@ -128,6 +128,9 @@ class Bench:
         self._made += 1
         return f"{prefix}-{self._made}"
 
+    def soon(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
+
     def on_deadline(self, deadline_ms: int | None) -> None:
         """A test calls `on_time` itself."""
 

@@ -59,6 +59,9 @@ class Surroundings(Protocol):
     def settings(self) -> GroupSettings:
         """The configuration of the broker."""
 
+    def soon(self, work: Callable[[], None]) -> None:
+        """Call a function in the next turn of the event loop."""
+
     def on_deadline(self, deadline_ms: int | None) -> None:
         """Call `on_time` at this time, or earlier."""
 
@@ -219,7 +222,7 @@ class Coordinator:
             self._next_offset += 1
         if not self._is_flush_due:
             self._is_flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._around.soon(self._flush)
         return ErrorCode.NONE
 
     def _flush(self) -> None:

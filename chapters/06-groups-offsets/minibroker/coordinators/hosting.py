@@ -5,8 +5,9 @@ stops. It has the one timer of all coordinators, and passes them every change of
 """
 
 import asyncio
+import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from minibroker.coordinators import access
 from minibroker.coordinators.answering import GroupHandlers
@@ -19,12 +20,15 @@ from minibroker.log.clock import monotonic_ms, wall_clock_ms
 from minibroker.metadata.config_keys import ConfigResource
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import GROUP_METADATA_TOPIC
+from minibroker.partitions.errors import BrokerFailure
 from minibroker.partitions.machine import Machine
 from minibroker.partitions.registry import Registry
 from minibroker.partitions.store import Store
 from minibroker.replicas.membership import Membership
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
+
+log = logging.getLogger(__name__)
 
 _BROKER = ""  # stands for a group without configurations of its own
 
@@ -100,11 +104,8 @@ class GroupCoordinators:
         if new.configs is not old.configs:
             self._settings.clear()
         if new.topics is not old.topics or new.configs is not old.configs:
-            self._tell(old, new, self._coordinators.values())
-
-    def _tell(self, old: Image, new: Image, coordinators: Iterable[Coordinator]) -> None:
-        for coordinator in coordinators:
-            coordinator.on_image(old, new)
+            for coordinator in self._coordinators.values():
+                coordinator.on_image(old, new)
 
     # The surroundings of a coordinator --------------------------------------------------------------------------------
 
@@ -130,6 +131,18 @@ class GroupCoordinators:
         """An empty shard with the current metadata."""
         return GroupShard(settings=self.settings, new_member_id=_new_member_id, matcher=compiled, image=self._image)
 
+    def soon(self, work: Callable[[], None]) -> None:
+        """Call a function in the next turn of the event loop."""
+        asyncio.get_running_loop().call_soon(self._run, work)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        """Run what no request waits for. After a bug the state of a group is unknown, so the node ends."""
+        try:
+            work()
+        except Exception as error:
+            log.exception("a coordinator has ended because of a bug")
+            self._machine.fail(BrokerFailure(f"node {self._machine.config.node_id} ends because of a bug: {error!r}"))
+
     def on_ended(self, task: asyncio.Task[None]) -> None:
         """A task of a coordinator has ended. If there was a bug, the node ends, too."""
         self._machine.on_ended(task)
@@ -144,7 +157,7 @@ class GroupCoordinators:
             self._timer.cancel()
         self._timer_ms = deadline_ms
         delay_s = max(deadline_ms - self.now_ms(), 0) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._run, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = self._timer_ms = None
