@@ -59,7 +59,7 @@ def main(folder: str, group_id: str, *options: str) -> None:
         found = decode(record.key or b"", record.value)
         if found is None or found.key.group_id != group_id:
             continue
-        print(f"{record.offset:3}  {text_of(found)}"[:118].rstrip())
+        print(f"{record.offset:3}  {text_of(found)}")
         if "--bytes" in options:
             print(f"     key    {(record.key or b'').hex(' ')}\n     value  {(record.value or b'').hex(' ')}")
 
