@@ -211,15 +211,22 @@ class ClassicFacts:
     def record(self) -> GroupRecord:
         """The record of the group. There is none in the middle of a rebalance: it would be loaded as `Stable`."""
         assert self.state in (GroupState.EMPTY, GroupState.STABLE), self.state
-        value = GroupMetadataValue(
+        return GroupRecord(GroupMetadataKey(group_id=self.group_id), self._as_value(self.protocol_name))
+
+    def snapshot(self) -> GroupMetadataValue:
+        """The group as of now, in any state. In the middle of a rebalance it is good for a group that rebalances."""
+        # A member that has just joined may not support the protocol of the last generation.
+        return self._as_value(self._members.select_protocol() if self._members else self.protocol_name)
+
+    def _as_value(self, protocol_name: str | None) -> GroupMetadataValue:
+        return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation_id,
-            protocol=self.protocol_name,
+            protocol=protocol_name,
             leader=self.leader_id,
             current_state_timestamp=self.state_since_ms,
-            members=[self._stored(member) for member in self._members],
+            members=[_stored(member, protocol_name or "") for member in self._members],
         )
-        return GroupRecord(GroupMetadataKey(group_id=self.group_id), value)
 
     def _add_first_record(self, step: Step, now_ms: int) -> None:
         """Add the record of a group that has had no generation. If the log refuses it, the group has never begun."""
@@ -227,6 +234,9 @@ class ClassicFacts:
             protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=now_ms, members=[]
         )
         self.is_stored = True
+        if self.state is GroupState.EMPTY:
+            # It may stay empty, with a pending id only. Then its offsets expire from now on, as after a restart.
+            self.state_since_ms = now_ms
 
         def undo(code: ErrorCode) -> Step:
             tickets = [it.ticket for it in step.replies] + list(self._members.joins.values())
@@ -236,19 +246,6 @@ class ClassicFacts:
 
         step.records.append(GroupRecord(GroupMetadataKey(group_id=self.group_id), first))
         step.on_refused = undo
-
-    def _stored(self, member: Member) -> MemberMetadata:
-        assert self.protocol_name is not None
-        return MemberMetadata(
-            member_id=member.member_id,
-            group_instance_id=member.instance_id,
-            client_id=member.client.id,
-            client_host=member.client.host,
-            rebalance_timeout=member.rebalance_timeout_ms,
-            session_timeout=member.session_timeout_ms,
-            subscription=member.protocols[self.protocol_name],
-            assignment=member.assignment,
-        )
 
     def _take_over(self, value: GroupMetadataValue, now_ms: int) -> None:
         """Set the facts that a record has. The sessions of its members begin now."""
@@ -266,6 +263,19 @@ class ClassicFacts:
             member = _loaded(stored, value.protocol or "")
             self._members.add(member)
             self._members.renew(member, now_ms)
+
+
+def _stored(member: Member, protocol_name: str) -> MemberMetadata:
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client.id,
+        client_host=member.client.host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.protocols[protocol_name],
+        assignment=member.assignment,
+    )
 
 
 def _loaded(stored: MemberMetadata, protocol_name: str) -> Member:

@@ -276,11 +276,12 @@ class GroupShard:
     def _replace(self, old: ClassicGroup | None, new: ConsumerGroup, step: Step, now_ms: int) -> Step:
         """Put a group into the place of another one, whose parked requests are answered.
 
-        If the log refuses the records, the old group is as it would be after a restart of the coordinator.
+        If the log refuses the records, the old group is back, with new sessions. It may have been in the middle of a
+        rebalance, whose parked requests are gone by then, so it begins that rebalance again.
         """
         group_id = new.group_id
-        is_stored = old is not None and old.is_stored and (old.protocol_name is not None or not old.members())
-        stored = old.record().value if old is not None and is_stored else None
+        snapshot = None if old is None or not old.is_stored else old.snapshot()
+        is_rebalancing = old is not None and old.state not in (GroupState.EMPTY, GroupState.STABLE)
         if old is not None:
             step.replies[:0] = old.end(ErrorCode.REBALANCE_IN_PROGRESS).replies
         self._groups[group_id] = new
@@ -288,9 +289,11 @@ class GroupShard:
 
         def restore(code: ErrorCode) -> Step:
             del self._groups[group_id]
-            if stored is not None:
-                assert isinstance(stored, GroupMetadataValue)
-                self._load_classic(group_id, stored, now_ms)
+            if snapshot is not None:
+                group = self._load_classic(group_id, snapshot, now_ms)
+                if is_rebalancing and group.members():
+                    group.rebalance(now_ms)
+                    self._deadlines.update(group_id)
             return Step(replies=[Reply(it.ticket, code) for it in step.replies])
 
         step.on_refused = restore
