@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,7 @@ class Member:
             )
         except KafkaException as refused:
             self._read = wanted | self._read
-            self.errors_of(refused)
+            self._note(refused.args[0])
             return
         for it in found or ():
             if it.error is None:
@@ -192,11 +192,8 @@ class Member:
             else:
                 self._note(it.error)
 
-    def errors_of(self, refused: KafkaException) -> None:
-        self._note(refused.args[0])
-
-    def _note(self, error: KafkaError) -> None:
-        if error.code() not in _EXPECTED:
+    def _note(self, error: KafkaError | None) -> None:
+        if error is not None and error.code() not in _EXPECTED:
             self._history.errors.append(f"{self.name}: {error}")
 
     def close(self) -> None:
@@ -248,11 +245,12 @@ class Crew:
         while self.members:
             self.dismiss(self.members[-1])
 
-    def hire(self, count: int = 1, **settings: object) -> Member:
-        """Add members; return the last one."""
+    def hire(self, count: int = 1, *, instance_id: str | None = None) -> Member:
+        """Add members; return the last one. With an instance id it is static."""
+        settings = self._settings | ({} if instance_id is None else {"group.instance.id": instance_id})
         for _ in range(count):
             self._hired += 1
-            self.members.append(Member(self, f"member {self._hired}", self.topics, self._settings | settings))
+            self.members.append(Member(self, f"member {self._hired}", self.topics, settings))
         return self.members[-1]
 
     def dismiss(self, member: Member) -> None:
@@ -314,7 +312,7 @@ def crews_of_each_kind(
 class Background:
     """Polls crews in threads of their own, one each, while a test does something else."""
 
-    def __init__(self, crews: Sequence[Crew]) -> None:
+    def __init__(self, crews: Iterable[Crew]) -> None:
         self._is_over = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(it,), daemon=True) for it in crews]
 

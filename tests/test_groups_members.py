@@ -4,6 +4,7 @@ The consumers are librdkafka's. Each test runs its story for every way to share 
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -138,15 +139,15 @@ def children_of(broker: Broker, topic: str, groups: Mapping[str, str]) -> Iterat
 def of_all(children: Mapping[str, T], holds: Callable[[T], object], what: str) -> None:
     for kind, it in children.items():
         with case(kind):
-            eventually(lambda it=it: holds(it), what, seconds=WAIT_S_MAX)
+            eventually(functools.partial(holds, it), what, seconds=WAIT_S_MAX)
 
 
 def test_a_static_member_restarts_and_the_others_do_not_notice(grouped: Broker) -> None:
     topic = stock.create_topic(grouped.address, unique("static"), PARTITIONS)
     with crews_of_each_kind(grouped.address, [topic], unique) as crews:
         for crew in crews.values():
-            crew.hire(**{"group.instance.id": "one"})
-            crew.hire(**{"group.instance.id": "two"})
+            crew.hire(instance_id="one")
+            crew.hire(instance_id="two")
         share(crews, [2, 2])
         fill(grouped, topic, 10)
         read_all(crews, counts(topic, 10))
@@ -154,7 +155,7 @@ def test_a_static_member_restarts_and_the_others_do_not_notice(grouped: Broker) 
         owned = {kind: crew.members[0].owned.copy() for kind, crew in crews.items()}
         for crew in crews.values():
             crew.dismiss(crew.members[0])
-            crew.members.insert(0, crew.hire(**{"group.instance.id": "one"}))
+            crew.members.insert(0, crew.hire(instance_id="one"))
             crew.members.pop()
         share(crews, [2, 2])
         fill(grouped, topic, 10)
