@@ -88,7 +88,7 @@ def test_a_sync_is_checked() -> None:
         ("no such instance", ErrorCode.UNKNOWN_MEMBER_ID, {"instance_id": "i"}),
     ]:
         with case(name):
-            driver.sync(name, **{"member_id": follower, **options})  # type: ignore[dict-item]
+            driver.sync(name, **{"member_id": follower, **options})  # type: ignore[dict-item, arg-type]
             assert driver.code(name) is code
     driver.sync("named", follower, protocol_type="consumer", protocol_name="range")
     assert driver.is_parked("named")

@@ -115,8 +115,10 @@ class Members:
     def replace(self, old: Member, new: Member) -> list[Reply]:
         """Let a member take the place of another one, whose parked requests are answered: it is fenced."""
         new.assignment = old.assignment
+        order = [new.member_id if it == old.member_id else it for it in self.by_id]
         replies = self.remove(old.member_id, ErrorCode.FENCED_INSTANCE_ID)
         self.add(new)
+        self.by_id = {member_id: self.by_id[member_id] for member_id in order}
         return replies
 
     def remove(self, member_id: str, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> list[Reply]:
