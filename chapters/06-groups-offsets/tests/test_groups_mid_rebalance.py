@@ -3,6 +3,7 @@
 from typing import Any
 
 from cases import case
+from classic_driver import SESSION_MS, Driver
 from test_groups_shard import CLIENT, Bench
 
 from minibroker.groups.classic import ClassicGroup
@@ -81,3 +82,44 @@ def test_an_empty_group_with_a_pending_id_has_the_time_of_its_record() -> None:
     assert stored is not None
     assert isinstance(stored.value, GroupMetadataValue)
     assert group.state_since_ms == stored.value.current_state_timestamp == bench.now_ms
+
+
+def test_a_converted_member_holds_what_it_reads_until_the_end_of_the_rebalance() -> None:
+    """A cooperative member goes on reading while it joins again, so no other member may get its partitions yet."""
+    bench = Bench()
+    first = bench.stable()
+    bench.join("second")
+    bench.join("again", first)
+    group = bench.shard.group("g")
+    assert isinstance(group, ClassicGroup)
+    assert group.state is GroupState.COMPLETING_REBALANCE
+    assert bench.code(upgrade(bench)) is ErrorCode.NONE
+    converted = bench.shard.group("g")
+    assert isinstance(converted, ConsumerGroup)
+    assert sorted(number for _topic, number in converted.members[first].held()) == [0, 1, 2]
+
+
+def test_a_refused_assignment_leaves_each_member_what_it_had() -> None:
+    driver = Driver(initial_rebalance_delay_ms=0)
+    member_id = driver.enter("a")
+    driver.assign("first")
+    driver.join("again", member_id)
+    driver.refuses_with = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    driver.sync("sync", member_id, {member_id: b"other"})
+    assert driver.code("sync") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert [it.assignment for it in driver.group.members()] == [member_id.encode()]
+
+
+def test_a_sync_that_a_rebalance_answers_begins_the_session_again() -> None:
+    """Otherwise a static member that dies then would stay for ever: its session was over while its sync was parked."""
+    driver = Driver(initial_rebalance_delay_ms=0)
+    leader = driver.enter("a")
+    driver.join("static", instance_id="i")
+    driver.join("a-again", leader)
+    static = driver.joined("static").member_id
+    driver.sync("parked", static, instance_id="i")
+    driver.run(SESSION_MS)
+    assert driver.code("parked") is ErrorCode.REBALANCE_IN_PROGRESS
+    assert [it.member_id for it in driver.group.members()] == [static]
+    driver.run(SESSION_MS)
+    assert driver.group.state is GroupState.EMPTY

@@ -216,10 +216,12 @@ class Members:
         self.deadline_ms = min(self.deadline_ms, until_ms)
 
     def begin_generation(self, now_ms: int) -> None:
-        """All members have joined: from now on each has to sync, and to send heartbeats."""
+        """All members have joined: from now on each has to sync, and to send heartbeats.
+
+        A member may read what it had until it hears of its new assignment, so its old one stays until then.
+        """
         self.unsynced = set(self.by_id)
         for member in self:
-            member.assignment = b""
             member.is_new = False
             self.renew(member, now_ms)
 
