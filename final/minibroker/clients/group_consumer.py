@@ -147,6 +147,10 @@ class GroupConsumer(Closing):
         """The offset of the next record, looked up if necessary."""
         return self._consumer.position(partition)
 
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return self._consumer.beginning_offsets(partitions)
+
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset after the last record of each partition that this consumer may read."""
         return self._consumer.end_offsets(partitions)
