@@ -82,7 +82,7 @@ class ConsumerDriver:
         group.on_loaded(self.now_ms)
         return group
 
-    def beat(self, member_id: str, epoch: int, owned: Topics | None = None, **fields: Any) -> Any:
+    def beat(self, member_id: str, epoch: int, owned: Topics | None = None, version: int = 1, **fields: Any) -> Any:
         """A heartbeat, and its answer."""
         partitions = None
         if owned is not None:
@@ -91,7 +91,7 @@ class ConsumerDriver:
             group_id="g", member_id=member_id, member_epoch=epoch, topic_partitions=partitions, **fields
         )
         client = Client("client", "/127.0.0.1")
-        return self.take(self.group.on_heartbeat("ticket", request, 1, client, self.image, self.now_ms))
+        return self.take(self.group.on_heartbeat("ticket", request, version, client, self.image, self.now_ms))
 
     def join(self, member_id: str, *topics: str, **fields: Any) -> Any:
         """A member joins; without topics it reads `orders`."""

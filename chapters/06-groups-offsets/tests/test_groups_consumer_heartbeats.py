@@ -187,6 +187,7 @@ def test_requests_that_contradict_themselves_are_invalid() -> None:
         ("a", 0, {}, {"rebalance_timeout_ms": 1}),
         ("a", 0, {}, {**join, "instance_id": " "}),
         ("a", 0, {}, {**join, "rack_id": ""}),
+        ("", 0, {}, join),
         ("", 1, None, {}),
         ("a", -3, None, {}),
         ("a", -2, None, {}),
@@ -201,8 +202,8 @@ def test_requests_that_contradict_themselves_are_invalid() -> None:
     assert driver.join("b").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_a_member_without_an_id_gets_one() -> None:
-    assert ConsumerDriver().join("").member_id == "client-1"
+def test_a_member_without_an_id_gets_one_in_version_0() -> None:
+    assert ConsumerDriver().join("", version=0).member_id == "client-1"
 
 
 def test_a_silent_member_is_removed_after_its_session() -> None:

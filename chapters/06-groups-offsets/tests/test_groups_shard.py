@@ -393,9 +393,14 @@ def beat(bench: Bench, member_id: str, epoch: int, **fields: Any) -> Any:
 
 
 def test_a_heartbeat_with_epoch_0_makes_a_group_and_others_do_not(bench: Bench) -> None:
-    for epoch in (5, -1, -2):
+    for epoch, code in (
+        (5, ErrorCode.GROUP_ID_NOT_FOUND),
+        (-1, ErrorCode.GROUP_ID_NOT_FOUND),
+        (-2, ErrorCode.INVALID_REQUEST),
+        (-3, ErrorCode.INVALID_REQUEST),
+    ):
         with case(epoch):
-            assert bench.code(beat(bench, "m", epoch)) is ErrorCode.GROUP_ID_NOT_FOUND
+            assert bench.code(beat(bench, "m", epoch)) is code
     assert bench.log == []
     joined = beat(bench, "m", 0)
     assert (joined.error_code, joined.member_epoch) == (ErrorCode.NONE, 1)

@@ -41,6 +41,7 @@ from minibroker.metadata.image import Image, TopicImage
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 
+OWN_MEMBER_ID_VERSION = 1  # from this version of ConsumerGroupHeartbeat the client makes the member id
 __all__ = ["ConsumerGroup", "ConsumerGroupState", "InvalidRegex", "Matcher"]
 
 
@@ -66,7 +67,7 @@ class ConsumerGroup(ConsumerFacts):
         self,
         ticket: Ticket,
         request: ConsumerGroupHeartbeatRequest,
-        _version: int,
+        version: int,
         client: Client,
         image: Image,
         now_ms: int,
@@ -74,7 +75,7 @@ class ConsumerGroup(ConsumerFacts):
         """A member joins, is alive, or leaves."""
         self.image = image
         try:
-            check_request(request, self._settings().consumer_assignors)
+            check_request(request, version, self._settings().consumer_assignors)
             if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
                 records, response = self._leave(request, now_ms)
             else:
@@ -194,16 +195,17 @@ def _answered(ticket: Ticket, event: Callable[[], tuple[list[GroupRecord], Respo
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
-def check_request(request: ConsumerGroupHeartbeatRequest, assignors: tuple[str, ...]) -> None:
+def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:
     """Raise GroupRefused if a heartbeat contradicts itself, whatever the group is."""
     for name in ("group_id", "instance_id", "rack_id"):
         value = getattr(request, name)
         _demand(value is None or value.strip(), f"{name} is empty")
     if request.member_epoch == JOIN_EPOCH:
         _check_join(request)
-    else:
-        _demand(request.member_epoch >= STATIC_LEAVE_EPOCH, f"member_epoch is {request.member_epoch}")
-        _demand(request.member_id.strip(), "member_id is empty")
+    _demand(request.member_epoch >= STATIC_LEAVE_EPOCH, f"member_epoch is {request.member_epoch}")
+    # Only in version 0 the coordinator gives a new member its id (KIP-1082).
+    has_no_id_yet = request.member_epoch == JOIN_EPOCH and version < OWN_MEMBER_ID_VERSION
+    _demand(has_no_id_yet or request.member_id.strip(), "member_id is empty")
     if request.member_epoch == STATIC_LEAVE_EPOCH:
         _demand(request.instance_id, "only a static member can leave for a while")
     if request.server_assignor is not None and request.server_assignor not in assignors:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 from minibroker.groups.classic import ClassicGroup
 from minibroker.groups.classic_transitions import GroupState
-from minibroker.groups.consumer import ConsumerGroup
+from minibroker.groups.consumer import ConsumerGroup, check_request
 from minibroker.groups.conversion import check_upgrade, to_consumer
 from minibroker.groups.deadlines import Deadlines
 from minibroker.groups.describing import Group, described_classic, filter_of, listed
@@ -254,6 +254,7 @@ class GroupShard:
         if isinstance(group, ConsumerGroup):
             return self._done(group, group.on_heartbeat(ticket, request, version, client, self.image, now_ms))
         try:
+            check_request(request, version, self._settings(request.group_id).consumer_assignors)
             if request.member_epoch != JOIN_EPOCH:
                 raise GroupRefused(ErrorCode.GROUP_ID_NOT_FOUND)
             records = [] if group is None else self._as_consumer_group(group)
