@@ -79,6 +79,17 @@ def test_topics_in_another_order_are_no_change() -> None:
     assert (driver.group.epoch, len(driver.log)) == (1, before)
 
 
+def test_a_member_that_waits_for_partitions_of_others_writes_no_record_for_each_heartbeat() -> None:
+    driver = ConsumerDriver()
+    driver.join("a")
+    driver.join("b")
+    driver.alive("b")
+    before = len(driver.log)
+    for _again in range(3):
+        assert driver.alive("b").error_code == ErrorCode.NONE
+    assert len(driver.log) == before
+
+
 def test_a_partition_that_a_member_gives_up_late_stays_with_its_new_owner() -> None:
     # Trap 35: releasing by partition instead of by owner gives it a second owner.
     driver = ConsumerDriver()

@@ -190,8 +190,10 @@ class Plan:
             owned=owned,
             is_free=lambda topic_id, number: owners.get(topic_id, {}).get(number) in own,
         )
-        if reconciled is not after or before is None:
-            self.records.append(current_record(self._state.group_id, reconciled))
+        # A member that waits for partitions of others often gets no further. Then there is nothing to write.
+        if reconciled == after and before is not None:
+            return after
+        self.records.append(current_record(self._state.group_id, reconciled))
         return reconciled
 
 
