@@ -50,7 +50,6 @@ REFUSED = {
     ErrorCode.UNKNOWN_MEMBER_ID: "commit of a removed member refused",
     ErrorCode.FENCED_INSTANCE_ID: "commit of a replaced static member refused",
     ErrorCode.REBALANCE_IN_PROGRESS: "commit in the middle of a rebalance refused",
-    ErrorCode.STALE_MEMBER_EPOCH: "commit with a stale member epoch refused",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "commit while the groups are loaded",
     ErrorCode.NOT_COORDINATOR: "commit at a node that does not coordinate",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "commit that was not replicated in time",
@@ -288,8 +287,14 @@ class World(replication_world.World):
         if not member.process.is_alive:
             return None
         member.process.run(member.leave)
-        self.scheduler.after(40, partial(member.end, "left"))
-        return partial(self._restart, member)
+        stop = self.scheduler.after(40, partial(member.end, "left"))
+
+        def come_back() -> None:
+            stop.cancel()
+            member.end("left")
+            self._restart(member)
+
+        return come_back
 
     def on_pause_member(self, fault: Fault) -> Action:
         """A member hangs, perhaps past its session. When it goes on, it commits first, as a zombie does."""
@@ -321,7 +326,12 @@ class World(replication_world.World):
         """A member and a node do not hear each other."""
         member, node = self.member_hit(fault), self.nodes[1 + int(fault.arguments[1]) % len(self.nodes)]
         ends = [self.network.cut(member.name, node.name), self.network.cut(node.name, member.name)]
-        return lambda: [end() for end in ends] and None
+
+        def heal() -> None:
+            for end in ends:
+                end()
+
+        return heal
 
     def on_grow_topic(self, fault: Fault) -> None:
         """A topic gets another partition, or there is a new topic. Each node learns of it in its time."""
@@ -401,9 +411,9 @@ class World(replication_world.World):
         unsettled = [it.name for it in members if not it.process.is_alive or not it.is_settled()]
         if unsettled:
             return f"{unsettled} of {group_id} are not settled"
-        count = len(group.members())  if isinstance(group, ClassicGroup) else len(group.members) if group else 0
-        if count != len(members):
-            return f"{group_id} has {count} members, of {[it.name for it in members]}"
+        found = group.members() if isinstance(group, ClassicGroup) else group.members if group is not None else ()
+        if len(found) != len(members):
+            return f"{group_id} has {len(found)} members, of {[it.name for it in members]}"
         topics = {topic for it in members for topic in (it.plan.topics or [one for one in self.counts if one[0] == "t"])}
         wanted = sorted((topic, number) for topic in topics for number in range(self.counts[topic]))
         owned = sorted(tuple(partition) for it in members for partition in it.owned)
