@@ -112,9 +112,14 @@ def heartbeat_848(
 class GroupConnection(Connection):
     """A socket to the coordinator of all groups: the only node."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, is_ready: bool = True) -> None:
+        """With `is_ready`, it waits for the coordinator."""
         super().__init__(broker)
-        self.find("any")
+        if is_ready:
+            self.find("any")
+
+    def __enter__(self) -> "GroupConnection":
+        return self
 
     def find(self, group: Text) -> None:
         """Ask until there is a coordinator; the first request creates `__consumer_offsets`."""

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 
 import groups_raw as raw
 import pytest
-from brokers import Broker, eventually, start_broker, unique
+from brokers import Broker, eventually, unique
 from cases import case
 from clients_raw import Batch, Connection, i32, produce, record, settles, string
 from clients_stock import Message, confluent_write, create_topic
-from groups_crews import QUICK_GROUPS, Crew, crews_of_each_kind, poll_until
+from groups_crews import Crew, crews_of_each_kind, poll_until
 from groups_raw import GroupConnection
+
+pytest_plugins = ["groups_fixtures"]
 
 MIB = 1 << 20
 GROWTH_MAX = 64 * MIB
@@ -25,36 +27,26 @@ INVALID_TOPIC = 17
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    one = start_broker(tmp_path_factory.mktemp("bad-groups") / "data", *QUICK_GROUPS)
-    try:
-        yield one
-        one.stop()
-    finally:
-        one.kill()
+def topic(grouped: Broker) -> str:
+    return create_topic(grouped.address, unique("bad"), PARTITIONS)
 
 
 @pytest.fixture(scope="module")
-def topic(broker: Broker) -> str:
-    return create_topic(broker.address, unique("bad"), PARTITIONS)
-
-
-@pytest.fixture(scope="module")
-def bystanders(broker: Broker) -> Iterator[dict[str, Crew]]:
+def bystanders(grouped: Broker) -> Iterator[dict[str, Crew]]:
     """Groups of every kind that read and commit."""
-    topic = create_topic(broker.address, unique("bystander"), PARTITIONS)
-    with crews_of_each_kind(broker.address, [topic], unique) as crews:
+    topic = create_topic(grouped.address, unique("bystander"), PARTITIONS)
+    with crews_of_each_kind(grouped.address, [topic], unique) as crews:
         for crew in crews.values():
             crew.hire()
-        go_on(broker, crews)
+        go_on(grouped, crews)
         yield crews
 
 
-def go_on(broker: Broker, crews: dict[str, Crew]) -> None:
+def go_on(grouped: Broker, crews: dict[str, Crew]) -> None:
     """Let all groups read and commit one more record of each partition."""
     (topic,) = {it.topics[0] for it in crews.values()}
     for partition in range(PARTITIONS):
-        confluent_write(broker.address, topic, [Message(b"x")], partition=partition, **{"linger.ms": 0})
+        confluent_write(grouped.address, topic, [Message(b"x")], partition=partition, **{"linger.ms": 0})
     # The crews have read the same number of records.
     read = max(sum(it.history.next.values()) for it in crews.values()) // PARTITIONS
     wanted = {(topic, partition): read + 1 for partition in range(PARTITIONS)}
@@ -62,24 +54,24 @@ def go_on(broker: Broker, crews: dict[str, Crew]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _other_groups_are_not_disturbed(broker: Broker, bystanders: dict[str, Crew]) -> Iterator[None]:
-    before = broker.resident_bytes()
+def _other_groups_are_not_disturbed(grouped: Broker, bystanders: dict[str, Crew]) -> Iterator[None]:
+    before = grouped.resident_bytes()
     changes = {kind: list(crew.members[0].changes) for kind, crew in bystanders.items()}
     yield
-    assert broker.is_alive(), broker.log()[-4000:]
-    go_on(broker, bystanders)
+    assert grouped.is_alive(), grouped.log()[-4000:]
+    go_on(grouped, bystanders)
     for kind, crew in bystanders.items():
         with case(kind):
             assert crew.members[0].changes == changes[kind]
             assert crew.history.is_well, crew.history.text()
             assert not crew.history.errors, crew.history.text()
-    assert not broker.complaints(), broker.complaints()
-    settles(broker, before, GROWTH_MAX)
+    assert not grouped.complaints(), grouped.complaints()
+    settles(grouped, before, GROWTH_MAX)
 
 
 @pytest.fixture
-def connection(broker: Broker) -> Iterator[GroupConnection]:
-    with GroupConnection(broker) as one:
+def connection(grouped: Broker) -> Iterator[GroupConnection]:
+    with GroupConnection(grouped) as one:
         yield one
 
 
@@ -163,7 +155,7 @@ def test_an_assignment_that_fits_into_no_record_is_refused_and_the_group_goes_on
     assert connection.sync(raw.sync(group, again.generation, joined.member_id, small)) == (raw.NONE, b"x")
 
 
-def test_ten_thousand_joins_without_a_sync_hold_nobody_up(broker: Broker, connection: GroupConnection) -> None:
+def test_ten_thousand_joins_without_a_sync_hold_nobody_up(grouped: Broker, connection: GroupConnection) -> None:
     # From version 4 on, a member must join twice, and most of these do not. The session lets the group forget them.
     group = unique("pending")
     for _ in range(MANY):
@@ -175,7 +167,7 @@ def test_ten_thousand_joins_without_a_sync_hold_nobody_up(broker: Broker, connec
     # Before, each is a member at once, and its answer waits until the others have joined again, which they never do.
     crowd = unique("crowd")
     for _ in range(CONNECTIONS):
-        with Connection(broker) as other:
+        with Connection(grouped) as other:
             other.send(raw.join(crowd, version=3, session_ms=1000, rebalance_ms=1000))
     assert connection.code(raw.heartbeat(group, 1, joined.member_id)) == raw.NONE
     # They send no heartbeats, so nobody is left in the end.
@@ -183,18 +175,18 @@ def test_ten_thousand_joins_without_a_sync_hold_nobody_up(broker: Broker, connec
     assert connection.code(raw.heartbeat(group, 1, joined.member_id)) == raw.NONE
 
 
-def test_a_member_that_never_syncs_is_removed(connection: GroupConnection, broker: Broker) -> None:
+def test_a_member_that_never_syncs_is_removed(connection: GroupConnection, grouped: Broker) -> None:
     """Its heartbeats do not help: the other members wait for its sync."""
     group = unique("silent")
     joined = connection.become_member(group, rebalance_ms=500)
     beat = raw.heartbeat(group, joined.generation, joined.member_id)
     assert connection.code(beat) == raw.NONE
     eventually(lambda: connection.code(beat) == raw.UNKNOWN_MEMBER_ID, "it is removed")
-    with GroupConnection(broker) as other:
+    with GroupConnection(grouped) as other:
         assert other.become_member(group).code == raw.NONE
 
 
-def test_a_name_that_is_too_long_for_a_record_ends_the_connection(broker: Broker, topic: str) -> None:
+def test_a_name_that_is_too_long_for_a_record_ends_the_connection(grouped: Broker, topic: str) -> None:
     """A compact string could have more than 32,767 bytes, but the keys of records could not. Kafka does the same."""
     name = "g" * 40_000
     for frame in (
@@ -203,7 +195,7 @@ def test_a_name_that_is_too_long_for_a_record_ends_the_connection(broker: Broker
         raw.heartbeat_848(unique("long"), "member", topics=[name]),
         raw.heartbeat_848(unique("long"), "member", regex=name),
     ):
-        with GroupConnection(broker) as connection:
+        with GroupConnection(grouped) as connection:
             connection.send(frame)
             assert connection.is_hung_up()
 

@@ -1,49 +1,39 @@
 """Stock consumers in groups: they subscribe, read, commit, and go on where they stopped."""
 
 import asyncio
+import contextlib
 import threading
 import time
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import clients_stock as stock
 import pytest
 from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AioRange
 from brokers import Broker, eventually, unique
 from cases import case
-from clusters import QuorumCluster
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from groups_crews import KINDS, Crew, poll_until
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
+from kafka.coordinator.assignors.range import RangePartitionAssignor as PythonRange
 from kafka.structs import OffsetAndMetadata
 
-pytest_plugins = ["clients_fixtures", "clusters_fixtures"]
+pytest_plugins = ["groups_fixtures"]
 
 READ_S_MAX = 60
 PARTITIONS = 4
-QUICK_REBALANCE = "group.initial.rebalance.delay.ms=0"
-KINDS: dict[str, dict[str, object]] = {
-    "range": {"partition.assignment.strategy": "range"},
-    "cooperative-sticky": {"partition.assignment.strategy": "cooperative-sticky"},
-    "consumer": {"group.protocol": "consumer"},
+GROUP_SETTINGS: dict[str, Any] = {
+    "auto_offset_reset": "earliest",
+    "enable_auto_commit": False,
+    "fetch_max_wait_ms": 100,
+    "session_timeout_ms": 10_000,
+    "heartbeat_interval_ms": 200,
 }
-
-
-@pytest.fixture(scope="module")
-def grouped(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A broker whose classic groups do not wait for a second member."""
-    from brokers import BOOTSTRAP, ForeignBroker, start_broker
-
-    if BOOTSTRAP:
-        yield ForeignBroker(BOOTSTRAP)
-        return
-    broker = start_broker(tmp_path_factory.mktemp("groups") / "data", QUICK_REBALANCE)
-    try:
-        yield broker
-        broker.stop()
-    finally:
-        broker.kill()
 
 
 def fill(bootstrap: str, topic: str, count: int, *, first: int = 0) -> None:
@@ -51,6 +41,12 @@ def fill(bootstrap: str, topic: str, count: int, *, first: int = 0) -> None:
     for partition in range(PARTITIONS):
         numbers = range(first + partition, first + count, PARTITIONS)
         stock.confluent_write(bootstrap, topic, [stock.Message(b"%d" % it) for it in numbers], partition=partition)
+
+
+def write(bootstrap: str, topic: str, partitions: int, count: int) -> None:
+    """Write some records to each partition."""
+    for partition in range(partitions):
+        stock.confluent_write(bootstrap, topic, [stock.Message(b"x")] * count, partition=partition)
 
 
 def subscriber(bootstrap: str, topics: Sequence[str], group: str, **settings: object) -> Consumer:
@@ -142,24 +138,85 @@ def test_a_group_goes_on_after_a_restart_where_it_has_committed(grouped: Broker,
     assert ROUNDS[client](grouped.address, topic, group, 20) == list(range(40, 60))
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_two_members_share_the_partitions_and_each_partition_has_one_owner(grouped: Broker, kind: str) -> None:
-    topic, group = stock.create_topic(grouped.address, unique("share"), PARTITIONS), unique(kind)
-    members = [subscriber(grouped.address, [topic], group, **KINDS[kind]) for _ in range(2)]
+class Reader(ABC):
+    """A member in a thread of its own, which reads, commits, and says what it owns."""
 
-    def owned() -> list[set[int]]:
-        for member in members:
-            member.poll(0.05)
-        return [{it.partition for it in member.assignment()} for member in members]
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self.owned = 0
+        self.read: list[tuple[int, int]] = []
+        self._settings: dict[str, Any] = GROUP_SETTINGS | {"bootstrap_servers": bootstrap, "group_id": group}
+        self._topic = topic
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self.run, daemon=True)
+        self._thread.start()
 
-    def is_shared() -> bool:
-        one, other = owned()
-        return len(one) == len(other) == 2 and one | other == set(range(PARTITIONS))
+    @abstractmethod
+    def run(self) -> None:
+        """Read and commit until the end, and leave."""
 
-    eventually(is_shared, "each member has two partitions", seconds=READ_S_MAX)
-    members.pop().close()
-    eventually(lambda: owned() == [set(range(PARTITIONS))], "the last member has all", seconds=READ_S_MAX)
-    members.pop().close()
+    def note(self, polled: dict[Any, list[Any]], owned: int) -> bool:
+        """Note what was read; return whether it has to be committed."""
+        self.owned = owned
+        self.read += [(it.partition, it.offset) for records in polled.values() for it in records]
+        return bool(polled)
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
+class PythonReader(Reader):
+    def run(self) -> None:
+        consumer = KafkaConsumer(self._topic, partition_assignment_strategy=[PythonRange], **self._settings)
+        while not self._is_over.is_set():
+            if self.note(consumer.poll(timeout_ms=50), len(consumer.assignment())):
+                consumer.commit()
+        consumer.close()
+
+
+class AioReader(Reader):
+    def run(self) -> None:
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        consumer = AIOKafkaConsumer(self._topic, partition_assignment_strategy=[AioRange], **self._settings)
+        await consumer.start()
+        while not self._is_over.is_set():
+            if self.note(await consumer.getmany(timeout_ms=50), len(consumer.assignment())):
+                await consumer.commit()
+        await consumer.stop()
+
+
+def test_members_of_three_libraries_share_the_partitions_of_a_group(grouped: Broker) -> None:
+    topic, group = stock.create_topic(grouped.address, unique("mixed"), 6), unique("mixed")
+    with (
+        Crew(grouped.address, [topic], group, is_orderly=True, **KINDS["range"]) as crew,
+        contextlib.ExitStack() as stack,
+    ):
+        readers = [it(grouped.address, topic, group) for it in (PythonReader, AioReader)]
+        for it in readers:
+            stack.callback(it.close)
+        crew.hire()
+
+        def own(owned: list[int]) -> bool:
+            return sorted([*crew.owned(), *(it.owned for it in readers)]) == owned
+
+        def read() -> list[tuple[int, int]]:
+            ours = [
+                (partition, offset) for (_, partition), count in crew.history.next.items() for offset in range(count)
+            ]
+            return sorted({*ours, *(one for it in readers for one in it.read)})
+
+        poll_until([crew], lambda: own([2, 2, 2]), "each has two partitions")
+        write(grouped.address, topic, 6, 10)
+        poll_until([crew], lambda: read() == [(it, at) for it in range(6) for at in range(10)], "they read all")
+        readers[1].close()
+        readers[1].owned = 0
+        poll_until([crew], lambda: own([0, 3, 3]), "two share the partitions")
+        write(grouped.address, topic, 6, 10)
+        poll_until([crew], lambda: read() == [(it, at) for it in range(6) for at in range(20)], "they read on")
+        twice = [one for one, count in Counter(one for it in readers for one in it.read).items() if count > 1]
+        assert twice == []
 
 
 def test_committed_metadata_come_back_unchanged(grouped: Broker) -> None:
@@ -208,62 +265,3 @@ def _await_empty(client: AdminClient, group: str) -> None:
         return name
 
     eventually(lambda: state() == "EMPTY", "the group is empty")
-
-
-def test_clients_may_not_write_to_the_topic_of_offsets(grouped: Broker) -> None:
-    stock.confluent_consumer(grouped.address, **{"group.id": unique("any")}).committed(
-        [TopicPartition(stock.create_topic(grouped.address, unique("any")), 0)], timeout=30
-    )
-    with pytest.raises(KafkaException) as refused:
-        stock.confluent_write(grouped.address, "__consumer_offsets", [stock.Message(b"x", b"k")])
-    assert refused.value.args[0].code() == KafkaError.TOPIC_EXCEPTION
-
-
-@pytest.mark.parametrize("kind", ["range", "consumer"])
-def test_a_group_goes_on_when_its_coordinator_is_killed(quorum: QuorumCluster, kind: str) -> None:
-    topic, group = quorum.create(unique("killed"), [[1, 2, 3]] * PARTITIONS), unique("killed")
-    fill(quorum.bootstrap, topic, 40)
-    consumer = subscriber(quorum.bootstrap, [topic], group, **KINDS[kind])
-    assert numbers_of(consumer, 40) == list(range(40))
-    consumer.commit(asynchronous=False)
-    client = stock.admin(quorum.bootstrap)  # held until the answer is there
-    coordinator = client.describe_consumer_groups([group])[group].result(30).coordinator.id
-    quorum.nodes[coordinator].kill()
-    fill(quorum.bootstrap, topic, 20, first=40)
-    assert numbers_of(consumer, 20) == list(range(40, 60))
-    eventually(lambda: _commits(consumer), "the new coordinator has the commit", seconds=READ_S_MAX)
-    consumer.close()
-    found = stock.confluent_consumer(quorum.bootstrap, **{"group.id": group}).committed(
-        [TopicPartition(topic, it) for it in range(PARTITIONS)], timeout=30
-    )
-    assert [it.offset for it in found] == [15] * PARTITIONS
-
-
-def test_a_coordinator_that_stops_hands_its_groups_over_without_an_error(quorum: QuorumCluster) -> None:
-    topic, group = quorum.create(unique("stopped"), [[1, 2, 3]]), unique("stopped")
-    stock.confluent_write(quorum.bootstrap, topic, [stock.Message(b"1")])
-    consumer = subscriber(quorum.bootstrap, [topic], group, **KINDS["consumer"])
-    assert numbers_of(consumer, 1) == [1]
-    client = stock.admin(quorum.bootstrap)  # held until the answer is there
-    coordinator = client.describe_consumer_groups([group])[group].result(30).coordinator.id
-    stopping = threading.Thread(target=quorum.nodes[coordinator].stop)
-    stopping.start()
-    # librdkafka finds the new coordinator by itself: no commit fails, before, during and after the hand-over.
-    offset = 1
-    while stopping.is_alive():
-        offset += 1
-        consumer.poll(0)
-        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
-    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
-    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=30)
-    assert found.offset == offset
-    consumer.close()
-
-
-def _commits(consumer: Consumer) -> bool:
-    consumer.poll(0.1)
-    try:
-        consumer.commit(asynchronous=False)
-    except KafkaException:
-        return False
-    return True

@@ -9,32 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import clients_stock as stock
-import pytest
-from brokers import BOOTSTRAP, Broker, ForeignBroker, eventually, start_broker, unique
+from brokers import Broker, eventually, unique
 from cases import case
 from confluent_kafka import OFFSET_INVALID
 from confluent_kafka.admin import AdminClient, NewPartitions
-from groups_crews import KINDS, QUICK_GROUPS, WAIT_S_MAX, Child, Crew, committed, crews_of_each_kind, poll_until
+from groups_crews import KINDS, WAIT_S_MAX, Child, Crew, committed, crews_of_each_kind, poll_until
 
-pytest_plugins = ["clients_fixtures"]
+pytest_plugins = ["groups_fixtures"]
 
 PARTITIONS = 4
 NONE = OFFSET_INVALID
 T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker whose groups notice everything within a moment."""
-    if BOOTSTRAP:
-        yield ForeignBroker(BOOTSTRAP)
-        return
-    broker = start_broker(tmp_path_factory.mktemp("members") / "data", *QUICK_GROUPS)
-    try:
-        yield broker
-        broker.stop()
-    finally:
-        broker.kill()
 
 
 def fill(broker: Broker, topic: str, count: int, partitions: Sequence[int] = range(PARTITIONS)) -> None:
