@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from groups_world import World
 
 REQUEST_TIMEOUT_MS = 1800
-TICK_MS = 150
+TICK_MS = 200
 COORDINATOR_GONE = {
     None,
     ErrorCode.NOT_COORDINATOR,
@@ -165,7 +165,7 @@ class Member(Client):
     def __init__(self, world: "World", name: str, plan: Plan) -> None:
         super().__init__(world, name)
         self.plan = plan
-        self.heartbeat_ms = self.chance.choice((200, 400))
+        self.heartbeat_ms = self.chance.choice((300, 500))
         self.commit_ms = self.chance.choice((150, 300, 600))
 
     def start(self) -> None:
@@ -340,6 +340,7 @@ class ClassicMember(Member):
         super().forget()
         self.phase = "out"
         self.turn = 0
+        self.synced_epoch = OUT
         self.is_leader = False
 
     def begin(self) -> None:
@@ -357,9 +358,14 @@ class ClassicMember(Member):
     def lose_all(self, *, forgets_id: bool) -> None:
         """The group goes on without this member."""
         self.give_up(list(self.owned))
-        self.epoch = OUT
+        self.epoch = self.synced_epoch = OUT
         if forgets_id:
             self.member_id = ""
+
+    def commit(self) -> None:
+        """Commit, unless a whole generation was missed: then another member may own what this one has read."""
+        if self.epoch - self.synced_epoch <= 1:
+            super().commit()
 
     # Join -------------------------------------------------------------------------------------------------------------
 
@@ -492,6 +498,7 @@ class ClassicMember(Member):
         if given_up:
             self.commit()
             self.give_up(given_up)
+        self.synced_epoch = self.epoch
         self.gain(assigned - set(self.owned))
         if given_up:
             self.world.states.reach("partitions given up (cooperative)")
@@ -711,6 +718,7 @@ class Observer(Client):
             self.disconnect()
             return
         if told.is_stale:
+            self.world.states.reach("offsets from a coordinator that was replaced")
             self.disconnect()
             return
         response: Any = told.response

@@ -75,7 +75,7 @@ class World(replication_world.World):
     STORM_MS = 25_000
     STATES: ClassVar[tuple[str, ...]] = (
         "truncation",
-        *LEADER_CHANGES,
+        *LEADER_CHANGES[:2],
         DEATH,
         "coordinator loaded",
         "coordinator resigned with requests under way",
@@ -118,7 +118,7 @@ class World(replication_world.World):
         """All nodes are up, the first one leads, and the members start one after the other."""
         self.states = _Some(self.STATES)
         chance = self.chance("build")
-        size = chance.choice((3, 3, 3, 5))
+        size = chance.choice((3, 3, 3, 3, 3, 5))
         self.lag_ms_max = chance.choice((800, 1500))
         self.reaction_ms = chance.choice((200, 600))
         self.fetch_bytes = (1 << 20,)
