@@ -74,12 +74,12 @@ def test_tables_can_be_joined_and_summed(at_broker: Run, topic: str) -> None:
 
 
 def test_a_result_is_a_table_json_or_csv(at_broker: Run, topic: str) -> None:
-    query = f"select name, partition_count, null as nothing from Topic where name = '{topic}'"
+    query = f"select name, partition_count, null as absent from Topic where name = '{topic}'"
     table = at_broker("sql", query).stdout.splitlines()
-    assert table[0].split() == ["name", "partition_count", "nothing"]
+    assert table[0].split() == ["name", "partition_count", "absent"]
     assert table[1].split() == [topic, "2", "null"]
     rows = list(csv.reader(io.StringIO(at_broker("sql", query, "--format", "csv").stdout)))
-    assert rows == [["name", "partition_count", "nothing"], [topic, "2", ""]]
+    assert rows == [["name", "partition_count", "absent"], [topic, "2", ""]]
 
 
 def test_a_query_can_only_read(at_broker: Run, topic: str, tmp_path: Path) -> None:

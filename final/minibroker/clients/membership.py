@@ -422,7 +422,7 @@ class ConsumerMember(Member):
 
     def _step(self) -> Dialogue[None]:
         # A report cannot wait for the next heartbeat if other members wait for partitions.
-        is_report_due = self.owned != self._reported and not self.owned - self.target
+        is_report_due = self.owned == self.target and self.owned != self._reported
         if self.is_lost or (self._left_ms() and not is_report_due):
             yield Pause(self._left_ms() or self._interval_ms)
             return
