@@ -11,8 +11,8 @@ from cases import case
 pytest_plugins = ["clients_fixtures"]
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-# The first member of a group waits for nobody.
-AT_ONCE = "group.initial.rebalance.delay.ms=0"
+# The first member of a group waits for nobody, and the broker is soon ready for it.
+AT_ONCE = ("group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=4")
 
 PRINTED = {
     "at_most_once.py": ["at most once: 10 orders, lost 1, duplicated 0"],
@@ -38,7 +38,7 @@ def run(name: str, address: str) -> list[str]:
 
 def test_each_guarantee_loses_and_repeats_what_it_says_when_the_worker_is_killed(start: StartBroker) -> None:
     """A kill -9 in the worst place of each program; the crashes of all programs run side by side."""
-    broker = start(AT_ONCE)
+    broker = start(*AT_ONCE)
     with ThreadPoolExecutor() as threads:
         printed = {name: threads.submit(run, name, broker.address) for name in PRINTED}
     for name, lines in PRINTED.items():
@@ -48,7 +48,7 @@ def test_each_guarantee_loses_and_repeats_what_it_says_when_the_worker_is_killed
 
 def test_a_commit_from_outside_moves_a_group_only_while_it_has_no_members(start: StartBroker) -> None:
     """Idempotence, lz4, a linger of 5 ms and manual commits, and a commit of offset + 1 by a stranger."""
-    *delivered, first, refused, accepted, second = run("careful_service.py", start(AT_ONCE).address)
+    *delivered, first, refused, accepted, second = run("careful_service.py", start(*AT_ONCE).address)
     assert delivered == [f"delivered at offset {offset}" for offset in range(6)]
     assert first == "the first member reads [0, 1, 2, 3, 4, 5], and commits nothing"
     assert refused == "commit from outside while it is a member: UNKNOWN_MEMBER_ID"
