@@ -1,7 +1,7 @@
-"""Owns questions to the nodes of a running cluster, and waiting until their answers change.
+"""Owns the queries to the nodes of a running cluster, and the waits for a changed answer.
 
-Labs, benchmarks and tests are outside the cluster and ask each node separately, because during a fault the nodes do not
-agree. `local` runs such nodes.
+Labs, benchmarks and tests are outside the cluster. They ask each node separately, because the nodes disagree during a
+fault. `local` starts the nodes.
 """
 
 import contextlib

@@ -73,8 +73,8 @@ class ProducerConfig:
             raise InvalidSetting(f"idempotence needs acks=-1 (all), not {self.acks}: set acks=-1, or idempotence=False")
         bound = IN_FLIGHT_MAX if self.idempotence else 1000
         if not 1 <= self.max_in_flight <= bound:
-            why = f": a broker recognises the last {bound} batches of a producer" if self.idempotence else ""
-            raise InvalidSetting(f"max_in_flight={self.max_in_flight} is not possible, set 1 to {bound}{why}")
+            why = f", because a broker recognises only a producer's last {bound} batches" if self.idempotence else ""
+            raise InvalidSetting(f"max_in_flight={self.max_in_flight} is not possible: choose 1 to {bound}{why}")
         if self.batch_size < 1 or self.buffer_memory < self.batch_size:
             raise InvalidSetting(f"batch_size={self.batch_size} does not fit in buffer_memory={self.buffer_memory}")
 
@@ -128,7 +128,7 @@ class Stream:
         yield from self.queue
 
     def oldest(self) -> Iterator[ProducerBatch]:
-        """Some batches that are not done, including the oldest. In `waiting` and `queue` the first is the oldest."""
+        """The candidates for the oldest batch: those in flight, and the first of `waiting` and of `queue`."""
         yield from (batch for batch in self.in_flight if not batch.is_done)
         yield from self.waiting[:1]
         if self.queue:

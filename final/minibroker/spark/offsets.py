@@ -266,8 +266,8 @@ class Cluster:
     def span(self, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
         """Return the starts and the ends of a batch; no end may be before its start."""
         starts, ends = self.starts(partitions), self.ends(partitions)
-        # If `is_latest_if_no_match` is set and no record is new enough, a start is the log's end, which may be after
-        # the batch's end.
+        # Exception: with `is_latest_if_no_match`, a partition without a record that is new enough starts at the log's
+        # end. That may be after the batch's end, and then the partition has nothing to read.
         backward = [] if self._options.is_latest_if_no_match else [it for it in partitions if ends[it] < starts[it]]
         for it in backward[:1]:
             ending, starting = self._options.ending.option, self._options.starting.option

@@ -31,7 +31,7 @@ class Recovered(NamedTuple):
     log_end_offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     batch_count: int = 0
-    gap: int = 0  # offsets missing before the last valid batch
+    gap: int = 0  # offsets missing directly before the last valid batch
     damage: CorruptBatch | None = None
 
 

@@ -132,7 +132,7 @@ class IndexCheck:
         return decided
 
     def rest(self, *, saw_all: bool) -> Iterator[Entry]:
-        """The entries not checked against any batch. If all batches were seen, the first of these entries is wrong."""
+        """The entries after the last batch. If that was the last batch of the file, the first of them is damaged."""
         while self._waiting is not None:
             self.unchecked += self._waiting.damage is None
             yield self._decide(

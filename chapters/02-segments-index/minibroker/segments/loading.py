@@ -122,7 +122,7 @@ def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
             with suppress(FileNotFoundError):
                 files.unlink(f"{directory}/{stem}{suffix}")
     # An index without a `.swap` log belongs to a swap that never began. The log file is renamed last. As long as its
-    # name ends with `.swap`, another crash repeats all of these steps.
+    # name ends with `.swap`, the start after another crash repeats all of these steps.
     for name in sorted(names, key=lambda name: name.endswith(LOG_SUFFIX + SWAP)):
         if name[:DIGITS] in swapped:
             files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")

@@ -220,7 +220,7 @@ class Describe:
         """
         own_broker = None if self._own_broker is None else self._own_broker().node_id
         live = image.live_brokers()
-        # Every broker accepts administrative requests, so name the first live broker.
+        # A node that does not name itself names the first live broker: every broker accepts administrative requests.
         return own_broker if own_broker in live else next(iter(live), NO_LEADER)
 
 

@@ -78,7 +78,7 @@ class Registration:
                 code = known_code(response.error_code)
                 node_id = self._me.node_id
                 raise BrokerFailure(f"node {node_id} could not be registered: {code.message} ({code.name})")
-            # The epoch is written at once. A node that dies before that must assume that it has lost records.
+            # The epoch is written at once. A node that dies before this write must assume that it lost records.
             machine = self._machine
             epoch_file.remember_broker_epoch(machine.files, machine.path, response.broker_epoch, epoch_file.boot_id())
             self._me.broker_epoch = response.broker_epoch

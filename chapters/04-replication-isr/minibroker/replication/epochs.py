@@ -176,7 +176,7 @@ def encode(entries: list[EpochEntry]) -> bytes:
 
 
 def decode(data: bytes) -> list[EpochEntry]:
-    """Read the text of the file; refuse it if it is damaged or its entries do not rise."""
+    """Read the text of the file; refuse it if it is damaged or its entries are not in ascending order."""
     try:
         if not data.endswith(b"\n"):
             raise ValueError("it is torn")
@@ -188,5 +188,5 @@ def decode(data: bytes) -> list[EpochEntry]:
     if not is_whole:
         raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: version {version}, {count} of {len(entries)} entries announced")
     if any(one.epoch >= two.epoch or one.start_offset >= two.start_offset for one, two in pairwise(entries)):
-        raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: the entries do not rise")
+        raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: epochs and start offsets must increase from entry to entry")
     return entries

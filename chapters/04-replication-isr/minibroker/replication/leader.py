@@ -79,9 +79,9 @@ class Progress:
 
     def on_fetch(self, offset: int, *, leader_end_offset: int, now_ms: int) -> None:
         """The follower asks for `offset`, so it has everything before."""
-        # A follower with the leader's whole log has caught up now. A follower that has what the leader had at the
-        # follower's previous fetch had caught up at that time. Without this second rule no follower would ever catch up
-        # under load, because then the leader's log is always a little longer.
+        # A follower that asks for the leader's end has caught up now. A follower that asks for at least the end that
+        # the leader had at the previous fetch had caught up when it sent that previous fetch. Without this second rule
+        # no follower would ever catch up under load, because the leader's log keeps growing.
         if offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.last_fetch_leader_end:

@@ -164,7 +164,7 @@ class Controller:
             self._listeners.tell(old, self.image)
 
     def _activate(self) -> None:
-        """Become the active controller: the image has everything that earlier leaders have committed."""
+        """Become the active controller. By now the image has everything that earlier leaders have committed."""
         self._active_epoch = self.raft.epoch
         self._ahead = self.image
         if METADATA_VERSION not in self.image.features:

@@ -1,5 +1,4 @@
-"""Vote (key 52): a candidate asks for a voter's vote, or whether it would get the vote (KIP-595, KIP-996). A pure
-module.
+"""Vote (key 52): a candidate asks for a vote, or whether it would get one (KIP-595, KIP-996). A pure module.
 
 Version 1 names voters with their directories, so that a node that has lost its disk does not answer as the old voter
 (KIP-853). Version 2 has pre-votes, which begin no epoch. Only nodes of the quorum send it.
