@@ -30,7 +30,7 @@ class Progress:
         """Note that the replica has everything before `offset` on its disk. Within an epoch no replica goes back."""
         self.end_offset = max(self.end_offset, offset)
         # A replica at the end of the leader's log has caught up now. While the leader writes, a replica may never get
-        # there. So a replica that asks for at least that end had caught up when it sent its previous fetch.
+        # there. A replica that reaches the end which the leader had at its previous fetch had caught up then.
         earlier_end_offset, earlier_ms = self._leader_end
         if offset >= leader_end_offset:
             self.last_caught_up_ms = self.last_fetch_ms
