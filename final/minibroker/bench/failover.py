@@ -1,4 +1,4 @@
-"""Owns the measurement of how long writes stop when a node fails: the faults, the watchers and the rounds.
+"""Measures how long writes stop when a node fails: the faults, the watchers and the rounds.
 
 Topics have three partitions, and each node leads one partition of each topic. In every round one node fails, and the
 result is the longest time without an acknowledgement for a partition that it led. Two clients measure this time. A

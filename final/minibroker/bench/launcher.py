@@ -1,4 +1,4 @@
-"""Owns server processes, brokers or others: start, wait until ready, measure, pause, stop, restart.
+"""Runs server processes, brokers or others: start, wait until ready, measure, pause, stop, restart.
 
 A server reports that it is ready with a line on its standard output, as `minibroker serve` does: `ready: HOST:PORT`.
 Every benchmark, lab, example and test that needs a running broker starts it here, always as a separate process, so that

@@ -1,4 +1,4 @@
-"""Owns the physical limits: the speed of this machine without any code of the broker.
+"""The physical limits: the speed of this machine without any code of the broker.
 
 Each limit is a case like any other, made by a function, and runs in the same rounds as the code it is compared with.
 This module has the limits of writing a file. The limits of a disk are in chapter 01's lab, and those of a connection in

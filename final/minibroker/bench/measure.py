@@ -1,4 +1,4 @@
-"""Owns measurements: cases run in turn, each repeat is timed, and all figures are derived from those times.
+"""Measurements: cases run in turn, each repeat is timed, and all figures are derived from those times.
 
 Three habits make figures comparable on a machine that other programs share:
 

@@ -166,7 +166,7 @@ class Accumulator:
         self._finished: list[ProducerBatch] = []
         self.filled: list[tuple[str, int]] = []
         self.buffered_bytes = 0
-        self.changes = 0  # counts the batches begun and closed: only these can make a batch due earlier
+        self.changes = 0  # how often a batch was begun or closed: only that can make a batch due earlier
 
     # Records in -----------------------------------------------------------------------------------------------------
 
@@ -483,7 +483,7 @@ class Accumulator:
         return not any(True for stream in self._active.values() for _batch in stream.oldest())
 
     def has_before(self, order: int) -> bool:
-        """Whether a batch that was begun before `order` is not done."""
+        """Whether some batch with a lower number than `order` is not done."""
         return any(batch.order < order for stream in self._active.values() for batch in stream.oldest())
 
     @property

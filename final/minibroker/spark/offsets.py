@@ -145,7 +145,7 @@ class Found(NamedTuple):
 
 
 class Cluster:
-    """The driver's questions to brokers: the partitions and their offsets."""
+    """Asks brokers, for the driver, which partitions there are and which offsets they have."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -157,7 +157,7 @@ class Cluster:
         self.given_up: set[str] = set()
 
     def close(self) -> None:
-        """Close the connections; the next question opens them again."""
+        """Close the connections; the next request opens them again."""
         if self._client is not None:
             self._client.close()
         self._client = None

@@ -314,7 +314,8 @@ class Segment:
 
     def delete(self) -> None:
         """Remove the files. A reader that holds a slice can still read it, because the system keeps open files."""
-        # The log file is removed last, because the next start removes an index without a log file, but not the reverse.
+        # The log file is removed last, because the next start removes an index without a log file, but keeps a log file
+        # without an index.
         self.release_files()
         for suffix in reversed(SUFFIXES):
             with suppress(FileNotFoundError):

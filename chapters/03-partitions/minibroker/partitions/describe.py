@@ -92,7 +92,7 @@ class Describe:
         is_auto_creating: Callable[[], bool],
         own_broker: "OwnBroker | None" = None,
     ) -> None:
-        """`own_broker` is set if this node forwards calls to the controller. Clients see this node as controller."""
+        """`own_broker` is set if this node forwards calls to the controller. It then appears as the controller."""
         self._authority = authority
         self._create = create
         self._is_auto_creating = is_auto_creating

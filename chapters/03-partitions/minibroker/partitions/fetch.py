@@ -54,7 +54,7 @@ class _Wanted(NamedTuple):
 
 
 class Fetch:
-    """The handler of Fetch. No answer has more bytes than `bytes_max`, the broker's fetch.max.bytes.
+    """The handler of Fetch. `bytes_max` is the broker's limit for one answer, fetch.max.bytes.
 
     `clock` is monotonic. A leader measures with it how long a follower has been behind.
     """

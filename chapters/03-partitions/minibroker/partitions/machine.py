@@ -34,7 +34,7 @@ from minibroker.wire.schema import Response
 log = logging.getLogger(__name__)
 
 _EVERY_ADDRESS = ("0.0.0.0", "::")
-_OTHER_HANDLES = 64  # the loop, the lock, standard streams, other nodes, directories that are being flushed
+_OTHER_HANDLES = 64  # for the loop, the lock, standard streams, other nodes, directories that are being flushed
 _HANDLES_MIN = 256
 _DIRECTORY_CHECK_S = 0.25  # half of the heartbeat interval
 

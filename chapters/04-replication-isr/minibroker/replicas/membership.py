@@ -55,7 +55,7 @@ class Membership(ClusterPort, ABC):
         return administration.create_on_demand(names) if self.is_active else self._forward.create_on_demand(names)
 
     def _named_broker_filter(self, judge: Handler) -> Filter:
-        """Requests about the configuration of another broker are forwarded to it."""
+        """The filter that forwards requests about another broker's configuration to that broker."""
         return BrokerConfigs(
             self._node_id,
             self.peers,

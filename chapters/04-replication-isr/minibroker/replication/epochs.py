@@ -67,7 +67,8 @@ class EpochCache(Companion):
 
     def end_of(self, epoch: int, *, log_end_offset: int) -> EpochEnd:
         """Where an epoch ends in this log; if the log does not have that epoch, where the epoch before it ends."""
-        # The latest epoch ends at the end of the log. For a later epoch, or for none, the end is unknown.
+        # The latest epoch ends at the end of the log. The end of a later epoch is unknown, and so is the end of "no
+        # epoch" (-1).
         if epoch == self.latest_epoch and epoch != NO_LEADER_EPOCH:
             return EpochEnd(epoch, log_end_offset)
         if epoch == NO_LEADER_EPOCH or epoch > self.latest_epoch:

@@ -19,7 +19,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Position(NamedTuple):
-    """What a follower fetches next, and from which leader. If `is_lost` is set, ask first where that log starts."""
+    """What a follower fetches next, and from which leader. If `is_lost`, first ask where its log starts."""
 
     leader: int
     leader_epoch: int

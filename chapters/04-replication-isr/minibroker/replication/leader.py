@@ -79,9 +79,10 @@ class Progress:
 
     def on_fetch(self, offset: int, *, leader_end_offset: int, now_ms: int) -> None:
         """The follower asks for `offset`, so it has everything before."""
-        # A follower that asks for the leader's end has caught up now. A follower that asks for at least the end that
-        # the leader had at the previous fetch had caught up when it sent that previous fetch. Without this second rule
-        # no follower would ever catch up under load, because the leader's log keeps growing.
+        # A follower that asks for the end of the leader's log has caught up now. Otherwise compare with where the
+        # leader's log ended at the follower's previous fetch: if the follower now asks for that offset or a later one,
+        # it had caught up at the time of the previous fetch. Without this second rule no follower would ever catch up
+        # under load, because the leader's log keeps growing.
         if offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.last_fetch_leader_end:
@@ -257,7 +258,7 @@ class Leadership:
         return False
 
     def adopt(self, isr: tuple[int, ...], partition_epoch: int) -> bool:
-        """Take over the controller's in-sync set if its partition epoch is later than ours; return whether it is."""
+        """If the partition epoch is later than ours, take over the controller's in-sync set; return whether it was."""
         if partition_epoch <= self.partition_epoch:
             return False
         # A proposal that is still under way names an older partition epoch. Either this set is its result, or the

@@ -44,7 +44,7 @@ class ElectPreferredLeaders(Command[int]):
         return len(changes)
 
     def refuse(self, code: ErrorCode, message: str) -> int:  # noqa: ARG002
-        """No leader is elected."""
+        """The result of a refusal: no leader is elected."""
         return 0
 
 

@@ -102,7 +102,7 @@ class RegisterFenced(BrokerDescription, Command[Registration]):
         return is_elsewhere and known.incarnation_id != self.incarnation_id
 
     def refuse(self, code: ErrorCode, message: str) -> Registration:
-        """The broker is not registered."""
+        """The result of a refusal: the broker is not registered."""
         return Registration(code, message)
 
 
@@ -178,7 +178,7 @@ class Heartbeat(Command[BrokerState]):
         return BrokerState(is_fenced=True, may_shut_down=True)
 
     def refuse(self, code: ErrorCode, message: str) -> BrokerState:
-        """The heartbeat does not count."""
+        """The result of a refusal: the heartbeat does not count."""
         return BrokerState(code, message)
 
 
@@ -203,7 +203,7 @@ def _change(broker: BrokerImage, *, fenced: int = 0, in_controlled_shutdown: int
 
 @dataclass(frozen=True)
 class FenceBroker(Command[bool]):
-    """Fence a broker whose session has expired. It cannot become leader when the next broker is fenced."""
+    """Fence a broker whose session has expired. When the next broker is fenced, this one cannot become leader."""
 
     broker_id: int
     records_max = None
@@ -217,7 +217,7 @@ class FenceBroker(Command[bool]):
         return True
 
     def refuse(self, code: ErrorCode, message: str) -> bool:  # noqa: ARG002
-        """The broker is not fenced."""
+        """The result of a refusal: the broker is not fenced."""
         return False
 
 
@@ -244,7 +244,7 @@ class LeadUncleanly(Command[list[Elected]]):
         return [it for it in tried if it.code is ErrorCode.NONE]
 
     def refuse(self, code: ErrorCode, message: str) -> list[Elected]:  # noqa: ARG002
-        """No leader is elected."""
+        """The result of a refusal: no leader is elected."""
         return []
 
 
@@ -277,5 +277,5 @@ class UnregisterBroker(Command[Outcome[int]]):
         return Outcome(self.broker_id)
 
     def refuse(self, code: ErrorCode, message: str) -> Outcome[int]:
-        """The broker stays registered."""
+        """The result of a refusal: the broker stays registered."""
         return Outcome(self.broker_id, code, message)

@@ -52,7 +52,7 @@ FETCH_BYTES_MAX = 8 * 1024**2
 
 
 class NotLeader(Exception):
-    """Only the leader appends; the message names the leader, if it is known."""
+    """An append on a node that does not lead. The message names the leader, if it is known."""
 
 
 class Raft(QuorumState):
@@ -379,8 +379,8 @@ class Raft(QuorumState):
             self._apply_fetched(fetched)
 
     def _apply_fetched(self, fetched: Fetched) -> None:
-        # Fetch a snapshot; or truncate to the part that the leader has; or append, flush, and take over its high
-        # watermark.
+        # Fetch a snapshot; or truncate to the part that the leader has; or append, flush, and take over the leader's
+        # high watermark.
         if fetched.snapshot is not None:
             self.snapshot_wanted = fetched.snapshot
         elif fetched.diverging is not None:
