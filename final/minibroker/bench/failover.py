@@ -194,7 +194,7 @@ class Stage:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Let the client write, if there is one; at the end every record is acknowledged."""
+        """Let the client write, if there is one; at the end, wait until every record is acknowledged."""
         with self.sender or nullcontext():
             yield
             if self.sender:

@@ -238,8 +238,8 @@ def reserve_port(reserved: contextlib.ExitStack) -> int:
     it.bind((HOST, 0))
     port: int = it.getsockname()[1]
     if sys.platform != "linux":
-        # On other systems two sockets cannot share a port, even with this option, so the port is free now, but not
-        # reserved.
+        # On other systems two sockets cannot share a port, even with this option. So release the port: it is free now,
+        # but not reserved.
         it.close()
     return port
 

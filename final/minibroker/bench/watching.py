@@ -89,7 +89,8 @@ class Watched(ABC):
 
         def found() -> int:
             states = [it for number in among or self.living() if (it := self.quorum(at=number)) is not None]
-            # A controller that was paused takes itself for the active one until it hears of a newer epoch.
+            # A controller that was paused takes itself for the active one until it hears of a newer epoch. So the
+            # newest epoch counts.
             newest = max(states, key=lambda it: it.leader_epoch, default=None)
             return newest.leader_id if newest is not None and newest.leader_id in (among or self.living()) else 0
 

@@ -492,7 +492,7 @@ class Accumulator:
         return self._next_order
 
     def due_ms(self, topic: str, partition: int) -> float | None:
-        """When the next batch of a partition becomes due; 0 if it can be sent at once."""
+        """When the next batch of a partition becomes due: 0 if at once, None if it must wait for something else."""
         stream = self._streams[topic, partition]
         if not stream.queue or stream.is_held or stream.waiting:
             return None
@@ -500,7 +500,7 @@ class Accumulator:
         return 0.0 if first.is_closed or self._is_short_of_memory() else first.ready_ms
 
     def wakeup_ms(self, after_ms: float) -> float | None:
-        """The next time at which a linger, a wait before an attempt, or a deadline ends.
+        """The next time after `after_ms` at which a linger, a wait before an attempt, or a deadline ends.
 
         Earlier times do not count: batches due at `after_ms` were drained then, or wait for an answer, a leader or a
         producer id.

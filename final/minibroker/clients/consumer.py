@@ -103,7 +103,7 @@ class Consumer(Closing):
         return self._fetcher.position(name) or 0
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The high watermark in the last answer; -1 before the first."""
+        """The high watermark in the last answer; -1 before the first answer."""
         return self._fetcher.high_watermark(TopicPartition(*partition))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:

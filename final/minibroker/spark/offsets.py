@@ -123,7 +123,7 @@ def split(ranges: Iterable[Range], *, partitions_min: int | None, records_max: i
 
 
 def _share(size: int, count: int, total: int) -> int:
-    """Return the share of `count` that `size` has in `total`, rounded, at least 1."""
+    """Return `count * size / total`, rounded, but at least 1."""
     return max(1, (2 * size * count + total) // (2 * total))
 
 

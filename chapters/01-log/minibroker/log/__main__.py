@@ -92,7 +92,7 @@ def _append(options: argparse.Namespace) -> int:
 def _locked(path: str) -> Iterator[None]:
     if Path(path).exists():
         program.demand_file(path)
-    # Two writers would give the same offsets to different records.
+    # Lock the file: two writers would give the same offsets to different records.
     with open(path, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -30,7 +30,7 @@ class FlushPolicy(NamedTuple):
     interval_ms: int | None = None
 
 
-_NO_INTERVAL = 2**63  # more messages than a log can hold
+_NO_INTERVAL = 2**63  # never reached: more messages than a log can hold
 
 NEVER = FlushPolicy()
 EVERY_APPEND = FlushPolicy(interval_messages=1)

@@ -203,7 +203,7 @@ class TimeCheck(IndexCheck):
         return super().on_batch(header, position)
 
     def missing(self) -> str | None:
-        """The fault if the last entry lacks the largest timestamp, on which retention and searches by time rely."""
+        """A fault if the last entry is not the largest timestamp: retention and searches by time rely on that entry."""
         if self.damaged or self._last_good[0] >= self.max_timestamp:
             return None
         return f"ends before the largest timestamp, {time_text(self.max_timestamp)}"

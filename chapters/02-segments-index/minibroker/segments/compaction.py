@@ -76,7 +76,7 @@ def cleanable(
 
 
 def is_worth_it(log: SegmentedLog, *, first_dirty_offset: int, now_ms: int, upto_offset: int | None = None) -> bool:
-    """Whether the dirty part is large enough (`min.cleanable.dirty.ratio`) or too old (`max.compaction.lag.ms`)."""
+    """Whether to clean now: the dirty part is large (`min.cleanable.dirty.ratio`) or old (`max.compaction.lag.ms`)."""
     if not log.config.compacts:
         return False
     first_dirty_offset = _within_log(first_dirty_offset, log)
@@ -241,7 +241,7 @@ def _map_keys(
     aborted: AbortedTransactions,
     pace: Callable[[int], None],
 ) -> int:
-    """Put the newest offset of each dirty key into the map; return the offset up to which all keys are in it."""
+    """Put the newest offset of each dirty key into the map; return the offset up to which it has all keys."""
     for source in sources:
         if source.end_offset <= first_dirty_offset:
             continue

@@ -42,7 +42,7 @@ def load(
     segments = [Segment(files, directory, base, config) for base in bases or [log_start_offset]]
     is_as_it_was, is_flushed = is_clean and bool(bases), True
     if not bases:
-        # The log is new. Nothing needs to be checked, or flushed before the first batch.
+        # The log is new: there is nothing to check, and nothing to flush before the first batch.
         end = Recovered(size=0, log_end_offset=log_start_offset)
     elif is_clean:
         end = segments[-1].end()

@@ -517,7 +517,7 @@ class SegmentedLog:
             if self.failure is None:
                 self._active.seal()
                 self.flush()
-                self._active.flush_indexes()  # needed even if all batches were flushed already
+                self._active.flush_indexes()  # `seal` may have added an entry, even if all batches were flushed
                 self._companions.tell(lambda companion: companion.on_close(self.log_end_offset))
         finally:
             for segment in self.segments:

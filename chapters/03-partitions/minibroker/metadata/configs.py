@@ -160,7 +160,7 @@ class NodeConfig:
 
 
 def _known(texts: Texts) -> Texts:
-    # A newer program may have written keys that this program does not know.
+    # A newer program may have written keys that this program does not know. Ignore them.
     return {name: text for name, text in texts.items() if name in BROKER_CONFIGS}
 
 

@@ -133,7 +133,7 @@ class Partition(Protocol):
         """The verdict on a batch: NONE if it is as safe as `acks` asks, an error if it never will be, else None."""
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches, from the one that contains `offset` on. The first is whole, if the reader may read it."""
+        """Batches, beginning with the one that contains `offset`. The first is whole, if the reader may read it."""
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
         """Where a follower's log diverges from this one, or None."""
@@ -393,7 +393,7 @@ class LocalPartition:
         return self.replica.verdict(appended, acks=acks)
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches, from the one that contains `offset` on. The first is whole, if the reader may read it."""
+        """Batches, beginning with the one that contains `offset`. The first is whole, if the reader may read it."""
         is_follower = reader.replica_id >= 0
         if is_follower:
             self.replica.check_follower(reader)

@@ -47,7 +47,7 @@ class Membership(ClusterPort, ABC):
         """The current address of a node, if it is known."""
 
     def is_node(self, call: Call[Any]) -> bool:
-        """Whether a call comes from a node, by its client id."""
+        """Whether a call comes from another node, which its client id shows."""
         return node_of(call.header.client_id) is not None
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:

@@ -153,7 +153,7 @@ def _check_members(image: Image, partition: PartitionImage, change: IsrChange, b
         elif broker.is_fenced:
             why = "it is fenced"
         elif broker.in_controlled_shutdown:
-            # A broker that shuts down was removed from every in-sync set (KIP-841).
+            # A broker that shuts down was removed from every in-sync set, and must not come back (KIP-841).
             why = "it is shutting down"
         elif epoch not in (NO_BROKER_EPOCH, broker.epoch):
             why = f"it is registered with broker epoch {broker.epoch}"

@@ -119,7 +119,7 @@ class EpochCache(Companion):
     def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
         """A batch was appended; a follower learns of a new epoch from the header of the batch."""
         if not self.entries or header.leader_epoch > self.entries[-1].epoch:
-            # A log may start within its first batch.
+            # A log may start within its first batch; then the epoch begins at the log's start.
             self.assign(header.leader_epoch, max(header.base_offset, self._log_start_offset))
         if header.leader_epoch > self._written_epoch:
             self._try_to_write()
@@ -139,7 +139,7 @@ class EpochCache(Companion):
         self.truncate_start(log_start_offset)
         if recovery_point < log_end_offset:
             # After the recovery point the file may be older than the log, or newer: it may name an epoch whose records
-            # were lost.
+            # were lost. So keep only the entries before it.
             self.entries = [entry for entry in self.entries if entry.start_offset < recovery_point]
             self._is_flushed = False
         return max(min(recovery_point, log_end_offset), log_start_offset)

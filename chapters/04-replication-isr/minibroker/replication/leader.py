@@ -30,7 +30,7 @@ NO_BROKER_EPOCH = -1
 PROPOSAL_RETRY_MS = 1000
 _LONG_AGO = -(2**62)
 
-# The controller has refused the change itself, so it will never happen.
+# With these codes the controller has refused the change itself, so the change will never happen.
 REFUSED_FOR_GOOD = frozenset(
     {
         ErrorCode.INELIGIBLE_REPLICA,
@@ -159,7 +159,8 @@ class Leadership:
 
     def watermark(self, log_end_offset: int, *, min_insync_replicas: int) -> int | None:
         """The high watermark that follows from all log end offsets; None while too few are in sync (KIP-966)."""
-        # With too few members in sync, nothing new becomes visible: records that only these members have may be lost.
+        # With too few members in sync, the high watermark stays: new records are on these few members only, and may be
+        # lost.
         if len(self.isr) < self.min_isr(min_insync_replicas):
             return None
         # The smallest log end offset of all replicas that count, the leader included (invariant 24).

@@ -64,7 +64,7 @@ class LeaderBalance:
         if self._interval_ms is None or now_ms < self._due_ms:
             return None
         found = sum(1 for _ in islice(led_by_others(image), ELECTIONS_MAX + 1))
-        # The next tick continues if one command cannot elect all of them.
+        # If one command cannot elect all of them, the next tick continues.
         if found <= ELECTIONS_MAX:
             self._due_ms = now_ms + self._interval_ms
         return ElectPreferredLeaders() if found else None

@@ -97,7 +97,7 @@ class RegisterFenced(BrokerDescription, Command[Registration]):
         return register_replicas(self, image, records, change_when_fenced)
 
     def _is_another(self, known: BrokerImage) -> bool:
-        # Brokers that have not named their directories cannot be told apart.
+        # Unless both brokers have named their directories, they cannot be told apart, and count as one.
         is_elsewhere = bool(known.log_dirs) and bool(self.log_dirs) and not set(known.log_dirs) & set(self.log_dirs)
         return is_elsewhere and known.incarnation_id != self.incarnation_id
 
@@ -146,7 +146,7 @@ class Heartbeat(Command[BrokerState]):
         return BrokerState(is_fenced=False)
 
     def _unfence(self, image: Image, broker: BrokerImage, records: Records) -> BrokerState:
-        # A broker whose metadata end before its registration would act on old metadata.
+        # A broker whose metadata end before its registration stays fenced, because it would act on old metadata.
         if self.wants_fence or self.metadata_offset < broker.epoch:
             return BrokerState(is_fenced=True)
         records.add([_change(broker, fenced=UNFENCE)])
@@ -173,7 +173,7 @@ class Heartbeat(Command[BrokerState]):
         records.add(given)
         if given:
             return BrokerState(is_fenced=False)
-        # No other broker can lead the partitions that are left.
+        # No other broker can lead the partitions that are left, so this one may stop.
         records.add(fencing(image, broker))
         return BrokerState(is_fenced=True, may_shut_down=True)
 
