@@ -59,7 +59,7 @@ def api_versions(registry: Registry, authority: Authority) -> Callable[[Call[Api
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
                 for name, levels in SUPPORTED_FEATURES.items()
-                # Older clients treat a lowest level of 0 as an error (KIP-1022).
+                # Leave out a feature with lowest level 0 for older clients, which treat it as an error (KIP-1022).
                 if levels.lowest > 0 or call.version >= ZERO_LEVELS_FROM_VERSION
             ],
             finalized_features_epoch=image.offset,
@@ -92,7 +92,7 @@ class Describe:
         is_auto_creating: Callable[[], bool],
         own_broker: "OwnBroker | None" = None,
     ) -> None:
-        """`own_broker` is set if this node forwards calls to the controller. Clients see this node as controller."""
+        """`own_broker` is set if this node forwards calls to the controller. It then appears as the controller."""
         self._authority = authority
         self._create = create
         self._is_auto_creating = is_auto_creating

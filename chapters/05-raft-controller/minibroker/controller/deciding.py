@@ -173,7 +173,7 @@ class Controller:
         self.on_active()
 
     def _deactivate(self) -> None:
-        """This controller has been deposed: it cannot know whether its uncommitted records will be committed."""
+        """Stop as the deposed controller, which cannot know whether its uncommitted records will be committed."""
         # Drop `_ahead`. Refuse each uncommitted proposal with a message that names the controller; then pass the
         # proposal to `_done`.
         self._ahead = None

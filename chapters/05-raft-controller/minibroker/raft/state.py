@@ -155,7 +155,7 @@ class QuorumState:
 
     @property
     def next_deadline_ms(self) -> int:
-        """The latest time for the next `tick`."""
+        """The time by which `tick` must be called next."""
         return self._announce_ms if self.is_leader else self._deadline_ms
 
     def _others(self) -> list[int]:
