@@ -4,8 +4,8 @@ Three habits make figures comparable on a machine that other programs share:
 
 1. Cases are *interleaved*: all cases once, then all cases again, so that a noisy neighbour disturbs them all alike.
 2. The first round is thrown away: it warms files, caches and allocators.
-3. Two cases are compared repeat by repeat, and the median of those comparisons is reported. A case and its limit
-   that ran a moment apart share their noise, which then cancels out. So list a case directly after its limit.
+3. A case is compared with another one, its *limit*, repeat by repeat, and the median of those comparisons is reported.
+   Two cases that run a moment apart share their noise, which then cancels out. So list a case directly after its limit.
 """
 
 import gc

@@ -98,7 +98,7 @@ def _options(name: str, parser: argparse.ArgumentParser) -> None:
         time_help = "begin at the first record not older than this"
         where.add_argument("--time", type=program.timestamp, metavar="MS", help=time_help)
     if name in ("retain", "compact"):
-        parser.add_argument("--now", type=program.timestamp, metavar="MS", help="use this as the current time (now)")
+        parser.add_argument("--now", type=program.timestamp, metavar="MS", help="the current time (default: the clock)")
 
 
 class _Setting(argparse.Action):

@@ -271,7 +271,8 @@ def _is_alone(partition: PartitionImage, broker_id: int) -> bool:
     return others == {broker_id}
 
 
-# Returns how a partition changes when a broker registers again. The bool tells whether the broker has all its records.
+# Returns how a partition changes when a broker registers again. The bool tells whether the broker still has all records
+# of the partition.
 OnReturn = Callable[[int, Image, TopicImage, int, PartitionImage, bool], PartitionChangeRecord | None]
 
 
