@@ -30,10 +30,15 @@ WORKSPACE = workspace_of(ROOT)
 REPOSITORY = Repository(ROOT, WORKSPACE)
 SHOWN = REPOSITORY.show(WORKSPACE)
 
-# Long tests start first, so that at the end no core waits for another that has just started one.
-LONG = (
+# Long tests start first, so that at the end no core waits for another that has just started one. The tests with a Spark
+# session are in one worker, so that one JVM starts.
+SPARK = (
     "final/tests/test_pipelines_kill.py",
+    "final/tests/test_pipelines_archive.py",
     "final/tests/test_spark_sink.py",
+    "final/tests/test_spark_source.py",
+)
+LONG = (
     "tests/test_lessons_commands.py",
     "tests/test_exercises_proof.py",
     "tests/test_repository_",
@@ -87,8 +92,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    spark = [item for item in items if item.nodeid.startswith(SPARK)]
+    long = [item for item in items if item.nodeid.startswith(LONG)]
+    rest = [item for item in items if not item.nodeid.startswith((*SPARK, *LONG))]
+    # Each worker gets one part of the list, and begins with the first test of its part. An idle worker takes tests from
+    # the end of another part.
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    part = len(items) // workers if workers > 1 else 0
+    before = max(part - len(spark), 0)
+    items[:] = [*spark, *rest[:before], *long, *rest[before:]]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

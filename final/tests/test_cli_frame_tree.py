@@ -177,7 +177,7 @@ def _tree_value(node: Node, field: Any, version: int) -> object:
     return node.value if field.struct is None else tree_plain(node, field.struct, version)
 
 
-@settings(max_examples=5, phases=FAIL_AT_ONCE)
+@settings(max_examples=3, phases=FAIL_AT_ONCE)
 @given(data=st.data())
 def inspector_agrees(cls: type[Message], version: int, data: st.DataObject) -> None:
     message = data.draw(structs(cls, version))

@@ -59,7 +59,7 @@ disk, one copy        70 TB     7 d kept
 disk, 3 replicas      210 TB
 index files, at most  1.025 TB  mapped; each index has an entry per 4 KiB of log
 index memory, hot     817.9 MB  of the active segments
-partitions            52        at 10 MB/s each, a multiple of nodes
+partitions            52        at 10 MB/s each, the same number on each node
 nodes                 26        for the disk; each has 12 TB and 1.25 GB/s each way, 30 % kept free
 """
 

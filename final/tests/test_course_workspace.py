@@ -1,10 +1,12 @@
 """A learner's session from the first command to the last, in a toy clone with one small chapter."""
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +14,14 @@ import pytest
 from cases import case
 from proving import complaints_about_order, complaints_about_reference, complaints_about_task
 
+from minibroker.cli.main import main
 from minibroker.course import checking
 from minibroker.course.exercises import Track, load_chapter
 from minibroker.course.repository import Repository
 
 CONFTEST = Path(__file__).parents[2] / "conftest.py"
+# Variables of the process that runs this suite, which a learner does not have.
+OUTER = ("MINIBROKER_WORKSPACE", "PYTHONSAFEPATH", "PYTHONPATH", "PYTEST_ADDOPTS")
 
 PROJECT = """
 [project]
@@ -99,8 +104,24 @@ class Learner:
     clock_s: int = 1_700_000_000
 
     def types(self, *words: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-        outer = ("MINIBROKER_WORKSPACE", "PYTHONSAFEPATH", "PYTHONPATH", "PYTEST_ADDOPTS")
-        env = {key: value for key, value in os.environ.items() if key not in outer}
+        """Run the command in this process; in one of its own, which takes longer, if variables of Python are set."""
+        if any(name.startswith("PYTHON") for name in environ):
+            return self.starts(*words, cwd=cwd, **environ)
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            for name in OUTER:
+                patch.delenv(name, raising=False)
+            for name, value in ({"COLUMNS": "80"} | environ).items():
+                patch.setenv(name, value)
+            patch.chdir(cwd or self.root)
+            patch.setattr(sys, "argv", ["minibroker", "course", *words])
+            with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+                main()
+        return subprocess.CompletedProcess(words, int(str(ended.value.code)), out.getvalue(), err.getvalue())
+
+    def starts(self, *words: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run the command as a program."""
+        env = {key: value for key, value in os.environ.items() if key not in OUTER}
         command = [sys.executable, "-m", "minibroker.cli", "course", *words]
         return subprocess.run(
             command, cwd=cwd or self.root, env=env | environ, capture_output=True, text=True, check=False

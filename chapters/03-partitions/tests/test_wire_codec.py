@@ -54,7 +54,7 @@ def test_every_message_is_decoded_as_it_was_encoded() -> None:
             assert joined(message.parts(version)) == written
 
 
-@settings(max_examples=6, phases=FAIL_AT_ONCE)
+@settings(max_examples=3, phases=FAIL_AT_ONCE)
 @given(data=st.data())
 def decodes_in_the_middle_of_a_buffer(cls: type[Message], version: int, data: st.DataObject) -> None:
     message = data.draw(structs(cls, version))

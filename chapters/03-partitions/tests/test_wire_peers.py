@@ -25,7 +25,7 @@ from minibroker.wire.codes import ErrorCode
 from minibroker.wire.fields import Schema
 from minibroker.wire.schema import Message, Request, Response, Struct, decode_whole
 
-EXAMPLES = 10
+EXAMPLES = 4
 
 for module in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol."):
     if ".old" not in module.name and not module.name.endswith("generate_stubs"):

@@ -99,7 +99,7 @@ def choose(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list
 
 
 def exempt_modules_from_garbage_collection() -> None:
-    """Exempt all loaded modules from the garbage collection before each repeat: it would dominate a quick run."""
+    """Exempt loaded modules from the garbage collection before each repeat: they would dominate a quick run."""
     gc.collect()
     gc.freeze()
 

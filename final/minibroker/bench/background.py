@@ -1,4 +1,4 @@
-"""Owns work that runs on a separate thread during an experiment, from the beginning of a `with` to its end."""
+"""Work that runs on a separate thread during an experiment, from the beginning of a `with` to its end."""
 
 import threading
 from abc import ABC, abstractmethod

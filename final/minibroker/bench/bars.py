@@ -1,4 +1,4 @@
-"""Owns bars: bounds that a benchmark promises to keep, and the verdict after the measurement.
+"""Bars: bounds that a benchmark promises to keep, and the verdict after the measurement.
 
 ```python
 Bar("append, 1 MiB", "ratio", at_least=0.95)  # compared with the limit that the case names
@@ -86,7 +86,7 @@ def judge(bar: Bar, results: Results) -> Verdict:
     against = bar.against or result.case.limit
     measured = result.spread(bar.metric, results[against] if against else None)
     if measured is None:
-        raise ValueError(f"{bar.case!r} has no {bar.metric}: it needs the work counted, or a case to compare with")
+        raise ValueError(f"{bar.case!r} has no {bar.metric}: count its work, or give it a case to compare with")
     return Verdict(bar, against, measured)
 
 

@@ -1,4 +1,4 @@
-"""Owns the declaration of a benchmark, how benchmark files are found, and one run of one benchmark.
+"""How a benchmark is declared, how benchmark files are found, and how one benchmark is run.
 
 A file `bench_append.py` has one function `benchmark`, or several `benchmark_…`. They only declare what is measured:
 

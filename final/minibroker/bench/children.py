@@ -1,4 +1,4 @@
-"""Owns the servers of a benchmark or a lab, which stop when its context ends. `launcher` runs the processes."""
+"""Servers that stop when the context of their benchmark or lab ends. `launcher` runs the processes."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Owns the context of a benchmark or a lab: a folder on the disk under test, the number of repeats, the clean-up.
+"""The context of a benchmark or a lab: a folder on the disk under test, the number of repeats, the clean-up.
 
 `MINIBROKER_QUICK=1` asks for a quick run: sizes and repeats shrink so that tests can run every command in a second
 or two. The figures of a quick run mean nothing, and a note on them says so.

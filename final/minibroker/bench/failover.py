@@ -1,4 +1,4 @@
-"""Owns the measurement of how long writes stop when a node fails: the faults, the watchers and the rounds.
+"""Measures how long writes stop when a node fails: the faults, the watchers and the rounds.
 
 Topics have three partitions, and each node leads one partition of each topic. In every round one node fails, and the
 result is the longest time without an acknowledgement for a partition that it led. Two clients measure this time. A
@@ -194,7 +194,7 @@ class Stage:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Let the client write, if there is one; at the end every record is acknowledged."""
+        """Let the client write, if there is one; at the end, wait until every record is acknowledged."""
         with self.sender or nullcontext():
             yield
             if self.sender:

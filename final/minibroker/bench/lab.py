@@ -1,4 +1,4 @@
-"""Owns labs: experiments that learners run on their own machine, each with a table, its meaning, and one figure.
+"""Labs: experiments that learners run on their own machine, each with a table, its meaning, and one figure.
 
 A chapter keeps its labs in files `chapters/NN-topic/labs/lab_*.py`. Each such file has a list:
 

@@ -1,4 +1,4 @@
-"""Owns server processes, brokers or others: start, wait until ready, measure, pause, stop, restart.
+"""Runs server processes, brokers or others: start, wait until ready, measure, pause, stop, restart.
 
 A server reports that it is ready with a line on its standard output, as `minibroker serve` does: `ready: HOST:PORT`.
 Every benchmark, lab, example and test that needs a running broker starts it here, always as a separate process, so that
@@ -238,8 +238,8 @@ def reserve_port(reserved: contextlib.ExitStack) -> int:
     it.bind((HOST, 0))
     port: int = it.getsockname()[1]
     if sys.platform != "linux":
-        # On other systems two sockets cannot share a port, even with this option, so the port is free now, but not
-        # reserved.
+        # On other systems two sockets cannot share a port, even with this option. So release the port: it is free now,
+        # but not reserved.
         it.close()
     return port
 

@@ -1,4 +1,4 @@
-"""Owns the physical limits: the speed of this machine without any code of the broker.
+"""The physical limits: the speed of this machine without any code of the broker.
 
 Each limit is a case like any other, made by a function, and runs in the same rounds as the code it is compared with.
 This module has the limits of writing a file. The limits of a disk are in chapter 01's lab, and those of a connection in
@@ -25,7 +25,7 @@ flush: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 def scratch_file(context: Context, name: str, bytes_count: int = 0) -> int:
-    """Make a file of random bytes in the folder under test and return its descriptor, closed with the context."""
+    """Make a file of random bytes in the folder under test; return its descriptor, which the context closes."""
     descriptor = os.open(Path(context.directory, name), os.O_RDWR | os.O_CREAT, 0o600)
     context.on_close(os.close, descriptor)
     # The bytes are random, because some disks and file systems compress, or store nothing for zeros.

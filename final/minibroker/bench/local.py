@@ -1,4 +1,4 @@
-"""Owns clusters of processes on this machine whose nodes are meant to be killed: for labs, benchmarks and tests.
+"""Runs clusters of processes on this machine whose nodes are meant to be killed: for labs, benchmarks and tests.
 
 `minibroker up` restarts nodes that die; here a node stays killed or paused until the caller repairs it. Each node is a
 process that `launcher` runs.
@@ -71,7 +71,7 @@ class Processes(Watched, Generic[N]):
         return self.nodes[number].address
 
     def asked_at(self, number: int) -> str:
-        """The address for questions to a node: its own address, even if other nodes reach it through a proxy."""
+        """The address at which a node is asked for its state: its own, even if other nodes reach it through a proxy."""
         return self.nodes[number].address
 
     @property

@@ -1,11 +1,11 @@
-"""Owns measurements: cases run in turn, each repeat is timed, and all figures are derived from those times.
+"""Measurements: cases run in turn, each repeat is timed, and all figures are derived from those times.
 
 Three habits make figures comparable on a machine that other programs share:
 
 1. Cases are *interleaved*: all cases once, then all cases again, so that a noisy neighbour disturbs them all alike.
 2. The first round is thrown away: it warms files, caches and allocators.
-3. Two cases are compared repeat by repeat, and the median of those comparisons is reported. A case and its limit
-   that ran a moment apart share their noise, which then cancels out. So list a case directly after its limit.
+3. A case is compared with another one, its *limit*, repeat by repeat, and the median of those comparisons is reported.
+   Two cases that run a moment apart share their noise, which then cancels out. So list a case directly after its limit.
 """
 
 import gc
@@ -151,13 +151,13 @@ def shared_work(case: Case, other: Case) -> tuple[int, int]:
 
 
 def ratio(case: Case, sample: Sample, other: Case, theirs: Sample) -> float:
-    """The speed of the case divided by the speed of the other: 1 is as fast, 0.5 half as fast."""
+    """The speed of the case divided by the speed of the other case: 1 means as fast, 0.5 half as fast."""
     mine_work, their_work = shared_work(case, other)
     return mine_work / max(sample.wall_s, WALL_S_MIN) * theirs.wall_s / their_work
 
 
 def cpu_ratio(case: Case, sample: Sample, other: Case, theirs: Sample) -> float:
-    """The CPU time of the case divided by that of the other, for the same work: 2 is twice as much."""
+    """The CPU time of the case divided by that of the other case, for the same work: 2 means twice as much."""
     mine_work, their_work = shared_work(case, other)
     return sample.cpu_s / mine_work * their_work / max(theirs.cpu_s, WALL_S_MIN)
 

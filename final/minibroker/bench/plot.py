@@ -1,4 +1,4 @@
-"""Owns the figures: horizontal bars with whiskers, and curves, written by hand as SVG.
+"""The figures: horizontal bars with whiskers, and curves, written by hand as SVG.
 
 The same data give the same bytes, so a figure in git changes only when its data do.
 
@@ -159,7 +159,7 @@ class Line:
 
 @dataclass(frozen=True)
 class LineChart:
-    """Curves over one pair of axes; `x_ticks` are the horizontal ticks, if they have other texts than numbers."""
+    """Curves over one pair of axes; `x_ticks` are the horizontal ticks, if their labels are not numbers."""
 
     title: str
     x_label: str

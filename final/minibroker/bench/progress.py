@@ -1,4 +1,4 @@
-"""Owns the line that shows the progress of a run, on stderr, so that stdout has only the tables."""
+"""The line that shows the progress of a run, on stderr, so that stdout has only the tables."""
 
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""Owns the output of a run: a table for people, a JSON document for programs, a figure for the site.
+"""The output of a run: a table for people, a JSON document for programs, a figure for the site.
 
 The JSON keeps every repeat, so that a reader can compute other figures. It describes only the kind of machine: a file
 that may be published contains no host name and no path.

@@ -1,4 +1,4 @@
-"""Owns the arithmetic of axes: the range of an axis, its ticks, and the position of a value."""
+"""The arithmetic of axes: the range of an axis, its ticks, and the position of a value."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Owns a stock client that writes all the time and keeps the time of each acknowledgement.
+"""A stock client that writes all the time and keeps the time of each acknowledgement.
 
 The client is librdkafka, in the package confluent-kafka. `is_installed` tells whether that package is installed; it is
 imported only when a sender is made. `failover` and the tests of clusters measure with this client.

@@ -1,4 +1,4 @@
-"""Owns the units of the course, and how numbers and sizes are written for people.
+"""The units of the course, and how numbers and sizes are written for people.
 
 Blocks and files are counted in powers of two (KiB, MiB); speeds in powers of ten (MB/s), as disks and networks are
 sold.

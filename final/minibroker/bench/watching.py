@@ -1,7 +1,7 @@
-"""Owns questions to the nodes of a running cluster, and waiting until their answers change.
+"""Asks the nodes of a running cluster for their state, and waits until they report a given state.
 
-Labs, benchmarks and tests are outside the cluster and ask each node separately, because during a fault the nodes do not
-agree. `local` runs such nodes.
+Labs, benchmarks and tests are outside the cluster. They ask each node separately, because the nodes disagree during a
+fault. `local` starts the nodes.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class Watched(ABC):
 
     @abstractmethod
     def asked_at(self, number: int) -> str:
-        """The address for questions to a node."""
+        """The address at which a node is asked for its state."""
 
     def state(self, topic: str, partition: int = 0, *, at: int) -> State | None:
         """The state of a partition as one node reports it; None if it does not answer or knows no such partition."""
@@ -68,7 +68,7 @@ class Watched(ABC):
         return None
 
     def await_isr(self, topic: str, *members: int, partition: int = 0, at: Sequence[int] = ()) -> None:
-        """Wait until the nodes `at`, or else all members, report these members as the in-sync replicas."""
+        """Wait until the nodes in `at` report these members as the in-sync replicas. By default `at` is all members."""
 
         def found() -> bool:
             states = [self.state(topic, partition, at=number) for number in at or members]
@@ -77,7 +77,7 @@ class Watched(ABC):
         until(found, f"the ISR of {topic}-{partition} is {sorted(members)}", every_s=_ASK_S)
 
     def quorum(self, *, at: int) -> QuorumPartitionResult | None:
-        """The state of the quorum, as one node reports it, if necessary by asking the controller; None if it fails."""
+        """The state of the quorum, as one node reports it, which may ask the controller; None if that fails."""
         topic = QuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[QuorumPartition(partition_index=0)])
         with contextlib.suppress(ClientError), Client(self.asked_at(at), timeout_ms=ASK_MS_MAX) as client:
             found: QuorumPartitionResult = client.send(DescribeQuorumRequest(topics=[topic])).topics[0].partitions[0]
@@ -85,18 +85,19 @@ class Watched(ABC):
         return None
 
     def controller(self, *, among: Sequence[int] = ()) -> int:
-        """The active controller, as soon as a node knows it; with `among`, only one of these nodes counts."""
+        """The active controller, as soon as a node knows it; with `among`, it must be one of these nodes."""
 
         def found() -> int:
             states = [it for number in among or self.living() if (it := self.quorum(at=number)) is not None]
-            # A controller that was paused takes itself for the active one until it hears of a newer epoch.
+            # A controller that was paused takes itself for the active one until it hears of a newer epoch. So the
+            # newest epoch counts.
             newest = max(states, key=lambda it: it.leader_epoch, default=None)
             return newest.leader_id if newest is not None and newest.leader_id in (among or self.living()) else 0
 
         return until(found, f"one of {among or self.living()} is the active controller", every_s=_ASK_S)
 
     def leader(self, topic: str, partition: int = 0, *, among: Sequence[int] = ()) -> int:
-        """The leader of a partition, as soon as a node knows it; with `among`, only these nodes are asked and count."""
+        """The leader of a partition, as soon as a node knows it; with `among`, it must be one of them."""
 
         def found() -> int:
             states = [self.state(topic, partition, at=number) for number in among or self.living()]

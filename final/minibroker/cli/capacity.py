@@ -90,7 +90,7 @@ def plan(workload: Workload, machine: Machine) -> Plan:
 
 
 def network_of(workload: Workload, bytes_per_second: float) -> Network:
-    """A record comes in once from its producer and once per further replica; it goes out once to each group."""
+    """The network load of records that come in from producers and go out to groups, with their replication."""
     replication = bytes_per_second * (workload.replication_factor - 1)
     groups = bytes_per_second * workload.groups
     return Network(

@@ -75,7 +75,7 @@ def _quorum(client: Client) -> tuple[QuorumDescription | None, dict[TopicPartiti
         quorum = admin.describe_quorum(client)
     except ClientError:
         return None, {}
-    # There can be a controller even if no broker answers, because the controller need not be a broker.
+    # A controller need not be a broker. So if no broker answers, the quorum is still known.
     try:
         return quorum, admin.list_reassignments(client)
     except ClientError:
@@ -185,7 +185,7 @@ def show(facts: Facts, format_: str) -> None:
 
 
 def watch(bootstrap: str, format_: str) -> None:
-    """Print the facts every second. While no node answers, print that error instead."""
+    """Print the facts every second. While no node answers, print the error instead."""
     is_screen = sys.stdout.isatty() and format_ == "table"
     while True:
         try:

@@ -121,7 +121,7 @@ def _text(workload: Workload, machine: Machine, found: Plan) -> str:
         (
             "partitions",
             str(found.partitions),
-            f"at {rate_text(machine.partition_bytes_per_second)} each, a multiple of nodes",
+            f"at {rate_text(machine.partition_bytes_per_second)} each, the same number on each node",
         ),
         ("nodes", str(found.nodes), _because(machine, found)),
     ]

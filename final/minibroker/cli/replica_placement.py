@@ -40,7 +40,7 @@ class _Placement:
         self.leads.update(replicas[:1])
 
     def replacement(self, replicas: Sequence[int], old: int, brokers: Collection[int]) -> int | None:
-        """The broker to replace `old`: on the rack with the fewest of these replicas, then the least loaded one."""
+        """The broker that replaces `old`: the least loaded one on the rack that has the fewest of these replicas."""
         left = [it for it in replicas if it != old]
         on_rack = Counter(self.racks.get(it) for it in left if it in self.racks)
         leads = self.leads if replicas[0] == old else Counter()
@@ -111,7 +111,7 @@ def _even_out_replicas(placement: _Placement, name: TopicPartition) -> bool:
 
 
 def _even_out_leaders(placement: _Placement, name: TopicPartition) -> bool:
-    """Put first a replica whose broker leads at least two partitions fewer, if any; return whether one was found."""
+    """Put first a replica whose broker leads at least two partitions fewer than the first's; return whether it did."""
     replicas = placement.replicas[name]
     live = [it for it in replicas if it in placement.racks]
     first = min(live, key=lambda it: placement.leads[it], default=replicas[0])

@@ -20,7 +20,7 @@ _ROLES, _VOTERS = "process.roles", "controller.quorum.voters"
 
 
 def add(bootstrap: str, node_id: int, address: str | None) -> None:
-    """Make a node that follows the metadata a voter."""
+    """Make a voter of a node that follows the metadata."""
     with connected(bootstrap) as client:
         quorum = admin.describe_quorum(client)
         state = quorum.latest_state(node_id)

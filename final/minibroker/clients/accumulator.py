@@ -73,8 +73,8 @@ class ProducerConfig:
             raise InvalidSetting(f"idempotence needs acks=-1 (all), not {self.acks}: set acks=-1, or idempotence=False")
         bound = IN_FLIGHT_MAX if self.idempotence else 1000
         if not 1 <= self.max_in_flight <= bound:
-            why = f": a broker recognises the last {bound} batches of a producer" if self.idempotence else ""
-            raise InvalidSetting(f"max_in_flight={self.max_in_flight} is not possible, set 1 to {bound}{why}")
+            why = f", because a broker recognises only a producer's last {bound} batches" if self.idempotence else ""
+            raise InvalidSetting(f"max_in_flight={self.max_in_flight} is not possible: choose 1 to {bound}{why}")
         if self.batch_size < 1 or self.buffer_memory < self.batch_size:
             raise InvalidSetting(f"batch_size={self.batch_size} does not fit in buffer_memory={self.buffer_memory}")
 
@@ -128,7 +128,7 @@ class Stream:
         yield from self.queue
 
     def oldest(self) -> Iterator[ProducerBatch]:
-        """Some batches that are not done, including the oldest. In `waiting` and `queue` the first is the oldest."""
+        """The candidates for the oldest batch: those in flight, and the first of `waiting` and of `queue`."""
         yield from (batch for batch in self.in_flight if not batch.is_done)
         yield from self.waiting[:1]
         if self.queue:
@@ -166,7 +166,7 @@ class Accumulator:
         self._finished: list[ProducerBatch] = []
         self.filled: list[tuple[str, int]] = []
         self.buffered_bytes = 0
-        self.changes = 0  # counts the batches begun and closed: only these can make a batch due earlier
+        self.changes = 0  # how often a batch was begun or closed: only that can make a batch due earlier
 
     # Records in -----------------------------------------------------------------------------------------------------
 
@@ -483,7 +483,7 @@ class Accumulator:
         return not any(True for stream in self._active.values() for _batch in stream.oldest())
 
     def has_before(self, order: int) -> bool:
-        """Whether a batch that was begun before `order` is not done."""
+        """Whether some batch with a lower number than `order` is not done."""
         return any(batch.order < order for stream in self._active.values() for batch in stream.oldest())
 
     @property
@@ -492,7 +492,7 @@ class Accumulator:
         return self._next_order
 
     def due_ms(self, topic: str, partition: int) -> float | None:
-        """When the next batch of a partition becomes due; 0 if it can be sent at once."""
+        """When the next batch of a partition becomes due: 0 if at once, None if it must wait for something else."""
         stream = self._streams[topic, partition]
         if not stream.queue or stream.is_held or stream.waiting:
             return None
@@ -500,7 +500,7 @@ class Accumulator:
         return 0.0 if first.is_closed or self._is_short_of_memory() else first.ready_ms
 
     def wakeup_ms(self, after_ms: float) -> float | None:
-        """The next time at which a linger, a wait before an attempt, or a deadline ends.
+        """The next time after `after_ms` at which a linger, a wait before an attempt, or a deadline ends.
 
         Earlier times do not count: batches due at `after_ms` were drained then, or wait for an answer, a leader or a
         producer id.

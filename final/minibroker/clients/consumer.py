@@ -111,7 +111,7 @@ class Consumer(Closing):
         return self._fetcher.position(TopicPartition(*partition))
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The high watermark in the last answer; -1 before the first."""
+        """The high watermark in the last answer; -1 before the first answer."""
         return self._fetcher.high_watermark(TopicPartition(*partition))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -129,7 +129,7 @@ class Consumer(Closing):
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last record of each partition that this consumer may read."""
+        """For each partition, the offset after the last record that this consumer may read."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
     def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, FoundOffset | None]:

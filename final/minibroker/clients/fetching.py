@@ -149,7 +149,8 @@ class Fetcher:
         known = self._known(partition)
         position = self._new()
         position.is_paused, position.is_in_flight = known.is_paused, known.is_in_flight
-        # The answer to a fetch that is in flight has the old generation, and will be dropped.
+        # A new position has a new generation. So the answer to a fetch in flight, which has the old one, will be
+        # dropped.
         if offset is None:
             if self._config.offset_reset is OffsetReset.ERROR:
                 raise OffsetOutOfRange(
@@ -182,7 +183,7 @@ class Fetcher:
         return self._known(partition).offset
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The high watermark in the last answer; -1 before the first."""
+        """The high watermark in the last answer; -1 before the first answer."""
         return self._known(partition).high_watermark
 
     def pause(self, partitions: Iterable[TopicPartition], *, is_paused: bool = True) -> None:

@@ -362,7 +362,7 @@ class _Sender(threading.Thread):
         while drained.sends:
             for send in drained.sends:
                 self._send(send)
-            # A request takes one batch of each partition; there may be more batches.
+            # A request takes only one batch of each partition, so there may be more batches.
             drained = self._drain()
         if drained.topics_without_leader and precise_ms() >= self._metadata_not_before_ms:
             self._ask_metadata(drained.topics_without_leader)

@@ -125,7 +125,7 @@ class Routes:
         return [(node_id, address) for address, node_id in places.items()]
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The leader of a partition; None if it is not known or stale."""
+        """The leader of a partition; None if it is unknown or stale."""
         route = self.partition(topic, partition)
         if route is None or route.leader_id not in self.nodes or topic in self._stale:
             return None

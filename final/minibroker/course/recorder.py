@@ -49,7 +49,8 @@ def is_listed(node_id: str, listed: Sequence[str]) -> bool:
 
 
 def _skip_the_search_for_the_smallest_example() -> None:
-    # Hypothesis takes seconds to find the smallest failing example. A check only asks whether a test fails.
+    # Hypothesis takes seconds to find the smallest failing example. A check only asks whether a test fails, so skip
+    # that search.
     if importlib.util.find_spec("hypothesis") is None:
         return
     hypothesis = importlib.import_module("hypothesis")

@@ -39,7 +39,7 @@ def generate(
     start_ms: int | None = None,
     out: TextIO | None = None,
 ) -> Tally:
-    """Write `count` orders, `rate` of them a second if it is above 0, and return when all are acknowledged."""
+    """Write `count` orders, `rate` a second (0: as fast as possible), and return when all are acknowledged."""
     prepare_topics(bootstrap, written={topic: partitions})
     tally, told_s, begun_s = Tally(), time.monotonic(), time.monotonic()
     begin_ms = time.time_ns() // 1_000_000 if start_ms is None else start_ms

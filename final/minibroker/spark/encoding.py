@@ -375,8 +375,8 @@ def _join(slots: npt.NDArray[np.uint8], pieces: Sequence[_Piece]) -> memoryview:
             source_bytes += len(data)
         np.add(start, base, out=of_row[:, index, 0])
         np.add(of_row[:, index, 0], size, out=of_row[:, index, 1])
-    # Without headers, each row ends with the first byte of the next slot, a zero. The last row ends with the zero that
-    # is added here.
+    # A row without headers ends with a header count of 0. That byte is the first one of the next row's slot. No slot
+    # follows the last row, so its zero is added here.
     offsets[-2:] = source_bytes, source_bytes + len(_NO_HEADERS)
     sources.append(_NO_HEADERS)
     if source_bytes >= _ARROW_BYTES_MAX:

@@ -57,7 +57,8 @@ def prepare_java() -> str | None:
     if found and version_of(Path(found)) >= JAVA_MIN:
         if not home:
             return None
-        # Spark would use the Java of JAVA_HOME, which is too old or missing.
+        # Spark would use the Java of JAVA_HOME, which is too old or missing. So set JAVA_HOME to the Java that was
+        # found.
         return _use(Path(found).resolve().parent.parent)
     return _use(_shim(_bundled()))
 

@@ -123,7 +123,7 @@ def split(ranges: Iterable[Range], *, partitions_min: int | None, records_max: i
 
 
 def _share(size: int, count: int, total: int) -> int:
-    """Return the share of `count` that `size` has in `total`, rounded, at least 1."""
+    """Return `count * size / total`, rounded, but at least 1."""
     return max(1, (2 * size * count + total) // (2 * total))
 
 
@@ -145,7 +145,7 @@ class Found(NamedTuple):
 
 
 class Cluster:
-    """The driver's questions to brokers: the partitions and their offsets."""
+    """Asks brokers, for the driver, which partitions there are and which offsets they have."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -157,7 +157,7 @@ class Cluster:
         self.given_up: set[str] = set()
 
     def close(self) -> None:
-        """Close the connections; the next question opens them again."""
+        """Close the connections; the next request opens them again."""
         if self._client is not None:
             self._client.close()
         self._client = None
@@ -266,8 +266,8 @@ class Cluster:
     def span(self, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
         """Return the starts and the ends of a batch; no end may be before its start."""
         starts, ends = self.starts(partitions), self.ends(partitions)
-        # If `is_latest_if_no_match` is set and no record is new enough, a start is the log's end, which may be after
-        # the batch's end.
+        # Exception: with `is_latest_if_no_match`, a partition without a record that is new enough starts at the log's
+        # end. That may be after the batch's end, and then the partition has nothing to read.
         backward = [] if self._options.is_latest_if_no_match else [it for it in partitions if ends[it] < starts[it]]
         for it in backward[:1]:
             ending, starting = self._options.ending.option, self._options.starting.option

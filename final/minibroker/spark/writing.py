@@ -202,7 +202,7 @@ def _demand_partitions(numbers: np.ndarray[Any, Any], *, topic: str, count: int)
 
 
 def by_partition(partitions: np.ndarray[Any, Any]) -> Iterator[tuple[int, pa.Array | None]]:
-    """Yield each partition with the indexes of its rows, in their order; None stands for all rows."""
+    """Yield each partition with the indexes of its rows, in their order; None instead of indexes means all rows."""
     if not len(partitions):
         return
     if (partitions == partitions[0]).all():

@@ -92,7 +92,7 @@ def _append(options: argparse.Namespace) -> int:
 def _locked(path: str) -> Iterator[None]:
     if Path(path).exists():
         program.demand_file(path)
-    # Two writers would give the same offsets to different records.
+    # Lock the file: two writers would give the same offsets to different records.
     with open(path, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +102,7 @@ def _locked(path: str) -> Iterator[None]:
 
 
 def _demand_log(path: str) -> None:
-    """Refuse a file if opening it would cut off more than a crash can have torn."""
+    """Refuse a file if opening it would cut off more than one unfinished write."""
     file = program.open_file(path)
     recovered = recover(file, start=Recovered(size=0, log_end_offset=0))
     if recovered.damage is None or _is_torn(file, recovered):
@@ -151,8 +151,8 @@ def _tail(options: argparse.Namespace) -> int:
         valid = recover(file, start=printed, dense=False)
         _print_records(file, printed.size, valid.size, options.offset)
         printed = valid._replace(damage=None)
-        # A torn tail may become a whole batch, because a writer may still be writing it. Damage in the middle of the
-        # file stays. It is reported only if a second check finds it again, so that a write in progress is not reported.
+        # A torn tail may become a whole batch, because a writer may still be writing it. Real damage stays, so with
+        # --follow it is reported only if a second check finds it again.
         if valid.damage is not None and (not options.follow or printed.size == given_up):
             raise valid.damage
         if not options.follow:

@@ -100,7 +100,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record in the batch as it was built. Compaction may have removed that record."""
+        """The offset of the last record that the batch was built with. Compaction may have removed it since."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -152,8 +152,8 @@ def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
 
 def check_crc(buffer: Bytes, header: BatchHeader, position: int = 0) -> None:
     """Require that the batch at `position` is whole and that its checksum is right."""
-    # Take the bytes from the attributes to the batch's end. The buffer may end too early, or hold more batches. Compare
-    # their CRC-32C with the one in the header. If they differ, the error names the computed crc.
+    # Take the bytes from the attributes to the batch's end; the buffer may end earlier, or hold more batches. Compare
+    # the CRC-32C of these bytes with the crc in the header. If the two differ, the error names the computed crc.
     end = position + header.size
     if end > len(buffer):
         raise CorruptBatch(f"batch at position {position}: only {len(buffer) - position} of {header.size} bytes")
@@ -290,7 +290,7 @@ class BatchBuilder:
 
     @property
     def size(self) -> int:
-        """The bytes the batch would have now, uncompressed."""
+        """The size in bytes of a batch with the records so far, uncompressed."""
         return HEADER_SIZE + len(self._records)
 
     def append(

@@ -81,8 +81,8 @@ def _gzip_decompress(data: bytes, bytes_max: int) -> bytes:
     while True:
         decompressor = zlib.decompressobj(wbits=_GZIP_WBITS)
         try:
-            # A limit one byte higher shows whether the records are too large. It is also never 0, which zlib reads as
-            # "no limit".
+            # Ask for one byte more than is allowed: if it comes, the records are too large. This also avoids the limit
+            # 0, which zlib reads as "no limit".
             parts.append(decompressor.decompress(data, room + 1))
         except zlib.error as error:
             raise CorruptBatch(f"gzip records do not decompress: {error}") from None

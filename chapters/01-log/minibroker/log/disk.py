@@ -41,7 +41,7 @@ class OSFile:
         return self._descriptor
 
     def pread(self, count: int, position: int) -> bytes:
-        """Read up to `count` bytes. The kernel may return fewer before the file's end, so the read is repeated."""
+        """Read up to `count` bytes. One call may return fewer although the file goes on, so the call is repeated."""
         data = os.pread(self._descriptor, count, position)
         while len(data) < count and (more := os.pread(self._descriptor, count - len(data), position + len(data))):
             data += more

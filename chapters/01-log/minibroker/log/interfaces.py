@@ -117,7 +117,7 @@ class Log(Protocol):
         """Check one batch, stamp it in place, write it; return its new base offset."""
 
     def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
-        """Find whole batches, from the one that holds `offset` on. The first may exceed `bytes_max`.
+        """Find whole batches, beginning with the one that holds `offset`. The first may exceed `bytes_max`.
 
         Only batches whose records are all before `upto_offset` are returned. For a consumer, `upto_offset` is the high
         watermark.

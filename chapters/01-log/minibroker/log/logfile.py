@@ -30,7 +30,7 @@ class FlushPolicy(NamedTuple):
     interval_ms: int | None = None
 
 
-_NO_INTERVAL = 2**63  # more messages than a log can hold
+_NO_INTERVAL = 2**63  # never reached: more messages than a log can hold
 
 NEVER = FlushPolicy()
 EVERY_APPEND = FlushPolicy(interval_messages=1)
@@ -64,8 +64,8 @@ class LogFile:
     ) -> "LogFile":
         """Open or create a log, and cut off a tail that a crash damaged. A disk error raises OSError.
 
-        Records before `recovery_point` were flushed. Damage to them comes from a failing disk, not from a crash, and
-        cutting it off would lose flushed batches. So `open` then raises an error.
+        Records before `recovery_point` were flushed. If they are damaged, `open` raises an error: the disk has failed,
+        and cutting off the damage would lose flushed batches.
         """
         file = files.open(path)
         try:
@@ -83,7 +83,8 @@ class LogFile:
     def _recovered(file: File, path: str, base_offset: int, recovery_point: int) -> Recovered:
         recovered = Recovered(size=0, log_end_offset=base_offset)
         if file.size() > 0:
-            # After a failed flush the kernel may hold clean pages that never reached the disk. So drop them first.
+            # After a failed flush the kernel may hold clean pages that never reached the disk. Drop them before the
+            # check.
             file.drop_cache()
             recovered = recover(file, start=recovered, recovery_point=recovery_point)
         if recovered.log_end_offset < recovery_point:
@@ -191,7 +192,7 @@ class LogFile:
     # Reading and truncating ----------------------------------------------------------------------------------------
 
     def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
-        """Find whole batches, from the one that holds `offset` on. The first may exceed `bytes_max`."""
+        """Find whole batches, beginning with the one that holds `offset`. The first may exceed `bytes_max`."""
         # Refuse an offset outside the log, and name the bounds: offset 7 is not in [0, 5].
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")

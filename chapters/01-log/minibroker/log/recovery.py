@@ -31,7 +31,7 @@ class Recovered(NamedTuple):
     log_end_offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     batch_count: int = 0
-    gap: int = 0  # offsets missing before the last valid batch
+    gap: int = 0  # offsets missing directly before the last valid batch
     damage: CorruptBatch | None = None
 
 
@@ -144,6 +144,7 @@ def is_torn_tail(file: File, recovered: Recovered) -> bool:
     try:
         header = header_at(file, recovered.size)
     except CorruptBatch:
-        # A torn tail is shorter than a header, or all zeros: the file grew, and its data never reached the disk.
+        # Without a valid header, a torn tail is shorter than a header, or all zeros: the file grew, but its data never
+        # reached the disk.
         return left < HEADER_SIZE or not any(file.pread(min(left, CHUNK_BYTES), recovered.size))
     return header.size >= left

@@ -90,7 +90,7 @@ def _options(name: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--batch", type=program.count, default=100, metavar="N", help="records per batch (100)")
         separator = "text between key and value"
         parser.add_argument("--key-separator", type=program.separator, metavar="S", help=separator)
-        timestamp = "the first record's time (now); each later record is 1 s younger"
+        timestamp = "the first record's time (now); each further record is 1 s newer"
         parser.add_argument("--timestamp", type=program.timestamp, metavar="MS", help=timestamp)
     elif name == "tail":
         where = parser.add_mutually_exclusive_group()
@@ -98,7 +98,7 @@ def _options(name: str, parser: argparse.ArgumentParser) -> None:
         time_help = "begin at the first record not older than this"
         where.add_argument("--time", type=program.timestamp, metavar="MS", help=time_help)
     if name in ("retain", "compact"):
-        parser.add_argument("--now", type=program.timestamp, metavar="MS", help="use this as the current time (now)")
+        parser.add_argument("--now", type=program.timestamp, metavar="MS", help="the current time (default: the clock)")
 
 
 class _Setting(argparse.Action):
@@ -178,7 +178,7 @@ def append(options: argparse.Namespace, _data: DataDirectory, _partition: TopicP
 
 
 def tail(options: argparse.Namespace, _data: DataDirectory, _partition: TopicPartition, log: SegmentedLog) -> None:
-    """Print print records from an offset or a time on."""
+    """Print records from an offset or a time on."""
     offset = log.log_start_offset if options.offset is None else options.offset
     if options.time is not None:
         found = log.find_time(options.time)

@@ -132,7 +132,7 @@ class IndexCheck:
         return decided
 
     def rest(self, *, saw_all: bool) -> Iterator[Entry]:
-        """The entries not checked against any batch. If all batches were seen, the first of these entries is wrong."""
+        """The entries after the last checked batch. If `saw_all` batches, the first of these entries is damaged."""
         while self._waiting is not None:
             self.unchecked += self._waiting.damage is None
             yield self._decide(
@@ -161,11 +161,11 @@ class IndexCheck:
         return entry._replace(damage=damage)
 
     def missing(self) -> str | None:
-        """What a closed segment's index lacks, known once all batches were checked. An offset index lacks nothing."""
+        """What a closed segment's index lacks, or None. Call it after the last batch. An offset index lacks nothing."""
         return None
 
     def _place(self, header: BatchHeader, position: int) -> int:
-        """The value, the second number, that an index entry for this batch has."""
+        """The value (the second number) of an index entry for this batch."""
         raise NotImplementedError
 
     def _fault(self, entry: Entry, header: BatchHeader, position: int) -> str | None:
@@ -176,7 +176,7 @@ class IndexCheck:
 
 
 class OffsetCheck(IndexCheck):
-    """Checks that each entry leads to a batch that ends with its offset."""
+    """Checks that each entry leads to a batch that ends with the entry's offset."""
 
     def _place(self, header: BatchHeader, position: int) -> int:  # noqa: ARG002
         return position
@@ -203,7 +203,7 @@ class TimeCheck(IndexCheck):
         return super().on_batch(header, position)
 
     def missing(self) -> str | None:
-        """The fault if the last entry lacks the largest timestamp, on which retention and searches by time rely."""
+        """A fault if the last entry is not the largest timestamp: retention and searches by time rely on that entry."""
         if self.damaged or self._last_good[0] >= self.max_timestamp:
             return None
         return f"ends before the largest timestamp, {time_text(self.max_timestamp)}"
@@ -281,7 +281,7 @@ def _missing_indexes(source: Source) -> Iterator[Finding]:
 
 
 def written_bytes(file: File, entry_bytes: int) -> int:
-    """The size without the zeros at the end, rounded up to whole entries. A single entry of zeros counts as an entry.
+    """The size without the zeros at the end, rounded up to whole entries. If the file is one entry of zeros, it counts.
 
     Kafka preallocates the indexes of its active segment, and cuts off the zeros when the segment is rolled.
     """

@@ -18,9 +18,9 @@ group either unchanged or cleaned, and both are valid.
 Threads: `clean` reads closed segments, which never change, and writes files that no other code uses. So it can run on a
 background thread during appends and reads. It uses the log object only to list the segments at the start, and to put
 each cleaned segment in place. Both go through `on_owner`, which runs a function on the thread of the log's owner and
-waits for it. If segments were deleted in the meantime, the cleaning ends early. Records below `upto_offset`, the high
-watermark, are normally not truncated. An owner that must truncate them first makes `pace` raise, which ends the
-cleaning.
+waits for it. If segments were deleted in the meantime, the cleaning ends early. Records below `upto_offset` are
+committed, so they are normally not truncated. An owner that must truncate them makes `pace` raise beforehand, which
+ends the cleaning.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -76,7 +76,7 @@ def cleanable(
 
 
 def is_worth_it(log: SegmentedLog, *, first_dirty_offset: int, now_ms: int, upto_offset: int | None = None) -> bool:
-    """Whether the dirty part is large enough (`min.cleanable.dirty.ratio`) or too old (`max.compaction.lag.ms`)."""
+    """Whether to clean now: the dirty part is large (`min.cleanable.dirty.ratio`) or old (`max.compaction.lag.ms`)."""
     if not log.config.compacts:
         return False
     first_dirty_offset = _within_log(first_dirty_offset, log)
@@ -177,7 +177,7 @@ class _Source:
         self.offset_index_bytes = segment.indexes.offsets.size
         self.time_index_bytes = segment.indexes.times.size
         self.position = 0
-        # Keep a reference to the file. If the segment is deleted, it drops its own, but this cleaning still reads the
+        # Keep a reference to the file. A deleted segment drops its own reference, but this cleaning still reads the
         # file.
         self._file = segment.file
         self._path = segment.path(LOG_SUFFIX)
@@ -229,7 +229,7 @@ class _Source:
 
 
 def _map_bytes(sources: Sequence[_Source], first_dirty_offset: int, bytes_max: int) -> int:
-    """The size of the map: at most `bytes_max`, and no more than one key per dirty offset needs."""
+    """The size of the map: enough for one key per dirty offset, but at most `bytes_max`."""
     keys_max = max(sources[-1].end_offset - first_dirty_offset, 0) if sources else 0
     return min(bytes_max, bytes_wanted(keys_max))
 
@@ -241,7 +241,7 @@ def _map_keys(
     aborted: AbortedTransactions,
     pace: Callable[[int], None],
 ) -> int:
-    """Put the newest offset of each dirty key into the map; return the offset up to which all keys are in it."""
+    """Put the newest offset of each dirty key into the map; return the offset up to which it has all keys."""
     for source in sources:
         if source.end_offset <= first_dirty_offset:
             continue

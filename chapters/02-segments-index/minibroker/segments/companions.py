@@ -62,7 +62,7 @@ class Companion(Protocol):
         return
 
     def on_close(self, offset: int) -> None:
-        """The log is closed, and everything before `offset` is flushed. The next start may be clean."""
+        """The log is closed, and everything before `offset` is flushed. The next start may skip its checks."""
         return
 
 

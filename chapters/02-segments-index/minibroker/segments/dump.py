@@ -338,7 +338,7 @@ class CheckpointDump:
         return self._damaged > 0
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:  # noqa: ARG002
-        """The meaning of each line. If `annotated`, the line's text comes first."""
+        """The meaning of each line of the file; if `annotated`, after the line's own text."""
         for line in self._lines():
             shown = f"{line.position:>6}  {bytes_text(line.text):<24} " if annotated else ""
             yield shown + line.meaning

@@ -85,7 +85,7 @@ class Durability:
         self.rolled: deque[_Rolled] = deque()
         self.recovery_point = self._tail.flushed_offset
         self.is_named = is_named or self.recovery_point > active.base_offset
-        """Whether the names of the log's files are certainly on the disk. They need not be before the first flush."""
+        """Whether the names of the log's files are certainly on the disk. Before the first flush they need not be."""
 
     def use(self, active: Segment) -> None:
         """Make another segment the active one. A log that is offline stays offline."""
@@ -131,7 +131,7 @@ class Durability:
     # Names ------------------------------------------------------------------------------------------------------------
 
     def name_durably(self) -> None:
-        """Flush the names of a new log's files before its first batch is flushed. Until then the log may be lost."""
+        """Flush the names of a new log's files before its first batch is flushed. Until then a crash may lose them."""
         if self.is_named:
             return
         try:

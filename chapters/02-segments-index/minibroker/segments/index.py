@@ -33,7 +33,7 @@ class Index:
         self._pending = bytearray()
         self._is_flushed = True
         self.count = self._written  # how many entries there are
-        self._first_keys = array("q")  # the first key of each page, up to the last search
+        self._first_keys = array("q")  # the first key of each page that there was at the last search
 
     @property
     def size(self) -> int:

@@ -42,7 +42,7 @@ def load(
     segments = [Segment(files, directory, base, config) for base in bases or [log_start_offset]]
     is_as_it_was, is_flushed = is_clean and bool(bases), True
     if not bases:
-        # The log is new. Nothing needs to be checked, or flushed before the first batch.
+        # The log is new: there is nothing to check, and nothing to flush before the first batch.
         end = Recovered(size=0, log_end_offset=log_start_offset)
     elif is_clean:
         end = segments[-1].end()
@@ -72,9 +72,9 @@ def load(
 
 
 def _without_empty_ones(files: Files, directory: str, bases: list[int]) -> list[int]:
-    # A failed roll may have left an empty segment, while records were still appended to the segment before it. Keep the
-    # first segment even if it is empty. Then its records have been lost, and the check removes the segments after it as
-    # well.
+    # A failed roll may have left an empty segment, while records were still appended to the segment before it. Remove
+    # such empty segments, but not the first one: if that is empty, its records were lost, and the check must see this
+    # and remove the segments after it.
     middle = [Segment(files, directory, base, LogConfig()) for base in bases[1:-1]]
     empty = [segment for segment in middle if segment.size == 0]
     for segment in middle:
@@ -122,7 +122,7 @@ def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
             with suppress(FileNotFoundError):
                 files.unlink(f"{directory}/{stem}{suffix}")
     # An index without a `.swap` log belongs to a swap that never began. The log file is renamed last. As long as its
-    # name ends with `.swap`, another crash repeats all of these steps.
+    # name ends with `.swap`, the start after another crash repeats all of these steps.
     for name in sorted(names, key=lambda name: name.endswith(LOG_SUFFIX + SWAP)):
         if name[:DIGITS] in swapped:
             files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
@@ -154,7 +154,7 @@ def _recover(
     # First find how far the log is valid, without changing anything.
     checked: list[tuple[Recovered, Recovered]] = []
     for segment in segments[first:]:
-        # After a failed flush the kernel may hold clean pages that never reached the disk. So drop them first.
+        # After a failed flush the kernel may hold clean pages that never reached the disk. Drop them before the check.
         segment.drop_cache()
     start = segments[first].check_start(recovery_point)
     for segment in segments[first:]:

@@ -79,8 +79,8 @@ class Segment:
         return self._indexes
 
     def _are_missing(self, indexes: Indexes) -> bool:
-        # A segment that is longer than the index interval has an offset entry. A segment whose first batch has a
-        # timestamp has a time entry.
+        # A segment that is longer than the index interval must have an offset entry, and a segment whose first batch
+        # has a timestamp must have a time entry. Without it, the index is missing.
         if not indexes.is_sane():
             return True
         if indexes.offsets.count == 0 and self.size > self._config.index_interval_bytes:
@@ -256,7 +256,7 @@ class Segment:
         return header if header.last_offset == offset else None
 
     def _hop(self, position: int, *, offset: int = 2**63, timestamp: int = 2**63) -> tuple[int, BatchHeader] | None:
-        """The first batch whose last offset is at least `offset`, or whose max timestamp is at least `timestamp`."""
+        """The first batch from `position` on whose last offset (or max timestamp) is at least the given one."""
         while position < self.size:
             chunk = self.file.pread(min(_HOP_BYTES, self.size - position), position)
             at = 0
@@ -314,7 +314,8 @@ class Segment:
 
     def delete(self) -> None:
         """Remove the files. A reader that holds a slice can still read it, because the system keeps open files."""
-        # The log file is removed last, because the next start removes an index without a log file, but not the reverse.
+        # The log file is removed last, because the next start removes an index without a log file, but keeps a log file
+        # without an index.
         self.release_files()
         for suffix in reversed(SUFFIXES):
             with suppress(FileNotFoundError):

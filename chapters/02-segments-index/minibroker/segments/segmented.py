@@ -34,7 +34,7 @@ from minibroker.segments.retention import excess, expired
 from minibroker.segments.segment import RELATIVE_OFFSET_MAX, Segment
 
 _NEVER_MS = 2**63
-_BOUNDARIES_MAX = 16  # a follower or consumer that keeps up is fewer batches behind
+_BOUNDARIES_MAX = 16  # a follower or consumer that keeps up is fewer batches behind than this
 _base_offset = attrgetter("base_offset")
 
 
@@ -299,7 +299,7 @@ class SegmentedLog:
         )
 
     def _batches_from(self, offset: int) -> Iterator[tuple[BatchHeader, FileSlice]]:
-        """All batches, from the one that holds `offset` on. Only their headers are read."""
+        """All batches, beginning with the one that holds `offset`. Only their headers are read."""
         for segment in self._segments_from(offset) if offset < self.log_end_offset else ():
             found = segment.find(offset)
             if found is not None:
@@ -320,7 +320,7 @@ class SegmentedLog:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, *, bytes_max: int, upto_offset: int | None = None) -> FileSlice:
-        """Find batches, from the one that holds `offset` on. The first is whole; the last may be cut off."""
+        """Find batches, beginning with the one that holds `offset`. The first is whole; the last may be cut off."""
         log_end_offset = self.log_end_offset
         if not self.log_start_offset <= offset <= log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {log_end_offset}]")
@@ -517,7 +517,7 @@ class SegmentedLog:
             if self.failure is None:
                 self._active.seal()
                 self.flush()
-                self._active.flush_indexes()  # needed even if all batches were flushed already
+                self._active.flush_indexes()  # `seal` may have added an entry, even if all batches were flushed
                 self._companions.tell(lambda companion: companion.on_close(self.log_end_offset))
         finally:
             for segment in self.segments:

@@ -79,7 +79,7 @@ class SparseLog:
         self._fill(self._entry_before(number), number + 1)
 
     def fill_from(self, offset: int) -> None:
-        """Write all batches that a recovery from an offset on checks."""
+        """Write all batches that are checked by a recovery that begins at an offset."""
         self._fill(self._entry_before(offset // self._records), self._batch_count)
 
     def fill_headers(self) -> None:
@@ -87,7 +87,7 @@ class SparseLog:
         self._fill(0, self._batch_count, bytes_max=HEADER_SIZE)
 
     def _entry_before(self, number: int) -> int:
-        """The number of the last earlier batch that has an index entry, or of the segment's first batch."""
+        """The number of the last batch before this one that has an index entry; if none has, the segment's first."""
         first = number - number % self._segment_batches
         return first + max(number - first - 1, 0) // self._entry_batches * self._entry_batches
 

@@ -163,7 +163,7 @@ class AsyncClient:
         self._is_closed = True
         if self._link is not None:
             self._link.close()
-        # The event loop closes the socket in its next iteration.
+        # Wait for the next iteration of the event loop, which closes the socket.
         await asyncio.sleep(0)
 
     def hang_up(self) -> None:
@@ -191,7 +191,7 @@ class AsyncClient:
             raise RequestTimedOut(unanswered(self.address, message, wait_ms)) from None
 
     async def _open(self) -> AsyncLink:
-        # Concurrent requests share one connection.
+        # Concurrent requests share one connection, so only one of them opens it.
         async with self._opening:
             if self._is_closed:
                 raise ClientClosed("this client is closed: make a new one")

@@ -156,7 +156,7 @@ class Connection:
     def _on_versions(self, frame: memoryview, pending: _Pending) -> None:
         code = _first_error_code(frame)
         if code == ErrorCode.UNSUPPORTED_VERSION:
-            # This response is always in version 0.
+            # A response with this error is always in version 0.
             self._greet_again(self._decode(frame, _Pending(pending.api, 0)))
             return
         response: ApiVersionsResponse = self._decode(frame, pending)

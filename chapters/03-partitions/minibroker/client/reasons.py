@@ -36,5 +36,5 @@ def why(error: OSError) -> str:
         return "no answer"
     if isinstance(error, socket.gaierror):
         return "the name is not known"
-    # asyncio replaces the operating system's message with its own.
+    # asyncio replaces the operating system's message with its own, so look the message up by its number.
     return (os.strerror(error.errno) if error.errno else str(error)).lower()

@@ -159,7 +159,7 @@ class Voter:
 
 
 def replay(log: Log, image: Image) -> Image:
-    """Fold the records of a log that are newer than an image into it."""
+    """Fold into an image all records of a log that it does not have yet."""
     builder = Builder(image)
     for offset, record in read_records(log, image.offset + 1):
         builder.fold(record, offset)

@@ -94,7 +94,7 @@ DEFAULT_REPLICATION_FACTOR = broker_key(
     "The number of replicas of a new partition, if the request does not set it.",
 )
 AUTO_CREATE_TOPICS_ENABLE = broker_key(
-    "auto.create.topics.enable", BOOLEAN, "true", None, "Whether asking for a missing topic's metadata creates it."
+    "auto.create.topics.enable", BOOLEAN, "true", None, "Whether asking for the metadata of a missing topic creates it."
 )
 DELETE_TOPIC_ENABLE = broker_key("delete.topic.enable", BOOLEAN, "true", None, "Whether topics can be deleted.")
 

@@ -341,7 +341,7 @@ def topic_key(
 
 
 def declare_synonym(key: ConfigKey[Any], resources: str) -> None:
-    """Declare the first synonym of a key, with the same type and check. A single synonym also gets its default."""
+    """Declare the first synonym of a key, with the same type and check. An only synonym also gets the key's default."""
     if key.synonym is not None:
         about = f"The default of {key.name} for {resources}. {key.about}"
         default = key.default if len(key.synonyms) == 1 else None

@@ -136,7 +136,7 @@ class NodeConfig:
         return NodeConfig(self.settings, dynamic=_known(dynamic), dynamic_default=_known(dynamic_default))
 
     def inherited(self, key: ConfigKey[Any]) -> str | None:
-        """The default of a topic's key, or of another resource's key with synonyms, as text."""
+        """The default of a topic's (or other resource's) key, as text: its first synonym that is set, else its own."""
         for _source, texts in self.layers:
             for name, factor in key.synonyms:
                 if name in texts:
@@ -160,7 +160,7 @@ class NodeConfig:
 
 
 def _known(texts: Texts) -> Texts:
-    # A newer program may have written keys that this program does not know.
+    # A newer program may have written keys that this program does not know. Ignore them.
     return {name: text for name, text in texts.items() if name in BROKER_CONFIGS}
 
 

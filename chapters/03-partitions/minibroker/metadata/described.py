@@ -1,7 +1,7 @@
 """The descriptions of configurations: their values, and all places where they are set. A pure module.
 
-The synonyms of a configuration are all places where it is set, in order of precedence. As in Kafka, a key in hours is a
-synonym of a key in milliseconds only if it is set.
+The synonyms of a configuration are all places where it is set, in order of precedence. As in Kafka, a key in hours
+counts as a synonym of a key in milliseconds only if the key in hours is set.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -184,7 +184,7 @@ class Builder:
     # One method for each kind of record -------------------------------------------------------------------------------
 
     def on_topic(self, record: TopicRecord) -> None:
-        """Add a topic without partitions. Their records follow."""
+        """Add a topic without partitions. The records of its partitions follow."""
         if record.name in self.now("topics") or record.topic_id in self.now("topic_names"):
             raise CorruptMetadata(f"the topic {record.name} or its id {uuid_text(record.topic_id)} exists already")
         self.change("topics")[record.name] = TopicImage(record.name, record.topic_id, {})

@@ -41,7 +41,7 @@ def place(
 
 
 def usable_brokers(image: Image, replication_factor: int) -> tuple[list[int], list[int]]:
-    """The active brokers and the others. If there are too few, `Refused` is raised."""
+    """The active brokers, and the others. If there are too few in all, `Refused` is raised."""
     live = image.active_brokers()
     fenced = sorted(set(image.brokers) - set(live))
     if replication_factor > len(live) + len(fenced) or not live:
@@ -54,7 +54,7 @@ def usable_brokers(image: Image, replication_factor: int) -> tuple[list[int], li
 
 
 def first_stripe(topic_id: bytes, first_partition: int) -> int:
-    """The rotation for the first new partition. New partitions continue the rotation of the existing ones."""
+    """Where in the rotation the first new partition stands: new partitions continue after the existing ones."""
     return int.from_bytes(topic_id, "big") + first_partition
 
 

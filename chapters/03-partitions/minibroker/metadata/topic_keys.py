@@ -80,7 +80,7 @@ INTERNAL_SEGMENT_BYTES = topic_key(
     INT,
     None,
     at_least(1),
-    "The size of a segment, below the minimum of segment.bytes. It is for tests and lessons.",
+    "The size of a segment in tests and lessons. It replaces segment.bytes and may be below its minimum.",
     "internal.segment.bytes",
     is_internal=True,
 )

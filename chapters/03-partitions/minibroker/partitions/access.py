@@ -60,7 +60,7 @@ class Access(NamedTuple):
 
 ROWS: Mapping[ApiKey, Access] = {
     ApiKey.PRODUCE: Access((Place.LEADER,)),
-    # A voter fetches the metadata log before it is ready for anything else.
+    # Other nodes may always fetch, because a voter fetches the metadata log before it is ready for anything else.
     ApiKey.FETCH: Access((Place.LEADER,), ready=Ready.NODES_ALWAYS),
     ApiKey.LIST_OFFSETS: Access((Place.LEADER,)),
     ApiKey.DELETE_RECORDS: Access((Place.LEADER,)),

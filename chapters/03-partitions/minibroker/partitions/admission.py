@@ -60,7 +60,7 @@ class Incoming(NamedTuple):
 
 
 _CODEC_MAX = int(max(Compression))
-_UNPACKED_BYTES_MAX = 32 * 1024**2  # the most bytes that a rule decompresses a batch to
+_UNPACKED_BYTES_MAX = 32 * 1024**2  # the largest size to which a rule decompresses a batch
 
 Rule = Callable[[Incoming], Duplicate | None]
 Rules = Callable[[TopicConfig, ProducerStates], list[Rule]]

@@ -59,7 +59,7 @@ class ClusterPort(Protocol):
         return
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
-        """The filter for each place; it forwards calls to that place. A place without a filter is this node.
+        """The filter for each place, which forwards calls there. Without a filter, this node answers the calls.
 
         `judge` says whether this broker would accept a change to its own configuration.
         """

@@ -61,7 +61,7 @@ def api_versions(
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
                 for name, levels in features.items()
-                # Older clients treat a lowest level of 0 as an error (KIP-1022).
+                # Leave out a feature with lowest level 0 for older clients, which treat it as an error (KIP-1022).
                 if levels.lowest > 0 or call.version >= ZERO_LEVELS_FROM_VERSION
             ],
             finalized_features_epoch=image.offset,
@@ -94,7 +94,7 @@ class Describe:
         is_auto_creating: Callable[[], bool],
         own_broker: "OwnBroker | None" = None,
     ) -> None:
-        """`own_broker` is set if this node forwards calls to the controller. Clients see this node as controller."""
+        """`own_broker` is set if this node forwards calls to the controller. It then appears as the controller."""
         self._authority = authority
         self._create = create
         self._is_auto_creating = is_auto_creating
@@ -223,7 +223,7 @@ class Describe:
         """
         own_broker = None if self._own_broker is None else self._own_broker().node_id
         live = image.live_brokers()
-        # Every broker accepts administrative requests, so name the first live broker.
+        # A node that does not name itself names the first live broker: every broker accepts administrative requests.
         return own_broker if own_broker in live else next(iter(live), NO_LEADER)
 
 

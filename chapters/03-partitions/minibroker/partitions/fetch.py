@@ -54,7 +54,7 @@ class _Wanted(NamedTuple):
 
 
 class Fetch:
-    """The handler of Fetch. No answer has more bytes than `bytes_max`, the broker's fetch.max.bytes.
+    """The handler of Fetch. `bytes_max` is the broker's limit for one answer, fetch.max.bytes.
 
     `clock` is monotonic. A leader measures with it how long a follower has been behind.
     """
@@ -68,7 +68,7 @@ class Fetch:
     def __call__(self, call: Call[FetchRequest]) -> Answer:
         """Answer if there are enough bytes; otherwise wait for more."""
         request = call.request
-        # Another node, but no consumer, may fetch an internal partition. The owner of the partition answers.
+        # Only other nodes may fetch an internal partition, not consumers. The owner of the partition answers.
         if request.replica_state.replica_id >= 0 and request.topics and request.topics[0].topic_id in self._internal:
             return self._internal[request.topics[0].topic_id](call)
         refusal = _session_error(request)

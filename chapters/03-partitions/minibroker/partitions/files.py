@@ -228,7 +228,8 @@ class BoundedFiles:
             try:
                 return self._files.open(path, create=create, writable=writable)
             except OSError as error:
-                # The process also opens other descriptors, such as sockets, and may reach the limit of the system.
+                # The process also opens other descriptors, such as sockets, and may reach the system's limit. Then drop
+                # a handle and try again.
                 if error.errno not in _TOO_MANY or self.handles == 0:
                     raise
                 self._close_one()

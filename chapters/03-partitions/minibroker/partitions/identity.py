@@ -43,7 +43,7 @@ def lock(path: str) -> int:
 
 
 class OccupiedDirectory:
-    """The directory that a node uses. Later, another directory may have its path, or none."""
+    """The directory that a node uses. Its path may later be gone, or lead to another directory."""
 
     def __init__(self, path: str) -> None:
         self.path = path

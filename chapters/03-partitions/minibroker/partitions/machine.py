@@ -34,7 +34,7 @@ from minibroker.wire.schema import Response
 log = logging.getLogger(__name__)
 
 _EVERY_ADDRESS = ("0.0.0.0", "::")
-_OTHER_HANDLES = 64  # the loop, the lock, standard streams, other nodes, directories that are being flushed
+_OTHER_HANDLES = 64  # for the loop, the lock, standard streams, other nodes, directories that are being flushed
 _HANDLES_MIN = 256
 _DIRECTORY_CHECK_S = 0.25  # half of the heartbeat interval
 
@@ -87,7 +87,8 @@ class Machine:
         files_max, connections_max = handles_of(self.config)
         if connections_max < self.config.max_connections:
             log.warning("ulimit -n allows %d connections and %d open files: raise it", connections_max, files_max)
-        # A file of a lost directory can still be flushed. But then its records must not be acknowledged.
+        # A flush succeeds even if the directory is lost. Then the records must not be acknowledged, so check after each
+        # flush.
         self.files = BoundedFiles(self._disk, handles_max=files_max, on_flushed=self._directory.check)
         self.data = DataDirectory(
             self.files,

@@ -130,10 +130,10 @@ class Partition(Protocol):
         """Check a batch and append it. A duplicate is not appended: the result is its place in the log."""
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """Code NONE if a batch is as safe as `acks` asks for, an error if it never will be, None while undecided."""
+        """The verdict on a batch: NONE if it is as safe as `acks` asks, an error if it never will be, else None."""
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches, from the one that contains `offset` on. The first is whole, if the reader may read it."""
+        """Batches, beginning with the one that contains `offset`. The first is whole, if the reader may read it."""
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
         """Where a follower's log diverges from this one, or None."""
@@ -154,7 +154,7 @@ class Partition(Protocol):
         """The record with the largest timestamp."""
 
     def delete_records(self, offset: int) -> int:
-        """Delete the records before `offset`, or before the high watermark if it is -1; return the new start."""
+        """Delete the records before `offset` (-1: before the high watermark); return the new log start offset."""
 
 
 class ReplicaPort(Protocol):
@@ -193,7 +193,7 @@ class ReplicaPort(Protocol):
         raise NotImplementedError
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """Code NONE if a batch is as safe as `acks` asks for, an error if it never will be, None while undecided."""
+        """The verdict on a batch: NONE if it is as safe as `acks` asks, an error if it never will be, else None."""
         return ErrorCode.NONE
 
     def check_follower(self, reader: Reader) -> None:
@@ -201,7 +201,7 @@ class ReplicaPort(Protocol):
         raise NotImplementedError
 
     def on_follower_read(self, reader: Reader, offset: int, records: FileSlice) -> None:
-        """A follower fetches from `offset`, so it has all records before. This may shorten `records`, its answer."""
+        """A follower fetches from `offset`, so it has all earlier records. This may shorten `records`, its answer."""
         return
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
@@ -264,7 +264,7 @@ class Transactions(Protocol):
     """The transactions in the log of a partition."""
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The first offset of an open transaction, or the high watermark. It changes only with the high watermark."""
+        """The first offset of the oldest open transaction, or the high watermark. It moves only if that moves."""
 
     def aborted(self, offset: int, upto_offset: int) -> Sequence[Aborted]:
         """The aborted transactions in a range of offsets."""
@@ -389,11 +389,11 @@ class LocalPartition:
         return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """Code NONE if a batch is as safe as `acks` asks for, an error if it never will be, None while undecided."""
+        """The verdict on a batch: NONE if it is as safe as `acks` asks, an error if it never will be, else None."""
         return self.replica.verdict(appended, acks=acks)
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches, from the one that contains `offset` on. The first is whole, if the reader may read it."""
+        """Batches, beginning with the one that contains `offset`. The first is whole, if the reader may read it."""
         is_follower = reader.replica_id >= 0
         if is_follower:
             self.replica.check_follower(reader)
@@ -448,7 +448,7 @@ class LocalPartition:
         return Found(record.offset, record.timestamp, self.replica.epoch_of(record.offset))
 
     def delete_records(self, offset: int) -> int:
-        """Delete the records before `offset`, or before the high watermark if it is -1; return the new start."""
+        """Delete the records before `offset` (-1: before the high watermark); return the new log start offset."""
         if not self.log.config.deletes:
             message = f"records of {self._title} cannot be deleted: its cleanup.policy is compact, without delete"
             raise Refused(ErrorCode.POLICY_VIOLATION, message)

@@ -48,7 +48,8 @@ class InitProducerId:
         if block.code is not ErrorCode.NONE:
             # The controller's codes mean nothing to a client. With this code the client asks again.
             return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        # Several requests may have waited at the same time. Each of them gets a block.
+        # Several requests may have waited at the same time, and each got a block. So add this block to the ids that are
+        # left.
         self._block = chain(self._block, range(block.first, block.first + block.count))
         return _given(next(self._block))
 

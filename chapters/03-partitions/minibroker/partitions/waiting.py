@@ -106,7 +106,7 @@ class Waiting(Generic[A]):
     def settle(self) -> None:
         """Try the woken waits again. An answer may wake others, so continue until none is left."""
         # Take the woken keys out first: keys that are woken from here on belong to the next round.
-        # A wait for several of the keys is tried once. A wait that was answered meanwhile is not tried again.
+        # A wait for several of these keys is tried only once. A wait that was answered meanwhile is not tried again.
         while self._woken:
             keys, self._woken = self._woken, {}
             woken = {parked: None for key in keys for parked in self._by_key.get(key, ())}

@@ -138,7 +138,7 @@ class ErrorCode(enum.IntEnum):
     UNKNOWN_TOPIC_ID = 100, "this broker has no topic of this id", RETRIABLE
     DUPLICATE_BROKER_REGISTRATION = 101, "a live broker has this id"
     BROKER_ID_NOT_REGISTERED = 102, "no broker of this id is registered"
-    INCONSISTENT_TOPIC_ID = 103, "the log has another topic id", RETRIABLE
+    INCONSISTENT_TOPIC_ID = 103, "the log's topic id is not the one in the request", RETRIABLE
     INCONSISTENT_CLUSTER_ID = 104, "the request is meant for another cluster"
     TRANSACTIONAL_ID_NOT_FOUND = 105, "there is no such transactional id"
     FETCH_SESSION_TOPIC_ID_ERROR = 106, "a fetch session must use topic ids always or never", RETRIABLE

@@ -116,7 +116,7 @@ class _Decoder:
         self.flush()
         if self.flexible:
             with self.source.block("if n > 127:"):
-                # The first byte is decoded already.
+                # The run has decoded the first byte already, so go back by one.
                 self.source.line(f"n, p = {'long_string' if of_string else 'varint'}(buffer, p - 1)")
 
     # Structs

@@ -60,7 +60,7 @@ NEVER = parse_versions("none")
 
 
 class _Required:
-    """The default of a field that has no default."""
+    """Marks a field that has no default."""
 
     def __repr__(self) -> str:
         return "REQUIRED"

@@ -256,7 +256,7 @@ def decode_whole(cls: "type[S]", buffer: memoryview, position: int, version: int
 
 
 def codes_in(answer: Struct) -> Iterator[int]:
-    """All error codes of an answer, including the nested structs."""
+    """All error codes of an answer, including those of nested structs."""
     for field in answer.schema.fields:
         value = getattr(answer, field.name)
         if field.name == "error_code":

@@ -20,7 +20,8 @@ def parse_uuid(text: str) -> bytes:
         uuid = base64.urlsafe_b64decode(text + "==")
     except (binascii.Error, ValueError) as error:
         raise WireError(f"{text!r} is not an id: {error}") from error
-    # Base64 decoding is lenient: it skips foreign characters, and several texts decode to the same bytes.
+    # Base64 decoding is lenient: it skips foreign characters, and several texts decode to the same bytes. So encode the
+    # id again, and compare.
     if len(uuid) != UUID_SIZE or uuid_text(uuid) != text:
         raise WireError(f"{text!r} is not an id: an id is 22 characters for {UUID_SIZE} bytes")
     return uuid

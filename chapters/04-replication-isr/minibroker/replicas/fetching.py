@@ -185,7 +185,7 @@ class Fetchers:
             return 0
         if not wanted:
             return self._until_due_ms(leader)
-        # The leader must answer before the next postponed partition is due.
+        # The leader must answer before the next postponed partition is due, so that it is in the next fetch.
         wait_ms = min(REPLICA_FETCH_WAIT_MAX_MS.of(self._config), max(self._until_due_ms(leader), _FIRST_PAUSE_MS))
         request = self._request(wanted, wait_ms=wait_ms)
         response = await self._peers.send(leader, request, line="fetch", timeout_ms=wait_ms + _ANSWER_MS_MAX)
@@ -197,7 +197,7 @@ class Fetchers:
                     self._take(data, *wanted[key])
                 if monotonic_ms() - since_ms > _TURN_MS_MAX:
                     # Work on a thousand partitions of a slow disk takes long. Requests and heartbeats must not wait for
-                    # it.
+                    # it, so let them run in between.
                     await asyncio.sleep(0)
                     since_ms = monotonic_ms()
         self._settle()

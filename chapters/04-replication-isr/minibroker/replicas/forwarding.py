@@ -167,8 +167,8 @@ class Forward:
                 # Repeat a request that was not sent, or that changes nothing. Any other request may have taken effect,
                 # and only the client can decide whether to repeat it.
                 may_repeat = isinstance(error, BrokerUnavailable) or forwarded.is_read
-                # The time for an election counts from the first failure: the request may have waited long before that
-                # for a controller that had stopped answering but was not deposed yet.
+                # Allow `_ELECTION_MS` for an election, from the first failure on. The time before does not count: the
+                # request may have spent it waiting for a dead controller that was not deposed yet.
                 deadline_ms = min(deadline_ms, monotonic_ms() + _ELECTION_MS)
                 if not may_repeat or monotonic_ms() >= deadline_ms:
                     raise

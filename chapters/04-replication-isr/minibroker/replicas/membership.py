@@ -47,7 +47,7 @@ class Membership(ClusterPort, ABC):
         """The current address of a node, if it is known."""
 
     def is_node(self, call: Call[Any]) -> bool:
-        """Whether a call comes from a node, by its client id."""
+        """Whether a call comes from another node, which its client id shows."""
         return node_of(call.header.client_id) is not None
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
@@ -55,7 +55,7 @@ class Membership(ClusterPort, ABC):
         return administration.create_on_demand(names) if self.is_active else self._forward.create_on_demand(names)
 
     def _named_broker_filter(self, judge: Handler) -> Filter:
-        """Requests about the configuration of another broker are forwarded to it."""
+        """The filter that forwards requests about another broker's configuration to that broker."""
         return BrokerConfigs(
             self._node_id,
             self.peers,

@@ -92,7 +92,7 @@ class Observer:
         self._listeners.add(listener)
 
     def removed_topics(self) -> Collection[bytes]:
-        """The topics that the log says were deleted. A topic that is not in the log may be newer than the log."""
+        """The topics whose deletion is in the log. A topic that the log does not know is not among them."""
         return removed_topics(self._log)
 
     # Following the log ------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class Registration:
                 code = known_code(response.error_code)
                 node_id = self._me.node_id
                 raise BrokerFailure(f"node {node_id} could not be registered: {code.message} ({code.name})")
-            # The epoch is written at once. A node that dies before that must assume that it has lost records.
+            # The epoch is written at once. A node that dies before this write must assume that it lost records.
             machine = self._machine
             epoch_file.remember_broker_epoch(machine.files, machine.path, response.broker_epoch, epoch_file.boot_id())
             self._me.broker_epoch = response.broker_epoch
@@ -88,7 +88,7 @@ class Registration:
     # Two processes with one node.id -----------------------------------------------------------------------------------
 
     def on_image(self, old: Image, new: Image) -> None:
-        """Two processes with one node.id would both lead its partitions, so the older one ends.
+        """End this process if another has registered with its node.id, because both would lead its partitions.
 
         No other process can have this node's address: a registration with that address is from an earlier incarnation.
         """
@@ -117,7 +117,7 @@ class Registration:
         This node has every record of the late registration's epoch, so its logs are complete up to that epoch.
         """
         await self._register(late_epoch)
-        # Yet another registration may have arrived in the meantime.
+        # Yet another registration may have arrived in the meantime, so check again.
         self.on_image(Image(), self._image())
 
     def _is_our_address(self, known: BrokerImage) -> bool:

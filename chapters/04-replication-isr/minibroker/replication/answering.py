@@ -281,7 +281,7 @@ def _members(partition: PartitionAlteration) -> list[tuple[int, int]]:
 
 
 def _altered(partitions: list[AlteredPartition]) -> Response:
-    # A stale broker epoch refuses the whole request.
+    # If the broker epoch is stale, the whole request is refused.
     if partitions and all(it.code is ErrorCode.STALE_BROKER_EPOCH for it in partitions):
         return AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     topics: dict[bytes, list[PartitionAltered]] = {}

@@ -153,7 +153,7 @@ def _check_members(image: Image, partition: PartitionImage, change: IsrChange, b
         elif broker.is_fenced:
             why = "it is fenced"
         elif broker.in_controlled_shutdown:
-            # A broker that shuts down was removed from every in-sync set (KIP-841).
+            # A broker that shuts down was removed from every in-sync set, and must not come back (KIP-841).
             why = "it is shutting down"
         elif epoch not in (NO_BROKER_EPOCH, broker.epoch):
             why = f"it is registered with broker epoch {broker.epoch}"
@@ -166,7 +166,7 @@ def _check_members(image: Image, partition: PartitionImage, change: IsrChange, b
 def _changed(
     topic_id: bytes, partition: int, *, isr: Iterable[int] | None = None, leader: int | None = None
 ) -> PartitionChangeRecord:
-    """The record of a change; None means no change. Naming a leader, even the same one, raises the leader epoch."""
+    """The record of a change; what is None does not change. Naming a leader, even the same one, raises its epoch."""
     record = PartitionChangeRecord(partition_id=partition, topic_id=topic_id)
     if isr is not None:
         record.isr = list(isr)
@@ -271,7 +271,8 @@ def _is_alone(partition: PartitionImage, broker_id: int) -> bool:
     return others == {broker_id}
 
 
-# Returns how a partition changes when a broker registers again. The bool tells whether the broker has all its records.
+# Returns how a partition changes when a broker registers again. The bool tells whether the broker still has all records
+# of the partition.
 OnReturn = Callable[[int, Image, TopicImage, int, PartitionImage, bool], PartitionChangeRecord | None]
 
 
@@ -303,7 +304,7 @@ def register_replicas(broker: BrokerDescription, image: Image, records: Records,
     is_whole = broker.previous_broker_epoch == known.epoch
     for topic in image.topics.values():
         for number, partition in topic.partitions.items():
-            # If this is the only replica, no other one has more records.
+            # A partition's only replica counts as complete: no other replica has more records.
             has_all = is_whole or _is_alone(partition, broker.broker_id)
             change = on_return(broker.broker_id, image, topic, number, partition, has_all)
             records.add([] if change is None else [change])

@@ -67,7 +67,8 @@ class EpochCache(Companion):
 
     def end_of(self, epoch: int, *, log_end_offset: int) -> EpochEnd:
         """Where an epoch ends in this log; if the log does not have that epoch, where the epoch before it ends."""
-        # The latest epoch ends at the end of the log. For a later epoch, or for none, the end is unknown.
+        # The latest epoch ends at the end of the log. The end of a later epoch is unknown, and so is the end of "no
+        # epoch" (-1).
         if epoch == self.latest_epoch and epoch != NO_LEADER_EPOCH:
             return EpochEnd(epoch, log_end_offset)
         if epoch == NO_LEADER_EPOCH or epoch > self.latest_epoch:
@@ -118,7 +119,7 @@ class EpochCache(Companion):
     def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
         """A batch was appended; a follower learns of a new epoch from the header of the batch."""
         if not self.entries or header.leader_epoch > self.entries[-1].epoch:
-            # A log may start within its first batch.
+            # A log may start within its first batch; then the epoch begins at the log's start.
             self.assign(header.leader_epoch, max(header.base_offset, self._log_start_offset))
         if header.leader_epoch > self._written_epoch:
             self._try_to_write()
@@ -138,7 +139,7 @@ class EpochCache(Companion):
         self.truncate_start(log_start_offset)
         if recovery_point < log_end_offset:
             # After the recovery point the file may be older than the log, or newer: it may name an epoch whose records
-            # were lost.
+            # were lost. So keep only the entries before it.
             self.entries = [entry for entry in self.entries if entry.start_offset < recovery_point]
             self._is_flushed = False
         return max(min(recovery_point, log_end_offset), log_start_offset)
@@ -176,7 +177,7 @@ def encode(entries: list[EpochEntry]) -> bytes:
 
 
 def decode(data: bytes) -> list[EpochEntry]:
-    """Read the text of the file; refuse it if it is damaged or its entries do not rise."""
+    """Read the text of the file; refuse it if it is damaged or its entries are not in ascending order."""
     try:
         if not data.endswith(b"\n"):
             raise ValueError("it is torn")
@@ -188,5 +189,5 @@ def decode(data: bytes) -> list[EpochEntry]:
     if not is_whole:
         raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: version {version}, {count} of {len(entries)} entries announced")
     if any(one.epoch >= two.epoch or one.start_offset >= two.start_offset for one, two in pairwise(entries)):
-        raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: the entries do not rise")
+        raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: epochs and start offsets must increase from entry to entry")
     return entries

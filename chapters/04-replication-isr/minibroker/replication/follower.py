@@ -19,7 +19,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Position(NamedTuple):
-    """What a follower fetches next, and from which leader. If `is_lost` is set, ask first where that log starts."""
+    """What a follower fetches next, and from which leader. If `is_lost`, first ask where its log starts."""
 
     leader: int
     leader_epoch: int
@@ -49,7 +49,7 @@ class Following:
         self.is_lost = False
         """Whether the leader's log lacks the next offset, so that the follower must ask where that log starts."""
         self.is_caught_up = False
-        """Whether this log had everything before the leader's high watermark after the last answer."""
+        """Whether, after the last answer, this log had everything before the leader's high watermark."""
 
     def position(self, epochs: EpochCache, *, log_start_offset: int, log_end_offset: int) -> Position:
         """What to fetch next."""

@@ -150,7 +150,7 @@ _VOTER = re.compile(r"(\d{1,9})@([^@,\s]+):(\d{1,5})")
 
 
 def parse_voters(text: str) -> tuple[QuorumVoter, ...]:
-    """Read `ID@HOST:PORT,…`; an empty text has no voters. A malformed text is a ValueError."""
+    """Read `ID@HOST:PORT,…`; an empty text has no voters. A malformed text raises ValueError."""
     voters = []
     for item in filter(None, (it.strip() for it in text.split(","))):
         match = _VOTER.fullmatch(item)

@@ -30,7 +30,7 @@ NO_BROKER_EPOCH = -1
 PROPOSAL_RETRY_MS = 1000
 _LONG_AGO = -(2**62)
 
-# The controller has refused the change itself, so it will never happen.
+# With these codes the controller has refused the change itself, so the change will never happen.
 REFUSED_FOR_GOOD = frozenset(
     {
         ErrorCode.INELIGIBLE_REPLICA,
@@ -79,9 +79,10 @@ class Progress:
 
     def on_fetch(self, offset: int, *, leader_end_offset: int, now_ms: int) -> None:
         """The follower asks for `offset`, so it has everything before."""
-        # A follower with the leader's whole log has caught up now. A follower that has what the leader had at the
-        # follower's previous fetch had caught up at that time. Without this second rule no follower would ever catch up
-        # under load, because then the leader's log is always a little longer.
+        # A follower that asks for the end of the leader's log has caught up now. Otherwise compare with where the
+        # leader's log ended at the follower's previous fetch: if the follower now asks for that offset or a later one,
+        # it had caught up at the time of the previous fetch. Without this second rule no follower would ever catch up
+        # under load, because the leader's log keeps growing.
         if offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.last_fetch_leader_end:
@@ -158,7 +159,8 @@ class Leadership:
 
     def watermark(self, log_end_offset: int, *, min_insync_replicas: int) -> int | None:
         """The high watermark that follows from all log end offsets; None while too few are in sync (KIP-966)."""
-        # With too few members in sync, nothing new becomes visible: records that only these members have may be lost.
+        # With too few members in sync, the high watermark stays: new records are on these few members only, and may be
+        # lost.
         if len(self.isr) < self.min_isr(min_insync_replicas):
             return None
         # The smallest log end offset of all replicas that count, the leader included (invariant 24).
@@ -257,7 +259,7 @@ class Leadership:
         return False
 
     def adopt(self, isr: tuple[int, ...], partition_epoch: int) -> bool:
-        """Take over the controller's in-sync set if its partition epoch is later than ours; return whether it is."""
+        """If the partition epoch is later than ours, take over the controller's in-sync set; return whether it was."""
         if partition_epoch <= self.partition_epoch:
             return False
         # A proposal that is still under way names an older partition epoch. Either this set is its result, or the

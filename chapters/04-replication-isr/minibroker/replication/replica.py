@@ -141,8 +141,8 @@ class Replica(ReplicaPort):
             self.leading.broker_epochs = broker_epochs
         if image.partition_epoch < self.partition_epoch:
             return
-        # The in-sync set may be known from an answer to a proposal. A change of the replicas is known only from this
-        # decision.
+        # The in-sync set may be known already, from the answer to a proposal. But only this decision has a change of
+        # the replicas, so apply that in any case.
         if self.leading is not None and image.leader_epoch == self.leader_epoch:
             self.leading.on_replicas(image.replicas)
         if image.partition_epoch == self.partition_epoch:
@@ -214,7 +214,7 @@ class Replica(ReplicaPort):
         self._wake(self.name)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """Whether a batch is as safe as was asked: NONE if it is, another code if it never will be, None to wait."""
+        """The verdict on a batch: code NONE if it is as safe as asked, an error if it never will be, None to wait."""
         # Without acks=all a producer waits for no other replica.
         if acks != ACKS_ALL:
             return ErrorCode.NONE
@@ -248,7 +248,7 @@ class Replica(ReplicaPort):
         """Send no records to a follower that is not in sync while the leader's rate is exceeded (KIP-73)."""
         quota, progress = self._quotas.as_leader, leading.followers[reader.replica_id]
         # An answer may be put together several times before it is sent. So its bytes are counted only when the follower
-        # fetches again. Until then one partition of a fetch does not use up the rate of the other partitions.
+        # fetches again, and within one fetch a partition does not use up the rate of the others.
         if not reader.is_retry:
             quota.record(progress.given_bytes, reader.now_ms)
         if reader.replica_id not in leading.isr and not quota.bytes_free(reader.now_ms):
@@ -293,7 +293,7 @@ class Replica(ReplicaPort):
         return self.epochs.end_of(epoch, log_end_offset=self.log.log_end_offset)
 
     def check_watermark_is_known(self) -> None:
-        """Refuse while the last leader may have shown a larger watermark: clients must not see it go back (KIP-207)."""
+        """Refuse while the high watermark may be below the last leader's: it must not go back for clients (KIP-207)."""
         assert self.leading is not None
         start = self.leading.epoch_start_offset
         if self.high_watermark < start:
@@ -347,7 +347,7 @@ class Replica(ReplicaPort):
 
     def fetch_bytes_max(self, now_ms: int) -> int | None:
         """How many bytes may be fetched now, 0 if none (KIP-73); None if this replica is not throttled."""
-        # A replica that has caught up must not fall out of the in-sync set.
+        # A replica that has caught up is not throttled, because it must not fall out of the in-sync set.
         if not self._is_throttled_follower or self.following is None or self.following.is_caught_up:
             return None
         return self._quotas.as_follower.bytes_free(now_ms)

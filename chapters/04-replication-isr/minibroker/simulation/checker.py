@@ -91,7 +91,7 @@ class Checker:
     # Values at offsets ------------------------------------------------------------------------------------------------
 
     def _place(self, offset: int, value: Value, said: str) -> None:
-        """A value is at an offset: check it against everything that was seen before."""
+        """Check a value at an offset against everything that was seen before."""
         known = self._values.get(offset)
         if known is not None:
             if known[0] != value:

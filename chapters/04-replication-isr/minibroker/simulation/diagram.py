@@ -58,7 +58,7 @@ def draw(
 
 
 def tail_ms(entries: Sequence[Entry], count: int = ENTRIES_DRAWN) -> int:
-    """The time of the first of the last `count` entries."""
+    """The time at which the last `count` entries begin."""
     return entries[-count].at_ms if len(entries) >= count else 0
 
 

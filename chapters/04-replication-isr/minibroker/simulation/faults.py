@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 def draw_faults(kinds: Sequence[Kind], chance: Random, *, until_ms: int) -> list[Fault]:
     """Draw the kinds and their frequencies, then the faults of one run, in the order of time."""
-    # In some runs faults come in bursts, faster than a node can recover.
+    # In some runs (`in_burst` above 0) faults come in bursts, faster than a node can recover.
     chosen = [kind for kind in kinds if chance.random() < 0.5] or [chance.choice(kinds)]
     weights = [kind.weight * chance.choice((1, 1, 3)) for kind in chosen]
     in_burst = chance.choice((0.0, 0.2, 0.5))

@@ -74,7 +74,7 @@ def load_world(module: str) -> type[World]:
 
 
 def run_seeds(world: Callable[[int], World], seeds: Iterable[int]) -> Summary:
-    """Run seeds in this process, one after the other, until one fails. The caller may have patched the code."""
+    """Run seeds one after the other until one fails, all in this process, so that code can be patched before."""
     summary = Summary()
     began = time.perf_counter()
     for seed in seeds:

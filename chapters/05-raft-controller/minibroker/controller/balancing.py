@@ -44,7 +44,7 @@ class ElectPreferredLeaders(Command[int]):
         return len(changes)
 
     def refuse(self, code: ErrorCode, message: str) -> int:  # noqa: ARG002
-        """No leader is elected."""
+        """The result of a refusal: no leader is elected."""
         return 0
 
 
@@ -64,7 +64,7 @@ class LeaderBalance:
         if self._interval_ms is None or now_ms < self._due_ms:
             return None
         found = sum(1 for _ in islice(led_by_others(image), ELECTIONS_MAX + 1))
-        # The next tick continues if one command cannot elect all of them.
+        # If one command cannot elect all of them, the next tick continues.
         if found <= ELECTIONS_MAX:
             self._due_ms = now_ms + self._interval_ms
         return ElectPreferredLeaders() if found else None

@@ -171,7 +171,7 @@ class Controller:
             self._listeners.tell(old, self.image)
 
     def _activate(self) -> None:
-        """Become the active controller: the image has everything that earlier leaders have committed."""
+        """Become the active controller. By now the image has everything that earlier leaders have committed."""
         self._active_epoch = self.raft.epoch
         self._ahead = self.image
         # As in Kafka, the first record of the log names the version of the records that follow.
@@ -181,7 +181,7 @@ class Controller:
         self.on_active()
 
     def _deactivate(self) -> None:
-        """This controller has been deposed: it cannot know whether its uncommitted records will be committed."""
+        """Stop as the deposed controller, which cannot know whether its uncommitted records will be committed."""
         # Drop `_ahead`. Refuse each uncommitted proposal with a message that names the controller; then pass the
         # proposal to `_done`.
         self._ahead = None

@@ -98,7 +98,7 @@ def check_roles(config: NodeConfig) -> None:
 def check_place(config: NodeConfig) -> None:
     """Demand that a voter listens at the port where the other nodes look for it."""
     me = next((it for it in quorum_voters(config) if it.node_id == config.node_id), None)
-    # One listener serves nodes and clients. Port 0 becomes a real port only later.
+    # One listener serves nodes and clients. Port 0 becomes a real port only later, so it cannot be compared here.
     ports = [it.port for it in (*config.listeners, *config.advertised_listeners)]
     if me is not None and me.port not in ports and 0 not in ports:
         raise InvalidConfig(

@@ -97,12 +97,12 @@ class RegisterFenced(BrokerDescription, Command[Registration]):
         return register_replicas(self, image, records, change_when_fenced)
 
     def _is_another(self, known: BrokerImage) -> bool:
-        # Brokers that have not named their directories cannot be told apart.
+        # Unless both brokers have named their directories, they cannot be told apart, and count as one.
         is_elsewhere = bool(known.log_dirs) and bool(self.log_dirs) and not set(known.log_dirs) & set(self.log_dirs)
         return is_elsewhere and known.incarnation_id != self.incarnation_id
 
     def refuse(self, code: ErrorCode, message: str) -> Registration:
-        """The broker is not registered."""
+        """The result of a refusal: the broker is not registered."""
         return Registration(code, message)
 
 
@@ -146,7 +146,7 @@ class Heartbeat(Command[BrokerState]):
         return BrokerState(is_fenced=False)
 
     def _unfence(self, image: Image, broker: BrokerImage, records: Records) -> BrokerState:
-        # A broker whose metadata end before its registration would act on old metadata.
+        # A broker whose metadata end before its registration stays fenced, because it would act on old metadata.
         if self.wants_fence or self.metadata_offset < broker.epoch:
             return BrokerState(is_fenced=True)
         records.add([_change(broker, fenced=UNFENCE)])
@@ -173,12 +173,12 @@ class Heartbeat(Command[BrokerState]):
         records.add(given)
         if given:
             return BrokerState(is_fenced=False)
-        # No other broker can lead the partitions that are left.
+        # No other broker can lead the partitions that are left, so this one may stop.
         records.add(fencing(image, broker))
         return BrokerState(is_fenced=True, may_shut_down=True)
 
     def refuse(self, code: ErrorCode, message: str) -> BrokerState:
-        """The heartbeat does not count."""
+        """The result of a refusal: the heartbeat does not count."""
         return BrokerState(code, message)
 
 
@@ -203,7 +203,7 @@ def _change(broker: BrokerImage, *, fenced: int = 0, in_controlled_shutdown: int
 
 @dataclass(frozen=True)
 class FenceBroker(Command[bool]):
-    """Fence a broker whose session has expired. It cannot become leader when the next broker is fenced."""
+    """Fence a broker whose session has expired. When the next broker is fenced, this one cannot become leader."""
 
     broker_id: int
     records_max = None
@@ -217,7 +217,7 @@ class FenceBroker(Command[bool]):
         return True
 
     def refuse(self, code: ErrorCode, message: str) -> bool:  # noqa: ARG002
-        """The broker is not fenced."""
+        """The result of a refusal: the broker is not fenced."""
         return False
 
 
@@ -244,7 +244,7 @@ class LeadUncleanly(Command[list[Elected]]):
         return [it for it in tried if it.code is ErrorCode.NONE]
 
     def refuse(self, code: ErrorCode, message: str) -> list[Elected]:  # noqa: ARG002
-        """No leader is elected."""
+        """The result of a refusal: no leader is elected."""
         return []
 
 
@@ -277,5 +277,5 @@ class UnregisterBroker(Command[Outcome[int]]):
         return Outcome(self.broker_id)
 
     def refuse(self, code: ErrorCode, message: str) -> Outcome[int]:
-        """The broker stays registered."""
+        """The result of a refusal: the broker stays registered."""
         return Outcome(self.broker_id, code, message)

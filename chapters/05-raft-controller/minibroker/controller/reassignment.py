@@ -154,8 +154,8 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
 def _with_new_leader_epoch(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord:
     """Begin a leader epoch when a replica is removed.
 
-    The replica may be added again before it learns of its removal. It would keep fetching, count as in sync, and then
-    delete its log. In a new epoch its fetches are refused until it has learnt of the removal.
+    The replica may be added again before it learns of its removal. In the old epoch it would keep fetching, count as in
+    sync, and then delete its log. In a new epoch its fetches are refused until it has learnt of the removal.
     """
     is_one_gone = change.replicas is not None and not set(partition.replicas) <= set(change.replicas)
     if is_one_gone and change.leader == NO_LEADER_CHANGE:

@@ -205,7 +205,7 @@ def _or_hang_up(handler: Handler) -> Handler:
 
 def _replica(key: VoterKey, progress: Progress, now_ms: int) -> ReplicaState:
     def timestamp(moment_ms: int) -> int:
-        # The state machine uses a monotonic clock. A replica that has never fetched has no timestamp.
+        # The state machine uses a monotonic clock, so convert. A replica that has never fetched has no timestamp.
         return NEVER_MS if moment_ms == NEVER_MS else wall_clock_ms() - (now_ms - moment_ms)
 
     return ReplicaState(

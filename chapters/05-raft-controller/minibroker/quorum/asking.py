@@ -68,7 +68,7 @@ class ControllerCalls:
                     return response
             except ClientError as error:
                 log.debug("node %d: %s", leader_id, error)
-            # A restarted node remembers the last leader, which may never answer.
+            # A restarted node remembers the last leader, which may never answer. So log here, too, what is awaited.
             next(waiting)
             await asyncio.sleep(_RETRY_S)
 
@@ -105,7 +105,7 @@ class ControllerCalls:
     def _what_is_awaited(self) -> str:
         raft = self._raft
         if raft.role is Role.FOLLOWER and not raft.is_voter:
-            # An observer does not vote.
+            # An observer does not vote, so it only waits for the leader.
             lost = "" if self._is_reachable(raft.leader_id) else ", and its address is not known"
             return f"for node {raft.leader_id}, which led when this node last heard of it{lost}"
         voters = list(raft.voters)

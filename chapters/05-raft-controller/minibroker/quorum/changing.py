@@ -89,7 +89,7 @@ class _Change:
             except StorageError as error:
                 return self.respond(ErrorCode.KAFKA_STORAGE_ERROR, f"the change could not be written: {error}")
             if code is ErrorCode.REQUEST_TIMED_OUT:
-                # Another change is not committed yet, or the new voter has not caught up.
+                # Wait: another change is not committed yet, or the new voter has not caught up.
                 return None
             if code is not ErrorCode.NONE:
                 return self.respond(code, f"{code.message}: the voters are {self._voters()}")

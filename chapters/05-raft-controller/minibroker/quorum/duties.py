@@ -48,7 +48,8 @@ class Duties:
             await asyncio.sleep(_CHECK_S)
             now_ms = monotonic_ms()
             if now_ms - checked_ms > self.sessions.session_ms / 2:
-                # This node itself was not running, so heartbeats that arrived in that time may still be unread.
+                # This node itself was not running, and heartbeats that arrived in that time may still be unread. So all
+                # sessions begin again.
                 self.sessions.begin(authority.image.brokers, now_ms)
             checked_ms = now_ms
             if authority.is_active:
@@ -91,7 +92,8 @@ class _UncleanElections:
                     it.name.directory,
                 )
             self._proposal = None
-        # Looking at every partition costs time, and the result depends only on the brokers and configurations.
+        # Looking at every partition costs time, and the result depends only on the brokers and configurations. So look
+        # again only if one of them has changed.
         image = self._authority.image
         now = (image.brokers, image.configs)
         if self._proposal is None and not all(map(is_, now, self._seen or (None, None))):

@@ -134,7 +134,7 @@ class QuorumMember(Membership):
         epochs = EpochCache(files, directory)
         metadata_log = self._machine.data.open_log(METADATA, METADATA_LOG_CONFIG, companions=[epochs])
         if self._is_voter:
-            # A sole voter has the only copy of the metadata; other voters rely on what this voter has acknowledged.
+            # A voter must not start without its metadata log: it may be the only copy, or acknowledged to other voters.
             check_metadata_log(self._machine, metadata_log)
         voters = [Voter(VoterKey(it.node_id), it.host, it.port) for it in quorum_voters(self._config)]
         snapshots = SnapshotFiles(files, directory)

@@ -124,7 +124,7 @@ class Quorum:
             self._failure = self._failure or str(error)
         now = (self.raft.log.log_end_offset, self.raft.high_watermark)
         if now != self._seen:
-            # There are more records to fetch, or more records are committed.
+            # Wake waiting fetches: there are more records to fetch, or more records are committed.
             self._seen = now
             self._waiting.wake(METADATA)
         # Requests that change the voters are retried after every event.

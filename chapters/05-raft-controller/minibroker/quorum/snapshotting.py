@@ -71,7 +71,8 @@ class Snapshotting:
     def take(self, wanted: FetchSnapshot, source: int, found: SnapshotFetched, now_ms: int) -> bool:
         """Handle a response; return whether it was useful. After the last piece the log continues from the snapshot."""
         if found.code is ErrorCode.SNAPSHOT_NOT_FOUND:
-            # The leader has a newer snapshot. After any other error the pieces stay valid: this leader may lead again.
+            # The leader has replaced this snapshot, so its pieces are useless. After any other error they are kept,
+            # because the same leader may answer again later.
             self._files.give_up()
         if not self._raft.on_snapshot_fetched(found, now_ms):
             return False

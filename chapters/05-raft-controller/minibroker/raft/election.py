@@ -40,7 +40,7 @@ class Ballot:
         """The first write that failed. Nothing is written after it, because the content of the file is unknown."""
 
     def write(self, election: Election) -> None:
-        """Write durably. The epoch never decreases, and within an epoch vote and leader never change."""
+        """Write durably. The epoch never decreases, and within an epoch a vote or leader, once set, never changes."""
         old = self.election
         assert election.epoch >= old.epoch, f"epoch {election.epoch} after {old.epoch}"
         if election.epoch == old.epoch:

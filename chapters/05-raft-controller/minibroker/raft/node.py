@@ -52,7 +52,7 @@ FETCH_BYTES_MAX = 8 * 1024**2
 
 
 class NotLeader(Exception):
-    """Only the leader appends; the message names the leader, if it is known."""
+    """An append on a node that does not lead. The message names the leader, if it is known."""
 
 
 class Raft(QuorumState):
@@ -79,7 +79,7 @@ class Raft(QuorumState):
         return self._start_pre_vote(now_ms)
 
     def on_late_tick(self, late_ms: int) -> None:
-        """This node itself was not running for `late_ms`: messages that arrived in that time are still unread."""
+        """This node itself did not run for `late_ms`, so extend all deadlines: messages from that time are unread."""
         self._deadline_ms += late_ms
         self._followers.postpone(late_ms)
 
@@ -319,7 +319,7 @@ class Raft(QuorumState):
 
     def on_end(self, request: EndQuorumEpoch, now_ms: int) -> Heard:
         """The leader has resigned: stand for election, after the voters with longer logs."""
-        # The request names no voter: every voter gets the same request.
+        # The request names no voter, because every voter gets the same one. So check it as if it named this node.
         code = self._objection(request.epoch, self.me)
         if code is not ErrorCode.NONE:
             return Heard(code, self.epoch, self.leader_id)
@@ -343,9 +343,10 @@ class Raft(QuorumState):
         if self.role is Role.FOLLOWER and (self.is_voter or self._asked == 0):
             return leader_id
         others = self._others()
-        # All voters may have been replaced while this node was away; a configured node may name the present ones.
+        # All voters may have been replaced while this node was away. So also ask the configured nodes, which may name
+        # them.
         others += [it for it in self._bootstrap if it not in (self.me.node_id, *others)]
-        # The leader may be none of the voters that this node knows of: they may all have been replaced.
+        # For the same reason the leader may be none of the voters that this node knows. So also ask the leader.
         if leader_id not in (NO_NODE, self.me.node_id, *others):
             others.append(leader_id)
         return others[self._asked % len(others)] if others else NO_NODE
@@ -379,8 +380,8 @@ class Raft(QuorumState):
             self._apply_fetched(fetched)
 
     def _apply_fetched(self, fetched: Fetched) -> None:
-        # Fetch a snapshot; or truncate to the part that the leader has; or append, flush, and take over its high
-        # watermark.
+        # Fetch a snapshot; or truncate to the part that the leader has; or append, flush, and take over the leader's
+        # high watermark.
         if fetched.snapshot is not None:
             self.snapshot_wanted = fetched.snapshot
         elif fetched.diverging is not None:
@@ -417,7 +418,7 @@ class Raft(QuorumState):
         return True
 
     def on_snapshot(self, snapshot: SnapshotId, voters: VoterSet) -> None:
-        """A fetched snapshot is complete and on the disk: the log continues where it ends."""
+        """A fetched snapshot is complete and on the disk: the log continues where the snapshot ends."""
         if self.snapshot_wanted != snapshot:
             return
         self.snapshot_wanted = None

@@ -30,7 +30,8 @@ class Progress:
         """Note that the replica has everything before `offset` on its disk. Within an epoch no replica goes back."""
         self.end_offset = max(self.end_offset, offset)
         # A replica at the end of the leader's log has caught up now. While the leader writes, a replica may never get
-        # there. So a replica that has what the leader had at the replica's previous fetch had caught up at that time.
+        # there. So compare with where the leader's log ended at the replica's previous fetch: a replica that now asks
+        # for that offset or a later one had caught up at the time of the previous fetch.
         earlier_end_offset, earlier_ms = self._leader_end
         if offset >= leader_end_offset:
             self.last_caught_up_ms = self.last_fetch_ms

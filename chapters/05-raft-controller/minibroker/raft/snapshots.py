@@ -50,7 +50,8 @@ def start_at_snapshot(log: QuorumLog, epochs: EpochCache, latest: SnapshotId | N
         )
     if latest is None or log.log_start_offset == end_offset:
         return
-    # A snapshot has only committed records. A log that does not contain its last record diverges, or is shorter.
+    # A snapshot has only committed records. A log that contains the snapshot's last record continues it. Any other log
+    # diverges or is too short, so the snapshot replaces it.
     is_continued = log.log_end_offset >= latest.end_offset
     if is_continued and epochs.epoch_of(latest.end_offset - 1) == latest.epoch:
         log.delete_before(latest.end_offset)

@@ -77,7 +77,8 @@ class QuorumState:
         self.high_watermark = max(log.log_start_offset, 0)
         self.epoch_start_offset = 0
         """The first offset of the epoch that this node leads, or led last."""
-        # The log may have a later epoch than the ballot: a log that is older than the quorum has no ballot.
+        # The log may have a later epoch than the ballot (the file `quorum-state`): a node that ran before there was a
+        # quorum has a log, but no such file.
         if ballot.election.epoch < self.last_epoch:
             ballot.write(Election(self.last_epoch))
         # A restarted leader does not lead its epoch again: it may have lost records that it had not flushed.
@@ -155,7 +156,7 @@ class QuorumState:
 
     @property
     def next_deadline_ms(self) -> int:
-        """The latest time for the next `tick`."""
+        """The time by which `tick` must be called next."""
         return self._announce_ms if self.is_leader else self._deadline_ms
 
     def _others(self) -> list[int]:

@@ -11,7 +11,7 @@ class AlterableConfig(Struct):
     """One value to set."""
 
     name: str = string(about="the name")
-    value: str | None = string(nullable="0+", about="the value; null is the default")
+    value: str | None = string(nullable="0+", about="the value; null means the default value of the configuration")
 
 
 class AlterConfigsResource(Struct):

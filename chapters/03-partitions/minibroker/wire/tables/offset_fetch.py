@@ -48,7 +48,7 @@ class OffsetFetchRequest(Request, key=9, versions="1-10", flexible="6+"):
         OffsetFetchRequestGroup, versions="8+", default=(), about="the groups asked for"
     )
     require_stable: bool = boolean(
-        versions="7+", default=False, about="whether to fail, to be retried, while a transaction with offsets is open"
+        versions="7+", default=False, about="whether to get a retriable error while a transaction with offsets is open"
     )
 
 

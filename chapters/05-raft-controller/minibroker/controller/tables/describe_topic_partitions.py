@@ -42,7 +42,7 @@ class DescribeTopicPartitionsResponsePartition(Struct):
         int32,
         nullable="0+",
         default=None,
-        about="replicas outside the ISR that have every acknowledged record; never null: the Java admin client fails",
+        about="replicas outside the ISR with every acknowledged record; never null: the Java admin client would fail",
     )
     last_known_elr: list[int] | None = array(
         int32, nullable="0+", default=None, about="replicas that were eligible before an unclean stop; never null"
