@@ -4,6 +4,9 @@ After each test, groups that were there all the time read and commit without a r
 traceback, and its memory is back to what it was.
 """
 
+import os
+import random
+import time
 from collections.abc import Iterator
 
 import groups_raw as raw
@@ -11,9 +14,15 @@ import pytest
 from brokers import Broker, eventually, unique
 from cases import case
 from clients_raw import Batch, Connection, i32, produce, record, settles, string
-from clients_stock import Message, confluent_write, create_topic
+from clients_stock import Message, admin, confluent_write, create_topic
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from groups_crews import Crew, crews_of_each_kind, poll_until
 from groups_raw import GroupConnection
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonTopicPartition
+from kafka.structs import OffsetAndMetadata
+from proxy import Proxy
+from test_clients_fuzz import damaged, shoot
 
 pytest_plugins = ["groups_fixtures"]
 
@@ -24,6 +33,9 @@ GARBAGE = (b"", b"\x00", b"\xff" * 7, b"\x00\x01\x7f\xff\xff\xff", b"\x00\x03" +
 MANY = 10_000
 CONNECTIONS = 300
 INVALID_TOPIC = 17
+GROUP_APIS = (*range(8, 17), 42, 47, 68, 69)
+SECONDS = float(os.environ.get("MINIBROKER_FUZZ_S", "2"))
+SEED = int(os.environ.get("MINIBROKER_FUZZ_SEED", "3"))
 
 
 @pytest.fixture(scope="module")
@@ -240,3 +252,40 @@ def test_heartbeats_that_make_no_sense_are_refused(connection: GroupConnection, 
 def test_clients_may_not_write_to_the_topic_of_groups(connection: GroupConnection) -> None:
     for data in (Batch(record(b"x", b"\x00\x01")).encode(), Batch(record(b"x")).encode()):
         assert connection.produce(produce("__consumer_offsets", data)).code == INVALID_TOPIC
+
+
+def record_requests(grouped: Broker, topic: str) -> list[bytes]:
+    """One request of every API and version of groups that stock clients use, as they send it."""
+    with Proxy(grouped.address) as proxy:
+        client = admin(proxy.address)
+        with crews_of_each_kind(proxy.address, [topic], unique) as crews:
+            for kind, crew in crews.items():
+                crew.hire(instance_id="static" if kind == "range" else None)
+            go_on(grouped, crews)
+            names = [crew.group for crew in crews.values()]
+            for group in names:
+                client.describe_consumer_groups([group])[group].result(30)
+                client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+            client.list_consumer_groups().result(30)
+            for group in names:
+                with pytest.raises(KafkaException):
+                    client.delete_consumer_groups([group])[group].result(30)
+        python = KafkaConsumer(bootstrap_servers=proxy.address, group_id=unique("python"))
+        python.commit({PythonTopicPartition(topic, 0): OffsetAndMetadata(1, "", -1)})
+        python.close()
+        distinct = {(it.api_key, it.api_version, len(it.request) // 100): it.request for it in proxy.requests}
+    return [request for (key, *_), request in sorted(distinct.items()) if key in GROUP_APIS]
+
+
+def test_damaged_requests_of_groups_do_no_harm(grouped: Broker) -> None:
+    topic = create_topic(grouped.address, unique("damaged"), PARTITIONS)
+    requests = record_requests(grouped, topic)
+    assert {int.from_bytes(it[:2]) for it in requests} >= {8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 68}
+    chance = random.Random(SEED)
+    deadline, count = time.monotonic() + SECONDS, 0
+    while time.monotonic() < deadline:
+        shoot(grouped, [damaged(chance, chance.choice(requests)) for _ in range(5)])
+        count += 1
+        assert grouped.is_alive(), f"dead after {count} connections:\n{grouped.log()[-4000:]}"
+    print(f"{count} connections, {len(requests)} kinds of requests")
+    assert count > 10, "too slow to mean anything"
