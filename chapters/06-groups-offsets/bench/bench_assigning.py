@@ -1,8 +1,8 @@
 """The time that the coordinator needs to compute a target assignment: `uniform` for 10,000 members.
 
 The full assignment begins with nothing. The incremental one begins with a balanced assignment and one member more, as
-when a group grows. Kafka publishes 4 ms and 15 ms for these sizes, measured on the JVM after a warm-up; the two bars are
-printed beside ours and are from another machine.
+when a group grows. Kafka publishes 4 ms and 15 ms for these sizes, measured on the JVM after a warm-up; the two bars
+are printed beside ours and are from another machine.
 """
 
 from minibroker.bench import BarChart, BarRow, Benchmark, Case, Context, Results, scaled
