@@ -128,6 +128,7 @@ GOLDEN: list[tuple[GroupRecord, list[str], list[str]]] = [
         ["0000", "00000002", "01 00 08 00000000000000ff"],
     ),
     (
+        # A member of the new protocol says so with null. Without that, Kafka takes it for one of the classic protocol.
         GroupRecord(
             ConsumerGroupMemberMetadataKey(group_id="g", member_id="m"),
             ConsumerGroupMemberMetadataValue(
@@ -138,10 +139,14 @@ GOLDEN: list[tuple[GroupRecord, list[str], list[str]]] = [
                 subscribed_topic_regex="x",
                 rebalance_timeout_ms=5,
                 server_assignor="range",
+                classic_member_metadata=None,
             ),
         ),
         ["0005", "0001 67", "0001 6d"],
-        ["0000", "02 69", "00", "02 63", "03 2f68", "03 02 61 02 62", "02 78", "00000005", "06 72616e6765", "00"],
+        [
+            "0000  02 69  00  02 63  03 2f68  03 02 61 02 62  02 78  00000005  06 72616e6765",
+            "01 00 01 ff",
+        ],
     ),
     (
         # A member of the classic protocol. A nullable struct begins with 1.
@@ -159,7 +164,7 @@ GOLDEN: list[tuple[GroupRecord, list[str], list[str]]] = [
         ),
         ["0005", "0001 67", "0001 6d"],
         [
-            "0000  00  00  02 63  03 2f68  01  00  00000005  00",
+            "0000  00  00  02 63  03 2f68  01  01  00000005  00",
             "01 00 0c  01 00000006  02  02 72  02 07  00  00",
         ],
     ),

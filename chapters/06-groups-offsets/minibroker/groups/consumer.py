@@ -249,11 +249,12 @@ def _updated(
         client_host=client.host,
         # Some clients send their topics in another order each time. That is no change.
         subscribed_topic_names=old.subscribed_topic_names if names is None else sorted(set(names)),
-        subscribed_topic_regex=(old.subscribed_topic_regex if regex is None else regex) or None,
+        subscribed_topic_regex=old.subscribed_topic_regex if regex is None else regex,
         rebalance_timeout_ms=(
             old.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
         ),
         server_assignor=old.server_assignor if request.server_assignor is None else request.server_assignor,
+        classic_member_metadata=None,
     )
 
 

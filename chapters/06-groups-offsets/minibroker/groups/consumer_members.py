@@ -32,7 +32,9 @@ Owned = Mapping[bytes, frozenset[int]]
 """The partitions that a member says it owns."""
 
 NOTHING: Held = MappingProxyType({})
-_NO_SUBSCRIPTION = ConsumerGroupMemberMetadataValue(client_id="", client_host="", subscribed_topic_names=[])
+_NO_SUBSCRIPTION = ConsumerGroupMemberMetadataValue(
+    client_id="", client_host="", subscribed_topic_names=[], classic_member_metadata=None
+)
 
 
 class MemberState(enum.Enum):

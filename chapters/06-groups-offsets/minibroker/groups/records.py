@@ -17,6 +17,7 @@ from typing import NamedTuple
 from minibroker.log.errors import ExpectedError
 from minibroker.wire.errors import MalformedMessage, WireError
 from minibroker.wire.schema import (
+    DEFAULTS,
     Message,
     Struct,
     array,
@@ -180,8 +181,10 @@ class ClassicProtocol(Struct):
 class ClassicMemberMetadata(Struct):
     """What the coordinator knows about a member that still uses the classic protocol."""
 
-    session_timeout_ms: int = int32(about="its session timeout")
-    supported_protocols: list[ClassicProtocol] = array(ClassicProtocol, about="the protocols that it supports")
+    session_timeout_ms: int = int32(default=0, about="its session timeout")
+    supported_protocols: list[ClassicProtocol] = array(
+        ClassicProtocol, default=(), about="the protocols that it supports"
+    )
 
 
 class ConsumerGroupMemberMetadataValue(GroupValue, key=5, versions="0", flexible="0+"):
@@ -193,15 +196,16 @@ class ConsumerGroupMemberMetadataValue(GroupValue, key=5, versions="0", flexible
     client_host: str = string(about="its address")
     subscribed_topic_names: list[str] = array(string, about="the topics that it reads")
     subscribed_topic_regex: str | None = string(
-        nullable="0+", default=None, about="a regular expression for topics that it reads"
+        nullable="0+", default="", about="a regular expression for topics that it reads"
     )
     rebalance_timeout_ms: int = int32(default=-1, about="how long it may take to give partitions up")
     server_assignor: str | None = string(nullable="0+", default=None, about="the assignor that it asks for")
+    # The default is a struct and not null: a member of the new protocol has null, which has to be written.
     classic_member_metadata: ClassicMemberMetadata | None = struct(
         ClassicMemberMetadata,
         nullable="0+",
         tag=0,
-        default=None,
+        default=DEFAULTS,
         about="set if the member uses the classic protocol",
     )
 
