@@ -146,7 +146,16 @@ def test_requests_of_classic_members_are_checked_like_those_in_a_classic_group()
     ):
         with case(code):
             assert answer == code
-    assert driver.classic_leave(("c", None), ("x", None), ("b-2", None)) == [25, 25, 0]
+    assert driver.classic_leave(("x", None), ("b-2", None)) == [25, 0]
+
+
+def test_an_administrator_removes_members_of_both_protocols() -> None:
+    """LeaveGroup by the member id, or by the instance id alone (KIP-345), whatever protocol the member uses."""
+    driver = Mixed(stable_classic().group)
+    for member_id, instance_id in (("c", None), ("d", "i"), ("e", None)):
+        driver.join(member_id, instance_id=instance_id)
+    assert driver.classic_leave(("c", None), ("", "i"), ("", "j"), ("b-2", None)) == [0, 0, 25, 0]
+    assert sorted(driver.group.members) == ["a-1", "e"]
 
 
 def test_a_classic_member_that_does_not_join_again_or_does_not_sync_is_removed() -> None:

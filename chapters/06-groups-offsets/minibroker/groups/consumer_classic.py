@@ -172,27 +172,24 @@ class ClassicRequests:
         gone: dict[str, Member] = {}
         answers = []
         for identity in request.members:
-            code, member_id = ErrorCode.NONE, identity.member_id
+            code = ErrorCode.NONE
             try:
                 member = self._leaving(identity)
-                member_id = member.member_id
-                gone[member_id] = member
+                gone[member.member_id] = member
             except GroupRefused as refused:
                 code = refused.code
-            instance_id = identity.group_instance_id
-            answers.append(MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=code))
+            asked = identity.member_id, identity.group_instance_id
+            answers.append(MemberResponse(member_id=asked[0], group_instance_id=asked[1], error_code=code))
         records = self._group.removal(list(gone.values()), now_ms) if gone else []
         return records, LeaveGroupResponse(members=answers)
 
     def _leaving(self, identity: MemberIdentity) -> Member:
+        """The member that leaves. An administrator may remove members of the new protocol, too."""
         instance_id, member_id = identity.group_instance_id, identity.member_id
         # An administrator removes a static member by its instance id alone.
         if instance_id is not None and not member_id:
             member_id = self._group.facts.static_members.get(instance_id, "")
-        member = self._group.member(member_id, instance_id)
-        if member.classic is None:
-            raise GroupRefused(ErrorCode.UNKNOWN_MEMBER_ID)
-        return member
+        return self._group.member(member_id, instance_id)
 
 
 def _subscription(
