@@ -412,6 +412,18 @@ def test_a_heartbeat_with_epoch_0_makes_a_group_and_others_do_not(bench: Bench) 
     assert bench.commit(5, "m", 7, version=9) is ErrorCode.STALE_MEMBER_EPOCH
 
 
+def test_a_group_that_cannot_be_described_is_unknown_or_classic(bench: Bench) -> None:
+    """Kafka's admin client asks so first, and shows the text of this answer if there is no classic group either."""
+
+    def told() -> tuple[ErrorCode, str | None]:
+        (described,) = bench.take(bench.shard.on_consumer_describe("describe", "g")).groups
+        return ErrorCode(described.error_code), described.error_message
+
+    assert told() == (ErrorCode.GROUP_ID_NOT_FOUND, "Group g not found.")
+    bench.stable()
+    assert told() == (ErrorCode.GROUP_ID_NOT_FOUND, "Group g is not a consumer group.")
+
+
 def test_a_join_of_the_new_protocol_that_is_refused_leaves_no_group_behind(bench: Bench) -> None:
     assert bench.code(beat(bench, "m", 0, topic_partitions=None)) is ErrorCode.INVALID_REQUEST
     assert bench.list() == set()

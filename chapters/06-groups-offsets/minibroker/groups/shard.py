@@ -364,7 +364,10 @@ class GroupShard:
         if isinstance(group, ConsumerGroup):
             described = group.describe(self.image)
         else:
-            message = f"there is no group {group_id[:64]!a} of the new protocol"
+            # Kafka's admin client shows this text, also if it has asked for a classic group of that name in vain.
+            is_classic = group is not None or group_id in self.offsets
+            why = "is not a consumer group" if is_classic else "not found"
+            message = f"Group {group_id[:64]} {why}."
             code = ErrorCode.GROUP_ID_NOT_FOUND
             described = DescribedConsumerGroup(group_id=group_id, error_code=code, error_message=message)
         return Step(replies=[Reply(ticket, ConsumerGroupDescribeResponse(groups=[described]))])
