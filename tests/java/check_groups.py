@@ -118,7 +118,7 @@ class Member:
 
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
-    """Three nodes, and Kafka's clients beside them, for all tests of this module. With another broker it is one node."""
+    """Three nodes, or one of another broker, and Kafka's clients beside them, for all tests of this module."""
     with contextlib.ExitStack() as stack:
         path = tmp_path_factory.mktemp("groups")
         if IS_OURS:
