@@ -75,6 +75,9 @@ class ClassicGroupModel(RuleBasedStateMachine):
                     assert self.owners.setdefault(place, owner) == owner, f"{partition} has two owners"
             elif self.driver.code(ticket) in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
                 client.member_id = ""
+            elif self.driver.code(ticket) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+                # It cannot go on in this group: the process ends, and is started again.
+                client.forget()
 
     # Events -----------------------------------------------------------------------------------------------------------
 

@@ -182,3 +182,18 @@ def test_all_members_gone_leave_an_empty_group_and_no_time_limit() -> None:
     assert driver.group.state is GroupState.EMPTY
     assert driver.log[-1].members == []
     assert driver.group.deadline_ms() is None
+
+
+def test_the_session_of_a_member_whose_sync_is_refused_begins_anew() -> None:
+    """While its sync waited, its session could not end. A member that is silent from then on must not stay."""
+    driver = Driver()
+    leader, follower = driver.enter("a"), driver.enter("b")
+    driver.run(2 * DELAY_MS)
+    driver.sync("sync", follower)
+    driver.run_with_heartbeats(3 * SESSION_MS, leader)
+    driver.join("again", leader, protocols={"range": b"other"})
+    assert driver.code("sync") is ErrorCode.REBALANCE_IN_PROGRESS
+    driver.run(SESSION_MS - 1)
+    assert driver.is_parked("again")
+    driver.run(1)
+    assert [it.member_id for it in driver.joined("again").members] == [leader]

@@ -121,9 +121,7 @@ class ClassicGroup(ClassicFacts):
 
     def _rebalance(self, step: Step, now_ms: int) -> None:
         """Let all members join again: from now on, heartbeats tell them to."""
-        for member, ticket in self._members.take_syncs():
-            self._members.renew(member, now_ms)
-            step.replies.append(Reply(ticket, ErrorCode.REBALANCE_IN_PROGRESS))
+        step.replies += self._answer_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self._sync_deadline_ms = NEVER
         delay_ms = self._settings().initial_rebalance_delay_ms if self.state is GroupState.EMPTY else None
         self._join_timer.start(now_ms, self._members.rebalance_timeout_ms, delay_ms)
@@ -198,20 +196,15 @@ class ClassicGroup(ClassicFacts):
 
     def _assign(self, step: Step, assignments: dict[str, bytes], now_ms: int) -> None:
         """Give each member its part. A member that the leader left out gets none."""
-        before = {it.member_id: it.assignment for it in self._members}
-        for member in self._members:
-            member.assignment = assignments.get(member.member_id, b"")
-        for member, ticket in self._members.take_syncs():
-            self._members.renew(member, now_ms)
-            step.replies.append(Reply(ticket, self._synced(member)))
+        before = self._members.assign(assignments)
+        step.replies += self._answer_syncs(ErrorCode.NONE, now_ms)
         self._become(Cause.ASSIGNED, now_ms)
         step.records.append(self.record())
         step.on_refused = lambda code: self._unassign(before, step.replies, code, now_ms)
 
     def _unassign(self, before: dict[str, bytes], replies: Sequence[Reply], code: ErrorCode, now_ms: int) -> Step:
         """The log has refused the assignment. It would be lost with this node, so no member may have it."""
-        for member in self._members:
-            member.assignment = before[member.member_id]
+        self._members.assign(before)
         step = self.rebalance(now_ms)
         step.replies += [Reply(it.ticket, code) for it in replies]
         return step

@@ -169,6 +169,14 @@ class ClassicFacts:
             ],
         )
 
+    def _answer_syncs(self, code: ErrorCode, now_ms: int) -> list[Reply]:
+        """Answer all parked syncs. While they waited, no session could end, so the sessions begin anew."""
+        replies: list[Reply] = []
+        for member, ticket in self._members.take_syncs():
+            self._members.renew(member, now_ms)
+            replies.append(Reply(ticket, code or self._synced(member)))
+        return replies
+
     def _synced(self, member: Member) -> SyncGroupResponse:
         return SyncGroupResponse(
             protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment

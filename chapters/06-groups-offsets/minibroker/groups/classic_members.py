@@ -6,7 +6,7 @@ again when that time has come.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -197,6 +197,13 @@ class Members:
         """The parked syncs, which are to be answered now."""
         taken, self.syncs = self.syncs, {}
         return [(self.by_id[member_id], ticket) for member_id, ticket in taken.items()]
+
+    def assign(self, assignments: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Set the assignment of each member, and return the assignments before."""
+        before = {it.member_id: it.assignment for it in self}
+        for member in self:
+            member.assignment = assignments.get(member.member_id, b"")
+        return before
 
     # Sessions ---------------------------------------------------------------------------------------------------------
 
