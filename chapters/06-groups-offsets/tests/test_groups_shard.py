@@ -9,7 +9,7 @@ from test_groups_offsets import IMAGE, NOW_MS, WEEK_MS, delete_of, image_of
 
 from minibroker.groups.consumer import ConsumerGroup
 from minibroker.groups.keys import GroupSettings
-from minibroker.groups.records import decode, encode
+from minibroker.groups.records import ConsumerGroupMetadataValue, decode, encode
 from minibroker.groups.shard import GroupShard
 from minibroker.groups.steps import Client, Step
 from minibroker.groups.subscription import (
@@ -494,6 +494,18 @@ def test_a_deleted_group_of_the_new_protocol_does_not_come_back(bench: Bench) ->
     assert bench.list() == set()
     bench.compact()
     assert bench.log == []
+
+
+def test_the_records_of_a_group_without_members_are_kafkas(bench: Bench) -> None:
+    """Kafka's hash of no topics is 0. A deleted group also gets a tombstone for what Kafka wrote until 4.0."""
+    beat(bench, "m", 0)
+    beat(bench, "m", -1)
+    record = decode(*bench.log[-1])
+    assert record is not None
+    assert record.value == ConsumerGroupMetadataValue(epoch=2, metadata_hash=0)
+    assert bench.delete() is ErrorCode.NONE
+    # A key begins with its type.
+    assert [int.from_bytes(key[:2]) for key, _ in bench.log[-3:]] == [6, 4, 3]
 
 
 def test_a_member_of_the_new_protocol_that_is_silent_is_removed(bench: Bench) -> None:

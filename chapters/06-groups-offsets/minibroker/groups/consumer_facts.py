@@ -16,6 +16,7 @@ from minibroker.groups.keys import GroupSettings
 from minibroker.groups.rebalancing import Plan, Surroundings, preferred_assignor
 from minibroker.groups.records import (
     ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
     ConsumerGroupTargetAssignmentMetadataKey,
     GroupMetadataKey,
     GroupRecord,
@@ -107,6 +108,8 @@ class ConsumerFacts:
         records = [record for it in self.facts.members for record in removal_records(group_id, it)]
         records += [regex_record(group_id, regex, None) for regex in self.facts.regexes]
         records.append(GroupRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None))
+        # An older Kafka may have left such a record in the log.
+        records.append(GroupRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None))
         records.append(GroupRecord(ConsumerGroupMetadataKey(group_id=group_id), None))
         return records
 

@@ -172,13 +172,12 @@ def topic_ids(names: Iterable[str], image: Image) -> frozenset[bytes]:
 
 
 def hash_of_topics(names: Iterable[str], image: Image) -> int:
-    """A number that changes when a topic is created, deleted or grows."""
+    """A number that changes when a topic is created, deleted or grows. Without topics it is 0, as in Kafka."""
+    topics = [image.topics[name] for name in sorted(names) if name in image.topics]
     digest = blake2b(digest_size=8)
-    for name in sorted(names):
-        topic = image.topics.get(name)
-        if topic is not None:
-            digest.update(topic.topic_id + len(topic.partitions).to_bytes(4))
-    return int.from_bytes(digest.digest(), signed=True)
+    for topic in topics:
+        digest.update(topic.topic_id + len(topic.partitions).to_bytes(4))
+    return int.from_bytes(digest.digest(), signed=True) if topics else 0
 
 
 _STEPS: Mapping[type[GroupKey], Callable[[ConsumerState, Any, Any], None]] = {
