@@ -342,8 +342,8 @@ def test_a_group_with_a_member_is_listed_described_and_protected(java: Java, kin
     assert (shown["CONSUMER-ID"], shown["CLIENT-ID"]) == (member.look()["id"], member.name)
     assert shown["CURRENT-ASSIGNMENT"] == f"{topic}:0,1,2,3"
     (shown,) = rows(java.groups("--describe", "--group", group, "--state", "--verbose"))
-    epochs = ("1", "1") if kind == "consumer" else ("-", "-")
-    assert (shown["GROUP-EPOCH"], shown["TARGET-ASSIGNMENT-EPOCH"]) == epochs
+    assert (shown["GROUP-EPOCH"] == "-") == (kind == "range")
+    assert shown["TARGET-ASSIGNMENT-EPOCH"] == shown["GROUP-EPOCH"]
     assert shown["ASSIGNMENT-STRATEGY"] == {"range": "range", "consumer": "uniform"}[kind]
     assert (shown["STATE"], shown["#MEMBERS"]) == ("Stable", "1")
 
@@ -412,7 +412,7 @@ def test_a_group_has_configurations_of_its_own(java: Java) -> None:
 @pytest.mark.parametrize("kind", ["range", "consumer"])
 def test_kafkas_dump_reads_our_topic_of_offsets(java: Java, kind: str) -> None:
     """Every type of record that a group has, as Kafka's decoder prints it, from every replica."""
-    types = {"range": {"1", "2"}, "consumer": {"1", "3", "5", "6", "7", "8", "16"}}[kind]
+    types = {"range": {"1", "2"}, "consumer": {"1", "3", "4", "5", "6", "7", "8", "16"}}[kind]
     topic, group = new_topic(java, "dump"), unique(kind)
     subscription = {"re2": topic} if kind == "consumer" else {"topics": [topic]}
     member = Member(java, group, KINDS[kind], **subscription)
@@ -425,6 +425,9 @@ def test_kafkas_dump_reads_our_topic_of_offsets(java: Java, kind: str) -> None:
             found = dumped(java, data, group)
             assert found.keys() == types
             assert [it for it, values in found.items() if values[-1] is not None] == [], "records without tombstones"
+            if kind == "consumer":
+                # Without a null here, Kafka takes a member for one of the classic protocol.
+                assert (found["5"][0] or {})["classicMemberMetadata"] is None
             offsets = [it for it in found["1"] if it is not None]
             assert {(it["offset"], it["metadata"]) for it in offsets} == {(RECORDS // PARTITIONS, TEXT)}
 
