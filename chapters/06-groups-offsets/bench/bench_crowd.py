@@ -222,6 +222,7 @@ class Group:
             context,
             # All members come within the delay, as when a large service is started.
             f"group.initial.rebalance.delay.ms={scaled(full=3000, quick=0)}",
+            f"max.connections={2 * count}",
             "group.consumer.max.size=2147483647",
             "group.consumer.min.heartbeat.interval.ms=1000",
             "group.consumer.heartbeat.interval.ms=1000",

@@ -46,7 +46,8 @@ class IdleGroups:
 
     def __init__(self, context: Context, kind: str, count: int) -> None:
         self.kind = kind
-        self.server: Server = children.serve(context, "group.initial.rebalance.delay.ms=0", name=f"data-{kind}")
+        settings = ("group.initial.rebalance.delay.ms=0", f"max.connections={2 * count}")
+        self.server: Server = children.serve(context, *settings, name=f"data-{kind}")
         with Client(self.server.address) as client:
             create_topics(client, [NewTopic(TOPIC, 1, 1)])
         self.crowd = Crowd(context)

@@ -81,7 +81,8 @@ class Wire(asyncio.Protocol):
 
     def send(self, frame: bytes) -> "asyncio.Future[memoryview]":
         """Send a frame, and return the answer that comes for it, without its length."""
-        assert self._transport is not None
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionError("the broker has closed the connection")
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         self._traffic.requests += 1
