@@ -390,11 +390,15 @@ class ClassicMember(Member):
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name=it, metadata=metadata) for it in plan.assignors],
         )
-        self.ask(plan.version, request, partial(self._on_joined, turn), timeout_ms=self.world.rebalance_ms_max + 3000)
+        self.ask(plan.version, request, partial(self._on_joined, turn), timeout_ms=self.world.rebalance_ms_max + 5000)
 
     def join_later(self) -> None:
         turn = self._next("waiting")
         self.process.after(50 + int(self.chance.random() * 300), partial(self._join_if, turn))
+
+    def join_if_stable(self) -> None:
+        if self.phase == "stable":
+            self.join()
 
     def _join_if(self, turn: int) -> None:
         if turn == self.turn:
@@ -466,7 +470,7 @@ class ClassicMember(Member):
             self.world.states.reach("member does not sync")
             self.process.after(200, partial(self._sync, turn, request))
             return
-        timeout_ms = self.world.rebalance_ms_max + 3000
+        timeout_ms = self.world.rebalance_ms_max + 5000
         self.ask(min(self.plan.version, 5), request, partial(self._on_synced, turn), timeout_ms=timeout_ms)
 
     def _on_synced(self, turn: int, told: Told | None) -> None:
@@ -552,7 +556,9 @@ class ClassicMember(Member):
 
 def _grouped(partitions: Collection[TopicPartition], kind: type[Any]) -> list[Any]:
     topics = sorted({it.topic for it in partitions})
-    return [kind(topic=name, partitions=sorted(it.partition for it in partitions if it.topic == name)) for name in topics]
+    return [
+        kind(topic=name, partitions=sorted(it.partition for it in partitions if it.topic == name)) for name in topics
+    ]
 
 
 def _encoded(partitions: Sequence[TopicPartition]) -> bytes:

@@ -99,7 +99,8 @@ class SimulatedCoordinators(GroupCoordinators):
         authority = SimpleNamespace(image=node.image, subscribe=self._subscribe)
         machine: Any = SimpleNamespace(waiting=node.waiting, config=NodeConfig(), on_ended=_on_ended)
         cluster: Any = SimpleNamespace(authority=authority)
-        super().__init__(machine, cluster)
+        # Chapter 04's controller has no sessions, so a node never suspects that it is fenced.
+        super().__init__(machine, cluster, may_be_fenced=lambda: False)
         self.turn: Any = SlowTurn(node.slice_ms)
         self.authority = authority
         self.handlers: dict[ApiKey, Callable[[Call[Any]], Any]] = {}
@@ -159,7 +160,7 @@ class Listener:
 class Node(ReplicaMember):
     """A broker with one replica of `__consumer_offsets`, and the coordinator while it leads."""
 
-    world: "World"  # type: ignore[assignment]
+    world: "World"
 
     def __init__(self, world: "World", node_id: int, config: TopicConfig) -> None:
         super().__init__(world, node_id, config)

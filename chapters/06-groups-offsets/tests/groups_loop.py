@@ -2,8 +2,8 @@
 
     node's process ── every action runs with ──▶ SimulatedLoop ── call_soon, call_later ──▶ the simulator's timers
 
-A loop lives as long as its process: after a kill nothing of it runs any more. It has what coordinators use, and no more:
-callbacks, timers, tasks and futures.
+A loop lives as long as its process: after a kill nothing of it runs any more. It has what coordinators use, and no
+more: callbacks, timers, tasks and futures.
 """
 
 import asyncio

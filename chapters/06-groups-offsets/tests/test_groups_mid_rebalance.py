@@ -1,4 +1,4 @@
-"""What happens to a classic group in the middle of a rebalance, or before its first: cases that simulation has found."""
+"""A classic group in the middle of a rebalance, or before its first one: cases that simulation has found."""
 
 from typing import Any
 

@@ -10,14 +10,18 @@ from groups_world import ACKS_MIN, World
 from simulation_claims import check_found, check_one_trace, check_seeds
 from simulation_planted import Bug
 
-from minibroker.groups.records import GroupMetadataKey, GroupMetadataValue, GroupRecord, OffsetCommitKey
-from minibroker.groups.records import OffsetCommitValue as Value
+from minibroker.groups.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    GroupRecord,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 from minibroker.simulation.states import States
 
 SEEDS = range(1, 21)
 # So few seeds need not reach the states that only one seed in twenty reaches.
 RARE = {
-    "a commit overtaken by a later one",
     "offsets from a coordinator that was replaced",
     "commit in the middle of a rebalance refused",
     "commit while the groups are loaded",
@@ -65,7 +69,7 @@ def durable() -> DurableGroups:
 def commit(groups: DurableGroups, offset: int, *, number: int, client: str = "a", epoch: int = 4) -> Note:
     """A commit becomes durable."""
     note = Note(number, client, "m", epoch)
-    value = Value(offset=offset, metadata=note.text(), commit_timestamp=0)
+    value = OffsetCommitValue(offset=offset, metadata=note.text(), commit_timestamp=0)
     groups.take(GroupRecord(OffsetCommitKey(group_id="g", topic="t1", partition=0), value), groups.end)
     return note
 
