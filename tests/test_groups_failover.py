@@ -6,11 +6,15 @@ Each test has a group of every kind, with two members of librdkafka, and all gro
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import groups_raw as raw
 import pytest
 from brokers import IS_OURS, eventually, unique
 from cases import case
+from clients_stock import READ_S_MAX, admin
 from clusters import QuorumCluster, Sender
+from confluent_kafka import ElectionType
 from groups_crews import QUICK_GROUPS, WAIT_S_MAX, Background, Crew, coordinator_of, crews_of_each_kind
+from groups_raw import GroupConnection
 
 REPLICAS = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
 SETTINGS = ("replica.lag.time.max.ms=1500", "default.replication.factor=3", "min.insync.replicas=2")
@@ -43,11 +47,17 @@ FAULTS: dict[str, Fault] = {
 
 
 def group_of(cluster: QuorumCluster, coordinator: int) -> str:
-    """A name for a group that this node coordinates."""
-    while True:
-        name = unique("group")
-        if coordinator_of(cluster.address_of(coordinator), name) == coordinator:
-            return name
+    """A name for a group that this node coordinates. A node that was away gets its partitions back for it."""
+    client = admin(cluster.bootstrap)
+
+    def found() -> str | None:
+        names = [unique("group") for _ in range(10)]
+        mine = [it for it in names if coordinator_of(cluster.address_of(coordinator), it) == coordinator]
+        if not mine:
+            client.elect_leaders(ElectionType.PREFERRED).result(READ_S_MAX)
+        return next(iter(mine), None)
+
+    return eventually(found, f"node {coordinator} coordinates a group", seconds=WAIT_S_MAX) or ""
 
 
 def is_shared(crew: Crew) -> bool:
@@ -101,3 +111,37 @@ def test_groups_go_on_without_their_coordinator_and_no_commit_is_lost(nodes: Quo
                     assert crew.history.takeovers == moved[kind]
                     assert crew.history.redelivered == 0, crew.history.text()
                     assert not crew.history.errors, crew.history.text()
+
+
+def commit_through(cluster: QuorumCluster, number: int, frame: bytes) -> bool:
+    with GroupConnection(cluster[number], is_ready=False) as connection:
+        return connection.commit(frame) == [raw.NONE]
+
+
+@pytest.mark.parametrize("is_controller", [True, False])
+def test_a_coordinator_that_is_cut_off_tells_no_offset_that_is_out_of_date(
+    nodes: QuorumCluster, is_controller: bool
+) -> None:
+    """Clients reach it, and it does not know that another node leads. A stale offset would be read from again."""
+    topic = nodes.create(unique("stale"), REPLICAS[:1], min_insync_replicas=2)
+    eventually(lambda: coordinator_of(nodes.address_of(1), "any"), "there is a coordinator")
+    controller = nodes.controller()
+    old = controller if is_controller else nodes.others(controller)[0]
+    group = group_of(nodes, old)
+    eventually(lambda: commit_through(nodes, old, raw.commit(group, topic, [(0, 1)])), "the first commit")
+    with GroupConnection(nodes[old], is_ready=False) as connection:
+        asked = raw.fetch_offsets(group, topic, [0])
+        assert connection.fetch_offsets(asked) == (raw.NONE, {0: 1})
+        nodes.cut_off(old)
+        others = nodes.others(old)
+        second = raw.commit(group, topic, [(0, 2)])
+        eventually(
+            lambda: any(commit_through(nodes, it, second) for it in others), "another node coordinates the group"
+        )
+        # From now on the first commit is out of date, and the old coordinator still hears from nobody.
+        for _ in range(10):
+            code, _found = connection.fetch_offsets(asked)
+            assert code in raw.RETRIABLE
+            assert coordinator_of(nodes[old].address, group) != old
+        nodes.heal()
+        eventually(lambda: coordinator_of(nodes[old].address, group), "the old one hears of the new coordinator")

@@ -83,7 +83,9 @@ class QuorumMember(Membership):
         self._is_broker = "broker" in process_roles(config)
         self._duties = Duties(config)
         self._registration = Registration(machine, self.me, self._ask_for_registration, lambda: self.authority.image)
-        self.heartbeats = Heartbeats(config, self.me, lambda it: self._calls.ask(it), lambda: self.authority.image)
+        self.heartbeats = Heartbeats(
+            config, self.me, lambda it: self._calls.ask(it), lambda: self.authority.image, lambda: self.is_active
+        )
 
     @property
     def controller_id(self) -> int:

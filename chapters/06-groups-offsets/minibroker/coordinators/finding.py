@@ -78,9 +78,10 @@ class OffsetsTopic:
 class FindCoordinator:
     """The handler of FindCoordinator."""
 
-    def __init__(self, topic: OffsetsTopic, image: Callable[[], Image]) -> None:
+    def __init__(self, topic: OffsetsTopic, image: Callable[[], Image], *, may_be_fenced: Callable[[], bool]) -> None:
         self._topic = topic
         self._image = image
+        self._may_be_fenced = may_be_fenced
         # There are no transactions yet, so transactional ids are answered as in chapter 03.
         self._others = WithoutGroups(image)
 
@@ -102,6 +103,9 @@ class FindCoordinator:
 
     def _find(self, group_id: str) -> Coordinator:
         name, image = self._topic.partition_of(group_id), self._image()
+        # The metadata of a node without a controller may be old: it would send the client to itself for ever.
+        if self._may_be_fenced():
+            return _none(group_id, "this node does not reach the controller: ask another one")
         if name is None:
             self._topic.create()
             return _none(group_id, f"{GROUP_METADATA_TOPIC} is being created: ask again")

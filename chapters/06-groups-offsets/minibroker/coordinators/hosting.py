@@ -38,8 +38,10 @@ class GroupCoordinators:
 
     rows = access.ROWS
 
-    def __init__(self, machine: Machine, cluster: Membership) -> None:
+    def __init__(self, machine: Machine, cluster: Membership, *, may_be_fenced: Callable[[], bool]) -> None:
+        """`may_be_fenced` says whether other nodes may lead what this node led, without its knowing."""
         self._machine = machine
+        self._may_be_fenced = may_be_fenced
         self._cluster = cluster
         self.waiting = machine.waiting
         self.turn = asyncio.Lock()
@@ -61,7 +63,8 @@ class GroupCoordinators:
     def add_handlers(self, registry: Registry, store: Store) -> None:
         """Serve the group APIs. Two of them had stand-ins."""
         self._store = store
-        registry.add(ApiKey.FIND_COORDINATOR, FindCoordinator(self._topic, lambda: self._image))
+        find = FindCoordinator(self._topic, lambda: self._image, may_be_fenced=self._may_be_fenced)
+        registry.add(ApiKey.FIND_COORDINATOR, find)
         self._handlers.add_handlers(registry)
 
     def start(self) -> None:
@@ -91,6 +94,9 @@ class GroupCoordinators:
             asyncio.get_running_loop().call_soon(self.waiting.settle)
 
     def _coordinator_of(self, group_id: str) -> Coordinator | None:
+        # The offsets of a coordinator that has been deposed are out of date, even if it does not know it yet.
+        if self._may_be_fenced():
+            return None
         name = self._topic.partition_of(group_id)
         return None if name is None else self._coordinators.get(name)
 

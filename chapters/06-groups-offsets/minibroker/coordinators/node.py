@@ -16,7 +16,7 @@ def coordinator_node(config: NodeConfig, tracer: Tracer | None = None) -> Node:
     """Assemble a node: a broker, a controller, or both, as configured."""
     machine = watched_machine(config, tracer)
     member = QuorumMember(machine, features=FINALIZED)
-    coordinators = GroupCoordinators(machine, member)
+    coordinators = GroupCoordinators(machine, member, may_be_fenced=member.heartbeats.may_be_fenced)
     hosted = Hosted(machine, member, listeners=[coordinators], rules_for=rules_for)
     partitions = Partitions(
         machine,
