@@ -11,7 +11,7 @@ SEEDS ?= 1000
 TESTS ?= $(patsubst $(ROOT)/%,%,$(wildcard $(ROOT)/final/tests/test_spark_*.py $(ROOT)/final/tests/test_pipelines_*.py)) tests/java/check_spark.py
 # How many faults `make chaos` causes.
 CYCLES ?= 20
-WORLDS ?= replication_world raft_world controller_world
+WORLDS ?= replication_world raft_world controller_world groups_world
 export VENV PYTHON NO_SETUP
 
 IN := cd "$(ROOT)" &&
@@ -96,7 +96,7 @@ run: setup ## one node on 127.0.0.1:9092, data in ./data; Ctrl-C stops it
 	@$(IN) exec "$(VENV)/bin/minibroker" serve --data data $(ARGS)
 
 simulate: setup-dev ## seeded faults in virtual time on all cores: SEEDS=N (1000), WORLDS=… (all)
-	@$(IN) export PYTHONPATH="chapters/$(call folder,04)/tests:chapters/$(call folder,05)/tests" && for world in $(WORLDS); do \
+	@$(IN) export PYTHONPATH="chapters/$(call folder,04)/tests:chapters/$(call folder,05)/tests:chapters/$(call folder,06)/tests" && for world in $(WORLDS); do \
 		"$(VENV)/bin/python" -m minibroker.simulation $$world --seeds $(SEEDS) $(ARGS) || exit; done
 
 chaos: setup-dev ## nodes killed, paused and cut off under load: CYCLES=N (20)

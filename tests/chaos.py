@@ -4,10 +4,12 @@ Links between nodes are cut in two ways. A proxy in front of each node knows the
 single requests vanish. Where the machine allows it, the kernel cuts the links in the second half of the cycles: then no
 connection is closed, packets vanish in one direction or both, and only timeouts tell. `--links` chooses one of the two.
 
-An idempotent producer writes to every partition without a pause, and a consumer reads along. In each cycle one fault,
-drawn by the seed, hits the leader of a partition, the controller, or a node that is not the controller. It lasts until
-writes go on, or for some seconds; then it is healed, and all replicas must be in sync again. At the end everything is
-read back: every acknowledged record is there once, in order and at its offset, and the consumer has seen the same.
+An idempotent producer writes to every partition without a pause, and a consumer reads along. Beside it a group of each
+kind reads and commits, with two members. In each cycle one fault, drawn by the seed, hits the leader of a partition,
+the controller, or a node that is not the controller. It lasts until writes go on, or for some seconds; then it is
+healed, and all replicas must be in sync again. At the end everything is read back: every acknowledged record is there
+once, in order and at its offset, and the consumer has seen the same. The groups have skipped nothing, no committed
+offset has gone back, and what they read twice is at most one batch for each partition that changed hands.
 """
 
 import argparse
@@ -18,22 +20,31 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from brokers import unique
 from clients_stock import confluent_consumer
 from clusters import QuorumCluster, Sender, Tally
 from confluent_kafka import TopicPartition
+from groups_crews import QUICK_GROUPS, Background, Crew, History, crews_of_each_kind
 from namespaces import RemoteCluster, enter, why_not
 from proxy import Verdict
 
 from minibroker.bench.outages import PROMISES, Outages, longest_gap_ms
+from minibroker.bench.watching import until
 
 REPLICAS = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
-SETTINGS = ("replica.lag.time.max.ms=2000", "default.replication.factor=3", "min.insync.replicas=2")
+SETTINGS = (
+    "replica.lag.time.max.ms=2000",
+    "default.replication.factor=3",
+    "min.insync.replicas=2",
+    *QUICK_GROUPS,
+)
 # Longer than a session, and longer than a leader leads without a majority.
 LASTS_S = 4.0
 _ACKS = 20
+_READ_S_MAX = 60.0
 
 Begin = Callable[[QuorumCluster, int, random.Random], None]
 
@@ -104,15 +115,23 @@ class Report:
     lasted_ms: list[int] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     complaints: list[str] = field(default_factory=list)
+    groups: dict[str, History] = field(default_factory=dict)
 
     @property
     def is_well(self) -> bool:
-        return self.tally.is_well and not self.complaints
+        return self.tally.is_well and not self.complaints and all(it.is_well for it in self.groups.values())
 
     def text(self) -> str:
         outages = Outages("a cycle's longest pause", tuple(self.lasted_ms))
         lines = [outages.text(), *(outages.budget_text(it) for it in PROMISES), *self.complaints[:20]]
-        return "\n".join([*lines, f"chaos: {len(self.lasted_ms)} cycles: {self.tally.text()}"])
+        lines += [f"group {kind}: {history.text()}" for kind, history in self.groups.items()]
+        return "\n".join([*lines, f"chaos: {len(self.lasted_ms)} cycles: {self.tally.text()}; {self._groups_text()}"])
+
+    def _groups_text(self) -> str:
+        histories = self.groups.values()
+        skipped, redelivered = sum(it.skipped for it in histories), sum(it.redelivered for it in histories)
+        bounded = f"{redelivered} redelivered (at most {sum(it.redelivered_max for it in histories)})"
+        return f"groups: {skipped} skipped, {bounded}, {sum(len(it.gone_back) for it in histories)} offsets gone back"
 
 
 class Chaos:
@@ -128,12 +147,18 @@ class Chaos:
         topic = self._cluster.create(unique("chaos"), REPLICAS, min_insync_replicas=2)
         # A client with long timeouts would wait longer for a dead node than the cluster needs.
         producing = Sender(self._cluster, topic, partitions=3, pause_s=0.005, timeout_ms=1000)
-        with Reader(self._cluster, topic) as reader, producing as sender:
-            sender.await_acks(_ACKS)
-            for number in range(cycles):
-                self._cycle(f"{number + 1}/{cycles}", topic, sender)
-            sender.finish()
+        grouped = crews_of_each_kind(self._cluster.bootstrap, [topic], unique, is_orderly=False)
+        with grouped as crews, Reader(self._cluster, topic) as reader, producing as sender:
+            for crew in crews.values():
+                crew.hire(2)
+            with Background(crews.values()):
+                sender.await_acks(_ACKS)
+                for number in range(cycles):
+                    self._cycle(f"{number + 1}/{cycles}", topic, sender)
+                sender.finish()
+                self._await_groups(crews, {(topic, it): sender.sent for it in range(len(REPLICAS))})
             self._check(sender, reader)
+            self._check_groups(crews)
         return self.report
 
     def _victim(self, topic: str) -> tuple[str, int]:
@@ -160,6 +185,19 @@ class Chaos:
         self.report.lasted_ms.append(lasted_ms)
         took = f"longest pause {lasted_ms} ms, all in sync after {ended_s - begun_s:.1f} s"
         self._say(f"{number}: {name}, node {victim} ({target}): {took}")
+
+    def _await_groups(self, crews: dict[str, Crew], everything: dict[tuple[str, int], int]) -> None:
+        """Wait until every group has read and committed everything."""
+        for kind, crew in crews.items():
+            try:
+                until(partial(crew.has_read, everything), "it has read all", seconds=_READ_S_MAX)
+            except TimeoutError as late:
+                self.report.complaints.append(f"group {kind}: {late}")
+
+    def _check_groups(self, crews: dict[str, Crew]) -> None:
+        for kind, crew in crews.items():
+            crew.history.check_committed(crew.committed())
+            self.report.groups[kind] = crew.history
 
     def _check(self, sender: Sender, reader: Reader) -> None:
         self.report.tally, found = sender.tally()

@@ -17,7 +17,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     if BOOTSTRAP:
         yield ForeignBroker(BOOTSTRAP)
         return
-    shared = start_broker(tmp_path_factory.mktemp("shared") / "data", *QUICK_UPKEEP)
+    # Without the delay, the first member of a group need not wait three seconds for others.
+    settings = (*QUICK_UPKEEP, "group.initial.rebalance.delay.ms=0")
+    shared = start_broker(tmp_path_factory.mktemp("shared") / "data", *settings)
     try:
         yield shared
         assert shared.is_alive(), f"the shared broker died:\n{shared.log()[-4000:]}"

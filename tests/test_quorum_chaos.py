@@ -1,4 +1,4 @@
-"""The program behind `make chaos`: a short run, and the proof that it would notice lost records."""
+"""The program behind `make chaos`: a short run, and the proof that it would notice lost records and lost commits."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ import namespaces
 import pytest
 from brokers import IS_OURS
 from clusters import Tally
+from groups_crews import History
 
 # A seed whose first fault is a link that is cut.
 CUTS_FIRST = 9
@@ -33,7 +34,48 @@ def test_every_fault_of_a_log_is_counted(values: list[bytes], acked: dict[bytes,
     assert tally.is_well == (values == GOOD)
 
 
-def test_a_few_faults_lose_no_record(tmp_path: Path) -> None:
+PARTITION = ("topic", 0)
+Told = list[tuple[str, str, int]]
+READ: Told = [("assigned", "one", 0), ("read", "one", 0), ("read", "one", 1), ("committed", "one", 2)]
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        (READ, History()),
+        ([*READ, ("read", "one", 3)], History(skipped=1)),
+        ([*READ, ("read", "one", 2), ("assigned", "two", 0), ("read", "two", 2)], History(redelivered=1)),
+        ([*READ, ("assigned", "two", 0), ("read", "two", 1)], History(redelivered=1, gone_back=["read"])),
+        ([*READ, ("committed", "one", 1)], History(gone_back=["committed"])),
+        ([*READ, ("found", "", 1)], History(gone_back=["found"])),
+        ([*READ, ("assigned", "two", 0), ("committed", "one", 3)], History(two_owners=["committed"])),
+    ],
+)
+def test_every_fault_of_a_group_is_counted(told: Told, wrong: History) -> None:
+    history = History()
+    for what, member, offset in told:
+        if what == "assigned":
+            history.on_assigned(member, PARTITION, is_orderly=False)
+        elif what == "read":
+            history.on_read(member, PARTITION, offset, b"")
+        elif what == "committed":
+            history.on_committed(member, PARTITION, offset)
+        else:
+            history.check_committed({PARTITION: offset})
+    assert (history.skipped, history.redelivered) == (wrong.skipped, wrong.redelivered)
+    assert len(history.gone_back) == len(wrong.gone_back)
+    assert len(history.two_owners) == len(wrong.two_owners)
+    assert history.is_well == (not (wrong.skipped or wrong.gone_back or wrong.two_owners))
+
+
+def test_a_partition_that_is_given_away_while_its_owner_has_it_is_counted() -> None:
+    history = History()
+    for member in ("one", "two"):
+        history.on_assigned(member, PARTITION, is_orderly=True)
+    assert len(history.two_owners) == 1
+
+
+def test_a_few_faults_lose_no_record_and_no_commit(tmp_path: Path) -> None:
     if not IS_OURS:
         pytest.skip("needs nodes of its own")
     said: list[str] = []
@@ -42,6 +84,8 @@ def test_a_few_faults_lose_no_record(tmp_path: Path) -> None:
     assert len(said) == 2
     assert "2 cycles" in report.text()
     assert " 0 lost, 0 twice, 0 out of order" in report.text()
+    assert "groups: 0 skipped" in report.text()
+    assert " 0 offsets gone back" in report.text()
 
 
 def test_links_that_the_kernel_cuts_are_found_by_timeouts_and_the_machine_is_not_touched() -> None:

@@ -196,7 +196,8 @@ def test_a_kafka_key_that_is_not_supported_is_refused_with_an_alternative() -> N
         ("listener.security.protocol.map", "every listener is PLAINTEXT"),
         ("ssl.keystore.location", "there is no TLS here yet"),
         ("zookeeper.connect", "there is no ZooKeeper"),
-        ("offsets.topic.replication.factor", "no groups"),
+        ("group.share.max.size", "no share groups"),
+        ("transaction.state.log.replication.factor", "no transactions"),
     ]:
         told = rf"^Kafka's {re.escape(name)} does not exist here: .*{re.escape(instead)}"
         with case(name), pytest.raises(InvalidConfig, match=told):

@@ -47,7 +47,8 @@ def test_commands_are_completed_except_those_that_arrive_later(minibroker: Run) 
     assert completed(minibroker, "minibroker ") == list(COMMANDS)
     assert completed(minibroker, "minibroker pro") == ["produce"]
     assert completed(minibroker, "minibroker cluster ") == ["add-voter", "remove-broker", "remove-voter", "status"]
-    assert completed(minibroker, "minibroker groups") == []
+    assert completed(minibroker, "minibroker groups ") == ["delete", "describe", "list", "reset-offsets"]
+    assert completed(minibroker, "minibroker trans") == []
 
 
 def test_options_and_their_values_are_completed(minibroker: Run) -> None:
@@ -65,6 +66,14 @@ def test_topics_are_completed_from_the_broker(at_broker: Run) -> None:
     verbs = ("describe", "alter", "delete", "reassign", "elect-leaders")
     for command in ("consume", "produce", *(f"topics {it}" for it in verbs)):
         assert completed(at_broker, f"minibroker {command} {name[:-3]}") == [name], command
+
+
+def test_groups_are_completed_from_the_broker(at_broker: Run) -> None:
+    topic, group = unique("offered"), unique("offered-group")
+    at_broker("topics", "create", topic)
+    assert at_broker("groups", "reset-offsets", group, "--topic", topic, "--to-latest").returncode == 0
+    for command in (f"consume {topic} --group", *(f"groups {it}" for it in ("describe", "delete", "reset-offsets"))):
+        assert completed(at_broker, f"minibroker {command} {group[:-3]}") == [group], command
 
 
 def test_completion_asks_the_server_that_the_line_names(minibroker: Run, at_broker: Run, broker: Broker) -> None:

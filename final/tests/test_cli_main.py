@@ -53,7 +53,7 @@ def test_help_lists_the_commands_that_work_apart_from_those_that_arrive_later() 
 
 
 def test_help_names_the_glossary_on_the_front_page_and_where_terms_are_many() -> None:
-    for arguments in ([], ["cluster"], ["topics"]):
+    for arguments in ([], ["cluster"], ["topics"], ["groups"]):
         shown = CliRunner().invoke(program, [*arguments, "--help"], prog_name="minibroker").output
         assert shown.splitlines()[-1].strip().startswith("The glossary, docs/glossary.md in the repository"), arguments
 
@@ -90,6 +90,7 @@ HELPS = (
     "",
     *("serve", "up", "topics", "cluster", "produce", "consume", "plan", "completion", "dump", "bench", "lab"),
     *(f"topics {it}" for it in ("create", "list", "describe", "alter", "delete", "reassign", "elect-leaders")),
+    *("groups", "sql", *(f"groups {it}" for it in ("list", "describe", "reset-offsets", "delete"))),
     *("cluster status", "bench failover", "lab list", "lab run"),
 )
 # Prints the slow modules that are loaded after the help of each command, one line per command.

@@ -295,7 +295,6 @@ def test_a_wrong_option_of_consume_or_produce_is_one_line(minibroker_here: Run) 
         ("consume", ("-f", "%q"), 2, "%q is not a verb"),
         ("consume", ("--timestamp", "yesterday"), 2, "'yesterday' is neither"),
         ("consume", ("--offset", "one"), 2, "--offset"),
-        ("consume", ("--group", "g"), 1, "arrives with chapter 06 (groups-offsets)"),
         ("produce", ("--key-separator", ""), 2, "--key-separator"),
     ]
     for command, arguments, code, complaint in cases:

@@ -1,4 +1,4 @@
-"""Claims about the plans of `topics reassign --from` and `--spread`, without a cluster."""
+"""Claims about the plans of `topics reassign` and `topics alter`, without a cluster."""
 
 import random
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from minibroker.cli.replica_placement import NoBrokerLeft, drain_plan, spread_plan
+from minibroker.cli.replica_placement import NoBrokerLeft, drain_plan, factor_plan, spread_plan
 from minibroker.segments.checkpoint import TopicPartition
 
 Placed = Mapping[TopicPartition, Sequence[int]]
@@ -120,3 +120,15 @@ def check_plans(seed: int) -> None:
         others = racks_of([it for it in brokers if it not in before[name]])
         assert len(racks_of(replicas)) == len(racks_of(left)) + bool(others - racks_of(left)), f"seed {seed}: {name}"
     assert all(len(set(it)) == len(before[name]) for plan in (even, moved) for name, it in plan.items()), f"seed {seed}"
+
+
+def test_more_replicas_go_to_other_racks_and_to_the_least_loaded_brokers() -> None:
+    before = placed([1], [1], [2]) | placed([3, 1], topic="others")
+    after = before | factor_plan(before, racks(1, 2, 3), "orders", 2)
+    assert [it[0] for it in after.values()] == [1, 1, 2, 3]
+    assert all(len(set(it)) == 2 for it in after.values())
+    assert range_of(loads(after), (1, 2, 3)) <= 1
+    assert factor_plan(placed([1]), racks(a=[1, 2], b=[3]), "orders", 2) == placed([1, 3])
+    assert factor_plan(placed([1, 2]), racks(1, 2), "orders", 2) == {}
+    with pytest.raises(NoBrokerLeft):
+        factor_plan(placed([1, 2]), racks(1, 2), "orders", 3)

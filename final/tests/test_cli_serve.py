@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from brokers import eventually, start_broker
+from cases import case
+
+from minibroker.cli.serving import settings_from
 
 pytest_plugins = ["clients_fixtures"]
 
@@ -144,6 +147,21 @@ def check_that_the_file_is_refused(run: Run, path: Path, text: str, number: int,
     (told,) = result.stderr.splitlines()
     assert told.startswith(f"minibroker serve: {file}:{number}: ")
     assert complaint in told
+
+
+def test_a_single_node_keeps_one_copy_of_offsets_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    """Kafka's default is three copies, which a cluster of one node cannot make."""
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=1\n")
+    for path, pairs, copies in (
+        (None, [], "1"),
+        (None, ["offsets.topic.replication.factor=2"], "2"),
+        (None, ["controller.quorum.voters=1@a:1,2@b:1,3@c:1"], None),
+        (str(file), [], None),
+    ):
+        with case(path, pairs):
+            settings = settings_from(data=None, listen=None, file=path, pairs=pairs)
+            assert settings.values.get("offsets.topic.replication.factor") == copies
 
 
 def test_a_wrong_setting_in_the_file_is_reported_with_its_line(tmp_path: Path, minibroker_here: Run) -> None:

@@ -352,6 +352,7 @@ def test_replicas_and_voters_grow_with_the_number_of_nodes() -> None:
         plan = Plan("data", range(9092, 9092 + count), settings_for(count))
         settings = plan.settings_of(count)
         assert settings["default.replication.factor"] == replicas, count
+        assert settings["offsets.topic.replication.factor"] == replicas, count
         assert settings.get("min.insync.replicas") == min_isr, count
         assert settings["controller.quorum.voters"].count("@") == voters, count
         assert settings["listeners"] == f"PLAINTEXT://127.0.0.1:{9091 + count}"

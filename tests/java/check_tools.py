@@ -166,8 +166,8 @@ def test_features_are_described(cluster: QuorumCluster) -> None:
     found = calls(cluster, "features")
     supported = {name: (int(low), int(high)) for kind, name, low, high in (it for it in found if it[0] == "supported")}
     finalized = {name: int(level) for kind, name, level in (it for it in found if it[0] == "finalized")}
-    # Kafka also supports kraft.version, transaction.version and group.version: docs/differences.md says why not here.
-    assert supported.keys() == finalized.keys() == {"metadata.version"}
+    # Kafka also supports kraft.version, transaction.version and more: docs/differences.md says why not here.
+    assert supported.keys() == finalized.keys() == {"group.version", "metadata.version"}
     outside = [name for name, level in finalized.items() if not supported[name][0] <= level <= supported[name][1]]
     assert outside == []
     shown = tool("FeatureCommand", cluster, "describe")

@@ -4,7 +4,8 @@ set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/jars.sh"
-kafka_jars test-java "$here/pom.xml" "31 MB"
+kafka_jars test-java "$here/pom.xml" "41 MB"
 
 cd "$here/../.."
-"${VENV:-.venv}/bin/python" -m pytest "$here/check_files.py" "$here/check_clients.py" "$here/check_tools.py" "$@"
+"${VENV:-.venv}/bin/python" -m pytest "$here/check_files.py" "$here/check_clients.py" "$here/check_tools.py" \
+    "$here/check_groups.py" "$@"

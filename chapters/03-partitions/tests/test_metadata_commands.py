@@ -389,7 +389,7 @@ def test_a_change_is_refused_with_kafkas_code_and_changes_nothing() -> None:
         ),
         (0, "a", [setting("segment.ms", "5")], ErrorCode.INVALID_REQUEST, "type 0 cannot be changed"),
         (8, "1", [setting("root", "INFO")], ErrorCode.INVALID_REQUEST, "type 8 cannot be changed"),
-        (32, "g", [setting("x", "5")], ErrorCode.INVALID_REQUEST, "type 32 cannot be changed"),
+        (16, "m", [setting("x", "5")], ErrorCode.INVALID_REQUEST, "type 16 cannot be changed"),
     ]:
         with case(kind, name, changes, code, message):
             command = AlterConfigs([ResourceChange(kind, name, changes)], NODE)

@@ -417,6 +417,8 @@ def test_another_kind_of_resource_brings_its_own_keys(monkeypatch: pytest.Monkey
             table.parse(key_name, text)
 
     broker = Broker()
+    # The finished broker has this kind of resource.
+    monkeypatch.delitem(RESOURCES, ConfigResource.GROUP, raising=False)
     request = changing(ConfigResource.GROUP, "readers", (key.name, 0, "6000"))
     (answer,) = broker.ask(request, IncrementalAlterConfigsResponse).responses
     assert answer.error_message == (

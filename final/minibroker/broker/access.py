@@ -1,7 +1,8 @@
 """The access table of the finished broker: the rows that its packages declare."""
 
+from minibroker.coordinators import access as coordinators
 from minibroker.partitions import access as partitions
 from minibroker.quorum import access as quorum
 from minibroker.replicas import access as replicas
 
-ROWS = {**partitions.ROWS, **replicas.REPLICA_ROWS, **quorum.ROWS}
+ROWS = {**partitions.ROWS, **replicas.REPLICA_ROWS, **quorum.ROWS, **coordinators.ROWS}

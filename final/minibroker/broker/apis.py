@@ -4,6 +4,7 @@ A node does not need this module. It knows the APIs whose handlers it has import
 """
 
 from minibroker.controller import tables as controller_tables
+from minibroker.groups import tables as groups_tables
 from minibroker.raft import tables as raft_tables
 from minibroker.replication import tables as replication_tables
 from minibroker.wire import tables as wire_tables
@@ -12,5 +13,5 @@ from minibroker.wire.apis import declare_all
 
 def declare_every_api() -> None:
     """Import the tables of all chapters."""
-    for tables in (wire_tables, replication_tables, raft_tables, controller_tables):
+    for tables in (wire_tables, replication_tables, raft_tables, controller_tables, groups_tables):
         declare_all(tables)

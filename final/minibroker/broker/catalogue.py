@@ -148,6 +148,28 @@ INERT_BROKER_KEYS = (
         is_dynamic=True,
         is_thread_count=True,
     ),
+    broker_key("group.coordinator.threads", INT, 4, at_least(1), "How many threads run the group coordinator."),
+    broker_key(
+        "group.coordinator.background.threads",
+        INT,
+        2,
+        at_least(1),
+        "How many threads look for the topics of subscribed regular expressions.",
+    ),
+    broker_key(
+        "group.coordinator.append.linger.ms",
+        INT,
+        -1,
+        at_least(-1),
+        "How long the group coordinator collects records before it appends them; -1 adapts to the load.",
+    ),
+    broker_key(
+        "group.coordinator.cached.buffer.max.bytes",
+        INT,
+        1024 * 1024 + 12,
+        at_least(512 * 1024),
+        "The largest buffer that the group coordinator keeps for its next batch.",
+    ),
     broker_key("request.timeout.ms", INT, 30_000, None, "How long a request to another node may take."),
     broker_key("log.roll.jitter.hours", INT, 0, at_least(0), "As log.roll.jitter.ms, in hours."),
     broker_key(
@@ -209,7 +231,8 @@ INERT_BROKER_KEYS = (
 _ONE_LISTENER = "nodes and clients share one listener"
 _NO_SECURITY = "there is no TLS here yet, and clients are not authenticated"
 _PROTECT_THE_PORT = "Leave it out, and let a firewall protect the port"
-_NO_GROUPS = "there are no groups and no transactions here yet"
+_NO_TRANSACTIONS = "there are no transactions here yet"
+_NO_SHARE_GROUPS = "there are no share groups here"
 
 # Keys, or their prefixes, with the reason and what to do instead.
 NOT_HERE: dict[str, str] = {
@@ -227,11 +250,12 @@ NOT_HERE: dict[str, str] = {
     "zookeeper.": "there is no ZooKeeper: the voters in controller.quorum.voters elect the controller. Leave it out",
     "metadata.log.dir": "the metadata log is in log.dirs, with the other logs. Leave it out",
     "remote.log.": "there is no tiered storage. Leave it out",
-    "offsets.": f"{_NO_GROUPS}. Leave it out",
-    "group.": f"{_NO_GROUPS}. Leave it out",
-    "share.": f"{_NO_GROUPS}. Leave it out",
-    "transaction.": f"{_NO_GROUPS}. Leave it out",
-    "transactional.": f"{_NO_GROUPS}. Leave it out",
+    "group.coordinator.rebalance.protocols": "groups of both protocols, classic and consumer, are served. Leave it out",
+    "group.share.": f"{_NO_SHARE_GROUPS}. Leave it out",
+    "group.streams.": "there are no streams groups here: set group.protocol=classic in Kafka Streams. Leave it out",
+    "share.": f"{_NO_SHARE_GROUPS}. Leave it out",
+    "transaction.": f"{_NO_TRANSACTIONS}. Leave it out",
+    "transactional.": f"{_NO_TRANSACTIONS}. Leave it out",
 }
 BROKER_CONFIGS.refused.update(NOT_HERE)
 

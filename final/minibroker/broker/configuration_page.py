@@ -11,6 +11,7 @@ from typing import Any
 
 from minibroker.broker.catalogue import INERT_BROKER_KEYS, INERT_TOPIC_KEYS, NEEDS_A_RESTART
 from minibroker.broker.keys import declare_every_key
+from minibroker.groups.keys import GROUP_CONFIGS
 from minibroker.metadata.config_keys import BROKER_CONFIGS, INT_MAX, LONG_MAX, TOPIC_CONFIGS, ConfigKey
 
 _HEAD = """# Configuration
@@ -36,6 +37,10 @@ _DEPARTURES = """## Defaults that differ from Kafka's
 | configuration | Kafka | here | why |
 |---|---|---|---|"""
 
+_COMMANDS = """Commands set values, too, and `--set` overrides them. `minibroker up -n N` sets every replication factor
+to N, 3 at most, and `min.insync.replicas` to 2 if N is 3 or more. `minibroker serve` without a file and without
+`controller.quorum.voters` runs a single node, so it sets `offsets.topic.replication.factor` to 1."""
+
 _TOPIC = """## Topics
 
 Set with `minibroker topics create --config` and `minibroker topics alter --config`, or by any of Kafka's own tools. The
@@ -54,6 +59,15 @@ with confluent-kafka, `AdminClient.incremental_alter_configs` on `ConfigResource
 is the node's id.
 
 | configuration | type | default | allowed | what it does | can be changed while it runs |
+|---|---|---|---|---|---|"""
+
+_GROUP = """## Groups
+
+Set for one group, a resource of type 32, by any administration client that knows it, such as Kafka's `kafka-configs.sh
+--entity-type groups`. The limits are the broker's `group.consumer.min.*` and `group.consumer.max.*`. The last column is
+the broker's name of the configuration, which holds for groups that do not set it.
+
+| configuration | type | default | allowed | what it does | broker's name |
 |---|---|---|---|---|---|"""
 
 _INERT = """## Accepted, but without effect
@@ -80,12 +94,13 @@ def _lines() -> Iterator[str]:
     own = [key for key in BROKER_CONFIGS.in_order() if key.name not in synonyms]
     yield from (_HEAD, "", _DEPARTURES)
     yield from (_departure(key) for key in own if key.departure is not None)
-    yield from ("", _TOPIC)
-    for key in _shown(TOPIC_CONFIGS.in_order()):
-        yield f"{_row(key)} {', '.join(f'`{it.name}`' for it in key.synonyms) or '–'} |"
+    yield from ("", _COMMANDS, "", _TOPIC)
+    yield from (_row_with_synonyms(key) for key in _shown(TOPIC_CONFIGS.in_order()))
     yield from ("", _BROKER)
     for key in _shown(own):
         yield f"{_row(key)} {'yes' if key.is_dynamic else 'no'} |"
+    yield from ("", _GROUP)
+    yield from (_row_with_synonyms(key) for key in GROUP_CONFIGS.in_order())
     yield from ("", _INERT, "", "- of topics: " + _names(INERT_TOPIC_KEYS))
     yield "- of brokers: " + _names(INERT_BROKER_KEYS)
     yield from ("", _RESTART + " " + ", ".join(f"`{name}`" for name in sorted(NEEDS_A_RESTART)) + ".")
@@ -103,6 +118,10 @@ def _shown(keys: Iterable[ConfigKey[Any]]) -> Iterator[ConfigKey[Any]]:
 
 def _names(keys: Iterable[ConfigKey[Any]]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(key.name for key in keys))
+
+
+def _row_with_synonyms(key: ConfigKey[Any]) -> str:
+    return f"{_row(key)} {', '.join(f'`{it.name}`' for it in key.synonyms) or '–'} |"
 
 
 def _row(key: ConfigKey[Any]) -> str:

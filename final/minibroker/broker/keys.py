@@ -6,6 +6,7 @@ _MODULES = (
     "minibroker.replication.keys",
     "minibroker.raft.keys",
     "minibroker.controller.keys",
+    "minibroker.groups.keys",
     "minibroker.broker.catalogue",
 )
 

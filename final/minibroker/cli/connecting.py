@@ -7,6 +7,7 @@ from difflib import get_close_matches
 import click
 
 from minibroker.client.errors import BrokerError, BrokerUnavailable, ClientError, ConnectionLost
+from minibroker.clients import group_admin
 from minibroker.clients.blocking import Client
 from minibroker.clients.errors import BrokerErrors
 from minibroker.wire.codes import ErrorCode
@@ -51,6 +52,12 @@ def topic_names(bootstrap: str, *, timeout_ms: int) -> list[str]:
         return [topic.name or "" for topic in visible_topics(client)]
 
 
+def group_names(bootstrap: str, *, timeout_ms: int) -> list[str]:
+    """The names of all groups."""
+    with connected(bootstrap, timeout_ms=timeout_ms) as client:
+        return [it.group_id for it in group_admin.list_groups(client)]
+
+
 def visible_topics(client: Client) -> list[MetadataResponseTopic]:
     """All topics except the internal ones, in the order of their names."""
     topics = client.metadata().topics
@@ -71,6 +78,13 @@ def no_such_topic(name: str, others: Iterable[str]) -> click.ClickException:
     near = get_close_matches(name, others, n=1)
     hint = f"did you mean {near[0]}?" if near else "`minibroker topics list` lists the topics"
     return click.ClickException(f"there is no topic {name!r}: {hint}")
+
+
+def no_such_group(name: str, others: Iterable[str]) -> click.ClickException:
+    """An error that suggests the nearest name, or the command that lists the names."""
+    near = get_close_matches(name, others, n=1)
+    hint = f"did you mean {near[0]}?" if near else "`minibroker groups list` lists the groups"
+    return click.ClickException(f"there is no group {name!r}: {hint}")
 
 
 def is_unknown(code: int) -> bool:

@@ -1,29 +1,9 @@
 """`minibroker consume`: its options. `consuming` does the work."""
 
-from datetime import UTC, datetime
-
 import click
 
 from minibroker.cli.formats import InvalidFormat, compile_format
-from minibroker.cli.options import bootstrap_option, topic_argument
-from minibroker.cli.pending import GROUPS
-
-TIMESTAMP_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
-
-
-def timestamp(text: str) -> int:
-    """Read milliseconds since 1970, or a date: `2026-01-31T12:00:00Z`."""
-    if text.isdecimal() and int(text) <= TIMESTAMP_MAX:
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is neither milliseconds since 1970 nor a date: 2026-01-31T12:00:00Z."
-        ) from None
-    # A date without a time zone is in UTC, as are all times that minibroker prints.
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0, int(moment.timestamp() * 1000))
+from minibroker.cli.options import bootstrap_option, complete_groups, timestamp, topic_argument
 
 
 @click.command()
@@ -35,7 +15,19 @@ def timestamp(text: str) -> int:
 @click.option("--max-messages", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
 @click.option("--exit-at-end", is_flag=True, help="Stop at the current end of each partition.")
 @click.option("-f", "format_", metavar="FORMAT", default=r"%v\n", show_default=True, help="Format of a record.")
-@click.option("--group", metavar="G", help=f"Read as a member of the group G. ({GROUPS.label})")
+@click.option(
+    "--group",
+    metavar="G",
+    shell_complete=complete_groups,
+    help="Read as a member of the group G, from where it stopped, and commit what was written.",
+)
+@click.option(
+    "--group-protocol",
+    "protocol",
+    type=click.Choice(["classic", "consumer"]),
+    help="With --group, how members share partitions.  [default: consumer, whose rebalances do not stop the other "
+    "members; classic if the broker has no other]",
+)
 @bootstrap_option
 def consume(
     topic: str,
@@ -47,6 +39,7 @@ def consume(
     exit_at_end: bool,
     format_: str,
     group: str | None,
+    protocol: str | None,
     bootstrap: str,
 ) -> None:
     r"""Read TOPIC and write its records to stdout.
@@ -54,17 +47,33 @@ def consume(
     FORMAT: %t topic, %p partition, %o offset, %T timestamp, %k key, %v or %s value, %h headers, %K and %V or %S the
     lengths of key and value, \n \t \xHH as usual; or json for one object per line. Records of one partition come in
     order; records of different partitions may not.
+
+    In a group, --from-beginning counts only where the group has committed nothing, and --exit-at-end waits until the
+    group has committed everything.
     """
     if from_beginning + (offset is not None) + (time_ms is not None) > 1:
         raise click.UsageError("give only one of --from-beginning, --offset and --timestamp.")
-    if group is not None:
-        raise click.ClickException(f"--group arrives {GROUPS.phrase}; without it, this command reads all partitions")
+    given = {"--offset": offset, "--timestamp": time_ms, "--partition": partition}
+    chosen = [name for name, value in given.items() if value is not None]
+    if group is not None and chosen:
+        raise click.UsageError(
+            f"a group goes on where it stopped: leave out {chosen[0]}, or move the group with `minibroker groups "
+            "reset-offsets`."
+        )
+    if group is None and protocol is not None:
+        raise click.UsageError("--group-protocol needs --group.")
     try:
         write = compile_format(format_)
     except InvalidFormat as error:
         raise click.BadParameter(f"{error}.", param_hint="'-f'") from error
     from minibroker.cli import consuming  # noqa: PLC0415 (the client is slow to import, and --help does not need it)
 
+    if group is not None:
+        membership = consuming.Membership(group, protocol, is_beginning=from_beginning)
+        consuming.consume_in_group(
+            bootstrap, topic, membership, count_max=max_messages, exits_at_end=exit_at_end, write=write
+        )
+        return
     start = consuming.Start(is_beginning=from_beginning, offset=offset, time_ms=time_ms)
     consuming.consume(
         bootstrap, topic, start, partition=partition, count_max=max_messages, exits_at_end=exit_at_end, write=write

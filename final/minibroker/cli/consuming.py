@@ -10,7 +10,10 @@ import click
 from minibroker.cli.connecting import connected, demand_topics
 from minibroker.cli.formats import Piece
 from minibroker.clients.consumer import Consumer, OffsetReset
+from minibroker.clients.errors import CommitRefused
 from minibroker.clients.fetched import FetchedBatches
+from minibroker.clients.group_consumer import GroupConsumer, GroupProtocol
+from minibroker.clients.membership import MemberConfig
 from minibroker.log.record import Record
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.tables.metadata import MetadataResponseTopic
@@ -25,6 +28,15 @@ class Start:
     is_beginning: bool = False
     offset: int | None = None  # negative: counted from the end
     time_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The group to read in, its protocol, and whether it begins with the oldest record where it has no offset."""
+
+    group: str
+    protocol: str | None
+    is_beginning: bool
 
 
 def consume(
@@ -98,3 +110,54 @@ def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tu
                 consumer.pause([name])
         # The output is flushed, so that a person who watches sees each record when it arrives.
         sys.stdout.buffer.flush()
+
+
+# In a group ---------------------------------------------------------------------------------------------------------
+
+
+def consume_in_group(
+    bootstrap: str, topic: str, membership: Membership, *, count_max: int | None, exits_at_end: bool, write: Piece
+) -> None:
+    """Read as a member of a group; with `exits_at_end`, until the group has committed all that is there now."""
+    if count_max == 0:
+        return
+    reset = OffsetReset.EARLIEST if membership.is_beginning else OffsetReset.LATEST
+    protocol = None if membership.protocol is None else GroupProtocol(membership.protocol)
+    with connected(bootstrap) as client:
+        partitions = chosen(demand_topics(client, [topic])[0], None)
+        config = MemberConfig(membership.group, [topic])
+        with GroupConsumer(client, config, protocol=protocol, offset_reset=reset) as consumer:
+            ends = consumer.end_offsets(partitions) if exits_at_end else {}
+            left = count_max
+            while left != 0 and not (exits_at_end and has_reached(consumer, ends)):
+                left = _copy(consumer, write, left)
+
+
+def has_reached(consumer: GroupConsumer, ends: Mapping[TopicPartition, int]) -> bool:
+    """Whether the group has committed these offsets; a partition without records needs no commit."""
+    committed = consumer.committed(ends)
+    missing = [it for it, end in ends.items() if committed.get(it, 0) < end]
+    beginnings = consumer.beginning_offsets(missing) if missing else {}
+    return all(it not in committed and beginnings[it] == ends[it] for it in missing)
+
+
+def _copy(consumer: GroupConsumer, write: Piece, left: int | None) -> int | None:
+    """Write the records that have arrived, at most `left`, and then commit; return how many more may be written."""
+    written: dict[TopicPartition, int] = {}
+    for fetched in consumer.poll(POLL_MS):
+        for record in fetched:
+            if left == 0:
+                break
+            sys.stdout.buffer.write(write(fetched.topic, fetched.partition, record))
+            written[fetched.topic_partition] = record.offset + 1
+            left = None if left is None else left - 1
+        else:
+            # The last offsets of a batch may have no record any more.
+            written[fetched.topic_partition] = fetched.next_offset
+    # What is committed has been written: after a crash, records may be written twice, but none is left out.
+    sys.stdout.buffer.flush()
+    try:
+        consumer.commit(written or None)
+    except CommitRefused as error:
+        click.echo(f"{error}; other members may write these records again", err=True)
+    return left

@@ -24,6 +24,8 @@ COMMANDS = {
     "topics": ("minibroker.cli.topics:topics", "Create, list, describe, alter, delete and move topics."),
     "produce": ("minibroker.cli.produce:produce", "Write lines from stdin to a topic."),
     "consume": ("minibroker.cli.consume:consume", "Read a topic."),
+    "groups": ("minibroker.cli.groups:groups", "List, describe, reset and delete consumer groups."),
+    "sql": ("minibroker.cli.sql:sql", "Query topics and groups as tables."),
     "cluster": ("minibroker.cli.cluster:cluster", "Show the state of the cluster; add and remove nodes."),
     "dump": ("minibroker.cli.dump:dump", "Show a log file: batches, records, annotated bytes."),
     "bench": ("minibroker.cli.bench:bench", "Measure a cluster, in percentiles."),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -48,6 +49,15 @@ bootstrap_option = click.option(
 
 def complete_topics(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """The names of the broker's topics; nothing, without an error, if no broker answers in time."""
+    return _complete(ctx, "topic_names", incomplete)
+
+
+def complete_groups(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """The names of the broker's groups; nothing, without an error, if no broker answers in time."""
+    return _complete(ctx, "group_names", incomplete)
+
+
+def _complete(ctx: click.Context, kind: str, incomplete: str) -> "list[CompletionItem]":
     # The client is slow to import, and only completion needs it here.
     from click.shell_completion import CompletionItem  # noqa: PLC0415
 
@@ -55,13 +65,30 @@ def complete_topics(ctx: click.Context, _param: click.Parameter, incomplete: str
 
     servers = ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP
     try:
-        names = connecting.topic_names(servers, timeout_ms=COMPLETION_TIMEOUT_MS)
+        names = getattr(connecting, kind)(servers, timeout_ms=COMPLETION_TIMEOUT_MS)
     except connecting.FAILURES:
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
+group_argument = click.argument("group", shell_complete=complete_groups)
+TIMESTAMP_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
+
+
+def timestamp(text: str) -> int:
+    """Read milliseconds since 1970, or a date: `2026-01-31T12:00:00Z`."""
+    if text.isdecimal() and int(text) <= TIMESTAMP_MAX:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither milliseconds since 1970 nor a date: 2026-01-31T12:00:00Z."
+        ) from None
+    # A date without a time zone is in UTC, as are all times that minibroker prints.
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0, int(moment.timestamp() * 1000))
 
 
 def settings_of(pairs: Sequence[str], option: str) -> dict[str, str]:

@@ -59,6 +59,29 @@ def spread(bootstrap: str, *, topic: str | None, is_dry_run: bool, format_: str)
         click.echo(f"nothing to move: {counted(len(racks), 'live broker')} with evenly spread replicas", err=True)
 
 
+def raise_factor(bootstrap: str, topic: str, factor: int) -> None:
+    """Begin to give each partition of a topic so many replicas."""
+    with connected(bootstrap) as client:
+        before, racks = _placed(client, topic)
+        most = max(len(it) for name, it in before.items() if name.topic == topic)
+        if most > factor:
+            raise click.ClickException(
+                f"{topic} has {counted(most, 'replica')} of each partition, more than {factor}: take replicas away "
+                "with `minibroker topics reassign --partition --replicas`"
+            )
+        try:
+            plan = replica_placement.factor_plan(before, racks, topic, factor)
+        except replica_placement.NoBrokerLeft as error:
+            raise click.ClickException(
+                f"{error}, and {factor} replicas need {factor} live brokers: there are {len(racks)}. Start more "
+                "brokers, or give a smaller --replication-factor"
+            ) from error
+        if plan:
+            admin.reassign_partitions(client, plan)
+    moves = f"{counted(len(plan), 'partition')} copied; `minibroker topics reassign {topic}` lists those not finished"
+    click.echo(f"{topic}: {counted(factor, 'replica')}" + (f", {moves}" if plan else ""))
+
+
 def _placed(client: Client, topic: str | None) -> tuple[dict[TopicPartition, tuple[int, ...]], Racks]:
     """The replicas of every partition, after any move that is under way; and the rack of each live broker."""
     if topic is not None:

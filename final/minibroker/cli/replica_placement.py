@@ -1,4 +1,4 @@
-"""Plans which replicas move where, for `minibroker topics reassign --from` and `--spread`. It sends no requests.
+"""Plans which replicas move where, for `minibroker topics reassign` and `alter`. It sends no requests.
 
 A plan names the partitions that change, each with its new replicas. A new replica takes the position of the one that it
 replaces, and the other replicas keep theirs. Each partition stays on as many racks as before, as long as those racks
@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from minibroker.segments.checkpoint import TopicPartition
 
 Replicas = Mapping[TopicPartition, Sequence[int]]
+NO_NODE = -1
 Racks = Mapping[int, str | None]
 """The brokers that may get replicas, each with its rack."""
 
@@ -63,6 +64,18 @@ def drain_plan(
         if new is None:
             raise NoBrokerLeft(name, replicas)
         placement.set(name, _replaced(replicas, node_id, new))
+    return placement.changes(before)
+
+
+def factor_plan(before: Replicas, racks: Racks, topic: str, factor: int) -> dict[TopicPartition, tuple[int, ...]]:
+    """Add replicas to the partitions of a topic until each has so many. The preferred leaders stay the same."""
+    placement = _Placement(before, racks)
+    for name in _interleaved(before, topic):
+        while len(replicas := placement.replicas[name]) < factor:
+            new = placement.replacement(replicas, NO_NODE, racks)
+            if new is None:
+                raise NoBrokerLeft(name, replicas)
+            placement.set(name, (*replicas, new))
     return placement.changes(before)
 
 

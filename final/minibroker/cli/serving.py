@@ -22,6 +22,9 @@ from minibroker.partitions.node import serve as serve_node
 from minibroker.partitions.server import Tracer
 from minibroker.quorum.member import QuorumMember
 
+FOR_A_SINGLE_NODE = {"offsets.topic.replication.factor": "1"}
+"""The settings of a node without a file and without voters, which is a cluster of one node."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -35,6 +38,8 @@ def settings_from(*, data: str | None, listen: str | None, file: str | None, pai
     """Merge the settings: --set overrides the file, and the options override --set."""
     properties = read_properties(file) if file else Properties("")
     values = {**properties.values, **settings_of(pairs, "--set")}
+    if file is None and "controller.quorum.voters" not in values:
+        values = FOR_A_SINGLE_NODE | values
     if data is not None:
         values = {name: value for name, value in values.items() if name != "log.dir"} | {"log.dirs": data}
     if listen is not None:

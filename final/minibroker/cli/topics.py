@@ -78,20 +78,38 @@ def describe(names: tuple[str, ...], format_: str, bootstrap: str) -> None:
 @topics.command()
 @name_argument
 @click.option("--partitions", type=click.IntRange(min=1), help="New number of partitions; it can only grow.")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    help="New number of replicas of each partition; it can only grow.",
+)
 @config_option
 @click.option("--delete-config", "removed", metavar="NAME", multiple=True, help="Reset this setting to its default.")
 @bootstrap_option
-def alter(name: str, partitions: int | None, pairs: tuple[str, ...], removed: tuple[str, ...], bootstrap: str) -> None:
-    """Add partitions to the topic NAME, or change its settings.
+def alter(
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    pairs: tuple[str, ...],
+    removed: tuple[str, ...],
+    bootstrap: str,
+) -> None:
+    """Add partitions or replicas to the topic NAME, or change its settings.
 
-    More partitions move keys to other partitions, which breaks the order of their records. A topic never shrinks.
+    More partitions move keys to other partitions, which breaks the order of their records. A topic never shrinks. New
+    replicas copy the partitions while the old ones serve them. Internal topics such as __consumer_offsets can get more
+    replicas after a cluster has grown.
     """
     from minibroker.cli import administering  # noqa: PLC0415
 
     configs = settings_of(pairs, "--config")
-    if partitions is None and not configs and not removed:
-        raise click.UsageError("give a change: --partitions, --config or --delete-config.")
+    if partitions is None and replication_factor is None and not configs and not removed:
+        raise click.UsageError("give a change: --partitions, --replication-factor, --config or --delete-config.")
     administering.alter(bootstrap, name, partitions=partitions, configs=configs, removed=removed)
+    if replication_factor is not None:
+        from minibroker.cli import reassigning  # noqa: PLC0415
+
+        reassigning.raise_factor(bootstrap, name, replication_factor)
 
 
 @topics.command()

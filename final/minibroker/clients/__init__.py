@@ -1,4 +1,4 @@
-"""The full client: producer with an accumulator, consumer, administration, over a blocking transport.
+"""The full client: producer with an accumulator, consumer, groups, administration, over a blocking transport.
 
 The command line, the Spark connector and the benchmarks use it; brokers do not. It is built on chapter 03's `client`,
 whose connection brokers use as well. A record is encoded once, when it is produced, and decoded only if the application
@@ -11,8 +11,9 @@ The modules, lowest first:
 - ``core`` and ``dialogues``: work that takes several requests, without a transport
 - ``batching`` and ``accumulator``: records collected into batches, which are numbered, sent, and resent in order
 - ``fetched`` and ``fetching``: positions, fetch requests, and fetched batches
-- ``blocking``: the transport
-- ``producer``, ``consumer``, ``admin``: the interface for applications
+- ``coordination`` and ``membership``: committed offsets, and one member of a group in both protocols
+- ``blocking`` and ``waking``: the transport
+- ``producer``, ``consumer``, ``group_consumer``, ``admin``, ``group_admin``: the interface for applications
 
 Nothing is re-exported here, so that importing one pure module never loads a module that does IO.
 """

@@ -292,7 +292,9 @@ class Client(Closing):
 
     def _execute(self, order: Any) -> Any:
         if isinstance(order, Ask):
-            return self.send(order.message, node_id=order.node_id, version_max=order.version_max)
+            return self.send(
+                order.message, node_id=order.node_id, version_max=order.version_max, timeout_ms=order.timeout_ms
+            )
         time.sleep(order.ms / 1000)
         return None
 

@@ -1,8 +1,8 @@
 """The consumer: reads batches of assigned partitions as the brokers store them; iteration decodes the records.
 
 It has no thread. `poll` returns the batches that have arrived, and sends the next fetches before it returns, so that
-the brokers work while the caller does. Groups and commits come with chapter 06; here the caller chooses the partitions
-and the offsets.
+the brokers work while the caller does. The caller chooses the partitions and the offsets; in `group_consumer` the
+coordinator of a group chooses them.
 """
 
 import random
@@ -24,6 +24,7 @@ from minibroker.clients.fetching import (
     FetchOrder,
     OffsetReset,
 )
+from minibroker.clients.waking import Waker
 from minibroker.log.clock import precise_ms
 from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.apis import ApiKey
@@ -62,6 +63,8 @@ class Consumer(Closing):
         )
         self._fetcher = Fetcher(self._config, random.random)
         self._selector = selectors.DefaultSelector()
+        self._waker = Waker()
+        self._selector.register(self._waker, selectors.EVENT_READ)
         self._in_flight: dict[Link, tuple[FetchOrder, float]] = {}
         self._not_before_ms: dict[int, float] = {}
         self._failures: dict[int, int] = {}
@@ -72,6 +75,7 @@ class Consumer(Closing):
         """Close every connection."""
         self._in_flight.clear()
         self._selector.close()
+        self._waker.close()
         self._client.close()
 
     # Assignment -------------------------------------------------------------------------------------------------------
@@ -101,6 +105,10 @@ class Consumer(Closing):
         if self._fetcher.position(name) is None:
             self._look_up(self._fetcher.plan(precise_ms(), self._client.core.routes).lookups)
         return self._fetcher.position(name) or 0
+
+    def known_position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next record, or None while it is being looked up."""
+        return self._fetcher.position(TopicPartition(*partition))
 
     def high_watermark(self, partition: TopicPartition) -> int:
         """The high watermark in the last answer; -1 before the first answer."""
@@ -161,8 +169,12 @@ class Consumer(Closing):
             error = self._take_error()
             if error is not None:
                 raise error
-            if precise_ms() >= deadline_ms:
+            if precise_ms() >= deadline_ms or self._waker.take():
                 return []
+
+    def wake_up(self) -> None:
+        """End a `poll` early, the present one or the next. Another thread may call this."""
+        self._waker.wake()
 
     def _ask(self, deadline_ms: float) -> None:
         """Look up missing leaders and offsets, and send a fetch to every node that has none in flight."""
@@ -237,7 +249,8 @@ class Consumer(Closing):
         fetched: list[FetchedBatches] = []
         for key, _events in self._selector.select(self._wait_s(deadline_ms)):
             link = key.fileobj
-            assert isinstance(link, Link)
+            if not isinstance(link, Link):
+                continue
             try:
                 for _number, response in link.received():
                     order, _deadline_ms = self._in_flight.pop(link)

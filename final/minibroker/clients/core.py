@@ -44,6 +44,7 @@ class Ask(NamedTuple):
     message: Request
     node_id: int | None = None
     version_max: int | None = None
+    timeout_ms: float | None = None
 
 
 class Pause(NamedTuple):

@@ -1,6 +1,6 @@
 """The errors of the full client, in addition to those of `minibroker.client`. A pure module."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from minibroker.client.errors import BrokerError, ClientError
 
@@ -39,6 +39,14 @@ class OffsetOutOfRange(ClientError):
 
 class LogTruncated(ClientError):
     """The log of a new leader ends before the position of a consumer: records that were read are lost."""
+
+
+class CommitRefused(BrokerError):
+    """The offsets of some partitions were not committed: this member was removed, or the partitions are not its own."""
+
+    def __init__(self, code: int, group_id: str, partitions: Sequence[object]) -> None:
+        names = ", ".join(map(str, partitions))
+        super().__init__(code, about=f"group {group_id}: the offsets of {names} were not committed")
 
 
 class CorruptRecords(ClientError):

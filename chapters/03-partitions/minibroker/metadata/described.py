@@ -34,23 +34,22 @@ def describe_topic(overrides: Texts, node: NodeConfig) -> list[Described]:
     """All configurations of a topic with these overrides."""
     config = TopicConfig(overrides, node)
     return [
-        _topic_entry(key, config, node)
+        describe_key(key, key.of(config), ConfigSource.TOPIC_CONFIG if key.name in overrides else None, node)
         for key in TOPIC_CONFIGS.in_order()
         if not key.is_internal or key.of(config) is not None
     ]
 
 
-def _topic_entry(key: ConfigKey[Any], config: TopicConfig, node: NodeConfig) -> Described:
-    value = _shown(key, key.of(config))
-    synonyms: list[SetValue] = []
-    if key.name in config.overrides:
-        synonyms.append(SetValue(key.name, value, ConfigSource.TOPIC_CONFIG))
+def describe_key(key: ConfigKey[Any], value: Value, own: ConfigSource | None, node: NodeConfig) -> Described:
+    """One configuration of a topic, or of another resource. `own` is the source of the resource's own value, if any."""
+    text = _shown(key, value)
+    synonyms = [] if own is None else [SetValue(key.name, text, own)]
     if key.synonym is not None:
         names = [synonym.name for synonym in key.synonyms]
         places = list(_places(names, node))
         is_set = any(place.source is not ConfigSource.DEFAULT_CONFIG for place in places)
         synonyms += places if is_set else _from(key.synonym, places)
-    return Described(key, value, _first_source(synonyms), synonyms, is_read_only=False)
+    return Described(key, text, _first_source(synonyms), synonyms, is_read_only=False)
 
 
 def describe_broker(node: NodeConfig) -> list[Described]:

@@ -33,6 +33,7 @@ class Place(enum.Enum):
 
     HERE = "any node"
     LEADER = "leader"  # another replica answers NOT_LEADER_OR_FOLLOWER
+    COORDINATOR = "coordinator"  # another broker answers NOT_COORDINATOR
     CONTROLLER = "controller"
     CONTROLLER_IF_ANY = "controller if any"  # while there is no controller, the receiving node answers
     NAMED_BROKER = "named broker"

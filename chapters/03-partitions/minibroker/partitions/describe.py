@@ -11,7 +11,7 @@ from minibroker.metadata.authority import Authority
 from minibroker.metadata.errors import InvalidTopicName
 from minibroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
 from minibroker.metadata.names import check_topic_name, is_internal
-from minibroker.metadata.records import SUPPORTED_FEATURES
+from minibroker.metadata.records import SUPPORTED_FEATURES, LevelRange
 from minibroker.partitions.errors import Refused
 from minibroker.partitions.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from minibroker.partitions.registry import Answer, Call, Registry
@@ -44,7 +44,9 @@ _BROKERS_ENDPOINT = 1
 _CONTROLLERS_ENDPOINT = 2
 
 
-def api_versions(registry: Registry, authority: Authority) -> Callable[[Call[ApiVersionsRequest]], Answer]:
+def api_versions(
+    registry: Registry, authority: Authority, features: Mapping[str, LevelRange] = SUPPORTED_FEATURES
+) -> Callable[[Call[ApiVersionsRequest]], Answer]:
     """The handler of ApiVersions. It announces this node's supported features and the cluster's features."""
 
     def handler(call: Call[ApiVersionsRequest]) -> Answer:
@@ -58,7 +60,7 @@ def api_versions(registry: Registry, authority: Authority) -> Callable[[Call[Api
             api_keys=registry.ranges(),
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
-                for name, levels in SUPPORTED_FEATURES.items()
+                for name, levels in features.items()
                 # Leave out a feature with lowest level 0 for older clients, which treat it as an error (KIP-1022).
                 if levels.lowest > 0 or call.version >= ZERO_LEVELS_FROM_VERSION
             ],
@@ -138,7 +140,8 @@ class Describe:
     def _create_missing(self, wanted: Iterable[MetadataRequestTopic]) -> Mapping[str, ErrorCode]:
         """Create the topics that do not exist, in one command; return why some could not be created."""
         named = [it.name for it in wanted if it.topic_id == NO_UUID and it.name is not None]
-        missing = [name for name in named if name not in self._image.topics]
+        # An internal topic needs other settings than the defaults. The broker creates it when it needs it.
+        missing = [name for name in named if name not in self._image.topics and not is_internal(name)]
         return self._create(missing) if missing else {}
 
     def _wanted(

@@ -4,13 +4,14 @@
 authority that decides about metadata comes from a `ClusterPort`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from minibroker.log.clock import monotonic_ms
 from minibroker.metadata.configs import NodeConfig, TopicConfig
 from minibroker.metadata.image import Image
 from minibroker.metadata.placement import Placing, place
+from minibroker.metadata.records import SUPPORTED_FEATURES, LevelRange
 from minibroker.partitions.administration import Administration
 from minibroker.partitions.cluster import ClusterPort
 from minibroker.partitions.configs import Configurations
@@ -53,10 +54,12 @@ class Partitions:
         placing: Placing = place,
         own_broker: OwnBroker | None = None,
         on_timeout: Callable[[], None] = lambda: None,
+        features: Mapping[str, LevelRange] = SUPPORTED_FEATURES,
     ) -> None:
         """`placing` chooses the brokers of new partitions. `own_broker` is this node, if it forwards clients' calls.
 
         `on_timeout` is called before a batch that was not replicated in time is refused. It may raise.
+        `features` are the levels that ApiVersions announces.
         """
         self._machine = machine
         self._cluster = cluster
@@ -64,6 +67,7 @@ class Partitions:
         self._placing = placing
         self._own_broker = own_broker
         self._on_timeout = on_timeout
+        self._features = features
 
     def open(self) -> None:
         """Create the store and its upkeep, before the metadata are known."""
@@ -110,7 +114,7 @@ class Partitions:
         registry.add(ApiKey.FETCH, Fetch(store, bytes_max=config.fetch_max_bytes, clock=monotonic_ms))
         registry.add(ApiKey.LIST_OFFSETS, ListOffsets(store))
         registry.add(ApiKey.DELETE_RECORDS, DeleteRecords(store))
-        registry.add(ApiKey.API_VERSIONS, api_versions(registry, authority))
+        registry.add(ApiKey.API_VERSIONS, api_versions(registry, authority, self._features))
         registry.add(ApiKey.INIT_PRODUCER_ID, InitProducerId(authority, config.node_id), stand_in=True)
         registry.add(ApiKey.DESCRIBE_CONFIGS, self.configurations.describe)
         registry.add(ApiKey.ALTER_CONFIGS, self.configurations.alter)

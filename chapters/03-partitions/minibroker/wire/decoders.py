@@ -179,7 +179,8 @@ class _Decoder:
         if field.is_array:
             self.array(field, target, depth, nullable=nullable)
         elif field.struct is not None:
-            self.inner(field.struct, target, depth, nullable=nullable)
+            null = "n < 1" if self.version in field.tagged else "n < 0"
+            self.inner(field.struct, target, depth, null=null if nullable else "")
         elif field.fixed_format is not None:
             self.fixed(field.fixed_format, target)
         else:
@@ -202,16 +203,16 @@ class _Decoder:
         self.source.line(f"{target} = {taken}" + ".decode()" * (kind == "string"))
         self.source.line("p = e")
 
-    def inner(self, cls: "type[Struct]", target: str, depth: int, *, nullable: bool) -> None:
-        if not nullable:
+    def inner(self, cls: "type[Struct]", target: str, depth: int, *, null: str) -> None:
+        if not null:
             self.struct(cls, depth + 1)
             self.flush()
             self.source.line(f"{target} = o{depth + 1}")
             return
-        # One byte says whether a struct follows: 1, or -1 for null.
+        # One byte says whether a struct follows: 1, or -1 for null. The null of a tagged field is 0.
         self.fixed("b", "n")
         self.flush()
-        with self.source.block("if n < 0:"):
+        with self.source.block(f"if {null}:"):
             self.source.line(f"{target} = None")
         with self.source.block("else:"):
             self.struct(cls, depth + 1)

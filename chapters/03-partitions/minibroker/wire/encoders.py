@@ -161,7 +161,8 @@ class _Encoder:
         if field.is_array:
             self.array(field, value, depth, nullable=nullable)
         elif field.struct is not None:
-            self.inner(field.struct, value, depth, nullable=nullable)
+            null = 0 if self.version in field.tagged else 255
+            self.inner(field.struct, value, depth, null=null if nullable else None)
         elif field.kind == "string":
             self.string(value, nullable=nullable)
         elif field.kind == "bytes":
@@ -220,17 +221,17 @@ class _Encoder:
             self.source.line("out = bytearray()")
             self.source.line("parts.append(out)")
 
-    def inner(self, cls: "type[Struct]", value: str, depth: int, *, nullable: bool) -> None:
+    def inner(self, cls: "type[Struct]", value: str, depth: int, *, null: int | None) -> None:
         this = f"o{depth + 1}"
         self.source.line(f"{this} = {value}")
-        if not nullable:
+        if null is None:
             self.struct(cls, depth + 1)
             self.flush()
             return
-        # One byte says whether a struct follows: 1, or -1 for null.
+        # One byte says whether a struct follows: 1, or -1 for null. The null of a tagged field is 0.
         self.flush()
         with self.source.block(f"if {this} is None:"):
-            self.source.line(f"{self.out}.append(255)")
+            self.source.line(f"{self.out}.append({null})")
         with self.source.block("else:"):
             self.source.line(f"{self.out}.append(1)")
             self.struct(cls, depth + 1)

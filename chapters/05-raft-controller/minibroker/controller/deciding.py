@@ -11,7 +11,7 @@ A controller that is deposed drops `_ahead`, and refuses the commands that wait 
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,6 +31,8 @@ from minibroker.raft.node import Raft
 from minibroker.wire.codes import ErrorCode
 
 R = TypeVar("R")
+
+FIRST_FEATURES: Mapping[str, int] = {METADATA_VERSION: METADATA_VERSION_LEVEL}
 
 
 @dataclass(slots=True)
@@ -57,10 +59,15 @@ class Controller:
         *,
         clock: Callable[[], int],
         done: Callable[[Proposal[Any]], None] = lambda _proposal: None,
+        features: Mapping[str, int] = FIRST_FEATURES,
     ) -> None:
-        """Begin with the image of a snapshot, or with an empty one. `clock` gives the timestamps of batches."""
+        """Begin with the image of a snapshot, or with an empty one. `clock` gives the timestamps of batches.
+
+        `features` has the levels that this controller sets if they are not set yet, the metadata.version first.
+        """
         self.raft = raft
         self.image = image
+        self._features = features
         self._clock = clock
         self._done = done
         self._ahead: Image | None = None
@@ -167,9 +174,10 @@ class Controller:
         """Become the active controller. By now the image has everything that earlier leaders have committed."""
         self._active_epoch = self.raft.epoch
         self._ahead = self.image
-        if METADATA_VERSION not in self.image.features:
-            # As in Kafka, the first record of the log names the version of the records that follow.
-            self._append([FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL)])
+        # As in Kafka, the first record of the log names the version of the records that follow.
+        missing = [(name, level) for name, level in self._features.items() if name not in self.image.features]
+        if missing:
+            self._append([FeatureLevelRecord(name=name, feature_level=level) for name, level in missing])
         self.on_active()
 
     def _deactivate(self) -> None:

@@ -27,13 +27,22 @@ Ask = Callable[[BrokerHeartbeatRequest], Awaitable[BrokerHeartbeatResponse]]
 class Heartbeats:
     """One broker's side of its session with the controller."""
 
-    def __init__(self, config: NodeConfig, me: Incarnation, ask: Ask, image: Callable[[], Image]) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        me: Incarnation,
+        ask: Ask,
+        image: Callable[[], Image],
+        is_active: Callable[[], bool],
+    ) -> None:
+        """`is_active` says whether this node is the controller now."""
         self._config = config
         self._me = me
         self._ask = ask
         self._image = image
+        self._is_active = is_active
         self._heard_ms = 0
-        """When this node sent the last heartbeat that the controller has accepted."""
+        """When this node sent the last heartbeat that the controller, another node, has accepted."""
         self.unfenced = asyncio.Event()
         """Set once the controller lets this broker serve clients."""
         self._leaving = asyncio.Event()
@@ -51,7 +60,7 @@ class Heartbeats:
                 await asyncio.wait_for(self._leaving.wait(), interval_s)
 
     async def _beat(self) -> None:
-        sent_ms = monotonic_ms()
+        sent_ms, was_active = monotonic_ms(), self._is_active()
         request = BrokerHeartbeatRequest(
             broker_id=self._me.node_id,
             broker_epoch=self._me.broker_epoch,
@@ -67,7 +76,8 @@ class Heartbeats:
                 self._me.node_id,
                 known_code(response.error_code).name,
             )
-        else:
+        elif not (was_active or self._is_active()):
+            # A controller that has been deposed goes on hearing from itself for a while, which proves nothing.
             self._heard_ms = sent_ms
         if response.should_shut_down:
             self._may_leave.set()
@@ -80,9 +90,18 @@ class Heartbeats:
         A client whose write has timed out tries the same node again, for minutes. Without a connection it asks another
         node for the leader.
         """
-        silent_ms = monotonic_ms() - self._heard_ms
-        if silent_ms > BROKER_SESSION_TIMEOUT_MS.of(self._config):
+        if self.may_be_fenced():
+            silent_ms = monotonic_ms() - self._heard_ms
             raise Disconnect(f"the controller has not heard from this node for {silent_ms} ms: another node may lead")
+
+    def may_be_fenced(self) -> bool:
+        """Whether the controller may have fenced this broker, and let others lead its partitions, without its knowing.
+
+        The controller counts a session from the arrival of a heartbeat, and this node from its sending, which is
+        earlier. So this node knows first. A controller resigns before another one can end its session.
+        """
+        is_silent = monotonic_ms() - self._heard_ms > BROKER_SESSION_TIMEOUT_MS.of(self._config)
+        return is_silent and not self._is_active()
 
     def request_shutdown(self) -> None:
         """Ask the controller, with the next heartbeat, to move the leaderships of this broker."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from minibroker.client.addresses import Address
 from minibroker.controller.answering import ControllerDecisions
-from minibroker.controller.deciding import Controller
+from minibroker.controller.deciding import FIRST_FEATURES, Controller
 from minibroker.controller.describing import DescribeTopicPartitions
 from minibroker.controller.keys import MAX_REQUEST_PARTITION_SIZE_LIMIT, process_roles
 from minibroker.log.clock import monotonic_ms, wall_clock_ms
@@ -74,14 +74,18 @@ class QuorumMember(Membership):
     rows: Mapping[ApiKey, Access] = access.ROWS
     _all_rows: Mapping[ApiKey, Access] = {**partition_access.ROWS, **access.ROWS}
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, *, features: Mapping[str, int] = FIRST_FEATURES) -> None:
+        """`features` has the levels that a controller sets if they are not set yet."""
         super().__init__(machine, self._in_envelope)
+        self._features = features
         self._config = config = machine.config
         self._is_voter = "controller" in process_roles(config)
         self._is_broker = "broker" in process_roles(config)
         self._duties = Duties(config)
         self._registration = Registration(machine, self.me, self._ask_for_registration, lambda: self.authority.image)
-        self.heartbeats = Heartbeats(config, self.me, lambda it: self._calls.ask(it), lambda: self.authority.image)
+        self.heartbeats = Heartbeats(
+            config, self.me, lambda it: self._calls.ask(it), lambda: self.authority.image, lambda: self.is_active
+        )
 
     @property
     def controller_id(self) -> int:
@@ -157,7 +161,11 @@ class QuorumMember(Membership):
     def _drive(self, identity: Identity, snapshots: SnapshotFiles) -> None:
         machine = self._machine
         controller = Controller(
-            self.raft, Image(cluster_id=identity.cluster_id), clock=wall_clock_ms, done=self._on_done
+            self.raft,
+            Image(cluster_id=identity.cluster_id),
+            clock=wall_clock_ms,
+            done=self._on_done,
+            features=self._features,
         )
         controller.on_active = self._on_active
         self.authority = ClusterAuthority(controller, self.peers, self.me, self._on_done)

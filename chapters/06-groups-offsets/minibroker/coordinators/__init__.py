@@ -1,0 +1,1 @@
+"""The driver of the coordinators: it loads their state, appends their records, and answers their clients."""

@@ -1,0 +1,295 @@
+"""The coordinator of one partition: it loads a shard, appends its records, and answers when they are replicated.
+
+    request ──▶ shard ──▶ Step ── records ──▶ applied, and collected ──▶ one batch for each turn of the event loop
+                           └──── replies ──▶ queue ──▶ sent when the high watermark has passed all records before them
+
+A reply waits for all records that were applied before it, not only for its own: it may tell of their effects. Nobody
+else writes to the partition, so the offset of a record is known before it is appended.
+
+If the log refuses a batch, the shard has applied records that do not exist. Then it is dropped and loaded again.
+"""
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from minibroker.coordinators.appending import Encoded, batches_of, code_for_client, encoded
+from minibroker.coordinators.loading import replay
+from minibroker.coordinators.tickets import NEVER_MS, Ticket, tell
+from minibroker.groups.keys import GroupSettings
+from minibroker.groups.records import CorruptRecord
+from minibroker.groups.shard import GroupShard
+from minibroker.groups.steps import Reply, Step
+from minibroker.groups.tables.heartbeat import HeartbeatResponse
+from minibroker.log.compression import Compression
+from minibroker.log.errors import LogError
+from minibroker.metadata.image import Image
+from minibroker.partitions.admission import Origin
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.partition import ACKS_ALL, LocalPartition
+from minibroker.partitions.waiting import Wait, Waiting
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+
+log = logging.getLogger(__name__)
+
+_SLICE_S = 0.01  # how long one slice of loading keeps the event loop busy
+_DONE = HeartbeatResponse()  # any response will do: the wait for the high watermark is answered to nobody
+
+
+class Surroundings(Protocol):
+    """What all coordinators of a node share."""
+
+    waiting: Waiting[Response]
+    turn: asyncio.Lock
+    """Held by the coordinator that loads a slice, so that many do not keep the event loop busy together."""
+
+    def now_ms(self) -> int:
+        """The time for time limits and for commits. It does not jump."""
+
+    def wall_clock_ms(self) -> int:
+        """The time for the timestamps of records."""
+
+    def new_shard(self) -> GroupShard:
+        """An empty shard with the current metadata."""
+
+    def settings(self) -> GroupSettings:
+        """The configuration of the broker."""
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Call a function in the next turn of the event loop."""
+
+    def on_deadline(self, deadline_ms: int | None) -> None:
+        """Call `on_time` at this time, or earlier."""
+
+    def on_ended(self, task: asyncio.Task[None]) -> None:
+        """A task has ended, perhaps because of a bug."""
+
+
+class State(enum.Enum):
+    """Whether a coordinator can answer."""
+
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+    RESIGNED = "resigned"
+
+
+_CODES = {
+    State.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    State.ACTIVE: ErrorCode.NONE,
+    State.FAILED: ErrorCode.NOT_COORDINATOR,
+    State.RESIGNED: ErrorCode.NOT_COORDINATOR,
+}
+
+
+class _Queued(NamedTuple):
+    """A reply that waits until the high watermark is at `offset`."""
+
+    offset: int
+    deadline_ms: int
+    reply: Reply
+
+
+class Coordinator:
+    """The coordinator of the groups of one partition, for as long as this node leads the partition."""
+
+    def __init__(self, partition: LocalPartition, around: Surroundings) -> None:
+        self.name = partition.name
+        self._partition = partition
+        self._around = around
+        self.shard = around.new_shard()
+        self._state = State.LOADING
+        self._tickets: set[Ticket] = set()
+        """The requests without an answer."""
+        self._queue: deque[_Queued] = deque()
+        self._pending: list[Encoded] = []
+        self._next_offset = 0
+        self._is_flush_due = False
+        self._image_at_load = self.shard.image
+        self._parked = around.waiting.park(
+            Wait((self.name,), NEVER_MS, attempt=self._on_watermark, expire=self._on_end),
+            lambda _response: None,
+            now_ms=around.now_ms(),
+        )
+        self._begin_load()
+
+    @property
+    def code(self) -> ErrorCode:
+        """NONE if it can answer, or else the code for the client."""
+        return _CODES[self._state]
+
+    # Loading ----------------------------------------------------------------------------------------------------------
+
+    def _begin_load(self) -> None:
+        self._state = State.LOADING
+        self._image_at_load = self.shard.image
+        self._loading = asyncio.get_running_loop().create_task(self._load())
+        self._loading.add_done_callback(self._around.on_ended)
+
+    async def _load(self) -> None:
+        loop, around = asyncio.get_running_loop(), self._around
+        started_s = loop.time()
+        steps = replay(self._partition.log, self.shard.replay, bytes_max=around.settings().offsets_load_buffer_size)
+        is_done = False
+        try:
+            while not is_done:
+                async with around.turn:
+                    until_s = loop.time() + _SLICE_S
+                    while not is_done and loop.time() < until_s:
+                        is_done = next(steps, steps) is steps
+                    await asyncio.sleep(0)
+        except (CorruptRecord, LogError, OSError) as error:
+            self._state = State.FAILED
+            log.error("%s could not be loaded, so its groups have no coordinator: %s", self.name.directory, error)
+            return
+        self._on_loaded(loop.time() - started_s)
+
+    def _on_loaded(self, seconds: float) -> None:
+        self._next_offset = self._partition.log_end_offset
+        self._state = State.ACTIVE
+        shard, now_ms = self.shard, self._around.now_ms()
+        shard.on_loaded(now_ms)
+        if self._next_offset:
+            log.info("%s is loaded: %d offsets, in %.3f s", self.name.directory, len(shard.offsets), seconds)
+        # Topics may have been deleted while the shard was loaded.
+        self._perform_all(shard.on_image(self._image_at_load, shard.image))
+        self._around.on_deadline(self.deadline_ms())
+
+    # Events -----------------------------------------------------------------------------------------------------------
+
+    def handle(self, ticket: Ticket, event: Callable[[GroupShard, int], Step]) -> None:
+        """Pass a request to the shard. The ticket gets its answer now or later."""
+        if self.code is not ErrorCode.NONE:
+            ticket.complete(self.code)
+            return
+        self._tickets.add(ticket)
+        self._perform(event(self.shard, self._around.now_ms()))
+        self._around.on_deadline(self.deadline_ms())
+
+    def on_image(self, old: Image, new: Image) -> None:
+        """The metadata have changed."""
+        if self._state is State.ACTIVE:
+            self._perform_all(self.shard.on_image(old, new))
+        else:
+            self.shard.image = new
+
+    def deadline_ms(self) -> int | None:
+        """When `on_time` has something to do, or None."""
+        times = [self._queue[0].deadline_ms] if self._queue else []
+        of_shard = self.shard.deadline_ms() if self._state is State.ACTIVE else None
+        return min(times if of_shard is None else [*times, of_shard], default=None)
+
+    def on_time(self, now_ms: int) -> None:
+        """Act on all time limits that have come."""
+        while self._queue and self._queue[0].deadline_ms <= now_ms:
+            # The records are in the log and may still be replicated. The client must ask again.
+            self._answer(Reply(self._queue.popleft().reply.ticket, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        if self._state is State.ACTIVE:
+            self._perform_all(self.shard.on_time(now_ms))
+
+    # Steps ------------------------------------------------------------------------------------------------------------
+
+    def _perform_all(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            self._perform(step)
+
+    def _perform(self, step: Step) -> None:
+        if step.records:
+            code = self._append(step)
+            if code is not ErrorCode.NONE:
+                step = step.refused(code)
+        for reply in step.replies:
+            self._queue_reply(reply)
+
+    def _append(self, step: Step) -> ErrorCode:
+        """Collect and apply the records of a step, or return why the log would refuse them."""
+        try:
+            self._partition.check_leader()
+            self._partition.replica.check_in_sync()
+        except Refused as refused:
+            return code_for_client(refused.code)
+        records = encoded(step.records, bytes_max=self._partition.config.max_message_bytes)
+        if records is None:
+            return code_for_client(ErrorCode.MESSAGE_TOO_LARGE)
+        self._pending += records
+        now_ms = self._around.now_ms()
+        for record in step.records:
+            self.shard.apply(record, self._next_offset, now_ms)
+            self._next_offset += 1
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._around.soon(self._flush)
+        return ErrorCode.NONE
+
+    def _flush(self) -> None:
+        """Append all records that have come in this turn of the event loop."""
+        self._is_flush_due = False
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        around = self._around
+        now_ms = around.wall_clock_ms()
+        try:
+            for batch in batches_of(
+                pending,
+                bytes_max=self._partition.config.max_message_bytes,
+                timestamp=now_ms,
+                compression=Compression(around.settings().offsets_topic_compression_codec),
+            ):
+                self._partition.append(memoryview(batch), acks=ACKS_ALL, now_ms=now_ms, origin=Origin.COORDINATOR)
+            assert self._partition.log_end_offset == self._next_offset, f"{self.name.directory} has another writer"
+        except Refused as refused:
+            self._load_again(refused)
+        around.waiting.settle()
+
+    def _load_again(self, refused: Refused) -> None:
+        log.warning("%s refused a batch, so its groups are loaded again: %s", self.name.directory, refused)
+        self._refuse_all(code_for_client(refused.code))
+        self.shard = self._around.new_shard()
+        self._begin_load()
+
+    # Replies ----------------------------------------------------------------------------------------------------------
+
+    def _queue_reply(self, reply: Reply) -> None:
+        if not self._queue and self._next_offset <= self._partition.high_watermark:
+            self._answer(reply)
+            return
+        deadline_ms = self._around.now_ms() + self._around.settings().offsets_commit_timeout_ms
+        self._queue.append(_Queued(self._next_offset, deadline_ms, reply))
+
+    def _on_watermark(self) -> Response | None:
+        """The high watermark may have moved: send the replies whose records are replicated."""
+        high_watermark = self._partition.high_watermark
+        while self._queue and self._queue[0].offset <= high_watermark:
+            self._answer(self._queue.popleft().reply)
+        return None
+
+    def _answer(self, reply: Reply) -> None:
+        assert isinstance(reply.ticket, Ticket)
+        self._tickets.discard(reply.ticket)
+        tell(self._around.waiting, reply.ticket, reply.response)
+
+    def _refuse_all(self, code: ErrorCode) -> None:
+        self._queue.clear()
+        self._pending.clear()
+        tickets, self._tickets = self._tickets, set()
+        for ticket in tickets:
+            tell(self._around.waiting, ticket, code)
+
+    # Ending -----------------------------------------------------------------------------------------------------------
+
+    def resign(self) -> None:
+        """This node has stopped leading the partition: drop the state, and send the clients to the next leader."""
+        self._state = State.RESIGNED
+        self._loading.cancel()
+        self._around.waiting.forget(self._parked)
+        self._refuse_all(ErrorCode.NOT_COORDINATOR)
+
+    def _on_end(self) -> Response:
+        """The node stops, and answers all waiting requests."""
+        self.resign()
+        return _DONE

@@ -1,0 +1,181 @@
+"""The coordinators of a node: one for each partition of `__consumer_offsets` that the node leads.
+
+`GroupCoordinators` is a part of the node. Replication tells it when this node begins to lead a partition, and when it
+stops. It has the one timer of all coordinators, and passes them every change of the metadata.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+
+from minibroker.coordinators import access
+from minibroker.coordinators.answering import GroupHandlers
+from minibroker.coordinators.coordinator import Coordinator
+from minibroker.coordinators.finding import FindCoordinator, OffsetsTopic
+from minibroker.coordinators.regexes import compiled
+from minibroker.groups.keys import GroupSettings
+from minibroker.groups.shard import GroupShard
+from minibroker.log.clock import monotonic_ms, wall_clock_ms
+from minibroker.metadata.config_keys import ConfigResource
+from minibroker.metadata.image import Image
+from minibroker.metadata.names import GROUP_METADATA_TOPIC
+from minibroker.partitions.errors import BrokerFailure
+from minibroker.partitions.machine import Machine
+from minibroker.partitions.registry import Registry
+from minibroker.partitions.store import Store
+from minibroker.replicas.membership import Membership
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.apis import ApiKey
+
+log = logging.getLogger(__name__)
+
+_BROKER = ""  # stands for a group without configurations of its own
+
+
+class GroupCoordinators:
+    """All group coordinators of one node."""
+
+    rows = access.ROWS
+
+    def __init__(self, machine: Machine, cluster: Membership, *, may_be_fenced: Callable[[], bool]) -> None:
+        """`may_be_fenced` says whether other nodes may lead what this node led, without its knowing."""
+        self._machine = machine
+        self._may_be_fenced = may_be_fenced
+        self._cluster = cluster
+        self.waiting = machine.waiting
+        self.turn = asyncio.Lock()
+        self._coordinators: dict[TopicPartition, Coordinator] = {}
+        self._settings: dict[str, GroupSettings] = {}
+        # Time limits must not end because somebody sets the clock. So the time of day is taken once.
+        self._start_ms = wall_clock_ms() - monotonic_ms()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+        self._topic = OffsetsTopic(machine.config, cluster, self.settings)
+        self._handlers = GroupHandlers(self._coordinator_of, lambda: list(self._coordinators.values()))
+
+    # The part ---------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Follow the metadata."""
+        self._cluster.authority.subscribe(self._on_image)
+
+    def add_handlers(self, registry: Registry, store: Store) -> None:
+        """Serve the group APIs. Two of them had stand-ins."""
+        self._store = store
+        find = FindCoordinator(self._topic, lambda: self._image, may_be_fenced=self._may_be_fenced)
+        registry.add(ApiKey.FIND_COORDINATOR, find)
+        self._handlers.add_handlers(registry)
+
+    def start(self) -> None:
+        """Nothing to do: coordinators start as soon as the node leads their partitions."""
+
+    async def stop(self) -> None:
+        """Drop all coordinators."""
+        await self._topic.stop()
+        for name in list(self._coordinators):
+            self.on_resigned(name)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Leadership -------------------------------------------------------------------------------------------------------
+
+    def on_leader(self, partition: TopicPartition, epoch: int) -> None:
+        """This node leads a partition. In a later epoch without a pause, the state is still right."""
+        del epoch
+        if partition.topic == GROUP_METADATA_TOPIC and partition not in self._coordinators:
+            self._coordinators[partition] = Coordinator(self._store.partition(*partition), self)
+
+    def on_resigned(self, partition: TopicPartition) -> None:
+        """This node has stopped leading a partition."""
+        coordinator = self._coordinators.pop(partition, None)
+        if coordinator is not None:
+            coordinator.resign()
+            asyncio.get_running_loop().call_soon(self.waiting.settle)
+
+    def _coordinator_of(self, group_id: str) -> Coordinator | None:
+        # The offsets of a coordinator that has been deposed are out of date, even if it does not know it yet.
+        if self._may_be_fenced():
+            return None
+        name = self._topic.partition_of(group_id)
+        return None if name is None else self._coordinators.get(name)
+
+    # The metadata -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _image(self) -> Image:
+        return self._cluster.authority.image
+
+    def _on_image(self, old: Image, new: Image) -> None:
+        if new.configs is not old.configs:
+            self._settings.clear()
+        if new.topics is not old.topics or new.configs is not old.configs:
+            for coordinator in self._coordinators.values():
+                coordinator.on_image(old, new)
+
+    # The surroundings of a coordinator --------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The time of day at which this node started, and the time since then."""
+        return self._start_ms + monotonic_ms()
+
+    def wall_clock_ms(self) -> int:
+        """The time of day."""
+        return wall_clock_ms()
+
+    def settings(self, group_id: str = _BROKER) -> GroupSettings:
+        """The configuration of a group, or of the broker."""
+        configs = self._image.configs
+        key = group_id if (ConfigResource.GROUP, group_id) in configs else _BROKER
+        found = self._settings.get(key)
+        if found is None:
+            config = self._machine.config.with_dynamic(configs)
+            found = self._settings[key] = GroupSettings.of(config, configs.get((ConfigResource.GROUP, key)))
+        return found
+
+    def new_shard(self) -> GroupShard:
+        """An empty shard with the current metadata."""
+        return GroupShard(settings=self.settings, new_member_id=_new_member_id, matcher=compiled, image=self._image)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Call a function in the next turn of the event loop."""
+        asyncio.get_running_loop().call_soon(self._run, work)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        """Run what no request waits for. After a bug the state of a group is unknown, so the node ends."""
+        try:
+            work()
+        except Exception as error:
+            log.exception("a coordinator has ended because of a bug")
+            self._machine.fail(BrokerFailure(f"node {self._machine.config.node_id} ends because of a bug: {error!r}"))
+
+    def on_ended(self, task: asyncio.Task[None]) -> None:
+        """A task of a coordinator has ended. If there was a bug, the node ends, too."""
+        self._machine.on_ended(task)
+
+    # The timer --------------------------------------------------------------------------------------------------------
+
+    def on_deadline(self, deadline_ms: int | None) -> None:
+        """Set the timer to this time, unless it is set to an earlier one."""
+        if deadline_ms is None or (self._timer_ms is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_s = max(deadline_ms - self.now_ms(), 0) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._run, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = self._timer_ms = None
+        now_ms = self.now_ms()
+        coordinators = list(self._coordinators.values())
+        for coordinator in coordinators:
+            deadline_ms = coordinator.deadline_ms()
+            if deadline_ms is not None and deadline_ms <= now_ms:
+                coordinator.on_time(now_ms)
+        self.on_deadline(min((it for it in map(Coordinator.deadline_ms, coordinators) if it is not None), default=None))
+        self.waiting.settle()
+
+
+def _new_member_id(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4()}"

@@ -1,0 +1,66 @@
+"""Internal topics: how `__consumer_offsets` is created, and which rules its batches must meet. A pure module."""
+
+from minibroker.groups.keys import OFFSETS_TOPIC_REPLICATION_FACTOR, GroupSettings
+from minibroker.metadata.configs import NodeConfig, TopicConfig
+from minibroker.metadata.image import Image
+from minibroker.metadata.names import GROUP_METADATA_TOPIC, is_internal
+from minibroker.partitions.admission import Incoming, Origin, Rule, Rules, is_whole, rules_of, small_enough
+from minibroker.partitions.errors import Refused
+from minibroker.partitions.producers import ProducerStates
+from minibroker.replication.keys import quorum_voters
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.tables.create_topics import CreatableTopic, CreatableTopicConfig
+
+CREATE_MS_MAX = 10_000
+
+
+# Rules ----------------------------------------------------------------------------------------------------------------
+
+
+def rules_for(name: TopicPartition) -> Rules:
+    """The admission rules of a partition: only coordinators write to internal topics."""
+    return _internal_rules if is_internal(name.topic) else rules_of
+
+
+def _internal_rules(config: TopicConfig, _producers: ProducerStates) -> list[Rule]:
+    # The coordinator's own records need no further check: they have keys, and belong to no client's transaction.
+    return [comes_from_a_coordinator, small_enough(config.max_message_bytes), is_whole]
+
+
+def comes_from_a_coordinator(it: Incoming) -> None:
+    """A client may not write to an internal topic."""
+    if it.origin is Origin.CLIENT:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker itself writes to an internal topic")
+
+
+# Creation -------------------------------------------------------------------------------------------------------------
+
+
+def offsets_topic(settings: GroupSettings, replication_factor: int) -> CreatableTopic:
+    """`__consumer_offsets` as it is created."""
+    configs = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(settings.offsets_topic_segment_bytes),
+    }
+    return CreatableTopic(
+        name=GROUP_METADATA_TOPIC,
+        num_partitions=settings.offsets_topic_num_partitions,
+        replication_factor=replication_factor,
+        assignments=[],
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
+    )
+
+
+def replication_factor_of(config: NodeConfig, image: Image) -> int:
+    """The replication factor of `__consumer_offsets`.
+
+    A configured number is a promise, so the topic is not created before there are as many brokers. The default is the
+    size of the cluster, 3 at most: the brokers that have ever registered, or the voters if they are more, because a
+    new cluster starts one node after the other.
+    """
+    wanted = OFFSETS_TOPIC_REPLICATION_FACTOR.of(config)
+    if OFFSETS_TOPIC_REPLICATION_FACTOR.name in config.settings:
+        return wanted
+    return min(wanted, max(len(image.brokers), len(quorum_voters(config)), 1))

@@ -1,0 +1,30 @@
+"""The regular expressions of subscriptions, in linear time.
+
+A client sends the expression, so it may be a hostile one. Python's `re` backtracks: one short expression would keep the
+broker busy for years. RE2 does not backtrack, and Kafka's RE2/J has the same syntax. The library is imported when the
+first expression comes.
+"""
+
+from collections.abc import Callable
+
+from minibroker.groups.regexes import InvalidRegex
+
+_COMPILED_BYTES_MAX = 1024**2
+
+
+def compiled(pattern: str) -> Callable[[str], bool]:
+    """A function that says whether a whole name matches; raises `InvalidRegex` if this is no regular expression."""
+    try:
+        import re2  # noqa: PLC0415
+    except ImportError as error:
+        message = "this broker has no google-re2, which subscriptions by regular expression need: install it"
+        raise InvalidRegex(message) from error
+    options = re2.Options()
+    # RE2 would print errors to the broker's log, and a client could fill it.
+    options.log_errors = False
+    options.max_mem = _COMPILED_BYTES_MAX
+    try:
+        fullmatch = re2.compile(pattern, options).fullmatch
+    except re2.error as error:
+        raise InvalidRegex(f"{pattern[:64]!a} is not a regular expression of RE2: {error}") from error
+    return lambda name: fullmatch(name) is not None

@@ -1,0 +1,69 @@
+"""Tickets: requests that wait for the answer of a coordinator. A pure module.
+
+A coordinator's core gives the answer to a ticket, now or later. The handler turns tickets into chapter 03's `Wait`.
+"""
+
+from collections.abc import Callable, Sequence
+
+from minibroker.partitions.registry import Answer
+from minibroker.partitions.waiting import Wait, Waiting
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Response
+
+NEVER_MS = 2**40  # a client gives up long before
+
+
+class Ticket:
+    """One request, or the part of a request that one coordinator answers."""
+
+    __slots__ = ("refuse", "response")
+
+    def __init__(self, refuse: Callable[[ErrorCode], Response]) -> None:
+        """`refuse` makes the answer that has only an error."""
+        self.refuse = refuse
+        self.response: Response | None = None
+
+    def complete(self, response: Response | ErrorCode) -> bool:
+        """Set the answer. A second answer is ignored: the request was refused before it came."""
+        if self.response is not None:
+            return False
+        self.response = self.refuse(response) if isinstance(response, ErrorCode) else response
+        return True
+
+
+def answer_of(ticket: Ticket) -> Answer:
+    """The answer to a ticket, or a wait for it."""
+    if ticket.response is not None:
+        return ticket.response
+
+    def expire() -> Response:
+        # The broker stops. The client finds the next coordinator.
+        ticket.complete(ErrorCode.NOT_COORDINATOR)
+        assert ticket.response is not None
+        return ticket.response
+
+    return Wait((ticket,), NEVER_MS, attempt=lambda: ticket.response, expire=expire)
+
+
+def merged(tickets: Sequence[Ticket], merge: Callable[[Sequence[Response]], Response]) -> Answer:
+    """One answer, made of the answers to several tickets, when the last of them has come."""
+
+    def attempt() -> Response | None:
+        found = [ticket.response for ticket in tickets if ticket.response is not None]
+        return merge(found) if len(found) == len(tickets) else None
+
+    def expire() -> Response:
+        for ticket in tickets:
+            ticket.complete(ErrorCode.NOT_COORDINATOR)
+        response = attempt()
+        assert response is not None
+        return response
+
+    return attempt() or Wait(tuple(tickets), NEVER_MS, attempt=attempt, expire=expire)
+
+
+def tell(waiting: Waiting[Response], ticket: object, response: Response | ErrorCode) -> None:
+    """Complete a ticket, and wake the request that waits for it. The caller settles the table of waiting requests."""
+    assert isinstance(ticket, Ticket)
+    if ticket.complete(response):
+        waiting.wake(ticket)

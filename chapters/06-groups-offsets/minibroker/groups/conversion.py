@@ -1,0 +1,153 @@
+"""A group changes its protocol while it runs: from classic to the new one, and back. A pure module.
+
+Consumers are upgraded one after the other. The first one with the new protocol converts the group, and the last one
+that goes converts it back. Members of the classic protocol go on in a group of the new protocol: they join, sync and
+send heartbeats as before, and their generation is their member epoch. No member loses its partitions in a conversion.
+"""
+
+from collections.abc import Collection, Mapping
+
+from minibroker.groups.classic import ClassicGroup
+from minibroker.groups.classic_members import Member as ClassicMember
+from minibroker.groups.consumer_members import (
+    Held,
+    Member,
+    current_record,
+    partitions_of,
+    subscription_record,
+    target_record,
+)
+from minibroker.groups.consumer_state import ConsumerState, hash_of_topics
+from minibroker.groups.errors import GroupRefused
+from minibroker.groups.keys import GroupSettings
+from minibroker.groups.rebalancing import epoch_record, target_epoch_record
+from minibroker.groups.records import (
+    NO_TIMESTAMP,
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupMemberMetadataValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    GroupRecord,
+    MemberMetadata,
+)
+from minibroker.groups.server_assignors import Partitions
+from minibroker.groups.subscription import (
+    CONSUMER_PROTOCOL,
+    AssignedTopicPartitions,
+    ConsumerProtocolAssignment,
+    InvalidSubscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
+from minibroker.metadata.image import Image
+from minibroker.wire.codes import ErrorCode
+
+# From classic to the new protocol -------------------------------------------------------------------------------------
+
+
+def check_upgrade(classic: ClassicGroup, settings: GroupSettings) -> None:
+    """Raise GroupRefused if a group cannot be converted."""
+    can_be = classic.protocol_type == CONSUMER_PROTOCOL and len(classic.members()) <= settings.consumer_max_size
+    if not (can_be and settings.migration_policy.is_upgrade_enabled):
+        raise GroupRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"group {classic.group_id[:64]!a} is a classic group")
+
+
+def to_consumer(classic: ClassicGroup, image: Image) -> list[GroupRecord]:
+    """The records of a classic group as one of the new protocol. The first one deletes the classic group.
+
+    The generation becomes the epoch of the group, of the target and of all members. All have what they had.
+    """
+    group_id, epoch = classic.group_id, max(classic.generation_id, 0)
+    try:
+        members = [_consumer_member(it, classic.protocol_name, epoch, image) for it in classic.members()]
+    except InvalidSubscription as error:
+        raise GroupRefused(ErrorCode.GROUP_ID_NOT_FOUND, str(error)) from error
+    names = {name for it in members for name in it.subscription.subscribed_topic_names}
+    records = [GroupRecord(GroupMetadataKey(group_id=group_id), None)]
+    records += [subscription_record(group_id, it) for it in members]
+    records.append(epoch_record(group_id, epoch, hash_of_topics(names, image)))
+    records += [target_record(group_id, it.member_id, partitions_of(it.assigned)) for it in members]
+    records.append(target_epoch_record(group_id, epoch, NO_TIMESTAMP))
+    return records + [current_record(group_id, it) for it in members]
+
+
+def _consumer_member(member: ClassicMember, protocol: str | None, epoch: int, image: Image) -> Member:
+    # Before the first generation there is no protocol. All protocols of a consumer have the same subscription.
+    metadata = member.protocols.get(protocol or "") or next(iter(member.protocols.values()))
+    found = decode_subscription(metadata)
+    subscription = ConsumerGroupMemberMetadataValue(
+        instance_id=member.instance_id,
+        rack_id=found.rack_id,
+        client_id=member.client.id,
+        client_host=member.client.host,
+        subscribed_topic_names=sorted(set(found.topics)),
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        classic_member_metadata=classic_metadata(member.session_timeout_ms, member.protocols),
+    )
+    assigned = {
+        image.topics[it.topic].topic_id: dict.fromkeys(it.partitions, epoch)
+        for it in decode_assignment(member.assignment).assigned_partitions
+        if it.topic in image.topics and it.partitions
+    }
+    return Member(member.member_id, subscription, epoch, epoch, assigned=assigned)
+
+
+def classic_metadata(session_timeout_ms: int, protocols: Mapping[str, bytes]) -> ClassicMemberMetadata:
+    """What a group of the new protocol remembers about a member of the classic one."""
+    supported = [ClassicProtocol(name=name, metadata=metadata) for name, metadata in protocols.items()]
+    return ClassicMemberMetadata(session_timeout_ms=session_timeout_ms, supported_protocols=supported)
+
+
+# And back -------------------------------------------------------------------------------------------------------------
+
+
+def can_downgrade(state: ConsumerState, leaving: Collection[str], settings: GroupSettings) -> bool:
+    """Whether only members of the classic protocol are left when some members leave."""
+    left = [it for it in state.members.values() if it.member_id not in leaving]
+    has_only_classic = bool(left) and all(it.classic is not None for it in left)
+    return has_only_classic and settings.migration_policy.is_downgrade_enabled and len(left) <= settings.max_size
+
+
+def to_classic(state: ConsumerState, leaving: Collection[str], image: Image, now_ms: int) -> GroupMetadataValue:
+    """The group as a classic one, without some members. It needs a rebalance: partitions of those are left over."""
+    members = [it for it in state.members.values() if it.member_id not in leaving]
+    protocol = common_protocol(members)
+    return GroupMetadataValue(
+        protocol_type=CONSUMER_PROTOCOL,
+        generation=state.epoch,
+        protocol=protocol,
+        leader=members[0].member_id,
+        current_state_timestamp=now_ms,
+        members=[_classic_member(it, protocol, state.targets.get(it.member_id, {}), image) for it in members],
+    )
+
+
+def common_protocol(members: Collection[Member]) -> str:
+    """The protocol that all members of the classic protocol support, and that the first one likes best."""
+    names = [[it.name for it in member.classic.supported_protocols] for member in members if member.classic]
+    return next(name for name in names[0] if all(name in others for others in names))
+
+
+def _classic_member(member: Member, protocol: str, target: Partitions[bytes], image: Image) -> MemberMetadata:
+    assert member.classic is not None, f"member {member.member_id} does not use the classic protocol"
+    metadata = next(it.metadata for it in member.classic.supported_protocols if it.name == protocol)
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.subscription.client_id,
+        client_host=member.subscription.client_host,
+        rebalance_timeout=member.subscription.rebalance_timeout_ms,
+        session_timeout=member.classic.session_timeout_ms,
+        subscription=metadata,
+        assignment=assignment_bytes(target, metadata, image),
+    )
+
+
+def assignment_bytes(held: Partitions[bytes] | Held, metadata: bytes, image: Image) -> bytes:
+    """Partitions as a member of the classic protocol expects them, in the version of its subscription."""
+    named = {image.topic_names[it]: sorted(numbers) for it, numbers in held.items() if it in image.topic_names}
+    assigned = [AssignedTopicPartitions(topic=it, partitions=named[it]) for it in sorted(named)]
+    version = min(max(int.from_bytes(metadata[:2], signed=True), 0), 3)
+    return encode_assignment(ConsumerProtocolAssignment(assigned_partitions=assigned), version)

@@ -1,0 +1,318 @@
+"""Lists, describes, moves and deletes consumer groups, for `minibroker groups`."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from minibroker.cli.connecting import connected, demand_topics, no_such_group
+from minibroker.cli.tables import NOT_KNOWN, counted, echo_json, table_text
+from minibroker.client.errors import BrokerError
+from minibroker.clients import admin, group_admin
+from minibroker.clients.blocking import Client
+from minibroker.clients.consumer import EARLIEST, LATEST
+from minibroker.clients.group_admin import GroupDescription, MemberDescription
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+
+
+def list_groups(bootstrap: str, format_: str) -> None:
+    """Show all groups."""
+    with connected(bootstrap) as client:
+        rows = [
+            (it.group_id, it.kind, it.state, len(described.members))
+            for it in group_admin.list_groups(client)
+            if (described := _describe_if_there(client, it.group_id))
+        ]
+    if format_ == "json":
+        keys = ("group", "kind", "state", "members")
+        echo_json([dict(zip(keys, row, strict=True)) for row in rows])
+    else:
+        click.echo(table_text(["GROUP", "KIND", "STATE", "MEMBERS"], rows))
+        if not rows:
+            click.echo("there are no groups yet: `minibroker consume TOPIC --group NAME` creates one", err=True)
+
+
+def _describe_if_there(client: Client, group: str) -> GroupDescription | None:
+    try:
+        return group_admin.describe_group(client, group)
+    except BrokerError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return None
+
+
+# Describe -----------------------------------------------------------------------------------------------------------
+
+
+def describe(bootstrap: str, group: str, format_: str) -> None:
+    """Show one group: its members, and its progress in each partition."""
+    with connected(bootstrap) as client:
+        found = _demand_group(client, group)
+        rows = _progress(client, found)
+    if format_ == "json":
+        echo_json(_document(found, rows))
+    else:
+        click.echo(_text(found, rows))
+
+
+def _demand_group(client: Client, group: str) -> GroupDescription:
+    found = _describe_if_there(client, group)
+    if found is None:
+        raise no_such_group(group, [it.group_id for it in group_admin.list_groups(client)])
+    return found
+
+
+def _progress(client: Client, group: GroupDescription) -> list[dict[str, Any]]:
+    """One row for each partition that a member has, or that has a committed offset."""
+    owners = {partition: it for it in group.members for partition in it.partitions}
+    committed = group_admin.committed_offsets(client, group.group_id)
+    names = sorted({*owners, *committed})
+    ends = _ends(client, names)
+    behind = {it: offset for it, offset in committed.items() if it in ends and offset < ends[it]}
+    times = group_admin.first_timestamps(client, behind) if behind else {}
+    now_ms = time.time() * 1000
+    return [
+        {
+            "topic": it.topic,
+            "partition": it.partition,
+            "committed": committed.get(it),
+            "end": ends.get(it),
+            "lag": ends[it] - committed[it] if it in committed and it in ends else None,
+            "lag_seconds": _seconds(it, committed, ends, times, now_ms),
+            "member": owners[it].member_id if it in owners else None,
+        }
+        for it in names
+    ]
+
+
+def _ends(client: Client, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """The ends of those partitions that exist and have a leader."""
+    wanted = {it.topic for it in names}
+    led = {
+        TopicPartition(topic.name or "", it.partition_index)
+        for topic in client.metadata().topics
+        if topic.name in wanted
+        for it in topic.partitions
+        if it.leader_id >= 0
+    }
+    found = admin.list_offsets(client, {it: LATEST for it in names if it in led})
+    return {it: one.offset for it, one in found.items()}
+
+
+def _seconds(
+    name: TopicPartition,
+    committed: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    times: Mapping[TopicPartition, int],
+    now_ms: float,
+) -> float | None:
+    """The age of the first record that is not committed; 0 if there is none, None if it is not known."""
+    if name not in committed or name not in ends:
+        return None
+    if name in times:
+        return round(max(0.0, now_ms - times[name]) / 1000, 1)
+    return 0.0 if committed[name] >= ends[name] else None
+
+
+def _text(group: GroupDescription, rows: Sequence[Mapping[str, Any]]) -> str:
+    assignor = f", assignor {group.assignor}" if group.assignor else ""
+    title = (
+        f"{group.group_id}: {group.kind}, {group.state}, {counted(len(group.members), 'member')}{assignor}, "
+        f"coordinator {group.coordinator}"
+    )
+    parts = [title]
+    if group.members:
+        members = [[_shown(it), it.client_id, it.host.lstrip("/"), _numbers(it)] for it in group.members]
+        parts += ["", table_text(["MEMBER", "CLIENT", "HOST", "PARTITIONS"], sorted(members))]
+    if rows:
+        keys = ("topic", "partition", "committed", "end", "lag", "lag_seconds", "member")
+        cells = [[NOT_KNOWN if row[key] is None else row[key] for key in keys] for row in rows]
+        parts += ["", table_text(["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "SECONDS", "MEMBER"], cells)]
+    return "\n".join(parts)
+
+
+def _shown(member: MemberDescription) -> str:
+    return member.member_id if member.instance_id is None else f"{member.member_id} ({member.instance_id})"
+
+
+def _numbers(member: MemberDescription) -> str:
+    """The partitions of a member by topic: `orders:0,1`."""
+    topics: dict[str, list[str]] = {}
+    for it in member.partitions:
+        topics.setdefault(it.topic, []).append(str(it.partition))
+    return " ".join(f"{topic}:{','.join(numbers)}" for topic, numbers in topics.items()) or NOT_KNOWN
+
+
+def _document(group: GroupDescription, rows: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    return {
+        "group": group.group_id,
+        "kind": group.kind,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "assignor": group.assignor,
+        "coordinator": group.coordinator,
+        "members": [
+            {
+                "member": it.member_id,
+                "instance": it.instance_id,
+                "client": it.client_id,
+                "host": it.host.lstrip("/"),
+                "partitions": [{"topic": one.topic, "partition": one.partition} for one in it.partitions],
+            }
+            for it in group.members
+        ],
+        "partitions": list(rows),
+    }
+
+
+# Change -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a group shall go on. One field is set."""
+
+    is_earliest: bool = False
+    is_latest: bool = False
+    offset: int | None = None
+    time_ms: int | None = None
+    age_seconds: float | None = None
+    shift: int | None = None
+
+
+def reset(
+    bootstrap: str,
+    group: str,
+    topics: Mapping[str, Sequence[int] | None],
+    destination: Destination,
+    *,
+    is_dry_run: bool,
+    format_: str,
+) -> None:
+    """Show where the group would go on, and commit that unless this is a dry run."""
+    with connected(bootstrap) as client:
+        names = _partitions(client, topics)
+        found = _describe_if_there(client, group)
+        if found is not None and found.members:
+            raise _has_members(found)
+        before = group_admin.committed_offsets(client, group)
+        after = _offsets(client, names, before, destination)
+        _show(names, before, after, format_)
+        if not is_dry_run:
+            _commit(client, group, after)
+    if format_ == "table":
+        count = counted(len(names), "partition")
+        outcome = "would change; nothing was done, because of --dry-run" if is_dry_run else "changed"
+        click.echo(f"{group}: {count} {outcome}", err=True)
+
+
+def _partitions(client: Client, topics: Mapping[str, Sequence[int] | None]) -> list[TopicPartition]:
+    """All partitions of the topics, or those that are named."""
+    names = []
+    for topic in demand_topics(client, topics):
+        name = topic.name or ""
+        numbers = sorted(it.partition_index for it in topic.partitions)
+        wanted = topics[name]
+        absent = [it for it in wanted or () if it not in numbers]
+        if absent:
+            raise click.ClickException(f"{name} has no partition {absent[0]}: its partitions are 0 to {numbers[-1]}")
+        names += [TopicPartition(name, it) for it in numbers if wanted is None or it in wanted]
+    return names
+
+
+def _has_members(group: GroupDescription) -> click.ClickException:
+    count = counted(len(group.members), "member")
+    clients = ", ".join(sorted({f"{it.client_id} at {it.host.lstrip('/')}" for it in group.members}))
+    return click.ClickException(
+        f"group {group.group_id} has {count}, who would commit their own offsets again: "
+        f"stop the consumers first ({clients}). `minibroker groups describe {group.group_id}` shows who is left; a "
+        "consumer that crashed is removed after its session timeout, by default 45 s"
+    )
+
+
+def _offsets(
+    client: Client, names: Sequence[TopicPartition], before: Mapping[TopicPartition, int], destination: Destination
+) -> dict[TopicPartition, int]:
+    starts = {it: one.offset for it, one in admin.list_offsets(client, dict.fromkeys(names, EARLIEST)).items()}
+    ends = {it: one.offset for it, one in admin.list_offsets(client, dict.fromkeys(names, LATEST)).items()}
+    wanted = _wanted(client, before, destination, starts, ends)
+    return {it: min(max(wanted[it], starts[it]), ends[it]) for it in names}
+
+
+def _wanted(
+    client: Client,
+    before: Mapping[TopicPartition, int],
+    destination: Destination,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> Mapping[TopicPartition, int]:
+    """The offsets that were asked for, some perhaps outside of the log."""
+    if destination.is_earliest:
+        return starts
+    if destination.is_latest:
+        return ends
+    if destination.offset is not None:
+        return dict.fromkeys(starts, destination.offset)
+    if destination.shift is not None:
+        uncommitted = [it for it in starts if it not in before]
+        if uncommitted:
+            raise click.ClickException(
+                f"the group has committed no offset in {uncommitted[0]}, so it cannot be shifted: use --to-earliest, "
+                "--to-latest or --to-offset, or name partitions with --topic T:P"
+            )
+        return {it: before[it] + destination.shift for it in starts}
+    time_ms = destination.time_ms
+    if time_ms is None:
+        time_ms = int(time.time() * 1000 - (destination.age_seconds or 0) * 1000)
+    found = admin.list_offsets(client, dict.fromkeys(starts, max(0, time_ms)))
+    return {it: one.offset if one.offset >= 0 else ends[it] for it, one in found.items()}
+
+
+def _show(
+    names: Sequence[TopicPartition],
+    before: Mapping[TopicPartition, int],
+    after: Mapping[TopicPartition, int],
+    format_: str,
+) -> None:
+    if format_ == "json":
+        keys = ("topic", "partition", "from", "to")
+        echo_json([dict(zip(keys, (*it, before.get(it), after[it]), strict=True)) for it in names])
+    else:
+        rows = [[it.topic, it.partition, before.get(it, NOT_KNOWN), after[it]] for it in names]
+        click.echo(table_text(["TOPIC", "PARTITION", "FROM", "TO"], rows))
+
+
+def _commit(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    try:
+        group_admin.commit_offsets(client, group, offsets)
+    except BrokerError as error:
+        # A member may have joined in the meantime.
+        found = _describe_if_there(client, group)
+        if found is None or not found.members:
+            raise
+        raise _has_members(found) from error
+
+
+def delete(bootstrap: str, names: Sequence[str]) -> None:
+    """Delete groups; if one cannot be deleted, the others still are."""
+    unique = list(dict.fromkeys(names))
+    with connected(bootstrap) as client:
+        refused = group_admin.delete_groups(client, unique)
+        for name in unique:
+            if name not in refused:
+                click.echo(f"deleted {name}")
+        for name, error in refused.items():
+            raise _not_deleted(client, name, error)
+
+
+def _not_deleted(client: Client, name: str, error: BrokerError) -> Exception:
+    if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+        return no_such_group(name, [it.group_id for it in group_admin.list_groups(client)])
+    if error.code is ErrorCode.NON_EMPTY_GROUP:
+        return click.ClickException(
+            f"group {name} has members: stop its consumers first; `minibroker groups describe {name}` shows them"
+        )
+    return error

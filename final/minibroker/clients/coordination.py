@@ -1,0 +1,212 @@
+"""Requests to the coordinator of a group: finding it, and the offsets that it keeps. A pure module.
+
+A coordinator moves when its broker stops. `REACTIONS` says what each error code of a coordinator means for a client.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ConnectionLost,
+    RequestTimedOut,
+    known_code,
+)
+from minibroker.clients.core import Ask, Core, Dialogue
+from minibroker.clients.retries import Attempts
+from minibroker.groups.tables.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from minibroker.segments.checkpoint import TopicPartition
+from minibroker.wire.codes import ErrorCode
+from minibroker.wire.schema import Request
+from minibroker.wire.tables.find_coordinator import FindCoordinatorRequest
+from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+
+# The last versions with one key, one group, and names instead of ids, which every broker understands.
+_FIND_ONE, _FETCH_ONE, _COMMIT_BY_NAME = 3, 7, 9
+
+LOST_CONNECTION = (BrokerUnavailable, ConnectionLost, RequestTimedOut)
+
+
+class Reaction(enum.Enum):
+    """What to do about an error code of a coordinator."""
+
+    NONE = "it is not an error"
+    RETRY = "ask the same node again, later"
+    SEARCH = "find the coordinator again"
+    REJOIN = "join again"
+    GIVE_UP = "give up all partitions, which others may have by now, and join as a new member"
+    FAIL = "tell the application"
+
+
+REACTIONS: dict[ErrorCode, Reaction] = {
+    ErrorCode.NONE: Reaction.NONE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Reaction.RETRY,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: Reaction.SEARCH,
+    ErrorCode.NOT_COORDINATOR: Reaction.SEARCH,
+    ErrorCode.REBALANCE_IN_PROGRESS: Reaction.REJOIN,
+    ErrorCode.MEMBER_ID_REQUIRED: Reaction.REJOIN,
+    ErrorCode.ILLEGAL_GENERATION: Reaction.GIVE_UP,
+    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.GIVE_UP,
+    ErrorCode.FENCED_MEMBER_EPOCH: Reaction.GIVE_UP,
+}
+"""A code that is not listed is retried if Kafka calls it retriable, and fails otherwise."""
+
+
+def reaction_to(code: int) -> Reaction:
+    """What to do about an error code of a coordinator."""
+    known = known_code(code)
+    return REACTIONS.get(known) or (Reaction.RETRY if known.is_retriable else Reaction.FAIL)
+
+
+class Signature(NamedTuple):
+    """The member in whose name offsets are committed; by default none, which works only if the group has no members."""
+
+    epoch: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+class Coordinator:
+    """The coordinator of one group, and whether its node is known."""
+
+    def __init__(self, core: Core, group_id: str) -> None:
+        self.core = core
+        self.group_id = group_id
+        self.node_id: int | None = None
+
+    def find(self) -> Dialogue[int]:
+        """The node id of the coordinator; raise a BrokerError if there is none at the moment."""
+        if self.node_id is None:
+            request = FindCoordinatorRequest(key=self.group_id)
+            response = yield Ask(request, version_max=_FIND_ONE)
+            self._check(response.error_code, response.error_message)
+            if response.node_id not in self.core.routes.nodes:
+                yield from self.core.metadata([])
+            self.node_id = response.node_id
+        assert self.node_id is not None
+        return self.node_id
+
+    def _check(self, code: int, message: str | None) -> None:
+        if code:
+            raise BrokerError(code, message, about=f"group {self.group_id}")
+
+    def ask(
+        self, message: Request, *, version_max: int | None = None, timeout_ms: float | None = None
+    ) -> Dialogue[Any]:
+        """Send one request to the coordinator; if the connection is lost, forget where the coordinator is."""
+        node_id = yield from self.find()
+        try:
+            response = yield Ask(message, node_id, version_max, timeout_ms)
+        except LOST_CONNECTION:
+            self.node_id = None
+            raise
+        return response
+
+    def ask_until_answered(
+        self,
+        message: Callable[[], Request],
+        codes_of: Callable[[Any], Iterable[int]],
+        *,
+        version_max: int | None = None,
+    ) -> Dialogue[Any]:
+        """Send a request, again and again while the coordinator moves or loads. The caller sees all other codes."""
+        attempts = self.core.attempts()
+        while True:
+            try:
+                response = yield from self.ask(message(), version_max=version_max)
+            except LOST_CONNECTION as lost:
+                yield from self.core.pause_or_raise(attempts, lost)
+                continue
+            except BrokerError as refused:
+                yield from self._pause_or_raise(attempts, refused)
+                continue
+            code = next((it for it in codes_of(response) if self._is_passing(it)), None)
+            if code is None:
+                return response
+            yield from self._pause_or_raise(attempts, BrokerError(code, about=f"group {self.group_id}"))
+
+    def _is_passing(self, code: int) -> bool:
+        return reaction_to(code) in (Reaction.RETRY, Reaction.SEARCH)
+
+    def _pause_or_raise(self, attempts: Attempts, refused: BrokerError) -> Dialogue[None]:
+        if not self._is_passing(refused.code):
+            raise refused
+        if reaction_to(refused.code) is Reaction.SEARCH:
+            self.node_id = None
+        yield from self.core.pause_or_raise(attempts, refused)
+
+    # Offsets ----------------------------------------------------------------------------------------------------------
+
+    def committed(self, partitions: Iterable[TopicPartition] | None = None) -> Dialogue[dict[TopicPartition, int]]:
+        """The committed offsets of some partitions, or of all; a partition without one is left out."""
+        topics = None
+        if partitions is not None:
+            topics = [
+                OffsetFetchRequestTopic(name=topic, partition_indexes=[it.partition for it in them])
+                for topic, them in by_topic(partitions).items()
+            ]
+        request = OffsetFetchRequest(group_id=self.group_id, topics=topics, require_stable=True)
+        response = yield from self.ask_until_answered(lambda: request, _fetch_codes, version_max=_FETCH_ONE)
+        self._check(response.error_code, None)
+        found: dict[TopicPartition, int] = {}
+        for topic in response.topics:
+            for it in topic.partitions:
+                self._check(it.error_code, None)
+                if it.committed_offset >= 0:
+                    found[TopicPartition(topic.name, it.partition_index)] = it.committed_offset
+        return found
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], sign: Callable[[], Signature] = Signature
+    ) -> Dialogue[dict[TopicPartition, int]]:
+        """Commit offsets; return the error codes of those that were refused. Each attempt is signed anew."""
+        response = yield from self.ask_until_answered(
+            lambda: _commit_request(self.group_id, offsets, sign()), _commit_codes, version_max=_COMMIT_BY_NAME
+        )
+        return {
+            TopicPartition(topic.name, it.partition_index): it.error_code
+            for topic in response.topics
+            for it in topic.partitions
+            if it.error_code
+        }
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    """Partitions in order, grouped by topic."""
+    topics: dict[str, list[TopicPartition]] = {}
+    for partition in sorted(partitions):
+        topics.setdefault(partition.topic, []).append(partition)
+    return topics
+
+
+def _commit_request(group_id: str, offsets: Mapping[TopicPartition, int], signature: Signature) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=signature.epoch,
+        member_id=signature.member_id,
+        group_instance_id=signature.instance_id,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(partition_index=it.partition, committed_offset=offsets[it])
+                    for it in them
+                ],
+            )
+            for topic, them in by_topic(offsets).items()
+        ],
+    )
+
+
+def _fetch_codes(response: Any) -> list[int]:
+    return [response.error_code, *(it.error_code for topic in response.topics for it in topic.partitions)]
+
+
+def _commit_codes(response: Any) -> list[int]:
+    return [it.error_code for topic in response.topics for it in topic.partitions]
