@@ -318,7 +318,7 @@ def test_up_ends_with_the_reason_when_a_node_cannot_start(tmp_path: Path, minibr
     last = failed(result)
     assert last == "minibroker up: node 1 could not start (exit code 1): its messages are above"
     assert f"node 1: minibroker serve: cannot listen on 127.0.0.1:{port}" in result.stderr
-    assert "another port: --listen, or --port of `minibroker up`" in result.stderr
+    assert "choose another port with --listen, or --port of `minibroker up`" in result.stderr
 
 
 # Settings -------------------------------------------------------------------------------------------------------------

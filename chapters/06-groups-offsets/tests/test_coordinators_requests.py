@@ -102,7 +102,7 @@ def _image(broker_count: int) -> Image:
 
 
 def test_the_offsets_topic_has_as_many_replicas_as_the_cluster_allows_or_as_configured() -> None:
-    three_voters = {"controller.quorum.voters": "1@a:1,2@b:1,3@c:1"}
+    three_voters = {"controller.quorum.voters": "1@a:1,2@b:1,3@c:1", "listeners": "PLAINTEXT://127.0.0.1:1"}
     cases = [
         ({}, 1, 1),
         ({}, 2, 2),
