@@ -14,6 +14,7 @@ from minibroker.groups.keys import GroupSettings
 from minibroker.metadata.configs import NodeConfig
 from minibroker.metadata.image import Image
 from minibroker.metadata.names import GROUP_METADATA_TOPIC
+from minibroker.partitions.errors import Disconnect
 from minibroker.partitions.registry import Answer, Call
 from minibroker.partitions.without_groups import WithoutGroups
 from minibroker.replicas.membership import Membership
@@ -87,6 +88,9 @@ class FindCoordinator:
 
     def __call__(self, call: Call[FindCoordinatorRequest]) -> Answer:
         """Find the coordinator of each key."""
+        if self._may_be_fenced():
+            # The metadata of this node may be old. librdkafka asks the same node again while it is connected.
+            raise Disconnect("this node does not reach the controller: another one may know the coordinator")
         request = call.request
         if call.version >= 1 and request.key_type != _GROUP:
             return self._others.find_coordinator(call)
@@ -103,9 +107,6 @@ class FindCoordinator:
 
     def _find(self, group_id: str) -> Coordinator:
         name, image = self._topic.partition_of(group_id), self._image()
-        # The metadata of a node without a controller may be old: it would send the client to itself for ever.
-        if self._may_be_fenced():
-            return _none(group_id, "this node does not reach the controller: ask another one")
         if name is None:
             self._topic.create()
             return _none(group_id, f"{GROUP_METADATA_TOPIC} is being created: ask again")
