@@ -144,7 +144,7 @@ def play(*steps: str) -> Stage:
     return stage
 
 
-# Questions to a replica -----------------------------------------------------------------------------------------------
+# Requests to a replica ------------------------------------------------------------------------------------------------
 
 
 def epoch_end(broker: Broker, epoch: int, *, current: int = -1, version: int | None = None, index: int = 0) -> Any:

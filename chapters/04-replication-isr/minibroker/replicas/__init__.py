@@ -1,1 +1,1 @@
-"""The driver of replication: it sends the requests of replicas over the wire and tells the replicas the time."""
+"""The driver of replication: it sends the requests of replicas over the wire and calls their `tick`."""

@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument("data", help="its data directory")
     serving.add_argument("listen", metavar="HOST:PORT", help="where it listens")
     serving.add_argument("controller", metavar="ID@HOST:PORT", nargs="?", help="the controller, if it is another node")
-    serving.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting by Kafka's name")
+    serving.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="set a configuration key")
     electing = commands.add_parser("elect", help="elect a leader that is in sync and alive")
     electing.add_argument("topic")
     electing.add_argument("partition", type=int)

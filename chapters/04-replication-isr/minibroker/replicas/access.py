@@ -20,4 +20,4 @@ CONTROLLER_ROWS: Mapping[ApiKey, Access] = {
     ApiKey.BROKER_REGISTRATION: BETWEEN_NODES,
     ApiKey.ALLOCATE_PRODUCER_IDS: BETWEEN_NODES,
 }
-"""The APIs that the controller answers. Nodes ask it directly; an operator may ask any node."""
+"""The APIs that the controller answers. Any node forwards an operator's ElectLeaders to the controller."""

@@ -2,8 +2,8 @@
 
 Only the broker itself knows its configuration file. So a node that is asked about another broker's configuration asks
 that broker. A change is validated by that broker first, and only then sent to the controller. If the broker cannot
-be reached, the change is not validated: at its next start the broker applies the settings that are valid with its file,
-and logs the others.
+be reached, the change is not validated. At its next start the broker applies the settings that are valid together with
+its file, and logs the others.
 
     client ── DescribeConfigs of 3 ──▶ node 1 ── the same ──▶ node 3
     client ── a change to 3 ─────────▶ node 1 ── validate only ──▶ node 3
@@ -40,7 +40,7 @@ Key = tuple[int, str]
 
 
 class BrokerConfigs:
-    """Filters around the configuration handlers. `brokers` returns the registered brokers; `judge` validates."""
+    """The filter of configuration requests. `brokers` returns the registered brokers; `judge` validates a change."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class BrokerConfigs:
         try:
             response: Any = await self._send(node_id, asked)
         except ClientError as error:
-            message = f"broker {node_id} does not answer, and only it knows its configuration: start it ({error})"
+            message = f"broker {node_id} does not answer ({error}), and only it knows its configuration: start it"
             response = refusal(asked.request, asked.version, ErrorCode.BROKER_NOT_AVAILABLE, message)
         results: Sequence[DescribeConfigsResult] = response.results
         return results
@@ -138,15 +138,16 @@ class BrokerConfigs:
         )
 
     def _later(self, request: Request, version: int, work: Coroutine[Any, Any, Response]) -> Answer:
-        """Answer with the result of a task that asks other brokers."""
+        """Wait for a task that asks other brokers, and answer with its result."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
+        too_late = f"a broker did not answer within {_TIMEOUT_MS} ms"
         return Wait(
             keys=(task,),
             timeout_ms=_TIMEOUT_MS,
             attempt=lambda: task.result() if task.done() else None,
-            expire=lambda: refusal(request, version, ErrorCode.REQUEST_TIMED_OUT, f"no answer within {_TIMEOUT_MS} ms"),
+            expire=lambda: refusal(request, version, ErrorCode.REQUEST_TIMED_OUT, too_late),
         )
 
     def _on_done(self, task: asyncio.Task[Response]) -> None:

@@ -1,8 +1,8 @@
-"""A disk that refuses all changes after its first error, so that the node ends and other nodes take over.
+"""A disk that refuses all changes after its first error, so that the node ends.
 
 A node has one data directory. If it cannot be written any more, the node can write neither its logs nor its vote. If
 it stayed up, it would remain leader of partitions that it cannot write to. So it ends with one line, as Kafka's broker
-does when its last directory has failed (KIP-112), and other nodes take over.
+does when its last directory has failed (KIP-112), and other nodes become leaders of its partitions.
 
 Every disk error passes through this module, even if the caller would ignore it. After the first one all writes and
 flushes fail with the same error, on every thread. A flush is never repeated, because after a failed fsync the next one
@@ -46,14 +46,14 @@ class Watch:
             raise OSError(self.failure.errno, f"the disk has failed before: {self.failure.strerror}")
 
     def note(self, what: str, path: str, error: OSError) -> None:
-        """Note that an operation has failed; the caller raises the error."""
+        """Remember the error of a failed operation; the caller raises it."""
         if error.errno in DISK_ERRORS and self.failure is None:
             self.failure = error
             self._on_failed(f"{what} {path}", error)
 
     @contextmanager
     def guard(self, what: str, path: str) -> Iterator[None]:
-        """Refuse a change if the disk has failed before; if the change itself fails, note its error."""
+        """Refuse a change if the disk has failed before; if the change itself fails, remember its error."""
         self.check()
         try:
             yield

@@ -87,7 +87,7 @@ class Fetchers:
         self._settle = settle
         self._on_ended = on_ended
         self._quota = quota or Quota()
-        """How fast throttled replicas are fetched."""
+        """The rate that all throttled replicas of this node share."""
         self._groups: dict[int, dict[TopicPartition, Replica]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -119,8 +119,8 @@ class Fetchers:
     def _give_up_soon(self, leader: int) -> None:
         """Cancel the fetch under way, because it does not name a partition that was added.
 
-        The fetch may wait at the leader for a while, and writes to the new partition would wait with it. Fetches are
-        not cancelled too often, because a thousand partitions may be added one after the other.
+        The leader may hold that fetch for a while, and writes to the new partition would wait as long. Fetches are not
+        cancelled too often, because a thousand partitions may be added one after the other.
         """
         loop, now_ms = asyncio.get_running_loop(), monotonic_ms()
         if now_ms >= self._gave_up_ms.get(leader, 0) + _GIVE_UP_INTERVAL_MS:
@@ -133,7 +133,7 @@ class Fetchers:
             loop.call_later(delay_ms / 1000, self._give_up_if_outdated, leader)
 
     def _give_up_if_outdated(self, leader: int) -> None:
-        """Cancel the fetch under way, unless it began after the last partition was added and so names all."""
+        """Cancel the fetch under way, unless it began after the last partition was added and names them all."""
         news = self._news.get(leader)
         if news is not None and news.is_set():
             self._peers.hang_up(leader, "fetch")
@@ -185,7 +185,8 @@ class Fetchers:
             return 0
         if not wanted:
             return self._until_due_ms(leader)
-        # The leader must answer before the next postponed partition is due, so that it is in the next fetch.
+        # The leader must answer before the first postponed partition is due, so that the next fetch can name that
+        # partition.
         wait_ms = min(REPLICA_FETCH_WAIT_MAX_MS.of(self._config), max(self._until_due_ms(leader), _FIRST_PAUSE_MS))
         request = self._request(wanted, wait_ms=wait_ms)
         response = await self._peers.send(leader, request, line="fetch", timeout_ms=wait_ms + _ANSWER_MS_MAX)
@@ -196,15 +197,15 @@ class Fetchers:
                 if key in wanted:
                     self._take(data, *wanted[key])
                 if monotonic_ms() - since_ms > _TURN_MS_MAX:
-                    # Work on a thousand partitions of a slow disk takes long. Requests and heartbeats must not wait for
-                    # it, so let them run in between.
+                    # A thousand partitions on a slow disk take long. Requests and heartbeats must not wait until all
+                    # are done, so let them run in between.
                     await asyncio.sleep(0)
                     since_ms = monotonic_ms()
         self._settle()
         return 0
 
     def _until_due_ms(self, leader: int) -> int:
-        """How long until the first postponed partition of a leader is due."""
+        """The time until the first postponed partition of a leader is due."""
         times = [at for name, at in self._put_off_until_ms.items() if self._leader_of.get(name) == leader]
         left_ms = min(times, default=2**62) - monotonic_ms()
         return min(max(left_ms, 1), self._backoff_ms)
@@ -252,7 +253,7 @@ class Fetchers:
         )
 
     def _take(self, data: PartitionData, replica: Replica, position: Position) -> None:
-        """Pass an answer to its replica. A replica that cannot use its answer is postponed; the others continue."""
+        """Pass the leader's answer to a replica. A replica that cannot use it is postponed; the others continue."""
         if self._failures and data.error_code == ErrorCode.NONE:
             self._failures.pop(replica.name, None)
         if isinstance(data.records, memoryview):

@@ -107,7 +107,8 @@ class Forward:
         possible = [name for name in names if _is_possible(name)]
         topics = [CreatableTopic(name=name, **_ALL_DEFAULTS) for name in possible if name not in self._creating]
         if topics:
-            # A client repeats its question until the topic exists: until then send only one request.
+            # A client repeats its Metadata request until the topic exists. Meanwhile only one request is sent to the
+            # controller.
             self._creating |= {topic.name for topic in topics}
             request = CreateTopicsRequest(topics=topics, timeout_ms=_CREATE_MS)
             task = self._begin(Forwarded(request, 0, request, None, _same))
@@ -125,8 +126,8 @@ class Forward:
         try:
             response = await self._ask(forwarded)
             deadline_ms = monotonic_ms() + _ELECTION_MS
-            # The request was refused because another node is the controller, or will be soon. Ask again, because a
-            # client would treat this answer as a failure.
+            # The node that answered is not the controller any more, or not yet. Ask again, because a client would treat
+            # this answer as a failure.
             while not _NOT_THE_CONTROLLER.isdisjoint(codes_in(response)) and monotonic_ms() < deadline_ms:
                 await asyncio.sleep(_RETRY_S)
                 response = await self._ask(forwarded)
@@ -138,10 +139,10 @@ class Forward:
         self._waiting.settle()
 
     def _why(self, error: ClientError) -> tuple[ErrorCode, str]:
-        """The answer to a request that could not be forwarded."""
+        """The error code and message for a request that could not be forwarded."""
         if isinstance(error, BrokerUnavailable):
             node_id = self._controller_id()
-            last = f": node {node_id}, the last one, cannot be reached" if node_id >= 0 else ""
+            last = f": node {node_id}, the last controller, cannot be reached" if node_id >= 0 else ""
             return ErrorCode.NOT_CONTROLLER, (
                 f"there is no controller at the moment{last}. Nothing was done: start the voters that are down, and try"
                 " again"

@@ -1,4 +1,4 @@
-"""The replicas of a node: `Hosted` opens them, makes them leaders or followers, and tells them the time.
+"""The replicas of a node: `Hosted` opens them, makes them leaders or followers, and calls their `tick`.
 
 `Hosted` is the `Hosting` of chapter 03's partitions, and a part of the node. It owns every `Replica` of the node, the
 tasks that fetch for followers, and the checkpoint of high watermarks. The metadata says which replica leads.
@@ -86,7 +86,7 @@ class Hosted:
     # Following the metadata -------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Subscribe to the metadata before the store does."""
+        """Subscribe to the metadata. The store subscribes later, so it is notified after this part."""
         self._cluster.authority.subscribe(self._on_image)
 
     def open_partition(
@@ -113,7 +113,7 @@ class Hosted:
         return partition
 
     def on_changed(self, name: TopicPartition, _old: PartitionImage | None, new: PartitionImage | None) -> None:
-        """The controller has decided something about a partition of this node."""
+        """The controller has changed a partition of this node, or this node's replica is gone (`new` is None)."""
         if new is None:
             replica = self._replicas.pop(name)
             del self._topic_ids[name]
@@ -127,7 +127,7 @@ class Hosted:
             self.fetchers.follow(replica)
 
     def _on_image(self, old: Image, new: Image) -> None:
-        """Tell leaders the broker epochs of the other nodes, and follow the configured rates of throttled replicas."""
+        """Pass the broker epochs of the other nodes to the leaders, and apply the rates of throttled replicas."""
         if new.brokers is not old.brokers:
             epochs = broker_epochs(new)
             for replica in self.replicas():
@@ -135,7 +135,7 @@ class Hosted:
                     replica.leading.broker_epochs = epochs
         if new.configs is not old.configs:
             self._quotas.configure(self._machine.config.with_dynamic(new.configs), monotonic_ms())
-        # Requests that wait for this change are tried again now: no other event would settle them.
+        # Requests may wait for this change. Try them again, because no other event would do so.
         asyncio.get_running_loop().call_soon(self._machine.waiting.settle)
 
     def _retire_all(self) -> None:
@@ -154,7 +154,7 @@ class Hosted:
     # Working ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to propose in-sync sets, to tell the replicas the time, and to write the high watermarks."""
+        """Begin to propose in-sync sets, to call `tick` of the replicas, and to write the high watermarks."""
         machine, cluster = self._machine, self._cluster
         self._quotas.configure(machine.config.with_dynamic(cluster.authority.image.configs), monotonic_ms())
         proposer = Proposer(
@@ -204,12 +204,12 @@ def broker_epochs(image: Image) -> dict[int, int]:
 
 
 def watched_machine(config: NodeConfig, tracer: Tracer | None = None) -> Machine:
-    """A machine that stops at the first error of its only disk, so that other nodes take over."""
+    """A machine that stops at the first error of its only disk, so that other nodes lead its partitions."""
 
     def on_disk_failed(what: str, error: OSError) -> None:
         failure = BrokerFailure(
             f"node {config.node_id} ends, because its disk refused to {what} ({error.strerror}). Nothing more is"
-            " written here: free some space or replace the disk, then start it again"
+            " written here: free some space or replace the disk, then start the node again"
         )
         epoch_file.forget_broker_epoch(machine.path)
         # This code may run on another thread, in the middle of a write, so the event loop ends the machine afterwards.

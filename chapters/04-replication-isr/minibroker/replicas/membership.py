@@ -1,4 +1,4 @@
-"""What every node of a cluster has: connections to its peers, a way to the controller, and its own incarnation.
+"""The parts that every node of a cluster has: connections to its peers, forwarding to the controller, its incarnation.
 
 `OneController` and chapter 05's `QuorumMember` add the rest of chapter 03's `ClusterPort`; `Hosted` works with either.
 """
@@ -51,7 +51,7 @@ class Membership(ClusterPort, ABC):
         return node_of(call.header.client_id) is not None
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Create topics here if this node is the controller, or ask the controller to."""
+        """Create topics here if this node is the controller; otherwise ask the controller to create them."""
         return administration.create_on_demand(names) if self.is_active else self._forward.create_on_demand(names)
 
     def _named_broker_filter(self, judge: Handler) -> Filter:

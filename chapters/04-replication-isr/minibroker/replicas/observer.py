@@ -78,7 +78,7 @@ class Observer:
     # The port ---------------------------------------------------------------------------------------------------------
 
     def propose(self, command: Command[R]) -> Proposal[R]:
-        """Ask the controller for producer ids. All other commands are refused: clients' requests are forwarded."""
+        """Ask the controller for producer ids. All other commands are refused: only the controller runs them."""
         proposal: Proposal[R] = Proposal()
         if isinstance(command, AllocateProducerIds):
             self._producer_ids.begin(proposal)  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ class Observer:
         self._listeners.add(listener)
 
     def removed_topics(self) -> Collection[bytes]:
-        """The topics whose deletion is in the log. A topic that the log does not know is not among them."""
+        """The topics that a record of the log has deleted. A topic that was never in the log is not among them."""
         return removed_topics(self._log)
 
     # Following the log ------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Observer:
         return BrokerFailure(
             f"this node has the metadata log up to offset {self._log.log_end_offset}, and the log of node"
             f" {self._controller_id}, the controller, contradicts it: that node may run on an older copy of its data."
-            " Give it the newer data back, or start this node with an empty directory"
+            " Restore its newer data, or start this node with an empty data directory"
         )
 
     async def _ask(self, offset: int) -> PartitionData:
@@ -177,7 +177,7 @@ class Observer:
         for topic in response.responses:
             for data in topic.partitions:
                 return data
-        raise ClientError(f"its answer is empty: {known_code(response.error_code).name}")
+        raise ClientError(f"its answer has no partition: {known_code(response.error_code).name}")
 
     def _take(self, records: memoryview) -> None:
         try:

@@ -64,7 +64,7 @@ class OneController(Membership):
         voters = quorum_voters(machine.config)
         if len(voters) > 1:
             raise BrokerFailure(
-                f"controller.quorum.voters names {len(voters)} nodes: before chapter 05 there is one controller"
+                f"controller.quorum.voters names {len(voters)} nodes: name one node, the only controller"
             )
         super().__init__(machine)
         self._voter = voters[0] if voters else None
@@ -97,21 +97,21 @@ class OneController(Membership):
         found = sorted(it.node_id for it in response.brokers)
         if self.controller_id not in found:
             raise BrokerFailure(
-                f"the address in controller.quorum.voters belongs to a cluster of the nodes {found}, without node"
+                f"the address in controller.quorum.voters belongs to a cluster with the nodes {found}, but without node"
                 f" {self.controller_id}: correct the id or the address"
             )
         return identify(self._machine.path, self._node_id, cluster_id=response.cluster_id)
 
     async def _ask(self, request: Any) -> Any:
         """Ask the controller until it answers: the nodes of a cluster may be started in any order."""
-        is_told = False
+        is_logged = False
         while True:
             try:
                 return await self.peers.send(self.controller_id, request, timeout_ms=_ASK_MS)
             except ClientError as error:
-                if not is_told:
+                if not is_logged:
                     log.warning("waiting for node %d, the controller: %s", self.controller_id, error)
-                is_told = True
+                is_logged = True
                 await asyncio.sleep(_RETRY_S)
 
     def open(self, identity: Identity) -> None:

@@ -68,7 +68,7 @@ class Peers:
             raise ClientClosed("this node is stopping")
         client = AsyncClient(address, client_id=self._client_id, connect_timeout_ms=CONNECT_MS_MAX)
         self._clients[node_id, line] = (address, client)
-        # If there is a connection to another address, the node has restarted at this one.
+        # A connection to another address is outdated: the node has restarted at a new address.
         if known is not None:
             await known[1].close()
         return client

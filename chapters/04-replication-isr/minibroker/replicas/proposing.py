@@ -27,7 +27,7 @@ _TIMEOUT_MS = 5000
 
 
 class Outbox(list[AlterIsr]):
-    """The orders of all replicas of a node. The sender waits for `is_filled`."""
+    """The orders of all replicas of a node. The `Proposer` waits for `is_filled`."""
 
     def __init__(self) -> None:
         super().__init__()

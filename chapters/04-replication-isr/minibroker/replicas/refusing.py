@@ -43,7 +43,7 @@ def refusal(request: Request, version: int, code: ErrorCode, message: str) -> Re
 
 
 def _things(request: Request) -> Sequence[Struct]:
-    """The topics or resources of a request. In an API that answers for each of them, they are the first field."""
+    """The topics or resources of a request: its first field, if the API has a result for each of them."""
     things: list[Struct] = list(getattr(request, request.schema.fields[0].name))
     if isinstance(request, DeleteTopicsRequest):
         # Up to version 5 topics are a list of names; from version 6 on each topic is a name or an id.
@@ -75,6 +75,6 @@ def _elect_leaders(request: ElectLeadersRequest, version: int, why: Why) -> Resp
         )
         for topic in request.topic_partitions or ()
     ]
-    # Version 0 has no code for the whole request, and no version has a message for it.
+    # ElectLeaders version 0 has no code for the whole request, and no version has a message for it.
     code = why["error_code"] if version >= _ELECTION_CODE_FROM else ErrorCode.NONE
     return ElectLeadersResponse(error_code=code, replica_election_results=results)

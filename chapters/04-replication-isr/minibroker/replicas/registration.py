@@ -22,11 +22,11 @@ from minibroker.wire.uuids import parse_uuid
 log = logging.getLogger(__name__)
 
 Ask = Callable[[BrokerRegistrationRequest], Awaitable[BrokerRegistrationResponse]]
-"""Asks the controller to register this broker, for as long as it takes."""
+"""Asks the controller to register this broker, and repeats the request until the controller answers."""
 
 
 class Registration:
-    """Registers a node, again if necessary, and notices that another process has its node.id."""
+    """Registers a node, again if necessary, and ends it if another process has its node.id."""
 
     def __init__(self, machine: Machine, me: Incarnation, ask: Ask, image: Callable[[], Image]) -> None:
         self._machine = machine
@@ -114,7 +114,7 @@ class Registration:
     async def _register_again(self, late_epoch: int) -> None:
         """A request of an earlier incarnation arrived after ours, and replaced our registration: register again.
 
-        This node has every record of the late registration's epoch, so its logs are complete up to that epoch.
+        This process was running when the late registration arrived, so its logs are complete up to that epoch.
         """
         await self._register(late_epoch)
         # Yet another registration may have arrived in the meantime, so check again.

@@ -1,4 +1,4 @@
-"""The handlers of replication: requests become commands and questions, results become responses. A pure module.
+"""The handlers of the replication requests. A pure module.
 
 The leader of a partition answers OffsetForLeaderEpoch, and every replica answers DescribeProducers. The other requests
 go to the controller: AlterPartition, BrokerRegistration and AllocateProducerIds come from brokers, ElectLeaders from an
@@ -72,7 +72,7 @@ class Partitions(Protocol):
         """The partition, if this node has a replica of it."""
 
 
-# Questions to a replica -----------------------------------------------------------------------------------------------
+# Requests to a replica ------------------------------------------------------------------------------------------------
 
 
 class OffsetForLeaderEpoch:
@@ -173,7 +173,7 @@ class Decisions:
         self._elect = elect
 
     def alter_partition(self, call: Call[AlterPartitionRequest]) -> Answer:
-        """The handler of AlterPartition."""
+        """The handler of AlterPartition: a leader proposes other in-sync sets."""
         request = call.request
         changes = [
             IsrChange(topic.topic_id, it.partition_index, it.leader_epoch, it.partition_epoch, _members(it))
@@ -190,11 +190,11 @@ class Decisions:
         )
 
     def register(self, call: Call[BrokerRegistrationRequest]) -> Answer:
-        """The handler of BrokerRegistration."""
+        """The handler of BrokerRegistration: a broker has started."""
         return answer_registration(self._authority, call.request, RegisterReplicas(**described(call.request)))
 
     def allocate_producer_ids(self, call: Call[AllocateProducerIdsRequest]) -> Answer:
-        """The handler of AllocateProducerIds."""
+        """The handler of AllocateProducerIds: a broker needs a block of producer ids."""
         command = AllocateProducerIds(call.request.broker_id, call.request.broker_epoch)
         return propose(
             self._authority,
@@ -207,7 +207,7 @@ class Decisions:
         )
 
     def elect_leaders(self, call: Call[ElectLeadersRequest]) -> Answer:
-        """The handler of ElectLeaders."""
+        """The handler of ElectLeaders: an operator requests elections."""
         request = call.request
         try:
             kind = Election(request.election_type)
@@ -264,13 +264,15 @@ def answer_registration(
 def decided(
     authority: Authority, command: Command[R], respond: Callable[[R], Response], *, timeout_ms: int = DECISION_MS_MAX
 ) -> Answer:
-    """Answer with the result of a command. A command that is not decided in time is answered as if refused."""
+    """Answer with the result of a command. After a timeout, refuse the command with REQUEST_TIMED_OUT."""
+    timeout_ms = max(timeout_ms, 0)
+    too_late = f"the controller did not decide within {timeout_ms} ms"
     return propose(
         authority,
         command,
         respond,
-        timeout_ms=max(timeout_ms, 0),
-        expire=lambda: respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, "not decided in time")),
+        timeout_ms=timeout_ms,
+        expire=lambda: respond(command.refuse(ErrorCode.REQUEST_TIMED_OUT, too_late)),
     )
 
 

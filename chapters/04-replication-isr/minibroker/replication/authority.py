@@ -123,7 +123,7 @@ def _partition_of(image: Image, change: IsrChange) -> PartitionImage:
 def _check_epochs(partition: PartitionImage, change: IsrChange) -> None:
     """Refuse an outdated proposal, and one with a later epoch, which shows that this controller has been deposed."""
     leader_epochs = f"the proposal is for leader epoch {change.leader_epoch}, not {partition.leader_epoch}"
-    partition_epochs = f"it is for partition epoch {change.partition_epoch}, not {partition.partition_epoch}"
+    partition_epochs = f"the proposal is for partition epoch {change.partition_epoch}, not {partition.partition_epoch}"
     # NOT_CONTROLLER: a leader with a later epoch knows decisions that this controller does not know.
     if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
         raise Refused(ErrorCode.NOT_CONTROLLER, f"{leader_epochs}; {partition_epochs}")
@@ -143,7 +143,8 @@ def _check_members(image: Image, partition: PartitionImage, change: IsrChange, b
         raise Refused(ErrorCode.INVALID_REQUEST, message)
     if broker_id not in members or len(set(members)) < len(members) or not set(members) <= set(partition.replicas):
         message = (
-            f"{members} cannot be the in-sync set of the replicas {list(partition.replicas)} of leader {broker_id}"
+            f"{members} cannot be the in-sync set: its members must be different replicas of "
+            f"{list(partition.replicas)}, among them the leader, broker {broker_id}"
         )
         raise Refused(ErrorCode.INVALID_REQUEST, message)
     for node_id, epoch in change.isr:
@@ -166,7 +167,7 @@ def _check_members(image: Image, partition: PartitionImage, change: IsrChange, b
 def _changed(
     topic_id: bytes, partition: int, *, isr: Iterable[int] | None = None, leader: int | None = None
 ) -> PartitionChangeRecord:
-    """The record of a change; what is None does not change. Naming a leader, even the same one, raises its epoch."""
+    """The record of a change; None means no change. Naming a leader, even the same one, raises the leader epoch."""
     record = PartitionChangeRecord(partition_id=partition, topic_id=topic_id)
     if isr is not None:
         record.isr = list(isr)
@@ -194,11 +195,11 @@ class Elected(Outcome[TopicPartition]):
 
 @dataclass(frozen=True)
 class ElectLeaders(Command[list[Elected]]):
-    """Elect leaders: for each partition the first replica that is in sync and alive. `live` are the nodes that answer.
+    """Elect leaders: for each partition the first replica that is in sync and alive. `live` has the ids of live nodes.
 
-    A preferred election also moves leadership from a live leader to the preferred one, the first replica. Where no
-    replica in sync is alive, an unclean election takes the first live replica; records that it lacks are lost.
-    `amend` adds other changes to the record of an election.
+    A preferred election also moves leadership from a live leader to the preferred leader, the first replica. If no
+    in-sync replica is alive, an unclean election chooses the first live replica; the records that it lacks are lost.
+    `amend` may add other changes to the record of an election.
     """
 
     partitions: Sequence[TopicPartition]
@@ -266,12 +267,12 @@ class ElectLeaders(Command[list[Elected]]):
 
 
 def _is_alone(partition: PartitionImage, broker_id: int) -> bool:
-    """Whether no other replica has ever been in sync. A replica that a reassignment adds counts once it is in sync."""
+    """Whether this broker has the only replica. A replica that a reassignment adds counts once it is in sync."""
     others = set(partition.replicas) - set(partition.adding_replicas) | set(partition.isr)
     return others == {broker_id}
 
 
-# Returns how a partition changes when a broker registers again. The bool tells whether the broker still has all records
+# Returns how a partition changes when a broker registers again. The bool says whether the broker still has all records
 # of the partition.
 OnReturn = Callable[[int, Image, TopicImage, int, PartitionImage, bool], PartitionChangeRecord | None]
 
@@ -279,7 +280,7 @@ OnReturn = Callable[[int, Image, TopicImage, int, PartitionImage, bool], Partiti
 def change_on_return(
     broker_id: int, image: Image, topic: TopicImage, number: int, partition: PartitionImage, has_all: bool
 ) -> PartitionChangeRecord | None:
-    """How a partition changes when a broker registers again."""
+    """How a partition changes when a broker registers again; None if it does not change."""
     if has_all:
         # The broker stays the leader, but in a new epoch, so that requests to its earlier incarnation are fenced.
         leads = partition.leader == broker_id

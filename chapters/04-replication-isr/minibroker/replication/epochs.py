@@ -41,7 +41,7 @@ class EpochEntry(NamedTuple):
 
 
 class EpochCache(Companion):
-    """The epochs of one log, as a companion of that log. The epochs and the offsets of the entries both rise."""
+    """The epochs of one log, in ascending order. As a `Companion`, the cache is notified of each change of the log."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -105,7 +105,7 @@ class EpochCache(Companion):
             self.entries = [first, *self.entries[below:]]
 
     def _try_to_write(self) -> None:
-        # If the disk is full, the next batch or the next flush tries again.
+        # A failure, such as a full disk, is ignored: the next batch or the next flush writes the file again.
         self._is_flushed = False
         with suppress(OSError):
             self._write(durably=False)
@@ -138,8 +138,8 @@ class EpochCache(Companion):
         self.truncate_end(log_end_offset)
         self.truncate_start(log_start_offset)
         if recovery_point < log_end_offset:
-            # After the recovery point the file may be older than the log, or newer: it may name an epoch whose records
-            # were lost. So keep only the entries before it.
+            # After the recovery point the file may lack an epoch of the log, or name an epoch whose records were lost.
+            # So keep only the entries before the recovery point.
             self.entries = [entry for entry in self.entries if entry.start_offset < recovery_point]
             self._is_flushed = False
         return max(min(recovery_point, log_end_offset), log_start_offset)
@@ -150,11 +150,11 @@ class EpochCache(Companion):
             self._write(durably=True)
 
     def on_truncate(self, offset: int) -> None:
-        """The log ends earlier."""
+        """The end of the log was truncated: drop the epochs that began there."""
         self.truncate_end(offset)
 
     def on_delete(self, offset: int) -> None:
-        """The log starts later."""
+        """The beginning of the log was deleted: drop the epochs that ended there."""
         self.truncate_start(offset)
 
     on_close = on_flush
@@ -180,14 +180,14 @@ def decode(data: bytes) -> list[EpochEntry]:
     """Read the text of the file; refuse it if it is damaged or its entries are not in ascending order."""
     try:
         if not data.endswith(b"\n"):
-            raise ValueError("it is torn")
+            raise ValueError("it does not end with a line end")
         version, count, *lines = data.decode().splitlines()
         entries = [EpochEntry(*map(int, line.split())) for line in lines]
         is_whole = int(version) == checkpoint.VERSION and int(count) == len(entries)
     except (ValueError, TypeError) as error:
         raise LogError(f"{LEADER_EPOCH_CHECKPOINT} cannot be read: {error}") from None
     if not is_whole:
-        raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: version {version}, {count} of {len(entries)} entries announced")
+        raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: version {version}, {len(entries)} of {count} entries")
     if any(one.epoch >= two.epoch or one.start_offset >= two.start_offset for one, two in pairwise(entries)):
         raise LogError(f"{LEADER_EPOCH_CHECKPOINT}: epochs and start offsets must increase from entry to entry")
     return entries

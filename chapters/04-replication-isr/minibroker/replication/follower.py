@@ -19,7 +19,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Position(NamedTuple):
-    """What a follower fetches next, and from which leader. If `is_lost`, first ask where its log starts."""
+    """What a follower fetches next, and from which leader. If `is_lost`, first ask where the leader's log starts."""
 
     leader: int
     leader_epoch: int

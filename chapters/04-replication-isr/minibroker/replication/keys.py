@@ -38,7 +38,7 @@ UNCLEAN_LEADER_ELECTION_ENABLE = topic_key(
     BOOLEAN,
     "false",
     None,
-    "Whether a replica that is not in sync may become leader when no in-sync one is left; records may be lost then.",
+    "Whether a replica that is not in sync may become leader if no in-sync replica is alive; records may be lost.",
     "unclean.leader.election.enable",
 )
 
@@ -54,10 +54,10 @@ REPLICA_FETCH_WAIT_MAX_MS = broker_key(
     INT,
     500,
     at_least(1),
-    "How long a leader may hold a fetch until there are records.",
+    "How long the leader may hold a fetch while it has too few bytes for it.",
 )
 REPLICA_FETCH_MIN_BYTES = broker_key(
-    "replica.fetch.min.bytes", INT, 1, at_least(0), "How many bytes a fetch waits for at the leader."
+    "replica.fetch.min.bytes", INT, 1, at_least(0), "How many bytes the leader waits for before it answers a fetch."
 )
 REPLICA_FETCH_MAX_BYTES = broker_key(
     "replica.fetch.max.bytes",
@@ -94,7 +94,7 @@ _REPLICA = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 def _are_replicas(items: tuple[str, ...]) -> bool:
     if items == (ALL_REPLICAS,):
         return True
-    # Kafka's tools leave a comma at the end.
+    # Kafka's tools leave a comma at the end of the list.
     while items and not items[-1]:
         items = items[:-1]
     found = [_REPLICA.fullmatch(it) for it in items]
@@ -108,14 +108,14 @@ LEADER_REPLICATION_THROTTLED_REPLICAS = topic_key(
     LIST,
     "",
     _REPLICAS,
-    "The replicas, as partition:broker, that send to followers at a throttled rate while they lead; * is all of them.",
+    "The replicas, as partition:broker, that send to followers at a throttled rate while they lead; * means all.",
 )
 FOLLOWER_REPLICATION_THROTTLED_REPLICAS = topic_key(
     "follower.replication.throttled.replicas",
     LIST,
     "",
     _REPLICAS,
-    "The replicas, as partition:broker, that fetch from their leader at a throttled rate; * is all of them.",
+    "The replicas, as partition:broker, that fetch from their leader at a throttled rate; * means all.",
 )
 LEADER_REPLICATION_THROTTLED_RATE = broker_key(
     "leader.replication.throttled.rate",
@@ -171,12 +171,12 @@ QUORUM_VOTERS = broker_key(
     STRING,
     "",
     _VOTERS,
-    "The voters of the controller quorum, as ID@HOST:PORT of their listeners; if not set, this node alone.",
+    "The voters of the controller quorum, as ID@HOST:PORT of their listeners; if empty, this node is the only voter.",
 )
 
 
 def quorum_voters(config: NodeConfig) -> tuple[QuorumVoter, ...]:
-    """The voters of the controller quorum; none means that this node is the only one."""
+    """The voters of the controller quorum; if empty, this node is the only voter."""
     return parse_voters(QUORUM_VOTERS.of(config))
 
 

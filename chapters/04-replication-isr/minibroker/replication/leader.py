@@ -30,7 +30,8 @@ NO_BROKER_EPOCH = -1
 PROPOSAL_RETRY_MS = 1000
 _LONG_AGO = -(2**62)
 
-# With these codes the controller has refused the change itself, so the change will never happen.
+# These codes mean that the controller has refused the change for good. After any other error the change may still
+# happen.
 REFUSED_FOR_GOOD = frozenset(
     {
         ErrorCode.INELIGIBLE_REPLICA,
@@ -92,7 +93,7 @@ class Progress:
         self.last_fetch_leader_end, self.last_fetch_ms = leader_end_offset, now_ms
 
     def is_lagging(self, *, leader_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
-        """Whether the follower has not caught up for too long."""
+        """Whether the follower last caught up too long ago."""
         return self.log_end_offset != leader_end_offset and now_ms - self.caught_up_ms > lag_ms_max
 
 
@@ -158,7 +159,7 @@ class Leadership:
         return min(min_insync_replicas, len(self.replicas))
 
     def watermark(self, log_end_offset: int, *, min_insync_replicas: int) -> int | None:
-        """The high watermark that follows from all log end offsets; None while too few are in sync (KIP-966)."""
+        """The high watermark, computed from the log end offsets; None while too few replicas are in sync (KIP-966)."""
         # With too few members in sync, the high watermark stays: new records are on these few members only, and may be
         # lost.
         if len(self.isr) < self.min_isr(min_insync_replicas):
@@ -198,8 +199,8 @@ class Leadership:
 
     def may_join(self, replica_id: int, *, high_watermark: int) -> bool:
         """Whether a follower that is not in sync is to join the in-sync set now."""
-        # A follower joins only if no proposal is under way, it is not a member yet, and this is its registered
-        # incarnation.
+        # A follower joins only if no proposal is under way, it is not a member yet, and its fetches are from its
+        # registered incarnation.
         if self._pending is not None or replica_id in self.isr or not self._is_eligible(replica_id):
             return False
         # The follower must have every acknowledged record. They are all before the high watermark. A new leader may not
@@ -208,12 +209,13 @@ class Leadership:
         return self.followers[replica_id].log_end_offset >= max(high_watermark, self.epoch_start_offset)
 
     def _is_eligible(self, replica_id: int) -> bool:
-        # Only fetches of the follower's registered incarnation count: an earlier incarnation may have had more records.
+        # Only fetches of the follower's registered incarnation count: an earlier incarnation may have had records that
+        # were lost since.
         known = self.broker_epochs.get(replica_id)
         return known is not None and self.followers[replica_id].broker_epoch in (NO_BROKER_EPOCH, known)
 
     def lagging(self, *, leader_end_offset: int, now_ms: int, lag_ms_max: int) -> list[int]:
-        """The members of the in-sync set that have not caught up for too long."""
+        """The members of the in-sync set that last caught up too long ago."""
         return [
             node_id
             for node_id, it in self.followers.items()
@@ -225,7 +227,7 @@ class Leadership:
 
     def propose(self, members: set[int], now_ms: int) -> IsrProposal:
         """Propose another in-sync set. There is never more than one proposal under way."""
-        assert self._pending is None, f"{self._pending} is under way"
+        assert self._pending is None, f"{self._pending} is under way already"
         assert self.node_id in members, "a leader is in sync with itself"
         isr = tuple((it, self._epoch_of(it)) for it in self.replicas if it in members)
         proposal = IsrProposal(self.leader_epoch, self.partition_epoch, isr)
@@ -245,7 +247,7 @@ class Leadership:
         return self._pending.proposal
 
     def on_altered(self, proposal: IsrProposal, altered: Altered) -> bool:
-        """The controller has answered a proposal; return whether something changed."""
+        """The controller has answered a proposal; return whether other replicas count now."""
         # Accepted: only the new set counts, even if this leader no longer waits for the answer.
         if altered.code is ErrorCode.NONE and proposal.leader_epoch == self.leader_epoch:
             return self.adopt(altered.isr, altered.partition_epoch)
@@ -259,7 +261,7 @@ class Leadership:
         return False
 
     def adopt(self, isr: tuple[int, ...], partition_epoch: int) -> bool:
-        """If the partition epoch is later than ours, take over the controller's in-sync set; return whether it was."""
+        """Adopt the controller's in-sync set if its partition epoch is later than ours; return True if so."""
         if partition_epoch <= self.partition_epoch:
             return False
         # A proposal that is still under way names an older partition epoch. Either this set is its result, or the

@@ -16,7 +16,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class DescribeLogDirs:
-    """The handler of DescribeLogDirs. `logs` lists this node's logs; `disk` is its directory, size and free bytes."""
+    """The handler of DescribeLogDirs. `logs` returns this node's logs; `disk` a path, size and free bytes."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Opening a replica from its directory: the log, its companions, and the last known high watermark. A pure module.
 
     <data>/orders-0/leader-epoch-checkpoint     the epochs of the log in this directory
-    <data>/replication-offset-checkpoint        the high watermark of each partition, written now and then
+    <data>/replication-offset-checkpoint        the high watermark of each partition, written every few seconds
 
 The checkpoint of high watermarks is a hint. If it is too old, a consumer waits a moment longer after a restart; no
 acknowledged record depends on it.

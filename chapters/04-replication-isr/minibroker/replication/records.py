@@ -8,7 +8,7 @@ from minibroker.metadata.image import Builder, PartitionImage, declare_record
 from minibroker.metadata.records import MetadataRecord
 from minibroker.wire.schema import array, int8, int32, uuid
 
-# These values say that the leader, or its recovery state, does not change.
+# These values mean that the leader or its recovery state does not change.
 NO_LEADER_CHANGE = -2
 NO_RECOVERY_CHANGE = -1
 
@@ -35,7 +35,7 @@ class PartitionChangeRecord(MetadataRecord, key=5, versions="0-2", flexible="0+"
         tag=5, default=NO_RECOVERY_CHANGE, about="1 after an unclean election, 0 when the leader has recovered"
     )
     eligible_leader_replicas: list[int] | None = array(
-        int32, versions="2+", nullable="2+", tag=6, default=None, about="replicas not in sync that may still lead"
+        int32, versions="2+", nullable="2+", tag=6, default=None, about="replicas outside the ISR that may lead"
     )
     last_known_elr: list[int] | None = array(
         int32, versions="2+", nullable="2+", tag=7, default=None, about="the last known eligible leader replicas"
@@ -48,7 +48,7 @@ class PartitionChangeRecord(MetadataRecord, key=5, versions="0-2", flexible="0+"
 def after_change(partition: PartitionImage, change: PartitionChangeRecord) -> PartitionImage:
     """The partition after a change, with a new leader epoch if the change names a leader, and a new partition epoch."""
     is_led_anew = change.leader != NO_LEADER_CHANGE
-    is_recovery_told = change.leader_recovery_state != NO_RECOVERY_CHANGE
+    is_recovery_changed = change.leader_recovery_state != NO_RECOVERY_CHANGE
     return PartitionImage(
         replicas=_kept(partition.replicas, change.replicas),
         isr=_kept(partition.isr, change.isr),
@@ -57,7 +57,7 @@ def after_change(partition: PartitionImage, change: PartitionChangeRecord) -> Pa
         partition_epoch=partition.partition_epoch + 1,
         adding_replicas=_kept(partition.adding_replicas, change.adding_replicas),
         removing_replicas=_kept(partition.removing_replicas, change.removing_replicas),
-        leader_recovery_state=change.leader_recovery_state if is_recovery_told else partition.leader_recovery_state,
+        leader_recovery_state=change.leader_recovery_state if is_recovery_changed else partition.leader_recovery_state,
     )
 
 

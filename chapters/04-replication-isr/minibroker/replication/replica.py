@@ -89,7 +89,7 @@ class Replica(ReplicaPort):
         self.leading: Leadership | None = None
         self.following: Following | None = None
         self._leading_since = NO_LEADER_EPOCH
-        """The epoch since which this node has led without a pause: its log still has all appends since then."""
+        """The first epoch of this node's uninterrupted leadership. The log still has every append since then."""
         self._outbox = outbox
         self._wake = wake
         self._listeners = listeners
@@ -100,7 +100,7 @@ class Replica(ReplicaPort):
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
 
     def configure(self, config: TopicConfig) -> None:
-        """Follow the topic's configuration from now on."""
+        """Apply the topic's current configuration."""
         self.min_insync_replicas = MIN_INSYNC_REPLICAS.of(config)
         self._is_throttled_leader = is_throttled_leader(config, self.name, self.node_id)
         self._is_throttled_follower = is_throttled_follower(config, self.name, self.node_id)
@@ -116,7 +116,7 @@ class Replica(ReplicaPort):
     def _set_high_watermark(self, offset: int) -> None:
         self.high_watermark = offset
         start, end = self.log.log_start_offset, self.log.log_end_offset
-        assert start <= offset <= end, f"{self.name.directory}: not {start} <= {offset} <= {end}"
+        assert start <= offset <= end, f"{self.name.directory}: high watermark {offset} is not in [{start}, {end}]"
 
     def _advance(self) -> bool:
         """Move the high watermark to the smallest log end offset of the replicas that count. It never goes back."""
@@ -128,27 +128,27 @@ class Replica(ReplicaPort):
         least = self.leading.watermark(end, min_insync_replicas=self.min_insync_replicas)
         if least is None or least <= self.high_watermark:
             return False
-        assert least <= end, f"{self.name.directory}: {least} is beyond the end, {end}"
+        assert least <= end, f"{self.name.directory}: high watermark {least} is beyond the log end offset {end}"
         self.high_watermark = least
         return True
 
     # Changes of role --------------------------------------------------------------------------------------------------
 
     def on_partition(self, image: PartitionImage, broker_epochs: Mapping[int, int], now_ms: int) -> None:
-        """The controller has decided about the partition; `broker_epochs` has the epoch of each registered broker."""
-        # The same decision may come late or twice: only a later partition epoch counts. The broker epochs always count.
+        """The controller has changed the partition; `broker_epochs` has the epoch of each registered broker."""
+        # The same change may arrive late or twice: only a later partition epoch counts. The broker epochs always count.
         if self.leading is not None:
             self.leading.broker_epochs = broker_epochs
         if image.partition_epoch < self.partition_epoch:
             return
-        # The in-sync set may be known already, from the answer to a proposal. But only this decision has a change of
-        # the replicas, so apply that in any case.
+        # The in-sync set may be known already, from the answer to a proposal. That answer does not have the replicas,
+        # so take them from the image.
         if self.leading is not None and image.leader_epoch == self.leader_epoch:
             self.leading.on_replicas(image.replicas)
         if image.partition_epoch == self.partition_epoch:
             return
         self.partition_epoch = image.partition_epoch
-        # This node stays the leader, perhaps with another in-sync set; or it becomes the leader, or a follower.
+        # This node stays the leader, becomes the leader, or becomes a follower.
         if self.leading is not None and image.leader_epoch == self.leader_epoch:
             self._on_isr_changed(self.leading.adopt(image.isr, image.partition_epoch))
         elif image.leader == self.node_id:
@@ -173,7 +173,7 @@ class Replica(ReplicaPort):
             listener.on_leader(self.name, image.leader_epoch)
 
     def _follow(self, image: PartitionImage) -> None:
-        # Forget an epoch in which this node led and wrote nothing.
+        # Drop an epoch in which this node led and wrote nothing.
         self.epochs.truncate_end(self.log.log_end_offset)
         self.leader_epoch, self.following = image.leader_epoch, Following(image.leader, image.leader_epoch)
         self._resign()
@@ -214,7 +214,7 @@ class Replica(ReplicaPort):
         self._wake(self.name)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """The verdict on a batch: code NONE if it is as safe as asked, an error if it never will be, None to wait."""
+        """Code NONE if a batch is replicated as `acks` asks, an error if it never will be, None if it may still be."""
         # Without acks=all a producer waits for no other replica.
         if acks != ACKS_ALL:
             return ErrorCode.NONE
@@ -225,7 +225,7 @@ class Replica(ReplicaPort):
         # The batch is replicated when the high watermark has passed it.
         if self.high_watermark < appended.next_offset:
             return None
-        # If too few replicas are in sync by then, the batch may still be lost: NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+        # If too few replicas are in sync by now, the batch may still be lost: NOT_ENOUGH_REPLICAS_AFTER_APPEND.
         is_enough = len(self.leading.isr) >= self.leading.min_isr(self.min_insync_replicas)
         return ErrorCode.NONE if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
@@ -235,8 +235,8 @@ class Replica(ReplicaPort):
         assert leading is not None
         if self._is_throttled_leader:
             self._throttle(leading, reader, records)
-        # A fetch that waits is tried several times, and only its first attempt says how far the follower is. Otherwise
-        # an earlier fetch, on a connection that is gone, would contradict a later one at every attempt.
+        # A fetch that waits is tried several times. Only its first attempt says how far the follower is: by a later
+        # attempt, the follower may have reconnected and sent a newer fetch.
         if not reader.is_retry:
             self._on_follower(leading, reader, offset)
         if self._advance():
@@ -247,8 +247,8 @@ class Replica(ReplicaPort):
     def _throttle(self, leading: Leadership, reader: Reader, records: FileSlice) -> None:
         """Send no records to a follower that is not in sync while the leader's rate is exceeded (KIP-73)."""
         quota, progress = self._quotas.as_leader, leading.followers[reader.replica_id]
-        # An answer may be put together several times before it is sent. So its bytes are counted only when the follower
-        # fetches again, and within one fetch a partition does not use up the rate of the others.
+        # A fetch that waits is tried several times, but its records are sent only once. So they are counted at the
+        # follower's next fetch.
         if not reader.is_retry:
             quota.record(progress.given_bytes, reader.now_ms)
         if reader.replica_id not in leading.isr and not quota.bytes_free(reader.now_ms):
@@ -289,11 +289,11 @@ class Replica(ReplicaPort):
         return ours if ours.epoch < last_fetched_epoch or ours.end_offset < offset else None
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
-        """What OffsetForLeaderEpoch answers (KIP-320)."""
+        """Where an epoch ends in this log, for the answer to OffsetForLeaderEpoch (KIP-320)."""
         return self.epochs.end_of(epoch, log_end_offset=self.log.log_end_offset)
 
     def check_watermark_is_known(self) -> None:
-        """Refuse while the high watermark may be below the last leader's: it must not go back for clients (KIP-207)."""
+        """Refuse while the high watermark may be below the last leader's. Clients must not see it go back (KIP-207)."""
         assert self.leading is not None
         start = self.leading.epoch_start_offset
         if self.high_watermark < start:
@@ -370,7 +370,7 @@ class Replica(ReplicaPort):
         if fetched.code is not ErrorCode.NONE:
             self.following.is_lost = fetched.code is ErrorCode.OFFSET_OUT_OF_RANGE
             return self.following.is_lost
-        # Append first. Then take over the leader's high watermark as far as our own log goes, and its log start.
+        # Append first. Then adopt the leader's high watermark, as far as our own log goes, and its log start.
         self._begin_with_first_batch(fetched.records)
         self.log.append_as_follower(fetched.records)
         self._set_high_watermark(max(self.high_watermark, min(fetched.high_watermark, self.log.log_end_offset)))

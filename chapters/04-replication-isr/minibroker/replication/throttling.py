@@ -74,21 +74,21 @@ class Quota:
         return _BURST_MS if self._rate == 0 else min(-(-missing // self._rate), _BURST_MS)
 
     def _leak(self, now_ms: int) -> None:
-        # A fetch that waits keeps the time at which it arrived, which may be earlier than the last call.
+        # A fetch that waits keeps its arrival time, so `now_ms` may be earlier than in the last call.
         if now_ms > self._now_ms:
             self._level = max(self._level - self._rate * (now_ms - self._now_ms), 0)
             self._now_ms = now_ms
 
 
 class ReplicationQuotas:
-    """The two rates of a broker."""
+    """The two rates of a broker: to its followers, and from its leaders."""
 
     def __init__(self) -> None:
         self.as_leader = Quota()
         self.as_follower = Quota()
 
     def configure(self, config: NodeConfig, now_ms: int) -> None:
-        """Follow the broker's configuration from now on."""
+        """Apply the rates in the broker's configuration."""
         self.as_leader.set_rate(LEADER_REPLICATION_THROTTLED_RATE.of(config), now_ms)
         self.as_follower.set_rate(FOLLOWER_REPLICATION_THROTTLED_RATE.of(config), now_ms)
 

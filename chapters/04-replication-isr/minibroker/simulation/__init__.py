@@ -17,7 +17,7 @@ The modules, lowest first:
 - ``history`` and ``checker``: what clients saw, and whether a correct log could have shown them this
 - ``shrinking``: the fewest faults with which a run still fails
 - ``world``: what a chapter implements
-- ``host`` and ``cluster``: a node's machine, and a world of several of them with the faults that hit any of them
+- ``host`` and ``cluster``: a node's machine, and a world of several machines with the faults that all worlds share
 - ``svg`` and ``diagram``: how SVG is written, and a run drawn as a space-time diagram
 - ``running`` and ``__main__``: many seeds on many cores, and the report
 

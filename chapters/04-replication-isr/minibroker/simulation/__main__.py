@@ -21,7 +21,7 @@ from minibroker.simulation.trace import digest, lines
 from minibroker.simulation.world import Outcome, World
 
 LINES_SHOWN = 40
-SEEDS_FOR_STATES = 100  # with fewer seeds, a state that was not reached is no failure
+SEEDS_FOR_STATES = 100  # with fewer seeds, a state that no seed reaches is not a failure
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,11 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m minibroker.simulation", description="Run a world from seeds.")
     parser.add_argument("module", metavar="MODULE", help="a module with a class World")
-    parser.add_argument("--path", default="", metavar="DIR", help="the module's directory (the current one)")
-    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="the number of seeds (100)")
-    parser.add_argument("--first-seed", type=int, default=1, metavar="K", help="the first seed (1)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (one per core)")
-    parser.add_argument("--seconds", type=float, metavar="S", help="start no seed after S seconds")
+    parser.add_argument("--path", default="", metavar="DIR", help="the module's directory (default: the current one)")
+    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="the number of seeds (default: 100)")
+    parser.add_argument("--first-seed", type=int, default=1, metavar="K", help="the first seed (default: 1)")
+    cores = os.cpu_count() or 1
+    parser.add_argument("--jobs", type=int, default=cores, metavar="J", help="processes (default: one per core)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="start no more seeds after S seconds")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed again")
     parser.add_argument("--shrink", action="store_true", help="leave out faults that the failure does not need")
     parser.add_argument("--trace", action="store_true", help="print the whole trace, not only its end")
@@ -67,10 +68,10 @@ def _run(world: type[World], options: argparse.Namespace) -> int:
     print(summary.text(), flush=True)
     if summary.failure is not None:
         # Shrinking takes a while, so the seed is printed first.
-        count = len(summary.failure.faults)
-        print(f"looking for the faults that cause it, among all {count} of seed {summary.failure.seed}", flush=True)
+        seed, count = summary.failure.seed, len(summary.failure.faults)
+        print(f"looking for the faults that cause the failure, among the {count} faults of seed {seed}", flush=True)
         faults = shrunk(world, summary.failure)
-        _report(replay(world, summary.failure.seed, faults), options, shrunk_from=len(summary.failure.faults))
+        _report(replay(world, seed, faults), options, shrunk_from=count)
         return 1
     if summary.missing and summary.seeds >= SEEDS_FOR_STATES:
         print(f"never reached: {', '.join(summary.missing)}. These seeds do not test those states: run more seeds")
@@ -103,8 +104,8 @@ def _replay(world: type[World], options: argparse.Namespace) -> int:
 
 
 def _report(outcome: Outcome, options: argparse.Namespace, *, shrunk_from: int) -> None:
-    told = list(lines(outcome.entries))
-    print(*(told if options.trace else told[-LINES_SHOWN:]), sep="\n")
+    shown = list(lines(outcome.entries))
+    print(*(shown if options.trace else shown[-LINES_SHOWN:]), sep="\n")
     print(f"\nseed {outcome.seed}: {outcome.violation or 'every invariant holds'}")
     of = f" of {shrunk_from}; the others do not matter" if len(outcome.faults) < shrunk_from else ""
     print(f"{len(outcome.faults)} faults{of}:", *(f"  {fault}" for fault in outcome.faults), sep="\n")

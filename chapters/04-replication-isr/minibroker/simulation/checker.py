@@ -48,9 +48,9 @@ class Checker:
 
     def __init__(self, promises: Mapping[str, Promise] | None = None) -> None:
         self._promises = {} if promises is None else promises
-        self._values: dict[int, tuple[Value, str]] = {}  # by offset, with the event that placed it there
-        self._offsets: dict[Value, int] = {}  # by value, only of idempotent producers
-        self._orders: dict[str, list[tuple[int, int]]] = {}  # by idempotent producer: offsets and sequences
+        self._values: dict[int, tuple[Value, str]] = {}  # by offset, each with the event that showed it
+        self._offsets: dict[Value, int] = {}  # by value, for idempotent producers only
+        self._orders: dict[str, list[tuple[int, int]]] = {}  # by idempotent producer: offsets and sequence numbers
         self._floors: dict[Value, tuple[int, str]] = {}  # the largest acked offset when the value was first sent
         self._acked: dict[int, tuple[Value, int]] = {}  # durable acks by offset, with their time
         self._read: dict[int, tuple[Value, str]] = {}
@@ -80,7 +80,7 @@ class Checker:
             self._highest = (event.offset, f"{event.value} was acked at {event.at_ms} ms with offset {event.offset}")
 
     def on_read(self, event: Read) -> None:
-        """Check the offset of a value that was read, and remember both."""
+        """Check the offset of a value that was read, and remember that the value must stay there."""
         said = f"read by {event.consumer} at {event.at_ms} ms"
         self._place(event.offset, event.value, said)
         self._read.setdefault(event.offset, (event.value, said))
@@ -95,7 +95,7 @@ class Checker:
         known = self._values.get(offset)
         if known is not None:
             if known[0] != value:
-                raise Violation(2, f"offset {offset} is {known[0]}, {known[1]}, and {value}, {said}")
+                raise Violation(2, f"offset {offset} has two values: {known[0]}, {known[1]}, and {value}, {said}")
             return
         self._values[offset] = (value, said)
         promise = self._promise(value)
@@ -105,7 +105,7 @@ class Checker:
         if promise.is_durable:
             floor, why = self._floors.get(value, (-1, ""))
             if offset <= floor:
-                raise Violation(5, f"{value} has offset {offset}, {said}, but {why} before it was sent")
+                raise Violation(5, f"{value} has offset {offset}, {said}, but {why} before {value} was sent")
 
     def _check_once(self, offset: int, value: Value, said: str) -> None:
         other = self._offsets.setdefault(value, offset)

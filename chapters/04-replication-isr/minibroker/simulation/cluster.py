@@ -1,7 +1,7 @@
 """A world of several nodes: faults of machines and links, healing, and the wait until the cluster has recovered.
 
-A pure module. A chapter's world adds the rest: `build` sets up nodes and clients, `wait_for_recovery` and `finish`
-check what must be true in the end, and a kind of fault named "lose disk" is caused by a method `on_lose_disk`.
+A pure module. A chapter's world adds the nodes and the clients in `build`, and checks in `wait_for_recovery` and
+`finish` that the cluster has recovered and lost nothing. A method `on_lose_disk` causes the fault of kind "lose disk".
 
     class World(ClusterWorld):
         STATES = ("truncation", DEATH)
@@ -23,7 +23,7 @@ from minibroker.simulation.scheduler import Action
 from minibroker.simulation.world import World
 
 ANY = 1_000_000
-"""A fault names a number below this, not a node. The number modulo the count of possible nodes selects the node."""
+"""A fault has a random number below this instead of a node. The number, modulo the count of nodes, selects the node."""
 
 
 # Kinds of faults of any cluster ---------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def any_link(chance: Random) -> tuple[int, int, int]:
 
 
 def die_in_mid_write(*, changes_max: int, weight: float) -> Kind:
-    """A process dies after a few more changes of its disk: it is killed, or its machine loses power."""
+    """The fault that a process is killed, or its machine loses power, after a few more changes of its disk."""
     return Kind(
         "die in mid-write",
         lambda chance: (*any_node(chance), chance.randrange(changes_max), chance.randrange(2)),
@@ -177,7 +177,7 @@ class ClusterWorld(World):
             host.start()
 
     def run_until(self, missing: Callable[[], str], *, limit_ms: int, step_ms: int = 250) -> None:
-        """Let time pass until `missing` returns an empty text. Before that it returns what is missing, in words."""
+        """Let time pass until `missing` returns an empty text. Until then it says what has not recovered yet."""
         while what := missing():
             if self.scheduler.now_ms > limit_ms:
                 raise Violation(LIVENESS, what)

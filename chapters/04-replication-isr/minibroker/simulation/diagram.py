@@ -30,7 +30,7 @@ _TOP = 78
 _LEFT = 92
 _COLUMN_MIN, _COLUMN_MAX = 170, 340
 _LABEL_MAX = 48
-_LONG_MS = 100  # a silence of this length is shown as a gap
+_LONG_MS = 100  # a longer pause between two entries is shown as a gap
 _ALARM = 4  # the palette's vermilion
 
 
@@ -74,7 +74,7 @@ def _nodes_of(entries: Iterable[Entry]) -> list[str]:
 
 
 class _Messages:
-    """The messages of the drawn window, and which of them end in it."""
+    """The messages of the drawn window. `ended` has the numbers of those that arrive or are lost in this window."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.sent: dict[int, Sent] = {}
@@ -91,7 +91,7 @@ class _Messages:
 
 
 class _Line(NamedTuple):
-    """The style of a node's line from a row on."""
+    """The style of a node's line from the height `y` downwards."""
 
     y: float
     style: str
@@ -201,7 +201,7 @@ class _Chart:
             self._over.append(_cross(x, self._y))
         else:
             self._over.append(element("circle", cx=x, cy=self._y, r=3, class_="fill-0"))
-        # The text of these kinds does not name the kind.
+        # The text of such an entry is empty or a reason, so the kind is written first.
         kind = entry.what if entry.what in (KILLED, STARTED, PAUSED, RESUMED) else ""
         words = ": ".join(filter(None, (kind, entry.text)))
         self._over.append(text(words[:_LABEL_MAX], x=x + 12, y=self._y + 4, class_="value", font_size=12))

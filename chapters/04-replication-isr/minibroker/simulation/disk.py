@@ -48,10 +48,10 @@ class Disk:
         self._chance = chance
         self._changes_left: int | None = None
 
-    # What happens to it -----------------------------------------------------------------------------------------------
+    # Faults -----------------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """The process dies: its open files become useless, the page cache stays."""
+        """The process dies: its open files cannot be used any more, and the page cache stays."""
         self._changes_left = None
         self._files.crashes += 1
 

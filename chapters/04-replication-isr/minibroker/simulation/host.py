@@ -29,7 +29,7 @@ class _Waiting(NamedTuple):
 
 
 class Host(ABC):
-    """A machine of a world. All that its node does runs in its process; all that the node keeps is on its disk."""
+    """A machine of a world. Its node runs in the machine's process, and keeps its data on the machine's disk."""
 
     disk: Disk
 
@@ -67,7 +67,7 @@ class Host(ABC):
     def after_run(self) -> None:
         """Send messages, and check the node's new state. This runs after each action of the node."""
 
-    # Life and death ---------------------------------------------------------------------------------------------------
+    # Starts and ends --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the process, unless it is running."""
@@ -84,13 +84,13 @@ class Host(ABC):
                 self.disk.kill()
 
     def kill(self) -> None:
-        """Kill the process, as kill -9 does: what was written stays in the page cache."""
+        """Kill the process, as kill -9 does: written data stays in the page cache."""
         if self.process.is_alive:
             self.end("")
             self.disk.kill()
 
     def cut_power(self) -> None:
-        """The machine loses power: what was not flushed may be gone."""
+        """The machine loses power: unflushed data may be lost."""
         if self.process.is_alive:
             self.end("power cut")
         self.disk.cut_power()

@@ -51,7 +51,7 @@ class _Way:
         self.under_way.append((network.scheduler.after(self._last_ms - now_ms, arrive), number))
 
     def break_after(self, count: int) -> None:
-        """Let `count` of the messages under way arrive, and no more."""
+        """Let the first `count` messages under way arrive. All others are lost."""
         while len(self.under_way) > count:
             timer, number = self.under_way.pop()
             timer.cancel()

@@ -28,7 +28,7 @@ class Weather:
 
     @classmethod
     def draw(cls, chance: Random) -> "Weather":
-        """Draw delays and losses. One run in three has neither, so that the effects of other faults are visible."""
+        """Draw delays and losses. One run in three loses no message, so that the effects of other faults show."""
         delay_ms_max = chance.choice((2, 5, 10, 20))
         if chance.random() < 1 / 3:
             return cls(delay_ms_max=delay_ms_max)
@@ -57,7 +57,7 @@ class Network:
     # Faults -----------------------------------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> Action:
-        """Lose all messages in one direction; the returned action heals it. Two cuts need two healings."""
+        """Lose all messages in one direction until the returned action is called. Two cuts need two such calls."""
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
         return partial(self._heal, (source, target))
 
@@ -67,7 +67,7 @@ class Network:
             del self._cuts[direction]
 
     def slow(self, source: str, target: str, delay_ms: int) -> Action:
-        """Delay all messages in one direction by `delay_ms` more; the returned action ends it."""
+        """Delay all messages in one direction by `delay_ms` more until the returned action is called."""
         direction = (source, target)
         self._slow_ms[direction] = self._slow_ms.get(direction, 0) + delay_ms
 
@@ -81,7 +81,7 @@ class Network:
         return (source, target) in self._cuts
 
     def become_calm(self) -> None:
-        """Stop losing messages. If the cluster does not recover from now on, that is a bug."""
+        """Stop losing messages. A cluster that does not recover after this has a bug."""
         self.weather = Weather(delay_ms_max=self.weather.delay_ms_max)
 
     # Messages ---------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Process:
         """The time by the node's own clock, which may be wrong."""
         return self._scheduler.now_ms + self.clock_error_ms
 
-    # Life and death ---------------------------------------------------------------------------------------------------
+    # Starts and ends --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the process."""
@@ -66,7 +66,7 @@ class Process:
         for life, action in backlog:
             self._scheduler.after(0, lambda life=life, action=action: self._run_in(life, action))  # type: ignore[misc]
 
-    # What it does -----------------------------------------------------------------------------------------------------
+    # Actions ----------------------------------------------------------------------------------------------------------
 
     def run(self, action: Action) -> None:
         """Run an action now; later if the process is paused; never if it is dead."""

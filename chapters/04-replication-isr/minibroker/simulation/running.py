@@ -13,7 +13,8 @@ from minibroker.simulation.faults import Fault
 from minibroker.simulation.shrinking import shrink
 from minibroker.simulation.world import Outcome, World
 
-_SEEDS_AT_ONCE = 4  # in one chunk: larger chunks need fewer messages, smaller ones a shorter wait at the end
+_CHUNK_SEEDS = 4
+"""How many seeds a process gets at once. More seeds need fewer messages, but a longer wait for the last process."""
 
 
 @dataclass
@@ -53,7 +54,7 @@ class Summary:
         return [name for name, count in self.states.items() if count == 0]
 
     def text(self) -> str:
-        """The figures, and how often each state was reached."""
+        """The totals, and how often each state was reached."""
         speed = self.virtual_ms / 1000 / self.seconds if self.seconds else 0
         rate = self.seeds / self.seconds if self.seconds else 0
         states = "".join(f"\n  {count:>12,}  {name}" for name, count in self.states.items())
@@ -74,7 +75,7 @@ def load_world(module: str) -> type[World]:
 
 
 def run_seeds(world: Callable[[int], World], seeds: Iterable[int]) -> Summary:
-    """Run seeds one after the other until one fails, all in this process, so that code can be patched before."""
+    """Run seeds in this process, one after the other, until one fails. A test may plant a bug in the code first."""
     summary = Summary()
     began = time.perf_counter()
     for seed in seeds:
@@ -116,7 +117,7 @@ def run_in_parallel(
 
 def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
     each = iter(seeds)
-    while chunk := list(islice(each, _SEEDS_AT_ONCE)):
+    while chunk := list(islice(each, _CHUNK_SEEDS)):
         yield chunk
 
 

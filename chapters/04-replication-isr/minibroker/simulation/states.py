@@ -14,6 +14,6 @@ class States:
         self.counts: dict[str, int] = dict.fromkeys(declared, 0)
 
     def reach(self, name: str) -> None:
-        """Count that a declared state is reached."""
+        """Add one to the count of a declared state."""
         assert name in self.counts, f"the state {name!r} is not declared"
         self.counts[name] += 1

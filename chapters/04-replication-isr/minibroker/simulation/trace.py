@@ -46,7 +46,7 @@ class Lost(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """Something happened at one node."""
+    """An event at one node, other than a message."""
 
     at_ms: int
     node: str
@@ -67,7 +67,7 @@ class Trace:
         self._sent = 0
 
     def sent(self, source: str, target: str, message: object) -> int:
-        """A message leaves; return its number. The message must not change: its text is made when the trace is read."""
+        """A message is sent; return its number. The message must not change, because its text is made later."""
         self._sent += 1
         if self.is_kept:
             self.entries.append(Sent(self._scheduler.now_ms, self._sent, source, target, message))
@@ -84,7 +84,7 @@ class Trace:
             self.entries.append(Lost(self._scheduler.now_ms, number, why))
 
     def happened(self, node: str, what: str, text: str = "") -> None:
-        """Something else happens at a node."""
+        """Add an event at a node, other than a message."""
         if self.is_kept:
             self.entries.append(Happened(self._scheduler.now_ms, node, what, text))
 
@@ -93,7 +93,7 @@ def lines(entries: Sequence[Entry]) -> Iterator[str]:
     """One readable line for each entry."""
     sent = {entry.number: entry for entry in entries if isinstance(entry, Sent)}
     for entry in entries:
-        yield f"{entry.at_ms / 1000:9.3f} s  {_told(entry, sent)}"
+        yield f"{entry.at_ms / 1000:9.3f} s  {_described(entry, sent)}"
 
 
 def digest(entries: Sequence[Entry]) -> str:
@@ -105,7 +105,7 @@ def digest(entries: Sequence[Entry]) -> str:
     return summed.hexdigest()
 
 
-def _told(entry: Entry, sent: dict[int, Sent]) -> str:
+def _described(entry: Entry, sent: dict[int, Sent]) -> str:
     match entry:
         case Sent(_, number, source, target, message):
             return f"{source:>10} → {target:<10} {message}  #{number}"

@@ -6,7 +6,7 @@ SOONER = "the cluster recovers within seconds when a node dies; a node that paus
 
 
 def timeout_key(name: str, default_ms: int, kafka_ms: int, about: str) -> ConfigKey[int]:
-    """A timeout that is shorter than Kafka's."""
+    """A timeout that is shorter than `kafka_ms`, Kafka's default."""
     return broker_key(name, INT, default_ms, at_least(1), about, departure=Departure(str(kafka_ms), SOONER))
 
 
@@ -14,7 +14,7 @@ QUORUM_ELECTION_TIMEOUT_MS = timeout_key(
     "controller.quorum.election.timeout.ms",
     500,
     1000,
-    "How long a voter waits for a leader, or a candidate for votes, before it starts an election.",
+    "How long a voter without a leader, or a candidate without enough votes, waits before it asks for votes again.",
 )
 QUORUM_FETCH_TIMEOUT_MS = timeout_key(
     "controller.quorum.fetch.timeout.ms",
