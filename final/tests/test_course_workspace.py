@@ -333,9 +333,9 @@ def test_list_says_when_the_exercises_are_done_and_the_chapter_is_not(learner: L
     learner.writes("totals.py", TOTALS)
     learner.sees("check", "1", "--exercise", "1.1")
     learner.sees("check", "1", "--exercise", "1.2")
-    assert state() == "2 of 2 done, but other tests of the chapter have not run; `minibroker course check 1`"
+    assert state() == "2 of 2 done, but other tests of the chapter have not run; run `minibroker course check 1`"
     learner.sees("check", "1", code=1)
-    assert state() == "2 of 2 done, but other tests of the chapter fail: 1; `minibroker course check 1`"
+    assert state() == "2 of 2 done, but other tests of the chapter fail (1); run `minibroker course check 1`"
     learner.writes("sums.py", SUMS)
     learner.sees("check", "1")
     assert state() == "2 of 2 done"
@@ -468,7 +468,7 @@ def test_before_the_start_one_line_names_the_start_command(learner: Learner) -> 
     for command in ["check", "diff"]:
         with case(command):
             output = learner.sees(command, "1", code=1)
-            assert output.endswith("chapter 1 is not started: `minibroker course start 1`\n")
+            assert output.endswith("chapter 1 is not started: run `minibroker course start 1`\n")
 
 
 def test_an_unwritten_chapter_is_an_error_and_an_unknown_number_is_wrong_usage(learner: Learner) -> None:
@@ -762,7 +762,7 @@ def test_a_chapter_that_is_done_is_used_until_its_code_changes(late_learner: Lea
     late_learner.sees("check", "1")
     assert "testing your minibroker.late, minibroker.toy from" in late_learner.sees("check", "2")
     late_learner.writes("sums.py", SUMS + "\nadd = None\n")
-    changed = "2 of 2 done, but your code has changed since; `minibroker course check 1`"
+    changed = "2 of 2 done, but your code has changed since; run `minibroker course check 1`"
     output = late_learner.sees("check", "2")
     assert f"minibroker.toy: the reference, because chapter 1 is not done ({changed})\n" in output
     assert changed in late_learner.sees("list")

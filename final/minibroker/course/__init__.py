@@ -3,8 +3,7 @@
 A chapter lists its tasks in `exercises.toml`: exercises, which are functions (the fast track), and modules to build
 (the build track). Starting a chapter copies its package into `workspace/` with that code taken out. Python then finds
 the learner's package before the reference's, because the first path that holds `minibroker/log/` wins (PEP 420), and
-every other package stays the reference. A run does not use an unfinished copy of another chapter, but the reference
-of that chapter.
+every other package stays the reference. If the copy of another chapter is unfinished, a run uses the reference instead.
 
 | module         | owns                                                                        |
 |----------------|-----------------------------------------------------------------------------|

@@ -160,7 +160,7 @@ def _wait(process: subprocess.Popen[str], on_progress: Callable[[], None]) -> tu
 
 
 def judge(task: Task, tests: Sequence[str], outcomes: Iterable[Outcome]) -> Verdict:
-    """Say how far a task is. Its own missing code counts first, then another task's, then the first failure."""
+    """Judge a task. The reason is its own missing code, else another task's missing code, else the first failure."""
     concerned = outcomes_of(tests, outcomes)
     failed = [outcome for outcome in concerned if outcome.outcome == "failed"]
     for outcome in failed:

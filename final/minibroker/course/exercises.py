@@ -134,7 +134,7 @@ class Chapter:
 
 
 def chapter_title(folder: Path) -> str:
-    """Return the chapter's title: the first heading of its lesson, without the number, with a capital letter."""
+    """Return the chapter's title: the first heading of its lesson, without its number, capitalized."""
     lesson = folder / "README.md"
     text = lesson.read_text(encoding="utf-8") if lesson.is_file() else ""
     heading = re.search(r"^# (?:Chapter \d+[:.] *)?(\S.*)$", text, re.MULTILINE)
@@ -165,7 +165,7 @@ def load_chapter(repository: Repository, number: int, track: Track = Track.FAST)
 
 
 def count_tasks(repository: Repository, number: int) -> dict[Track, int]:
-    """Return the number of tasks on each track of a chapter, whose list must exist."""
+    """Return the number of tasks on each track of a chapter that has an `exercises.toml`."""
     folder = repository.folder(number)
     assert folder is not None
     tasks = _checked_tasks(folder / FILE_NAME, repository.show(folder / FILE_NAME), number)
@@ -205,7 +205,7 @@ def _tables(path: Path, shown: str) -> Iterator[tuple[type[Task], int, dict[str,
 
 
 def _mistakes(kind: type[Task], table: dict[str, Any], folder: Path, number: int) -> Iterator[str]:
-    """Yield the mistakes in one task. The first one counts; the others may follow from it."""
+    """Yield the mistakes in one task. Only the first one is reported, because it may cause the others."""
     yield from _shape_mistakes(kind, table)
     if not re.fullmatch(kind.ID.format(chapter=number), table["id"]):
         letter = "B" if kind is Build else ""

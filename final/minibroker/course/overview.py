@@ -47,7 +47,7 @@ def _state(repository: Repository, number: int) -> str:
         return f"started on the {copy.track} track, which the chapter no longer has"
     state = open_work(repository, chapter, copy) or _count_done(chapter, copy)
     state = f"build track: {state}" if copy.track is Track.BUILD else state
-    return f"{state}; no longer matches the repository" if drift(chapter, copy) else state
+    return f"{state}; your copy no longer matches the repository" if drift(chapter, copy) else state
 
 
 def open_work(repository: Repository, chapter: Chapter, copy: Copy) -> str:
@@ -57,13 +57,13 @@ def open_work(repository: Repository, chapter: Chapter, copy: Copy) -> str:
     """
     if not copy.checked:
         return "started, not checked yet"
-    done, check = _count_done(chapter, copy), f"`minibroker course check {chapter.number}`"
+    done, check = _count_done(chapter, copy), f"run `minibroker course check {chapter.number}`"
     if not all(copy.checked.get(task.id) == DONE for task in chapter.tasks):
         return done
     if copy.others_failing is None:
         return f"{done}, but other tests of the chapter have not run; {check}"
     if copy.others_failing:
-        return f"{done}, but other tests of the chapter fail: {copy.others_failing}; {check}"
+        return f"{done}, but other tests of the chapter fail ({copy.others_failing}); {check}"
     if copy.passed and copy.passed != files_digest(repository.workspace, copy.packages):
         return f"{done}, but your code has changed since; {check}"
     return ""

@@ -23,11 +23,11 @@ def pytest_addoption(parser: "pytest.Parser") -> None:
     group = parser.getgroup("course", "the course's own runs")
     group.addoption("--record", metavar="FILE", help="append what each test did to this file")
     group.addoption("--listed", metavar="ID", action="append", default=[], help="run this test; may be repeated")
-    group.addoption("--unlisted", action="store_true", help="run all tests but the listed ones")
+    group.addoption("--unlisted", action="store_true", help="run all tests except the listed ones")
 
 
 def pytest_configure(config: "pytest.Config") -> None:
-    """Start recording, in the one process that sees all results."""
+    """Start recording, but not in the worker processes of pytest-xdist, which see only a part of the results."""
     path = config.getoption("--record")
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(Path(path), config.rootpath))
@@ -142,7 +142,7 @@ def _shorten(text: str, root: Path) -> str:
 def _message_line(lines: Sequence[str]) -> str:
     # `pytest.raises(match=…)` writes the expected and the actual message on two further lines.
     count = 3 if lines[0].endswith("Regex pattern did not match.") else 1
-    # The message of an assertion needs no name of an exception before it.
+    # The message of an assertion is clear without the exception's name.
     return " ".join(line.strip() for line in lines[:count]).removeprefix("AssertionError: ")
 
 

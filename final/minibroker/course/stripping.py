@@ -1,10 +1,10 @@
-"""Takes code out of a source for the learner to write. These functions work on text; they run and write nothing.
+"""Takes code out of a source for the learner to write. These functions only transform text.
 
 `strip` takes the body out of one function. Decorators, signature, docstring and every full-line comment stay as the
 learner's outline. The rest of the body is replaced by `raise NotImplementedError("exercise 1.1: decode")`.
 
-`reduce` works on a whole module: it removes every body with its comments, and every private name that the rest does not
-use. Imports, public constants, types, signatures and docstrings stay.
+`reduce` works on a whole module: it removes every body with its comments, and every private name that is not used
+any more. Imports, public constants, types, signatures and docstrings stay.
 
 All other bytes of the file stay the same. `ast` gives the positions of definitions, `tokenize` those of comments.
 """
@@ -252,7 +252,7 @@ def _members(scope: ast.Module | ast.ClassDef) -> Iterator[ast.stmt]:
 
 
 def _private_names(node: ast.stmt, tree: ast.Module) -> set[str]:
-    """Return the names that a statement defines, if all of them are private and it may be removed."""
+    """Return the names that a definition or constant introduces, if all of them are private; otherwise no names."""
     if isinstance(node, Definition):
         names = {node.name}
     elif isinstance(node, ast.Assign | ast.AnnAssign) and node in tree.body:

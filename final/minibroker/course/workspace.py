@@ -77,9 +77,9 @@ class Started:
 def start(repository: Repository, chapter: Chapter, *, again: bool = False) -> Started:
     """Copy the chapter's packages into the workspace for one track.
 
-    An existing copy stays, and `start` refuses, unless `again` is set, the track changes, or files were added to or
-    removed from the repository. Then the copy is set aside. A change of track resumes the copy of that track that was
-    set aside last, if there is one.
+    If there is a copy already, `start` refuses, unless `again` is set, the track changes, or files were added to or
+    removed from the repository. In these cases the old copy is set aside. A change of track resumes the last copy of
+    that track that was set aside, if there is one.
     """
     copy = find_copy(repository, chapter.number)
     is_switch = copy is not None and copy.track != chapter.track
@@ -193,10 +193,10 @@ def find_copy(repository: Repository, number: int) -> Copy | None:
 
 
 def started_copy(repository: Repository, chapter: Chapter) -> Copy:
-    """Return the record of a chapter's copy, which must be there."""
+    """Return the record of a chapter's copy; refuse if the copy or one of its packages is missing."""
     copy, n = find_copy(repository, chapter.number), chapter.number
     if copy is None:
-        raise CourseError(f"chapter {n} is not started: `minibroker course start {n}`")
+        raise CourseError(f"chapter {n} is not started: run `minibroker course start {n}`")
     for package in chapter.packages:
         place = repository.workspace / "minibroker" / package
         if not place.is_dir():

@@ -1,4 +1,4 @@
-"""The control records of the quorum: an epoch has a new leader, the voter set has changed. A pure module."""
+"""The control records of the quorum: the leader of an epoch, and the voter set. A pure module."""
 
 from collections.abc import Iterator
 
@@ -61,7 +61,7 @@ def voter_sets(log: Log, offset: int) -> Iterator[tuple[int, VoterSet]]:
     """The voter sets in a log from `offset` on, each with its offset."""
     while offset < log.log_end_offset:
         found = list(batches(log.read(offset, bytes_max=_READ_BYTES).read()))
-        assert found, f"no batch at {offset} of {log.log_end_offset}"
+        assert found, f"no batch at offset {offset} of a log that ends at {log.log_end_offset}"
         for batch in found:
             if batch.header.is_control:
                 for record in batch.records():

@@ -2,7 +2,7 @@
 
     {"leaderId":-1,"leaderEpoch":7,"votedId":2,"votedDirectoryId":"tS0mTAtRRm2T3zUYpK2fWw","data_version":1}
 
-The file is `quorum-state`, in Kafka's format. It is written and flushed before another node is told of its content: a
+The file is `quorum-state`, in Kafka's format. It is written and flushed before its content is sent to another node: a
 voter that forgets its vote in a crash could vote again, and one epoch would have two leaders.
 """
 
@@ -42,10 +42,11 @@ class Ballot:
     def write(self, election: Election) -> None:
         """Write durably. The epoch never decreases, and within an epoch a vote or leader, once set, never changes."""
         old = self.election
-        assert election.epoch >= old.epoch, f"epoch {election.epoch} after {old.epoch}"
+        assert election.epoch >= old.epoch, f"the epoch would go back from {old.epoch} to {election.epoch}"
         if election.epoch == old.epoch:
-            assert old.voted in (None, election.voted), f"voted for {old.voted} in epoch {old.epoch} already"
-            assert old.leader_id in (NO_NODE, election.leader_id), f"{old.leader_id} leads epoch {old.epoch} already"
+            assert old.voted in (None, election.voted), f"this node voted for {old.voted} in epoch {old.epoch} already"
+            leads = f"node {old.leader_id} leads epoch {old.epoch} already"
+            assert old.leader_id in (NO_NODE, election.leader_id), leads
         if election != old:
             self._write(election)
             self.election = election
@@ -63,8 +64,8 @@ class Ballot:
         data = checkpoint.content(self._files, self._path)
         if data is None:
             return Election()
-        # A process may have died between the rename of the file and its flush. This node may repeat the vote that it
-        # reads here without writing it again, so the file must survive a power cut.
+        # A process may have died after it renamed the file and before it flushed the rename. Flush it now, because this
+        # node may repeat the vote that it reads here, without writing it again.
         self._files.fsync_directory(directory_of(self._path))
         return decode(data, self._path)
 
@@ -85,7 +86,7 @@ def encode(election: Election) -> bytes:
 
 
 def decode(data: bytes, path: str) -> Election:
-    """Read the file back. A file that cannot be read is an error: this node may have voted."""
+    """Read the file back. A damaged file is an error, because this node may have voted."""
     try:
         found = json.loads(data)
         voted_id = int(found["votedId"])

@@ -111,7 +111,7 @@ Message = Vote | BeginQuorumEpoch | EndQuorumEpoch
 
 
 class Send(NamedTuple):
-    """An order: send a message to a node, and bring back the answer."""
+    """An order: send a message to a node, and pass the answer to `Raft`."""
 
     node_id: int
     message: Message

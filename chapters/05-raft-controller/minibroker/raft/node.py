@@ -17,7 +17,7 @@ The contract for its driver:
 
 The difference from the Raft paper is that followers pull. A leader does not push entries: followers fetch them, and
 each fetch tells the leader how far its follower is. So the code of chapter 04 copies the log and finds where two logs
-diverge; a majority, not an in-sync set, determines the leader and what is committed.
+diverge. A majority, not an in-sync set, elects the leader and commits records.
 
 A node responds only after its disk has what the response promises: a vote, or a record.
 """
@@ -79,7 +79,7 @@ class Raft(QuorumState):
         return self._start_pre_vote(now_ms)
 
     def on_late_tick(self, late_ms: int) -> None:
-        """This node itself did not run for `late_ms`, so extend all deadlines: messages from that time are unread."""
+        """This process was paused for `late_ms`: extend all deadlines, because messages of that time are unread."""
         self._deadline_ms += late_ms
         self._followers.postpone(late_ms)
 
@@ -129,7 +129,7 @@ class Raft(QuorumState):
         ]
 
     def on_voted(self, node_id: int, request: Vote, voted: Voted, now_ms: int) -> list[Send]:
-        """Count the vote of a voter. Of a response to an older request, only the epoch and the leader are used."""
+        """Count the vote of a voter. A response to an older request is used only for its epoch and leader."""
         if not self._learn_epoch(voted.epoch, voted.leader_id, now_ms):
             return []
         standing = Role.PROSPECTIVE if request.is_pre_vote else Role.CANDIDATE
@@ -144,7 +144,7 @@ class Raft(QuorumState):
         return []
 
     def _give_up(self, now_ms: int) -> None:
-        """A majority has refused. Follow the leader if there is one; otherwise try again after a backoff."""
+        """The election is lost. A candidate tries again after a backoff; a prospective node follows a known leader."""
         leader_id = self._ballot.election.leader_id
         if self.role is Role.CANDIDATE:
             self._become(Cause.LOST, now_ms + self._chance(self.settings.election_backoff_ms_max))
@@ -176,7 +176,7 @@ class Raft(QuorumState):
         return (request.last_epoch, request.last_offset) >= (self.last_epoch, self.log.log_end_offset)
 
     def _would_vote(self, request: Vote) -> bool:
-        # A leader refuses, and so does a follower whose leader has answered: there is a leader.
+        # A leader refuses a pre-vote, and so does a follower whose leader has answered: the epoch has a working leader.
         if self.role is Role.LEADER or (self.role is Role.FOLLOWER and self._has_fetched):
             return False
         # A candidate whose log is less up-to-date than ours would not get our vote.
@@ -190,7 +190,7 @@ class Raft(QuorumState):
         # A candidate whose log is less up-to-date than ours does not get our vote.
         if not is_free or not self._is_up_to_date(request):
             return False
-        # The vote is on the disk before the candidate hears of it.
+        # The vote is on the disk before the candidate gets it.
         self._ballot.write(Election(election.epoch, NO_NODE, request.candidate))
         # Then give the candidate time: our own election timeout begins again.
         self._deadline_ms = now_ms + self._election_timeout()
@@ -343,10 +343,10 @@ class Raft(QuorumState):
         if self.role is Role.FOLLOWER and (self.is_voter or self._asked == 0):
             return leader_id
         others = self._others()
-        # All voters may have been replaced while this node was away. So also ask the configured nodes, which may name
-        # them.
+        # All voters may have been replaced while this node was down. So also ask the configured nodes, which may name
+        # the new voters.
         others += [it for it in self._bootstrap if it not in (self.me.node_id, *others)]
-        # For the same reason the leader may be none of the voters that this node knows. So also ask the leader.
+        # For the same reason the leader may not be among the voters that this node knows. So also ask the leader.
         if leader_id not in (NO_NODE, self.me.node_id, *others):
             others.append(leader_id)
         return others[self._asked % len(others)] if others else NO_NODE
@@ -380,8 +380,8 @@ class Raft(QuorumState):
             self._apply_fetched(fetched)
 
     def _apply_fetched(self, fetched: Fetched) -> None:
-        # Fetch a snapshot; or truncate to the part that the leader has; or append, flush, and take over the leader's
-        # high watermark.
+        # If the leader names a snapshot, fetch it first. If the logs diverge, truncate ours. Otherwise append and flush
+        # the records, and adopt the leader's high watermark as far as our log goes.
         if fetched.snapshot is not None:
             self.snapshot_wanted = fetched.snapshot
         elif fetched.diverging is not None:
@@ -394,7 +394,7 @@ class Raft(QuorumState):
     # Snapshots --------------------------------------------------------------------------------------------------------
 
     def on_fetch_snapshot(self, request: FetchSnapshot, now_ms: int) -> ErrorCode:
-        """Whether this node may send a piece of a snapshot: only the leader may. The replica counts as alive."""
+        """Check whether this node leads and may send a piece of a snapshot. Note that the replica is alive."""
         code = self._refusal(request.epoch)
         if code is ErrorCode.NONE:
             self._followers.heard_from(request.replica, now_ms)
@@ -427,7 +427,7 @@ class Raft(QuorumState):
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)
 
     def forget_before(self, snapshot: SnapshotId) -> None:
-        """A snapshot of this node is on the disk: delete the records in it from the log."""
+        """This node has written a snapshot: delete the records before its end from the log."""
         assert snapshot.end_offset <= self.high_watermark, "only committed records go into a snapshot"
         if snapshot.end_offset > self.log.log_start_offset:
             self.log.roll()

@@ -51,14 +51,14 @@ class Followers:
 
     def of(self, key: VoterKey) -> Progress:
         """The progress of a replica."""
-        # A voter whose directory the set does not know yet is found by the directory that it fetches with.
+        # The set may not know the directory of a voter yet. Then find the voter by its node id.
         found = self._known.get(key)
         if found is None and key.directory_id == NO_UUID:
             found = next((it for known, it in self._known.items() if known.node_id == key.node_id), None)
         return found or Progress()
 
     def heard_from(self, replica: VoterKey, now_ms: int) -> Progress:
-        """Note that a replica has fetched: it is alive and knows the leader. Return its progress, to be advanced."""
+        """Note that a replica has fetched: it is alive and knows the leader. Return its progress for `advance`."""
         progress = self._known.setdefault(replica, Progress())
         # From its first fetch on, a replica is known by its directory, not by its node id alone.
         self._known.pop(VoterKey(replica.node_id), None)
@@ -67,7 +67,7 @@ class Followers:
         return progress
 
     def postpone(self, late_ms: int) -> None:
-        """The leader itself was paused for `late_ms`. Silence in that time says nothing about the followers."""
+        """The leader was paused for `late_ms`. A follower without a fetch in that time may still be alive."""
         self._begin_ms += late_ms
         for progress in self._known.values():
             if progress.last_fetch_ms != NEVER_MS:

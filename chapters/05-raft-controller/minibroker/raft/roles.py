@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """The role of a node. A node that is not a voter is always unattached or a follower."""
+    """The role of a node. A node that was never a voter is always unattached or a follower."""
 
     UNATTACHED = "unattached"  # it knows the epoch, but not the leader
     FOLLOWER = "follower"  # it knows the leader and fetches from it

@@ -41,7 +41,7 @@ class NoSnapshots:
 
 
 def start_at_snapshot(log: QuorumLog, epochs: EpochCache, latest: SnapshotId | None) -> None:
-    """Let the log start where the newest snapshot ends, in case a crash has prevented that."""
+    """Delete the log before the end of the newest snapshot, if a crash has prevented this deletion."""
     end_offset = 0 if latest is None else latest.end_offset
     if log.log_start_offset > end_offset:
         raise LogError(
@@ -137,7 +137,7 @@ class SnapshotFiles:
     # Pieces -----------------------------------------------------------------------------------------------------------
 
     def piece(self, snapshot: SnapshotId, position: int, bytes_max: int) -> tuple[int, bytes] | None:
-        """The size of a snapshot, and a piece of it; None if it is deleted."""
+        """The size of a snapshot, and a piece of it; None if the snapshot is deleted."""
         try:
             file = self._files.open(self._path(snapshot), create=False, writable=False)
         except FileNotFoundError:

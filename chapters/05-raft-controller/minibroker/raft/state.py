@@ -42,7 +42,7 @@ class RaftSettings:
 class QuorumState:
     """The state of one node. `me` is this node with its directory; `bootstrap` are the voters before the log names any.
 
-    `clock` gives the timestamps of the records that the node writes, and nothing else; `now_ms` is any steady clock.
+    `clock` is used only for the timestamps of the records that the node writes; `now_ms` is from any steady clock.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class QuorumState:
         self._chance = chance
         self._clock = clock
         self._failure: str | None = None
-        # A killed process may have left records that were not flushed. They count from now on, so they are flushed.
+        # A killed process may have left unflushed records. They count for majorities from now on, so they must be
+        # flushed.
         log.flush()
         start_at_snapshot(log, epochs, self.snapshots.latest)
         self._bootstrap = bootstrap
@@ -102,7 +103,7 @@ class QuorumState:
 
     @property
     def leader_id(self) -> int:
-        """The leader of the epoch, or -1. A node that has resigned names no leader, even as a candidate."""
+        """The leader of the epoch, or -1. A leader that has resigned does not name itself, although its ballot does."""
         leader_id = self._ballot.election.leader_id
         return NO_NODE if leader_id == self.me.node_id and not self.is_leader else leader_id
 
@@ -137,7 +138,7 @@ class QuorumState:
         committed yet.
 
         It may be the only node with the record of its removal. Then it refuses its vote to shorter logs, and the other
-        voters may need that vote for a majority.
+        voters may need that vote for a majority. So it must stand itself.
         """
         return self.is_voter or self.me in self.history.at(self.high_watermark)
 
@@ -167,7 +168,7 @@ class QuorumState:
         return self.settings.election_timeout_ms + self._chance(self.settings.election_timeout_ms)
 
     def _first_timeout(self) -> int:
-        # A sole voter need not wait for another node.
+        # The only voter of a cluster need not wait for another node.
         if self.is_voter and len(self.voters) == 1:
             return 0
         return self.settings.fetch_timeout_ms if self.role is Role.FOLLOWER else self._election_timeout()
@@ -186,9 +187,9 @@ class QuorumState:
         self._poll: Poll | None = None
         self._followers = Followers()
         self._has_fetched = False
-        """Whether the leader that this node follows has answered a fetch, and so is alive."""
+        """Whether the leader has answered a fetch since this node began to follow it."""
         self.snapshot_wanted: SnapshotId | None = None
-        """The snapshot to fetch before the log can continue. Each leader names it again."""
+        """The snapshot to fetch before the log can continue. A new leader names it again."""
 
     def _on_newer_epoch(self, epoch: int, leader_id: int, now_ms: int) -> None:
         """Another node is in a newer epoch: enter it without having voted in it."""
@@ -213,8 +214,8 @@ class QuorumState:
         if epoch > self.epoch:
             self._on_newer_epoch(epoch, leader_id, now_ms)
             return False
-        # A node that already knows the leader, and gets no answer from it, must not wait longer because another node
-        # names the same leader.
+        # If this node knows the leader already, another node's answer must not extend the time that this node waits for
+        # the leader.
         if epoch == self.epoch and self._ballot.election.leader_id == NO_NODE:
             self._on_leader_found(leader_id, now_ms)
         return epoch == self.epoch

@@ -71,7 +71,7 @@ class FoundSnapshot(Struct):
     index: int = int32(about="the partition, 0")
     error_code: int = int16(about="0, or why there is no piece")
     snapshot_id: SnapshotId = struct(SnapshotId, about="the snapshot")
-    current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, tag=0, default=DEFAULTS, about="the node to ask")
+    current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, tag=0, default=DEFAULTS, about="the current leader")
     size: int = int64(about="the size of the whole snapshot")
     position: int = int64(about="the position in the snapshot where the piece begins")
     unaligned_records: Records = records(about="the bytes, which may end in the middle of a batch")
