@@ -40,7 +40,7 @@ def test_a_file_that_cannot_be_read_is_an_error() -> None:
 def test_an_epoch_never_decreases_and_a_vote_never_changes() -> None:
     ballot = Ballot(MemoryFiles(), "d")
     ballot.write(Election(3, NO_NODE, KEY))
-    with pytest.raises(AssertionError, match="epoch 2 after 3"):
+    with pytest.raises(AssertionError, match="go back from 3 to 2"):
         ballot.write(Election(2))
     with pytest.raises(AssertionError, match="already"):
         ballot.write(Election(3, NO_NODE, VoterKey(1, directory_id(1))))

@@ -5,8 +5,8 @@ before any node acts on it. In this chapter the controller is chapter 03's `Vote
 behind the same port.
 
 **Altering an in-sync set is a compare-and-set.** A leader names the leader epoch and the partition epoch that it knows.
-If either has changed since, its proposal is outdated and is refused. So if two nodes believe that they lead, the
-proposals of at most one of them are accepted.
+If either has changed since, the proposal is outdated and is refused. So if two nodes act as the leader, the proposals
+of at most one of them are accepted.
 
 **A leader is elected from the in-sync set.** Every member has all acknowledged records. If no member is alive, the
 partition waits, unless an operator prefers availability to these records (an *unclean* election).

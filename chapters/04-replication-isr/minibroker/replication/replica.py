@@ -214,7 +214,7 @@ class Replica(ReplicaPort):
         self._wake(self.name)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """Code NONE if a batch is replicated as `acks` asks, an error if it never will be, None if it may still be."""
+        """Code NONE if a batch is replicated as `acks` asks, None if it is not yet, an error if it never will be."""
         # Without acks=all a producer waits for no other replica.
         if acks != ACKS_ALL:
             return ErrorCode.NONE

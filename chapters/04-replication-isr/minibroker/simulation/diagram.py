@@ -213,7 +213,7 @@ class _Chart:
         return _LEFT + self._column * len(self._nodes)
 
     def drawing(self, title: str) -> str:
-        """Put everything together."""
+        """The whole drawing as an SVG document."""
         bottom = self._y + _ROW
         # Messages that are still under way at the end of the window point below it.
         for number in list(self._starts):

@@ -3,9 +3,9 @@
     00000000000000004711-0000000007.checkpoint      everything before offset 4711; the last record is of epoch 7
 
 The file is a short log, in Kafka's format: a control batch with a header and the voters, batches of records, and a
-control batch with a footer. A file without its footer is not a snapshot. It is written under another name, flushed, and
-renamed, so a file with this name is complete. Only then may the log delete the records in it. A file with this name
-that cannot be read is therefore damaged, and the node does not start without it.
+control batch with a footer. A file without its footer is not a snapshot. A snapshot is written under another name,
+flushed, and renamed, so a file with this name is complete. Only then may the log delete the records of the snapshot.
+A file with this name that cannot be read is therefore damaged, and the node does not start without it.
 
 If a follower needs records that the leader's log no longer has, it fetches the file in pieces. Then it fetches the
 records after the snapshot from the log.
