@@ -117,9 +117,9 @@ def _extended(good: Recovered, header: BatchHeader) -> Recovered:
 def _without_wrong_batch(
     file: File, before: Recovered, good: Recovered, position: int, header: BatchHeader
 ) -> Recovered:
-    # One of two batches is wrong: the last good batch A, or the batch B after it, the newcomer, whose header is given.
-    # B is wrong if the batch after B continues A. B is also wrong if only its offset decreases and no offset is missing
-    # before A. Otherwise A is wrong if B continues the batch before A.
+    # One of two neighbouring batches is wrong: A, the last good one, or B, the newcomer with this header. If B
+    # continues the batch before A, A is wrong, with two exceptions: the batch after B continues A, or only B's offset
+    # decreases and no offset is missing before A. In all other cases B is wrong.
     damage = CorruptBatch(
         f"batch at position {position}: base offset {header.base_offset} and leader epoch {header.leader_epoch} "
         f"after offset {good.log_end_offset - 1} and leader epoch {good.leader_epoch}"
