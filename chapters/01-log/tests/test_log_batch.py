@@ -86,7 +86,7 @@ def test_a_batch_of_ten_thousand_records_comes_back() -> None:
 def test_a_builder_refuses_an_offset_that_falls() -> None:
     builder = BatchBuilder()
     builder.append(timestamp=0, key=None, value=b"a", offset=5)
-    with pytest.raises(AssertionError, match="offset 5 is before 6"):
+    with pytest.raises(AssertionError, match="offset 5 is before the next free offset, 6"):
         builder.append(timestamp=0, key=None, value=b"b", offset=5)
 
 

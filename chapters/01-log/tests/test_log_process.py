@@ -92,7 +92,10 @@ def test_a_folder_and_a_device_are_refused_by_name(
         (["--timestamp", "99999999999999999999"], "--timestamp: '99999999999999999999' is not"),
         (["--timestamp", "-1"], "--timestamp: '-1' is not"),
         (["--key-separator", ""], "--key-separator: the separator must not be empty"),
-        (["--flush", "0"], "--flush: '0' is not a whole number from 1 to 2147483647, 'never' or 'ack'"),
+        (
+            ["--flush", "0"],
+            "--flush: '0' is not a whole number from 1 to 2147483647; 'never' and 'ack' are allowed, too",
+        ),
         (["--flush", "-3"], "--flush: '-3' is not"),
         (["--flush", "abc"], "--flush: 'abc' is not"),
         (["--compression", "rar"], "--compression: invalid choice: 'rar'"),

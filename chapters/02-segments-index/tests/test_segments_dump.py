@@ -264,7 +264,7 @@ def test_a_segment_that_is_gone_is_a_gap_and_one_that_overlaps_is_damage() -> No
         files.unlink(f"t-0/{SECOND}.{kind}")
     dump = DirectoryDump(files, "t-0")
     note, _last = dump.damaged_lines()
-    assert "6 offsets missing before it: compaction, or a missing file" in note
+    assert "6 offsets missing before this file: the log was compacted, or a segment is missing" in note
     assert not dump.is_damaged
 
     files = directory()

@@ -109,7 +109,7 @@ def test_tail_never_prints_a_flipped_bit(filled: str) -> None:
     damaged.write_bytes(data)
     *good, last = run("tail", filled, code=1).splitlines()
     assert good == [f"{n}\tuser-{n % 4}\torder {n}" for n in range(len(good))]
-    assert last.startswith(f"minibroker.segments: the batch of offset {len(good)} is damaged: crc ")
+    assert last.startswith(f"minibroker.segments: the batch with base offset {len(good)} is damaged: crc ")
     assert len(good) < 20
 
 

@@ -52,13 +52,21 @@ def _parser() -> argparse.ArgumentParser:
 def _append_options(parser: argparse.ArgumentParser) -> None:
     codecs = [codec.name.lower() for codec in Compression]
     parser.add_argument("file")
-    parser.add_argument("--batch", type=program.count, metavar="N", help="records per batch (100; 1 from a terminal)")
+    parser.add_argument(
+        "--batch", type=program.count, metavar="N", help="records per batch (default 100; 1 from a terminal)"
+    )
     parser.add_argument("--key-separator", type=program.separator, metavar="S", help="text between key and value")
-    parser.add_argument("--compression", choices=codecs, default="none", help=f"{', '.join(codecs)} (none)")
-    parser.add_argument("--timestamp", type=program.timestamp, metavar="MS", help="the records' time (now)")
-    flush = "flush to disk never, every N records, or before every ack (never)"
+    parser.add_argument(
+        "--compression", choices=codecs, default="none", help=f"the codec: {', '.join(codecs)} (default none)"
+    )
+    parser.add_argument(
+        "--timestamp", type=program.timestamp, metavar="MS", help="timestamp of the records (default now)"
+    )
+    flush = "when to flush to disk: never, after every N records, or before every ack (default never)"
     parser.add_argument("--flush", type=_flush_policy, default=NEVER, metavar="never|N|ack", help=flush)
-    parser.add_argument("--cut", action="store_true", help="cut the file at the damage and lose all that follows")
+    parser.add_argument(
+        "--cut", action="store_true", help="if the file is damaged, cut it there and lose all later records"
+    )
     parser.set_defaults(command=_append)
 
 
@@ -69,7 +77,7 @@ def _flush_policy(text: str) -> FlushPolicy:
     try:
         return FlushPolicy(interval_messages=program.count(text))
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, 'never' or 'ack'") from None
+        raise argparse.ArgumentTypeError(f"{error}; 'never' and 'ack' are allowed, too") from None
 
 
 def _append(options: argparse.Namespace) -> int:
@@ -135,7 +143,9 @@ def _batches(options: argparse.Namespace) -> Iterator[bytearray]:
 
 def _tail_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file")
-    parser.add_argument("--offset", type=program.offset, default=0, metavar="N", help="begin at this offset (0)")
+    parser.add_argument(
+        "--offset", type=program.offset, default=0, metavar="N", help="begin at this offset (default 0)"
+    )
     parser.add_argument("--follow", "-f", action="store_true", help="wait for more records until Ctrl-C")
     parser.set_defaults(command=_tail)
 

@@ -61,7 +61,7 @@ def _attributes(batch: Batch, value: int) -> str:
 
 _MEANINGS: dict[str, Callable[[Batch, int], str]] = {
     "length": lambda batch, value: f"{value} bytes follow, {batch.header.size} in all",
-    "crc": lambda _batch, value: f"{value:#010x}, of all bytes after it",
+    "crc": lambda _batch, value: f"{value:#010x}, the CRC-32C of all bytes after it",
     "attributes": _attributes,
     "base timestamp": lambda _batch, value: time_text(value),
     "max timestamp": lambda _batch, value: time_text(value),

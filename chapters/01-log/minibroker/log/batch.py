@@ -146,7 +146,7 @@ def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
     if header.magic != MAGIC:
         raise CorruptBatch(f"batch at position {position}: magic {header.magic}, but only {MAGIC} is supported")
     if header.length < HEADER_SIZE - LENGTH_COUNTS_FROM:
-        raise CorruptBatch(f"batch at position {position}: length {header.length} is less than its own header")
+        raise CorruptBatch(f"batch at position {position}: length {header.length} is too small for a header")
     return header
 
 
@@ -176,7 +176,7 @@ def check_counts(header: BatchHeader, *, dense: bool = True) -> None:
 
 def check_whole(buffer: Bytes) -> None:
     """Require that a buffer is exactly one valid batch, as a producer must send it."""
-    # This runs for every append, so one call unpacks the five fields that matter. If one is wrong, `_refuse` says why.
+    # This runs for every append, so one call unpacks the five fields that matter. If one is wrong, `_refuse` raises.
     if len(buffer) >= HEADER_SIZE:
         length, magic, crc, last_offset_delta, record_count = _CHECKED.unpack_from(buffer)
         if (
@@ -196,7 +196,7 @@ def _refuse(buffer: Bytes) -> NoReturn:
         raise CorruptBatch(f"the buffer has {len(buffer)} bytes, but the batch in it has {header.size}")
     check_crc(buffer, header)
     check_counts(header)
-    raise AssertionError("nothing is wrong with this batch")
+    raise AssertionError("check_whole refused a valid batch")
 
 
 class Batch:
@@ -305,7 +305,7 @@ class BatchBuilder:
         """Add one record and return its offset: the next free one, or a later `offset`, which leaves a gap."""
         if offset is None:
             offset = self._next_offset
-        assert offset >= self._next_offset, f"offset {offset} is before {self._next_offset}"
+        assert offset >= self._next_offset, f"offset {offset} is before the next free offset, {self._next_offset}"
         if self.record_count == 0:
             self._base_timestamp = self._max_timestamp = timestamp
         self._records += encode_record(

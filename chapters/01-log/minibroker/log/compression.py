@@ -81,8 +81,8 @@ def _gzip_decompress(data: bytes, bytes_max: int) -> bytes:
     while True:
         decompressor = zlib.decompressobj(wbits=_GZIP_WBITS)
         try:
-            # Ask for one byte more than is allowed: if it comes, the records are too large. This also avoids the limit
-            # 0, which zlib reads as "no limit".
+            # Request one byte more than is allowed. If zlib returns that byte, the records are too large. This also
+            # avoids the limit 0, which zlib reads as "no limit".
             parts.append(decompressor.decompress(data, room + 1))
         except zlib.error as error:
             raise CorruptBatch(f"gzip records do not decompress: {error}") from None
@@ -112,7 +112,7 @@ def _lz4_compress(data: bytes) -> bytes:
 
 
 def _lz4_decompress(data: bytes, bytes_max: int) -> bytes:
-    # The package allocates as many bytes as it may return, so ask for few at first, and for more later.
+    # The package allocates `max_length` bytes at once, so the first limit is small, and each further limit is larger.
     decompressor = _load("lz4.frame", "lz4").LZ4FrameDecompressor()
     plain = bytearray()
     step = max(_LZ4_FIRST_STEP, 4 * len(data))
@@ -140,8 +140,9 @@ def _zstd_compress(data: bytes) -> bytes:
 
 
 def _zstd_decompress(data: bytes, bytes_max: int) -> bytes:
-    # Producers stream, so a frame seldom states its decompressed size. Try a small buffer, and one four times as large
-    # whenever the buffer was too small. So memory stays within four times the real size, whatever the frame claims.
+    # Producers compress a stream, so a frame seldom states its decompressed size. Try a small buffer, and one four
+    # times as large whenever the buffer was too small. So memory stays within four times the real size, whatever the
+    # frame claims.
     cramjam = _load("cramjam", "zstd")
     capacity = min(max(_ZSTD_FIRST_GUESS, 4 * len(data)), bytes_max)
     while True:
@@ -165,7 +166,7 @@ def _zstd_decompress(data: bytes, bytes_max: int) -> bytes:
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
 _XERIAL_BLOCK_BYTES = 32 * 1024
-_SNAPPY_RATIO_MAX = 22  # 64 / 3, rounded up
+_SNAPPY_RATIO_MAX = 22  # 3 bytes decompress to at most 64; 64 / 3, rounded up
 _INT32 = struct.Struct(">i")
 
 
@@ -200,22 +201,25 @@ def _xerial_blocks(data: bytes) -> list[bytes]:
         (length,) = _INT32.unpack_from(data, position)
         position += _INT32.size
         if not 0 <= length <= len(data) - position:
-            raise CorruptBatch(f"snappy block at byte {position} claims {length} bytes of {len(data) - position}")
+            left = len(data) - position
+            raise CorruptBatch(f"snappy block at byte {position} claims {length} bytes, but {left} follow")
         blocks.append(data[position : position + length])
         position += length
     return blocks
 
 
 def _snappy_block(block: bytes, room: int, bytes_max: int | None = None) -> bytes:
-    # A raw block begins with its decompressed length, which is checked before anything is allocated. No part of a
-    # block decompresses better than 3 bytes into 64, so a block that claims a higher ratio is damaged.
+    # A raw block begins with its decompressed length, which is checked before anything is allocated. Three
+    # bytes of a block decompress to at most 64, so a block that claims a higher ratio is damaged.
     cramjam = _load("cramjam", "snappy")
     try:
         claimed = cramjam.snappy.decompress_raw_len(block)
         if claimed > room:
             raise _too_large("snappy", room if bytes_max is None else bytes_max)
         if claimed > _SNAPPY_RATIO_MAX * len(block):
-            raise CorruptBatch(f"snappy block of {len(block)} bytes claims to hold {claimed}")
+            raise CorruptBatch(
+                f"snappy block of {len(block)} bytes claims to decompress to {claimed} bytes, which is impossible"
+            )
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"snappy records do not decompress: {error}") from None

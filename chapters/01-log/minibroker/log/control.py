@@ -51,7 +51,7 @@ def build_marker(
 def control_type(record: Record) -> int:
     """Read the type of a control record. Readers ignore types that they do not know."""
     if record.key is None or len(record.key) < _KEY.size:
-        raise InvalidRecord(f"control record at offset {record.offset} has no {_KEY.size}-byte key")
+        raise InvalidRecord(f"control record at offset {record.offset} has a key of fewer than {_KEY.size} bytes")
     _version, number = _KEY.unpack_from(record.key)
     return int(number)
 
@@ -59,6 +59,6 @@ def control_type(record: Record) -> int:
 def coordinator_epoch(record: Record) -> int:
     """Read the coordinator's epoch from an ABORT or COMMIT marker."""
     if record.value is None or len(record.value) < _MARKER_VALUE.size:
-        raise InvalidRecord(f"marker at offset {record.offset} has no {_MARKER_VALUE.size}-byte value")
+        raise InvalidRecord(f"marker at offset {record.offset} has a value of fewer than {_MARKER_VALUE.size} bytes")
     _version, epoch = _MARKER_VALUE.unpack_from(record.value)
     return int(epoch)

@@ -12,12 +12,12 @@ if sys.platform == "darwin":
     import fcntl
 
     def _flush(descriptor: int) -> None:
-        # On macOS, fsync returns while the data may still be in the drive's cache. This call waits until it is on the
-        # medium.
+        # On macOS, fsync returns while the data may still be in the drive's cache. This call waits until the data is on
+        # the medium.
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
 else:
-    # fdatasync skips metadata that reading the data does not need, such as the time of the last change.
+    # fdatasync skips metadata, such as the time of the last change, that readers of the data do not need.
     _flush = os.fdatasync
 
 
@@ -32,7 +32,7 @@ class OSFile:
         self._descriptor = os.open(path, flags, 0o644)
 
     def __del__(self) -> None:
-        # A reader may still hold a slice of a file that was deleted. The file is closed with the last slice.
+        # A reader may still hold a slice of a file that was deleted. The file is closed when the last slice is gone.
         if hasattr(self, "_descriptor"):
             self.close()
 
@@ -41,7 +41,7 @@ class OSFile:
         return self._descriptor
 
     def pread(self, count: int, position: int) -> bytes:
-        """Read up to `count` bytes. One call may return fewer although the file goes on, so the call is repeated."""
+        """Read `count` bytes, or up to the end of the file. One system call may return fewer, so it is repeated."""
         data = os.pread(self._descriptor, count, position)
         while len(data) < count and (more := os.pread(self._descriptor, count - len(data), position + len(data))):
             data += more

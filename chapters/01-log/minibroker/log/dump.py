@@ -47,7 +47,7 @@ class Summary:
         self.damaged += found.damage is not None
 
     def line(self) -> str:
-        """The last line of a dump, which sums up."""
+        """The last line of a dump, with the totals."""
         if self.is_foreign:
             return f"not a log: {self.tail}"
         counted = f"{counted_text(self.batches, 'batch', 'batches')}, {counted_text(self.records, 'record')}"

@@ -18,7 +18,7 @@ class File(Protocol):
     """One open file. Every read and write names its position; there is no cursor."""
 
     def pread(self, count: int, position: int) -> bytes:
-        """Read `count` bytes, or fewer if the file ends before."""
+        """Read `count` bytes, or fewer if the file ends earlier."""
 
     def pwrite(self, data: Bytes, position: int) -> int:
         """Write into the page cache and return how many bytes were written. A full disk may write only some of them."""

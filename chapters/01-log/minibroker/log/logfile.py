@@ -2,6 +2,7 @@
 
 A producer's batch is checked, stamped and written. A reader gets a slice of the file. Records are never decoded. After
 a crash the file may be damaged at its end. `open` finds the last valid batch and cuts off the rest.
+The numbers of invariants in the comments are those of the chapter's README.
 """
 
 from typing import NamedTuple, NoReturn
@@ -99,7 +100,7 @@ class LogFile:
         self, batch: bytearray | memoryview, *, leader_epoch: int = 0, log_append_time_ms: int | None = None
     ) -> int:
         """Check one batch, stamp it in place, write it; return its new base offset."""
-        # Check the batch, and that the log can take it (invariant 2).
+        # Check the batch, and that the log accepts writes (invariant 2).
         check_whole(batch)
         self.check_writable(leader_epoch)
         # Give the batch its place in the log without touching a record (invariant 3), and write it.
@@ -171,7 +172,7 @@ class LogFile:
         assert self.log_start_offset <= self.flushed_offset <= self.log_end_offset  # invariant 5
 
     def tick(self, now_ms: int) -> None:
-        """Flush if `interval_ms` has passed. The log's owner calls this regularly, with a monotonic clock."""
+        """Flush once records have waited for `interval_ms`. The owner calls this regularly, with a monotonic clock."""
         if self._flush_ms is None:
             return
         if self._flushed_ms is None or self.flushed_offset == self.log_end_offset:
@@ -198,7 +199,7 @@ class LogFile:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]")
         bound = self.log_end_offset if upto_offset is None else min(upto_offset, self.log_end_offset)
         # Walk from the file's start, because there is no index of offsets yet; chapter 02 adds one. Skip the batches
-        # that end before the offset. Take the following ones while they fit and end within the bound.
+        # that end before the offset. Take the following ones while they fit into `bytes_max` and end before the bound.
         start = stop = self.size
         for position, header in headers(self._file, size=self.size):
             if header.next_offset <= offset:

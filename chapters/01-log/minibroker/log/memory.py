@@ -15,7 +15,7 @@ from minibroker.log.interfaces import directory_of
 if TYPE_CHECKING:
     from random import Random
 
-_SCATTERED = 0.25  # how often a crash keeps a random subset of the operations
+_SCATTERED = 0.25  # the share of crashes that keep a random subset of the operations
 
 
 class _Write(NamedTuple):
@@ -107,7 +107,7 @@ class MemoryFile:
         node.change(_Truncate(size))
 
     def fsync(self) -> None:
-        """Apply the pending operations to the disk. If `fsync_error` is set, lose them and raise it."""
+        """Apply the pending operations to the disk. If `fsync_error` is set, drop them and raise that error."""
         node = self._open_node()
         if self._files.fsync_error is not None:
             # As on Linux, the pages count as clean after the error: a second fsync succeeds without writing them.

@@ -135,7 +135,7 @@ def decode_records(data: bytes, *, count: int, base_offset: int, base_timestamp:
     except (IndexError, InvalidVarint) as error:
         raise InvalidRecord(_damage(error, data, count)) from None
     if position != len(data):
-        raise InvalidRecord(f"{count} records end at byte {position} of {len(data)}")
+        raise InvalidRecord(f"{count} records end at byte {position}, but there are {len(data)} bytes")
 
 
 # A record's start and end, its timestamp delta and offset delta, its key, and whether it has a value.
@@ -181,7 +181,7 @@ def scan_records(data: bytes, *, count: int) -> Iterator[Scanned]:
     except (IndexError, InvalidVarint) as error:
         raise InvalidRecord(_damage(error, data, count)) from None
     if position != len(data):
-        raise InvalidRecord(f"{count} records end at byte {position} of {len(data)}")
+        raise InvalidRecord(f"{count} records end at byte {position}, but there are {len(data)} bytes")
 
 
 _RAW_NULL = 1  # zigzag(-1)
@@ -227,5 +227,5 @@ def _decode_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
     if length == -1:
         return None, position
     if not 0 <= length <= len(data) - position:
-        raise InvalidRecord(f"a field claims {length} bytes at byte {position} of {len(data)}")
+        raise InvalidRecord(f"a field at byte {position} claims {length} bytes, but {len(data) - position} follow")
     return data[position : position + length], position + length

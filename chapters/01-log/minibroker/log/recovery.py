@@ -87,16 +87,16 @@ def check_continuity(position: int, header: BatchHeader, *, expected_offset: int
 def recover(file: File, *, start: Recovered, dense: bool = True, recovery_point: int = 0) -> Recovered:
     """Find how much of a file is valid. The part that `start` describes is not read again."""
     # Check each batch's checksum, and its base offset and epoch against the batches before it. Stop at the first batch
-    # that fails: all batches before it are good. If an offset or an epoch decreases, `_fallen` decides which of the two
-    # batches is wrong, so keep the state before the last good batch as well. A batch before the recovery point was
-    # flushed, so it stays even if `_fallen` finds it wrong.
+    # that fails: all batches before it are good. If an offset or an epoch decreases, `_without_wrong_batch` decides
+    # which of the two batches is wrong, so keep the state before the last good batch as well. A batch before the
+    # recovery point was flushed, so it stays even if it is found wrong.
     before = good = start
     try:
         for position, header in headers(file, position=start.size):
             check_batch(file, position, header)
             if header.leader_epoch < good.leader_epoch or (header.base_offset < good.log_end_offset and not dense):
-                fallen = _fallen(file, before, good, position, header)
-                return fallen if fallen.log_end_offset >= recovery_point else good._replace(damage=fallen.damage)
+                kept = _without_wrong_batch(file, before, good, position, header)
+                return kept if kept.log_end_offset >= recovery_point else good._replace(damage=kept.damage)
             check_continuity(position, header, expected_offset=good.log_end_offset, dense=dense)
             before, good = good, _extended(good, header)
     except CorruptBatch as error:
@@ -114,13 +114,15 @@ def _extended(good: Recovered, header: BatchHeader) -> Recovered:
     )
 
 
-def _fallen(file: File, before: Recovered, good: Recovered, position: int, header: BatchHeader) -> Recovered:
-    # One of two batches is wrong: the last good batch A, or the batch B after it (the newcomer). B is wrong if the
-    # batch after B continues A. B is also wrong if only its offset decreases and no offset is missing before A.
-    # Otherwise A is wrong if B continues the batch before A.
+def _without_wrong_batch(
+    file: File, before: Recovered, good: Recovered, position: int, header: BatchHeader
+) -> Recovered:
+    # One of two neighbouring batches is wrong: A, the last good one, or B, the newcomer with this header. If B
+    # continues the batch before A, A is wrong, with two exceptions: the batch after B continues A, or only B's offset
+    # decreases and no offset is missing before A. In all other cases B is wrong.
     damage = CorruptBatch(
         f"batch at position {position}: base offset {header.base_offset} and leader epoch {header.leader_epoch} "
-        f"after {good.log_end_offset - 1} and {good.leader_epoch}"
+        f"after offset {good.log_end_offset - 1} and leader epoch {good.leader_epoch}"
     )
     try:
         newcomer_is_wrong = _follows(header_at(file, position + header.size), good)

@@ -51,7 +51,7 @@ SMALLEST = {
     "flush.messages": 1,
     "flush.ms": 0,
 }
-"""The smallest value of each setting that is a whole number. Kafka has the same limits, except for `segment.bytes`."""
+"""The lower limit of each setting that is a whole number. Kafka's limits are the same, except for `segment.bytes`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -87,18 +87,24 @@ def _parser() -> argparse.ArgumentParser:
 
 def _options(name: str, parser: argparse.ArgumentParser) -> None:
     if name == "append":
-        parser.add_argument("--batch", type=program.count, default=100, metavar="N", help="records per batch (100)")
+        parser.add_argument(
+            "--batch", type=program.count, default=100, metavar="N", help="records per batch (default 100)"
+        )
         separator = "text between key and value"
         parser.add_argument("--key-separator", type=program.separator, metavar="S", help=separator)
-        timestamp = "the first record's time (now); each further record is 1 s newer"
+        timestamp = "timestamp of the first record (default now); each further record is 1 s newer"
         parser.add_argument("--timestamp", type=program.timestamp, metavar="MS", help=timestamp)
     elif name == "tail":
         where = parser.add_mutually_exclusive_group()
-        where.add_argument("--offset", type=program.offset, metavar="N", help="begin at this offset (the log's start)")
-        time_help = "begin at the first record not older than this"
+        where.add_argument(
+            "--offset", type=program.offset, metavar="N", help="begin at this offset (default: the log's start)"
+        )
+        time_help = "begin at the first record that is not older than this time"
         where.add_argument("--time", type=program.timestamp, metavar="MS", help=time_help)
     if name in ("retain", "compact"):
-        parser.add_argument("--now", type=program.timestamp, metavar="MS", help="the current time (default: the clock)")
+        parser.add_argument(
+            "--now", type=program.timestamp, metavar="MS", help="the time to use as now (default: the clock's)"
+        )
 
 
 class _Setting(argparse.Action):
@@ -135,7 +141,7 @@ def _demand(value: object, is_allowed: bool) -> object:
 
 def _expected(name: str) -> str:
     if name == "cleanup.policy":
-        return f"it must be {DELETE}, {COMPACT}, or both with a comma between"
+        return f"it must be {DELETE}, {COMPACT}, or both, separated by a comma"
     if name == "min.cleanable.dirty.ratio":
         return "it must be a number from 0 to 1"
     return f"it must be a whole number of at least {SMALLEST[name]}"
@@ -195,9 +201,9 @@ def _check(batch: Batch) -> None:
     try:
         batch.check_crc()
     except CorruptBatch as error:
-        # A slice does not show its position in the file, so the error names the offset.
+        # The position of the slice in its file is not known here, so the error names the offset.
         what = str(error).removeprefix("batch at position 0: ")
-        raise CorruptBatch(f"the batch of offset {batch.header.base_offset} is damaged: {what}") from None
+        raise CorruptBatch(f"the batch with base offset {batch.header.base_offset} is damaged: {what}") from None
 
 
 def list_segments(
@@ -253,7 +259,7 @@ def scrub_all(_options: argparse.Namespace, _data: DataDirectory, _partition: To
 
 
 def now_ms() -> int:
-    """The time of this machine."""
+    """The time of day in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 

@@ -92,7 +92,7 @@ def _open_index(files: Files, path: str) -> File | None:
 class End(NamedTuple):
     """The end of a segment: the next offset, the last epoch, and whether the last batch is undamaged."""
 
-    position: int  # of the last batch
+    position: int  # the last batch begins here
     log_end_offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     is_sound: bool = True
@@ -132,7 +132,7 @@ class IndexCheck:
         return decided
 
     def rest(self, *, saw_all: bool) -> Iterator[Entry]:
-        """The entries after the last checked batch. If `saw_all` batches, the first of these entries is damaged."""
+        """The entries after the last checked batch. If the check `saw_all` batches, the first of these is damaged."""
         while self._waiting is not None:
             self.unchecked += self._waiting.damage is None
             yield self._decide(
@@ -150,7 +150,7 @@ class IndexCheck:
         # An entry is compared with the last good entry. So a single entry that is too high does not make later entries
         # fail.
         rises = key > self._last_good[0] and value > self._last_good[1]
-        return Entry(self._slot, key, value, None if rises else "is not greater than the entry before")
+        return Entry(self._slot, key, value, None if rises else "not greater than the entry before it")
 
     def _decide(self, entry: Entry, damage: str | None) -> Entry:
         self.damaged += damage is not None
@@ -161,7 +161,7 @@ class IndexCheck:
         return entry._replace(damage=damage)
 
     def missing(self) -> str | None:
-        """What a closed segment's index lacks, or None. Call it after the last batch. An offset index lacks nothing."""
+        """A fault if a closed segment's index is incomplete, else None. Call this after the last batch."""
         return None
 
     def _place(self, header: BatchHeader, position: int) -> int:
@@ -193,7 +193,7 @@ class OffsetCheck(IndexCheck):
 
 
 class TimeCheck(IndexCheck):
-    """Checks that each entry belongs to a batch with a larger timestamp than all batches before."""
+    """Checks that each entry belongs to a batch with a larger timestamp than all earlier batches."""
 
     max_timestamp = before = NO_TIMESTAMP
 
@@ -203,10 +203,10 @@ class TimeCheck(IndexCheck):
         return super().on_batch(header, position)
 
     def missing(self) -> str | None:
-        """A fault if the last entry is not the largest timestamp: retention and searches by time rely on that entry."""
+        """A fault if the last entry lacks the largest timestamp. Retention and searches by time rely on that entry."""
         if self.damaged or self._last_good[0] >= self.max_timestamp:
             return None
-        return f"ends before the largest timestamp, {time_text(self.max_timestamp)}"
+        return f"the index ends before the largest timestamp, {time_text(self.max_timestamp)}"
 
     def _place(self, header: BatchHeader, position: int) -> int:  # noqa: ARG002
         return header.last_offset - self._base_offset
@@ -263,7 +263,7 @@ class _IndexFile(NamedTuple):
 
 
 def _index_files(source: Source) -> Iterator[_IndexFile]:
-    """Those indexes of a segment that exist."""
+    """The indexes of a segment, without those whose file is missing."""
     if source.offsets is not None:
         count = written_bytes(source.offsets, OffsetIndex.ENTRY_BYTES) // OffsetIndex.ENTRY_BYTES
         offsets = OffsetCheck(OffsetIndex(source.offsets), source.base_offset, count)
@@ -281,7 +281,7 @@ def _missing_indexes(source: Source) -> Iterator[Finding]:
 
 
 def written_bytes(file: File, entry_bytes: int) -> int:
-    """The size without the zeros at the end, rounded up to whole entries. If the file is one entry of zeros, it counts.
+    """The size without the zeros at the end, rounded up to whole entries. A single entry of zeros counts as written.
 
     Kafka preallocates the indexes of its active segment, and cuts off the zeros when the segment is rolled.
     """

@@ -90,7 +90,7 @@ def content(files: Files, path: str) -> bytes | None:
 
 
 def write(files: Files, path: str, data: bytes, *, durably: bool = True) -> None:
-    """Replace a small file as a whole. Unless `durably`, a power failure may leave a torn file."""
+    """Replace a small file as a whole. Without `durably`, a power failure may leave a torn file."""
     file = files.open(path + TEMPORARY)
     try:
         file.truncate(0)

@@ -120,7 +120,7 @@ def clean(
     last sequence number. `pace` is called with the number of bytes read; it may sleep to spare the disk, or raise to
     end the cleaning.
     """
-    assert log.config.compacts, "a log that is not compacted has no gaps, and recovery relies on that"
+    assert log.config.compacts, "cleanup.policy does not include compact, so the offsets must stay dense"
     first_dirty_offset = _within_log(first_dirty_offset, log)
     sources: list[_Source] = []
     on_owner(lambda: sources.extend(_sources(log, first_dirty_offset, now_ms, upto_offset)))
@@ -212,7 +212,7 @@ class _Source:
         return self._file.pread(min(max(CHUNK_BYTES, header.size), bytes_left), self.position)
 
     def _check_place(self, header: BatchHeader, expected_offset: int, leader_epoch: int) -> None:
-        # Compaction leaves gaps. So the only demand is that the batch is after the last one and within this segment.
+        # Compaction leaves gaps. So this checks only that the batch is after the last one and within this segment.
         check_continuity(self.position, header, expected_offset=expected_offset, dense=False)
         if header.next_offset > self.end_offset:
             raise CorruptBatch(f"last offset {header.last_offset}, but the next segment begins at {self.end_offset}")

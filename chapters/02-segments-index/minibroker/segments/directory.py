@@ -2,7 +2,7 @@
 
     <data>/orders-0/…                          one directory for each partition
     <data>/orders-0.<32 digits>-delete/…       a deleted partition, removed at the next start at the latest
-    <data>/recovery-point-offset-checkpoint    the recovery point of each log; the next start checks the rest
+    <data>/recovery-point-offset-checkpoint    the recovery point of each log: the next start checks from there on
     <data>/log-start-offset-checkpoint         the log start offset of each log
     <data>/cleaner-offset-checkpoint           the first dirty offset of each log
     <data>/.kafka_cleanshutdown                exists only after a clean shutdown
@@ -80,8 +80,8 @@ class DataDirectory:
         self._unopened = set(present) if self.is_clean else set()
         if self.is_clean:
             files.unlink(f"{path}/{CLEAN_SHUTDOWN}")
-        # From now on, a start after a crash must not find the marker. Flush its removal, even if there was no marker:
-        # an earlier start may have removed it and crashed before the removal was durable.
+        # From now on, a start after a crash must not find the marker of a clean shutdown. Flush its removal, even if
+        # there was no marker: an earlier start may have removed it and crashed before the removal was durable.
         files.fsync_directory(path)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
@@ -206,7 +206,7 @@ class DataDirectory:
         self.remember(CLEANER_OFFSETS, partition, offset, is_urgent=True)
 
     def close(self) -> None:
-        """Close all logs. Mark the shutdown as clean, unless a log is offline or an unchecked log was never opened."""
+        """Close all logs. Mark the shutdown as clean, unless a log is offline or still has to be checked."""
         self._is_closing = True
         failures = []
         for log in self._logs.values():

@@ -1,8 +1,8 @@
 """Print the files of a data directory (logs, indexes, checkpoints) as text, and verify a whole partition.
 
-A file's name tells its kind. Each kind has the same three outputs: all content as text, only the damage as text, and
-plain dictionaries for JSON. All content is checked, an index against its segment's log. Files are opened for reading
-only, and the caller prints the lines.
+A file's name shows its kind. Each kind has the same three outputs: all content as text, only the damage as text, and
+plain dictionaries for JSON. All content is checked. An index is checked against the log of its segment. Files are
+opened for reading only, and the caller prints the lines.
 """
 
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ class Dump(Protocol):
         """Whether anything in the file is damaged."""
 
     def lines(self, *, records: bool, annotated: bool) -> Iterator[str]:
-        """All content as text. The last line sums up."""
+        """All content as text. The last line has the totals."""
 
     def damaged_lines(self) -> Iterator[str]:
         """Only the damage, and the last line."""
@@ -145,7 +145,7 @@ class IndexSummary:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether an entry is wrong, or the file as a whole."""
+        """Whether an entry is wrong, or the size of the file."""
         return self.damaged > 0 or bool(self.faults)
 
     def count(self, entry: Entry) -> None:
@@ -154,7 +154,7 @@ class IndexSummary:
         self.damaged += entry.damage is not None
 
     def line(self) -> str:
-        """The last line of a dump, which sums up."""
+        """The last line of a dump, with the totals."""
         damaged = [f"{self.damaged} damaged"] if self.damaged else []
         verdict = "; ".join([*damaged, *self.faults]) or "all good"
         return "; ".join([f"{counted_text(self.entries, 'entry', 'entries')}: {verdict}", *self.notes])
@@ -473,4 +473,5 @@ class DirectoryDump:
         yield from against_next(source, end, base_offset=following, log=log, dense=False)
         gap = following - end.log_end_offset
         if end.is_sound and gap > 0:
-            yield f"{log_path}: {counted_text(gap, 'offset')} missing before it: compaction, or a missing file"
+            missing = f"{counted_text(gap, 'offset')} missing before this file"
+            yield f"{log_path}: {missing}: the log was compacted, or a segment is missing"

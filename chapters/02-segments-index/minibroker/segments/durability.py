@@ -61,7 +61,7 @@ class _Rolled:
 
 
 class Durability:
-    """The recovery point of one log, its rolled segments that are not flushed yet, and why it is offline, if it is."""
+    """One log's recovery point, its rolled segments that are not flushed yet, and the failure of an offline log."""
 
     def __init__(
         self,

@@ -32,12 +32,12 @@ class Index:
         self._written, self._torn_bytes = divmod(file.size(), self._entry.size)
         self._pending = bytearray()
         self._is_flushed = True
-        self.count = self._written  # how many entries there are
-        self._first_keys = array("q")  # the first key of each page that there was at the last search
+        self.count = self._written  # the number of entries, written or pending
+        self._first_keys = array("q")  # the first key of each page, as of the last search
 
     @property
     def size(self) -> int:
-        """The bytes of all entries."""
+        """The size of all entries in bytes."""
         return self.count * self._entry.size
 
     @property
@@ -62,7 +62,7 @@ class Index:
         pending += self._entry.pack(key, value)
         self.count += 1
         if len(pending) >= _PAGE_BYTES:
-            # The batch is already in the log, so the append must not fail because the index cannot be written.
+            # If the index cannot be written, the append must still succeed: the batch is already in the log.
             with suppress(OSError):
                 self.write()
 

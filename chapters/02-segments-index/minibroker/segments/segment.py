@@ -18,7 +18,7 @@ from minibroker.segments.config import LogConfig
 from minibroker.segments.indexes import OFFSET_SUFFIX, TIME_SUFFIX, Indexes
 
 LOG_SUFFIX = ".log"
-RELATIVE_OFFSET_MAX = 2**31 - 1  # four bytes in the indexes
+RELATIVE_OFFSET_MAX = 2**31 - 1  # the indexes store it as an int32
 SUFFIXES = (LOG_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
 
 # The header fields that a search needs: base offset, length, last offset delta, max timestamp.
@@ -80,7 +80,7 @@ class Segment:
 
     def _are_missing(self, indexes: Indexes) -> bool:
         # A segment that is longer than the index interval must have an offset entry, and a segment whose first batch
-        # has a timestamp must have a time entry. Without it, the index is missing.
+        # has a timestamp must have a time entry. An index without that entry counts as missing.
         if not indexes.is_sane():
             return True
         if indexes.offsets.count == 0 and self.size > self._config.index_interval_bytes:
@@ -265,7 +265,8 @@ class Segment:
                 if base_offset + last_offset_delta >= offset or max_timestamp >= timestamp:
                     return position + at, self._whole(chunk, at, position + at)
                 if length <= 0:
-                    raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: invalid length {length} at position {position + at}")
+                    what = f"the batch at position {position + at} has the invalid length {length}"
+                    raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: {what}")
                 at += LENGTH_COUNTS_FROM + length
             if at == 0:
                 raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a torn batch at position {position}")
@@ -279,7 +280,9 @@ class Segment:
         try:
             header = read_header(chunk, at)
         except CorruptBatch as error:
-            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: from position {position - at} on, {error}") from None
+            # The error names the position in the chunk. Replace it by the position in the file.
+            what = str(error).replace(f"position {at}", f"position {position}", 1)
+            raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: {what}") from None
         if position + header.size > self.size:
             end = position + header.size
             raise CorruptBatch(f"{self.path(LOG_SUFFIX)}: a batch ends at position {end}, past the file's end")

@@ -325,7 +325,7 @@ class SegmentedLog:
         if not self.log_start_offset <= offset <= log_end_offset:
             raise OffsetOutOfRange(f"offset {offset} is not in [{self.log_start_offset}, {log_end_offset}]")
         bound = log_end_offset if upto_offset is None or upto_offset > log_end_offset else upto_offset
-        # A reader near the log's end asks for the last few batches, whose positions are cached.
+        # A reader near the log's end reads one of the last few batches, whose positions are cached.
         start, stop = self._boundaries.get(offset), self._boundaries.get(bound)
         try:
             if start is not None and stop is not None and start < stop <= start + bytes_max:
@@ -337,8 +337,8 @@ class SegmentedLog:
             raise StorageError(f"offset {offset} could not be looked up: {error}") from error
 
     def _find(self, offset: int, bytes_max: int, bound: int) -> FileSlice:
-        # Search the last segment that begins at or before the offset. If all of its batches end earlier, search the
-        # next.
+        # Search the last segment that begins at or before the offset. If all of its batches end before the offset,
+        # search the next segment.
         segments = self._segments_from(offset)
         ends = [*map(_base_offset, segments[1:]), self.log_end_offset]
         for segment, end_offset in zip(segments, ends, strict=True):
@@ -347,7 +347,7 @@ class SegmentedLog:
                 position, header = found
                 if header.next_offset > bound:
                     return FileSlice(segment.file, position, 0)
-                # The slice stops before the first batch that reaches the bound.
+                # The slice ends before the first batch that holds the bound or a later offset.
                 last = None if bound >= end_offset else segment.find(bound)
                 stop = segment.size if last is None else last[0]
                 return FileSlice(segment.file, position, max(header.size, min(bytes_max, stop - position)))

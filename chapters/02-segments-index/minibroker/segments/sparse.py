@@ -87,7 +87,7 @@ class SparseLog:
         self._fill(0, self._batch_count, bytes_max=HEADER_SIZE)
 
     def _entry_before(self, number: int) -> int:
-        """The number of the last batch before this one that has an index entry; if none has, the segment's first."""
+        """The number of the batch at which a search for this batch starts: it has an index entry, or is the first."""
         first = number - number % self._segment_batches
         return first + max(number - first - 1, 0) // self._entry_batches * self._entry_batches
 

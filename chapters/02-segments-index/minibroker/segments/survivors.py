@@ -109,7 +109,7 @@ class Survivors:
     def _scan(self, header: BatchHeader, data: bytes) -> tuple[list[Scanned], bool]:
         """The surviving records, and whether one of them is a tombstone that needs a delete horizon."""
         # A record is removed if the map has a newer record of its key. A tombstone is removed if its delete horizon has
-        # passed. Otherwise the second result reports it. Records from the end offset on are not in the map, and stay.
+        # passed; if it stays, the second result is True. Records from the end offset on are not in the map, and stay.
         newest, kept, has_tombstone = self._newest.newest, [], False
         last_delta = self._end_offset - header.base_offset
         is_expired = header.has_delete_horizon and self._now_ms >= header.base_timestamp

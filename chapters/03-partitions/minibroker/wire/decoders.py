@@ -136,7 +136,9 @@ class _Decoder:
             self.tag_count(tagged, this, depth)
 
     def default(self, cls: "type[Struct]", field: Field) -> str:
-        assert field.default is not REQUIRED, f"{cls.__name__}.{field.name} is not in v{self.version}: give a default"
+        assert field.default is not REQUIRED, (
+            f"{cls.__name__}.{field.name} is not in v{self.version}, so it needs a default"
+        )
         if field.is_array and field.default is not None:
             return "[]"
         if field.struct is not None and field.default is not None:
@@ -264,7 +266,7 @@ def _refusal(cls: "type[Struct]", version: int, what: str, *, cause: bool = Fals
 
 
 def _long_string(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Decode the length of a string, and refuse one that is too large."""
+    """Decode the length of a string, and refuse a length above the limit."""
     length, position = decode_unsigned_varint(buffer, position)
     if length - 1 > STRING_BYTES_MAX:
         raise MalformedMessage(f"a string of {length - 1} bytes is too long: at most {STRING_BYTES_MAX} are allowed")

@@ -261,7 +261,7 @@ class _Encoder:
 
 
 def _long_string(length: int) -> bytes:
-    """Encode the length of a string as a varint of several bytes, and refuse one that is too large."""
+    """Encode the length of a string as a varint of several bytes, and refuse a length above the limit."""
     if length - 1 > STRING_BYTES_MAX:
         raise TypeError(f"a string of {length - 1} bytes is too long: at most {STRING_BYTES_MAX} are allowed")
     return encode_unsigned_varint(length)

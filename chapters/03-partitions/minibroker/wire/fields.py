@@ -74,11 +74,11 @@ class Field(NamedTuple):
 
     name: str
     kind: str  # Kafka's name of the type; for an array, the type of its elements
-    struct: "type[Struct] | None"  # its class, if the kind is "struct"
+    struct: "type[Struct] | None"  # the class of the struct, if the kind is "struct"
     is_array: bool
     versions: Versions  # the versions that have the field
-    nullable: Versions  # the versions in which it may be null
-    tagged: Versions  # the versions in which it is tagged: optional, and written after the others
+    nullable: Versions  # the versions in which the field may be null
+    tagged: Versions  # the versions in which the field is tagged: optional, and written after the others
     tag: int | None
     default: object  # the value where a version lacks the field; () for an array
     ignorable: bool  # whether a version that lacks the field may drop its value silently
@@ -113,7 +113,7 @@ class Schema:
         return self.flexible is not None and version in self.flexible
 
     def fields_in(self, version: int) -> list[Field]:
-        """The fields that a version has in fixed order, without the tagged ones."""
+        """The untagged fields of a version, in the order in which they are encoded."""
         return [field for field in self.fields if version in field.versions and version not in field.tagged]
 
     def tagged_in(self, version: int) -> list[Field]:

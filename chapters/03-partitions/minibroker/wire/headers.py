@@ -19,7 +19,7 @@ from minibroker.wire.errors import MalformedMessage, UnsupportedApi, WireError
 from minibroker.wire.schema import Part, Request, Response
 
 _REQUEST = Packing(">hhih")  # api key, api version, correlation id, length of the client id
-_FRAMED_REQUEST = Packing(">ihhih")  # the same after the length of the frame
+_FRAMED_REQUEST = Packing(">ihhih")  # the same fields, with the length of the frame before them
 _FRAMED_RESPONSE = Packing(">ii")
 _FRAMED_RESPONSE_WITH_TAGS = Packing(">iix")  # x is a zero byte: no tagged fields
 _LENGTH = Packing(">i")
@@ -39,7 +39,7 @@ class RequestHeader(NamedTuple):
 
 def read_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     """Decode the header of a request, without its length. Return it and the position of the message after it."""
-    # Bytes that end too early or are not UTF-8 raise a MalformedMessage and nothing else (invariant 17).
+    # Bytes that end too early or are not UTF-8 raise only MalformedMessage (invariant 17 in the chapter's README).
     try:
         # These fields are the same in every version. The length of the client id has two bytes, and -1 is null.
         api_key, api_version, correlation_id, length = _REQUEST.unpack_from(frame)
@@ -52,7 +52,7 @@ def read_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
                 raise MalformedMessage(f"the client id ends at {position}, but the request has {len(frame)} bytes")
         # This is RequestHeader(…) without the call to its __new__, because every request comes through here.
         header = tuple.__new__(RequestHeader, (api_key, api_version, correlation_id, client_id))
-        # Refuse an unknown API or version: the bytes after the client id cannot be decoded. The error has the header.
+        # Refuse an unknown API or version, because its message cannot be decoded. The error carries the header.
         api = APIS.get(api_key)
         if api is None or not api.min_version <= api_version <= api.max_version:
             raise UnsupportedApi(header)

@@ -177,7 +177,7 @@ class StructType(type):
         versions: str | None = None,
         flexible: str = "none",
     ) -> "StructType":
-        """Remove the fields from the class's body, and return them."""
+        """Make the class. Only a message gives `versions`; its structs get the same versions."""
         fields = tuple(value._replace(name=field) for field, value in namespace.items() if isinstance(value, Field))
         for field in fields:
             del namespace[field.name]
@@ -251,7 +251,9 @@ def decode_whole(cls: "type[S]", buffer: memoryview, position: int, version: int
     """Decode a message that must end where the buffer ends."""
     message, end = cls.decode(buffer, position, version)
     if end != len(buffer):
-        raise MalformedMessage(f"{cls.__name__} v{version} ends at {end}, {len(buffer) - end} bytes before the end")
+        raise MalformedMessage(
+            f"{cls.__name__} v{version} ends at {end}, {len(buffer) - end} bytes before the end of the frame"
+        )
     return message
 
 

@@ -1,6 +1,6 @@
 """AlterConfigs (key 33): replaces the whole configuration of a topic or broker. A pure module.
 
-Every key that the request does not name goes back to its default. IncrementalAlterConfigs replaces this API.
+Every key that the request does not name is reset to its default. IncrementalAlterConfigs replaces this API.
 """
 
 from minibroker.wire.apis import declare
@@ -17,7 +17,7 @@ class AlterableConfig(Struct):
 class AlterConfigsResource(Struct):
     """One topic or broker."""
 
-    resource_type: int = int8(about="2 a topic, 4 a broker")
+    resource_type: int = int8(about="2 for a topic, 4 for a broker")
     resource_name: str = string(about="the topic's name or the broker's id")
     configs: list[AlterableConfig] = array(AlterableConfig, about="every value that differs from its default")
 
@@ -26,7 +26,7 @@ class AlterConfigsRequest(Request, key=33, versions="0-2", flexible="2+"):
     """Replace the configurations of resources."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, about="what to configure")
-    validate_only: bool = boolean(about="check everything, change nothing")
+    validate_only: bool = boolean(about="whether to check only, and change nothing")
 
 
 class AlterConfigsResourceResponse(Struct):
@@ -34,7 +34,7 @@ class AlterConfigsResourceResponse(Struct):
 
     error_code: int = int16(about="0, or why nothing was changed")
     error_message: str | None = string(nullable="0+", about="the error message, or null")
-    resource_type: int = int8(about="2 a topic, 4 a broker")
+    resource_type: int = int8(about="2 for a topic, 4 for a broker")
     resource_name: str = string(about="the topic's name or the broker's id")
 
 

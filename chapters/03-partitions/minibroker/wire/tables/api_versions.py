@@ -1,6 +1,7 @@
 """ApiVersions (key 18): the APIs and versions of a broker. It is the first request on a connection. A pure module.
 
-A broker that lacks the version asked for answers in version 0 with UNSUPPORTED_VERSION and its own range (KIP-511).
+A broker that does not support the requested version responds in version 0, with UNSUPPORTED_VERSION and the versions
+that it supports (KIP-511).
 """
 
 from minibroker.wire.apis import declare
@@ -11,7 +12,9 @@ class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
     """Ask for the APIs and versions of the broker."""
 
     client_software_name: str = string(versions="3+", default="", ignorable=True, about="the client library")
-    client_software_version: str = string(versions="3+", default="", ignorable=True, about="its version")
+    client_software_version: str = string(
+        versions="3+", default="", ignorable=True, about="the version of the client library"
+    )
 
 
 class ApiVersion(Struct):
@@ -58,13 +61,17 @@ class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
         about="the features of the broker; before version 4 a feature with lowest level 0 is left out",
     )
     finalized_features_epoch: int = int64(
-        versions="3+", tag=1, default=-1, ignorable=True, about="grows with changes of the metadata; -1 if unknown"
+        versions="3+",
+        tag=1,
+        default=-1,
+        ignorable=True,
+        about="the epoch of the cluster's features, which grows with the metadata; -1 if unknown",
     )
     finalized_features: list[FinalizedFeatureKey] = array(
         FinalizedFeatureKey, versions="3+", tag=2, default=(), ignorable=True, about="the features of the cluster"
     )
     zk_migration_ready: bool = boolean(
-        versions="3+", tag=3, default=False, ignorable=True, about="used only while a cluster migrated from ZooKeeper"
+        versions="3+", tag=3, default=False, ignorable=True, about="used only during a migration from ZooKeeper"
     )
 
 

@@ -18,7 +18,7 @@ class CreatePartitionsTopic(Struct):
     assignments: list[CreatePartitionsAssignment] | None = array(
         CreatePartitionsAssignment,
         nullable="0+",
-        about="the replicas of the new ones; if null, the controller chooses them",
+        about="the replicas of the new partitions; if null, the controller chooses them",
     )
 
 

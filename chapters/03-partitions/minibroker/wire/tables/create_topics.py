@@ -28,7 +28,9 @@ class CreatableTopic(Struct):
 
     name: str = string(about="the topic")
     num_partitions: int = int32(about="how many partitions; -1 for the default, or if they are assigned below")
-    replication_factor: int = int16(about="how many replicas each; -1 for the default, or if they are assigned below")
+    replication_factor: int = int16(
+        about="how many replicas per partition; -1 for the default, or if they are assigned below"
+    )
     assignments: list[CreatableReplicaAssignment] = array(
         CreatableReplicaAssignment, about="the replicas of each partition; if empty, the controller chooses them"
     )
@@ -48,32 +50,34 @@ class CreatableTopicConfigs(Struct):
 
     name: str = string(versions="5+", about="the name")
     value: str | None = string(versions="5+", nullable="5+", about="the value; null if it is a secret")
-    read_only: bool = boolean(versions="5+", about="whether it cannot be altered")
+    read_only: bool = boolean(versions="5+", about="whether the value is read-only")
     config_source: int = int8(
         versions="5+", default=-1, ignorable=True, about="where the value comes from: 1 the topic, 5 the default, …"
     )
-    is_sensitive: bool = boolean(versions="5+", about="whether it is a secret")
+    is_sensitive: bool = boolean(versions="5+", about="whether the value is a secret")
 
 
 class CreatableTopicResult(Struct):
     """The result for one topic."""
 
     name: str = string(about="the topic")
-    topic_id: bytes = uuid(versions="7+", default=NO_UUID, ignorable=True, about="its id")
-    error_code: int = int16(about="0, or why it was not created")
+    topic_id: bytes = uuid(versions="7+", default=NO_UUID, ignorable=True, about="the topic's id")
+    error_code: int = int16(about="0, or why the topic was not created")
     error_message: str | None = string(versions="1+", nullable="0+", ignorable=True, about="the error message, or null")
     topic_config_error_code: int = int16(
         versions="5+", tag=0, default=0, ignorable=True, about="why the configuration is not included, or 0"
     )
-    num_partitions: int = int32(versions="5+", default=-1, ignorable=True, about="how many partitions it has")
-    replication_factor: int = int16(versions="5+", default=-1, ignorable=True, about="how many replicas each has")
+    num_partitions: int = int32(versions="5+", default=-1, ignorable=True, about="how many partitions the topic has")
+    replication_factor: int = int16(
+        versions="5+", default=-1, ignorable=True, about="how many replicas each partition has"
+    )
     configs: list[CreatableTopicConfigs] | None = array(
         CreatableTopicConfigs,
         versions="5+",
         nullable="5+",
         default=(),
         ignorable=True,
-        about="its configuration; must not be null, because the Java admin client fails on null",
+        about="the topic's configuration; must not be null, because the Java admin client fails on null",
     )
 
 

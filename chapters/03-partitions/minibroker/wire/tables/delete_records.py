@@ -15,7 +15,7 @@ class DeleteRecordsTopic(Struct):
     """The partitions of one topic."""
 
     name: str = string(about="the topic")
-    partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition, about="its partitions")
+    partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition, about="the partitions of the topic")
 
 
 class DeleteRecordsRequest(Request, key=21, versions="0-2", flexible="2+"):
@@ -37,7 +37,9 @@ class DeleteRecordsTopicResult(Struct):
     """The results for the partitions of one topic."""
 
     name: str = string(about="the topic")
-    partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult, about="its partitions")
+    partitions: list[DeleteRecordsPartitionResult] = array(
+        DeleteRecordsPartitionResult, about="the partitions of the topic"
+    )
 
 
 class DeleteRecordsResponse(Response, key=21, versions="0-2", flexible="2+"):

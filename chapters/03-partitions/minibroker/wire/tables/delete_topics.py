@@ -11,8 +11,10 @@ from minibroker.wire.uuids import NO_UUID
 class DeleteTopicState(Struct):
     """One topic to delete, by name or by id."""
 
-    name: str | None = string(versions="6+", nullable="6+", default=None, about="its name, or null if the id is given")
-    topic_id: bytes = uuid(versions="6+", about="its id, or zero if the name is given")
+    name: str | None = string(
+        versions="6+", nullable="6+", default=None, about="the topic's name, or null if the id is given"
+    )
+    topic_id: bytes = uuid(versions="6+", about="the topic's id, or zero if the name is given")
 
 
 class DeleteTopicsRequest(Request, key=20, versions="1-6", flexible="4+"):
@@ -20,7 +22,7 @@ class DeleteTopicsRequest(Request, key=20, versions="1-6", flexible="4+"):
 
     topics: list[DeleteTopicState] = array(DeleteTopicState, versions="6+", default=(), about="the topics")
     topic_names: list[str] = array(
-        string, versions="0-5", default=(), ignorable=True, about="the topics, in older versions"
+        string, versions="0-5", default=(), ignorable=True, about="the names of the topics, up to version 5"
     )
     timeout_ms: int = int32(about="how long the controller may take")
 
@@ -28,9 +30,9 @@ class DeleteTopicsRequest(Request, key=20, versions="1-6", flexible="4+"):
 class DeletableTopicResult(Struct):
     """The result for one topic."""
 
-    name: str | None = string(nullable="6+", about="its name; null if the id is unknown")
-    topic_id: bytes = uuid(versions="6+", default=NO_UUID, ignorable=True, about="its id")
-    error_code: int = int16(about="0, or why it was not deleted")
+    name: str | None = string(nullable="6+", about="the topic's name; null if the id is unknown")
+    topic_id: bytes = uuid(versions="6+", default=NO_UUID, ignorable=True, about="the topic's id")
+    error_code: int = int16(about="0, or why the topic was not deleted")
     error_message: str | None = string(
         versions="5+", nullable="5+", default=None, ignorable=True, about="the error message, or null"
     )

@@ -17,7 +17,7 @@ class DescribeClusterRequest(Request, key=60, versions="0-2", flexible="0+"):
     include_cluster_authorized_operations: bool = boolean(
         about="whether to include the operations that the client may do on the cluster"
     )
-    endpoint_type: int = int8(versions="1+", default=BROKERS, about="1 the brokers, 2 the controllers")
+    endpoint_type: int = int8(versions="1+", default=BROKERS, about="1 for the brokers, 2 for the controllers")
     include_fenced_brokers: bool = boolean(
         versions="2+", default=False, ignorable=True, about="whether to include fenced brokers"
     )
@@ -27,14 +27,14 @@ class DescribeClusterBroker(Struct):
     """One node."""
 
     broker_id: int = int32(about="the node")
-    host: str = string(about="its host name or address")
-    port: int = int32(about="its port")
-    rack: str | None = string(nullable="0+", default=None, about="its rack, if it has one")
-    is_fenced: bool = boolean(versions="2+", default=False, ignorable=True, about="whether it is fenced")
+    host: str = string(about="the node's host name or address")
+    port: int = int32(about="the node's port")
+    rack: str | None = string(nullable="0+", default=None, about="the node's rack, if it has one")
+    is_fenced: bool = boolean(versions="2+", default=False, ignorable=True, about="whether the broker is fenced")
 
 
 class DescribeClusterResponse(Response, key=60, versions="0-2", flexible="0+"):
-    """The cluster."""
+    """The cluster's id, its controller and its nodes."""
 
     throttle_time_ms: int = int32(
         default=0, about="how long the broker stops reading from the client, because of a quota"

@@ -27,10 +27,10 @@ from minibroker.wire.uuids import NO_UUID
 
 
 class ReplicaState(Struct):
-    """The follower that fetches, if it is one."""
+    """The follower that sends the request. A consumer sends the defaults."""
 
     replica_id: int = int32(versions="15+", default=-1, about="the follower's node id, -1 for a consumer")
-    replica_epoch: int = int64(versions="15+", default=-1, about="the epoch of its registration, -1 if unknown")
+    replica_epoch: int = int64(versions="15+", default=-1, about="the broker epoch of the follower, -1 if unknown")
 
 
 class FetchPartition(Struct):
@@ -40,12 +40,14 @@ class FetchPartition(Struct):
     current_leader_epoch: int = int32(
         versions="9+", default=-1, ignorable=True, about="the leader epoch that the reader knows; -1 skips the check"
     )
-    fetch_offset: int = int64(about="the first offset wanted")
+    fetch_offset: int = int64(about="the first offset to fetch")
     last_fetched_epoch: int = int32(
         versions="12+", default=-1, about="the epoch of the follower's last record, to find where logs diverge"
     )
     log_start_offset: int = int64(versions="5+", default=-1, ignorable=True, about="the follower's log start offset")
-    partition_max_bytes: int = int32(about="the most bytes of this partition; the first batch may be larger")
+    partition_max_bytes: int = int32(
+        about="the most bytes of this partition in the response; the first batch may be larger"
+    )
     replica_directory_id: bytes = uuid(
         versions="17+", tag=0, default=NO_UUID, ignorable=True, about="the directory of the follower's log"
     )
@@ -71,15 +73,22 @@ class FetchRequest(Request, key=1, versions="4-17", flexible="12+"):
     """Fetch batches from given offsets on."""
 
     cluster_id: str | None = string(
-        versions="12+", nullable="12+", tag=0, default=None, ignorable=True, about="the cluster, for metadata fetches"
+        versions="12+",
+        nullable="12+",
+        tag=0,
+        default=None,
+        ignorable=True,
+        about="the cluster's id, for fetches of the metadata log",
     )
     replica_id: int = int32(versions="0-14", default=-1, about="the follower's node id, -1 for a consumer")
     replica_state: ReplicaState = struct(
-        ReplicaState, versions="15+", tag=1, default=DEFAULTS, about="the follower that fetches, if it is one"
+        ReplicaState, versions="15+", tag=1, default=DEFAULTS, about="the follower that sends the request, if any"
     )
     max_wait_ms: int = int32(about="how long the broker may wait for min_bytes")
-    min_bytes: int = int32(about="how many bytes are enough to respond before max_wait_ms")
-    max_bytes: int = int32(versions="3+", default=0x7FFFFFFF, ignorable=True, about="the most bytes to send in all")
+    min_bytes: int = int32(about="the broker responds before max_wait_ms if it has this many bytes")
+    max_bytes: int = int32(
+        versions="3+", default=0x7FFFFFFF, ignorable=True, about="the most bytes in the whole response"
+    )
     isolation_level: int = int8(
         versions="4+",
         default=0,
@@ -88,7 +97,10 @@ class FetchRequest(Request, key=1, versions="4-17", flexible="12+"):
     )
     session_id: int = int32(versions="7+", default=0, ignorable=True, about="the fetch session, 0 for none yet")
     session_epoch: int = int32(
-        versions="7+", default=-1, ignorable=True, about="counts the session's requests: 0 a new session, -1 none"
+        versions="7+",
+        default=-1,
+        ignorable=True,
+        about="the number of the request in its session; 0 starts a session, -1 uses none",
     )
     topics: list[FetchTopic] = array(
         FetchTopic, about="the partitions to fetch; in a session, only new and changed partitions"
@@ -110,14 +122,14 @@ class LeaderIdAndEpoch(Struct):
     """The current leader of the partition."""
 
     leader_id: int = int32(versions="12+", default=-1, about="the leader's node id, -1 if it is not known")
-    leader_epoch: int = int32(versions="12+", default=-1, about="its epoch")
+    leader_epoch: int = int32(versions="12+", default=-1, about="the leader's epoch")
 
 
 class SnapshotId(Struct):
     """A snapshot of the metadata log."""
 
-    end_offset: int = int64(default=-1, about="the offset after its last record")
-    epoch: int = int32(default=-1, about="the epoch of that record")
+    end_offset: int = int64(default=-1, about="the offset after the snapshot's last record")
+    epoch: int = int32(default=-1, about="the epoch of the snapshot's last record")
 
 
 class AbortedTransaction(Struct):
@@ -125,7 +137,7 @@ class AbortedTransaction(Struct):
 
     producer_id: int = int64(versions="4+", about="the producer")
     first_offset: int = int64(
-        versions="4+", about="the first offset of its transaction, which ends with the abort marker"
+        versions="4+", about="the first offset of the transaction, which ends with the abort marker"
     )
 
 
@@ -134,7 +146,9 @@ class PartitionData(Struct):
 
     partition_index: int = int32(about="the partition")
     error_code: int = int16(about="0, or why nothing was fetched")
-    high_watermark: int = int64(about="consumers read up to here; every in-sync replica has these records")
+    high_watermark: int = int64(
+        about="consumers read up to this offset; every in-sync replica has the records before it"
+    )
     last_stable_offset: int = int64(
         versions="4+", default=-1, ignorable=True, about="every transaction before this offset has ended"
     )
@@ -166,16 +180,16 @@ class FetchableTopicResponse(Struct):
 
     topic: str = string(versions="0-12", default="", ignorable=True, about="the topic's name")
     topic_id: bytes = uuid(versions="13+", default=NO_UUID, ignorable=True, about="the topic's id")
-    partitions: list[PartitionData] = array(PartitionData, about="its partitions")
+    partitions: list[PartitionData] = array(PartitionData, about="the partitions of the topic")
 
 
 class NodeEndpoint(Struct):
     """The address of a leader that is named in the response."""
 
     node_id: int = int32(versions="16+", about="the node")
-    host: str = string(versions="16+", about="its host name or address")
-    port: int = int32(versions="16+", about="its port")
-    rack: str | None = string(versions="16+", nullable="16+", default=None, about="its rack, if it has one")
+    host: str = string(versions="16+", about="the node's host name or address")
+    port: int = int32(versions="16+", about="the node's port")
+    rack: str | None = string(versions="16+", nullable="16+", default=None, about="the node's rack, if it has one")
 
 
 class FetchResponse(Response, key=1, versions="4-17", flexible="12+"):

@@ -11,7 +11,7 @@ class FindCoordinatorRequest(Request, key=10, versions="0-4", flexible="3+"):
     """Ask for the coordinators of groups or transactional ids."""
 
     key: str = string(versions="0-3", default="", about="the group, or the transactional id")
-    key_type: int = int8(versions="1+", default=0, about="what the keys are: 0 groups, 1 transactional ids")
+    key_type: int = int8(versions="1+", default=0, about="the type of the keys: 0 groups, 1 transactional ids")
     coordinator_keys: list[str] = array(string, versions="4+", default=(), about="the groups, or the transactional ids")
 
 
@@ -19,10 +19,10 @@ class Coordinator(Struct):
     """The coordinator of one key."""
 
     key: str = string(versions="4+", about="the group, or the transactional id")
-    node_id: int = int32(versions="4+", about="the broker, or -1")
-    host: str = string(versions="4+", about="its address")
-    port: int = int32(versions="4+", about="its address")
-    error_code: int = int16(versions="4+", about="0, or why there is none")
+    node_id: int = int32(versions="4+", about="the coordinator's node id, or -1")
+    host: str = string(versions="4+", about="the coordinator's host name or address")
+    port: int = int32(versions="4+", about="the coordinator's port")
+    error_code: int = int16(versions="4+", about="0, or why there is no coordinator")
     error_message: str | None = string(
         versions="4+", nullable="4+", default="", ignorable=True, about="the error message"
     )
@@ -37,14 +37,14 @@ class FindCoordinatorResponse(Response, key=10, versions="0-4", flexible="3+"):
         ignorable=True,
         about="how long the broker stops reading from the client, because of a quota",
     )
-    error_code: int = int16(versions="0-3", default=0, about="0, or why there is none")
+    error_code: int = int16(versions="0-3", default=0, about="0, or why there is no coordinator")
     error_message: str | None = string(
         versions="1-3", nullable="1-3", default="", ignorable=True, about="the error message"
     )
-    node_id: int = int32(versions="0-3", default=0, about="the broker, or -1")
-    host: str = string(versions="0-3", default="", about="its address")
-    port: int = int32(versions="0-3", default=0, about="its address")
-    coordinators: list[Coordinator] = array(Coordinator, versions="4+", default=(), about="one for each key")
+    node_id: int = int32(versions="0-3", default=0, about="the coordinator's node id, or -1")
+    host: str = string(versions="0-3", default="", about="the coordinator's host name or address")
+    port: int = int32(versions="0-3", default=0, about="the coordinator's port")
+    coordinators: list[Coordinator] = array(Coordinator, versions="4+", default=(), about="one entry for each key")
 
 
 declare(FindCoordinatorRequest, FindCoordinatorResponse)

@@ -5,17 +5,17 @@ from minibroker.wire.schema import Request, Response, Struct, array, boolean, in
 
 
 class AlterableConfig(Struct):
-    """One change."""
+    """One change of a configuration value."""
 
     name: str = string(about="the name")
-    config_operation: int = int8(about="0 set, 1 delete, 2 append to a list, 3 subtract from a list")
-    value: str | None = string(nullable="0+", about="the value; null with delete")
+    config_operation: int = int8(about="the operation: 0 set, 1 delete, 2 append to a list, 3 subtract from a list")
+    value: str | None = string(nullable="0+", about="the value; null if the operation is delete")
 
 
 class AlterConfigsResource(Struct):
     """One topic or broker."""
 
-    resource_type: int = int8(about="2 a topic, 4 a broker")
+    resource_type: int = int8(about="2 for a topic, 4 for a broker")
     resource_name: str = string(about="the topic's name or the broker's id")
     configs: list[AlterableConfig] = array(AlterableConfig, about="the changes")
 
@@ -24,7 +24,7 @@ class IncrementalAlterConfigsRequest(Request, key=44, versions="0-1", flexible="
     """Change single configuration values."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, about="what to change")
-    validate_only: bool = boolean(about="check everything, change nothing")
+    validate_only: bool = boolean(about="whether to check only, and change nothing")
 
 
 class AlterConfigsResourceResponse(Struct):
@@ -32,7 +32,7 @@ class AlterConfigsResourceResponse(Struct):
 
     error_code: int = int16(about="0, or why nothing was changed")
     error_message: str | None = string(nullable="0+", about="the error message, or null")
-    resource_type: int = int8(about="2 a topic, 4 a broker")
+    resource_type: int = int8(about="2 for a topic, 4 for a broker")
     resource_name: str = string(about="the topic's name or the broker's id")
 
 

@@ -11,9 +11,9 @@ class InitProducerIdRequest(Request, key=22, versions="0-4", flexible="2+"):
     """Ask for a producer id."""
 
     transactional_id: str | None = string(nullable="0+", about="the producer's name if it is transactional")
-    transaction_timeout_ms: int = int32(about="after how long an idle transaction is aborted")
-    producer_id: int = int64(versions="3+", default=-1, about="its current id, to get the next epoch for it")
-    producer_epoch: int = int16(versions="3+", default=-1, about="its present epoch")
+    transaction_timeout_ms: int = int32(about="after how long an open transaction is aborted")
+    producer_id: int = int64(versions="3+", default=-1, about="the producer's current id, to get its next epoch")
+    producer_epoch: int = int16(versions="3+", default=-1, about="the producer's current epoch")
 
 
 class InitProducerIdResponse(Response, key=22, versions="0-4", flexible="2+"):
@@ -24,7 +24,7 @@ class InitProducerIdResponse(Response, key=22, versions="0-4", flexible="2+"):
     )
     error_code: int = int16(about="0, or why no id was given")
     producer_id: int = int64(default=-1, about="the id")
-    producer_epoch: int = int16(about="its epoch")
+    producer_epoch: int = int16(about="the epoch of the producer id")
 
 
 declare(InitProducerIdRequest, InitProducerIdResponse)

@@ -16,7 +16,7 @@ class ListConfigResourcesRequest(Request, key=74, versions="0-1", flexible="0+")
         int8,
         versions="1+",
         default=(),
-        about="2 topics, 4 brokers, 8 broker loggers, 16 client metrics, 32 groups; an empty list means all of them",
+        about="the types: 2 topics, 4 brokers, 8 broker loggers, 16 client metrics, 32 groups; an empty list means all",
     )
 
 
@@ -25,7 +25,7 @@ class ListedConfigResource(Struct):
 
     resource_name: str = string(about="the topic's name, the broker's id and so on")
     resource_type: int = int8(
-        versions="1+", default=CLIENT_METRICS, ignorable=True, about="its type, numbered as in the request"
+        versions="1+", default=CLIENT_METRICS, ignorable=True, about="the resource's type, numbered as in the request"
     )
 
 

@@ -32,7 +32,7 @@ class ListOffsetsTopic(Struct):
     """The partitions of one topic."""
 
     name: str = string(about="the topic")
-    partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition, about="its partitions")
+    partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition, about="the partitions of the topic")
 
 
 class ListOffsetsRequest(Request, key=2, versions="1-11", flexible="6+"):
@@ -64,7 +64,9 @@ class ListOffsetsTopicResponse(Struct):
     """The offsets of one topic."""
 
     name: str = string(about="the topic")
-    partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse, about="its partitions")
+    partitions: list[ListOffsetsPartitionResponse] = array(
+        ListOffsetsPartitionResponse, about="the partitions of the topic"
+    )
 
 
 class ListOffsetsResponse(Response, key=2, versions="1-11", flexible="6+"):

@@ -42,24 +42,24 @@ class MetadataResponseBroker(Struct):
     """One live broker."""
 
     node_id: int = int32(about="the broker")
-    host: str = string(about="its host name or address")
-    port: int = int32(about="its port")
+    host: str = string(about="the node's host name or address")
+    port: int = int32(about="the node's port")
     rack: str | None = string(
-        versions="1+", nullable="1+", default=None, ignorable=True, about="its rack, if it has one"
+        versions="1+", nullable="1+", default=None, ignorable=True, about="the node's rack, if it has one"
     )
 
 
 class MetadataResponsePartition(Struct):
     """One partition of a topic."""
 
-    error_code: int = int16(about="0, or LEADER_NOT_AVAILABLE and the like")
+    error_code: int = int16(about="0, or an error such as LEADER_NOT_AVAILABLE")
     partition_index: int = int32(about="the partition")
     leader_id: int = int32(about="the broker to produce to and to fetch from, -1 if there is none")
     leader_epoch: int = int32(
         versions="7+",
         default=-1,
         ignorable=True,
-        about="grows with each election, so that old metadata can be recognised",
+        about="the leader epoch, which grows with each election; it shows old metadata",
     )
     replica_nodes: list[int] = array(int32, about="the brokers with a replica, the preferred leader first")
     isr_nodes: list[int] = array(int32, about="the in-sync replicas")
@@ -72,15 +72,15 @@ class MetadataResponseTopic(Struct):
     """One topic."""
 
     error_code: int = int16(about="0, or why the topic cannot be described")
-    name: str | None = string(nullable="12+", about="its name; null if the id is unknown")
-    topic_id: bytes = uuid(versions="10+", default=NO_UUID, ignorable=True, about="its id")
+    name: str | None = string(nullable="12+", about="the topic's name; null if the id is unknown")
+    topic_id: bytes = uuid(versions="10+", default=NO_UUID, ignorable=True, about="the topic's id")
     is_internal: bool = boolean(
         versions="1+",
         default=False,
         ignorable=True,
-        about="whether brokers keep their state in it, such as __consumer_offsets",
+        about="whether the topic is internal, such as __consumer_offsets",
     )
-    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition, about="its partitions")
+    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition, about="the partitions of the topic")
     topic_authorized_operations: int = int32(
         versions="8+", default=NO_AUTHORIZED_OPERATIONS, about="one bit for each operation that the client may do"
     )

@@ -1,7 +1,8 @@
 """OffsetFetch (key 9): the offsets that a group has committed. A pure module.
 
-Null instead of a list of topics asks for every topic that the group has committed (version 2). Version 8 asks for many
-groups at once (KIP-709), version 9 names the member that asks, version 10 has topic ids in place of names (KIP-848).
+From version 2 on, null instead of a list of topics requests every topic that the group has committed. Version 8
+requests many groups at once (KIP-709), version 9 names the requesting member, version 10 has topic ids in place of
+names (KIP-848).
 """
 
 from minibroker.wire.apis import declare
@@ -13,23 +14,23 @@ NO_LEADER_EPOCH = -1
 
 
 class OffsetFetchRequestTopic(Struct):
-    """One topic asked for."""
+    """One topic whose offsets are requested."""
 
     name: str = string(versions="1-9", default="", ignorable=True, about="the topic")
     topic_id: bytes = uuid(versions="10+", default=NO_UUID, ignorable=True, about="the topic")
-    partition_indexes: list[int] = array(int32, about="its partitions")
+    partition_indexes: list[int] = array(int32, about="the partitions of the topic")
 
 
 class OffsetFetchRequestGroup(Struct):
-    """One group asked for."""
+    """One group whose offsets are requested."""
 
     group_id: str = string(versions="8+", about="the group")
     member_id: str | None = string(
-        versions="9+", nullable="9+", default=None, ignorable=True, about="the member that asks, or null"
+        versions="9+", nullable="9+", default=None, ignorable=True, about="the member that sends the request, or null"
     )
     member_epoch: int = int32(versions="9+", default=-1, ignorable=True, about="the epoch of that member, or -1")
     topics: list[OffsetFetchRequestTopic] | None = array(
-        OffsetFetchRequestTopic, versions="8+", nullable="8+", about="the topics asked for; null means all"
+        OffsetFetchRequestTopic, versions="8+", nullable="8+", about="the requested topics; null means all"
     )
 
 
@@ -42,13 +43,15 @@ class OffsetFetchRequest(Request, key=9, versions="1-10", flexible="6+"):
         versions="1-7",
         nullable="2-7",
         default=(),
-        about="the topics asked for; null means all",
+        about="the requested topics; null means all",
     )
     groups: list[OffsetFetchRequestGroup] = array(
-        OffsetFetchRequestGroup, versions="8+", default=(), about="the groups asked for"
+        OffsetFetchRequestGroup, versions="8+", default=(), about="the requested groups"
     )
     require_stable: bool = boolean(
-        versions="7+", default=False, about="whether to get a retriable error while a transaction with offsets is open"
+        versions="7+",
+        default=False,
+        about="whether to get a retriable error while a transaction that commits offsets is open",
     )
 
 
@@ -69,15 +72,19 @@ class OffsetFetchResponseTopic(Struct):
 
     name: str = string(versions="1-9", default="", ignorable=True, about="the topic")
     topic_id: bytes = uuid(versions="10+", default=NO_UUID, ignorable=True, about="the topic")
-    partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition, about="its partitions")
+    partitions: list[OffsetFetchResponsePartition] = array(
+        OffsetFetchResponsePartition, about="the partitions of the topic"
+    )
 
 
 class OffsetFetchResponseGroup(Struct):
     """The committed offsets of one group."""
 
     group_id: str = string(versions="8+", about="the group")
-    topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, versions="8+", about="its topics")
-    error_code: int = int16(versions="8+", default=0, about="0, or why nothing is known about the group")
+    topics: list[OffsetFetchResponseTopic] = array(
+        OffsetFetchResponseTopic, versions="8+", about="the topics of the group"
+    )
+    error_code: int = int16(versions="8+", default=0, about="0, or why the group's offsets cannot be read")
 
 
 class OffsetFetchResponse(Response, key=9, versions="1-10", flexible="6+"):
@@ -93,10 +100,10 @@ class OffsetFetchResponse(Response, key=9, versions="1-10", flexible="6+"):
         OffsetFetchResponseTopic, versions="1-7", default=(), about="the topics of the group"
     )
     error_code: int = int16(
-        versions="2-7", default=0, ignorable=True, about="0, or why nothing is known about the group"
+        versions="2-7", default=0, ignorable=True, about="0, or why the group's offsets cannot be read"
     )
     groups: list[OffsetFetchResponseGroup] = array(
-        OffsetFetchResponseGroup, versions="8+", default=(), about="one for each group asked for"
+        OffsetFetchResponseGroup, versions="8+", default=(), about="one entry for each requested group"
     )
 
 

@@ -53,7 +53,7 @@ class BatchIndexAndErrorMessage(Struct):
 
     batch_index: int = int32(versions="8+", about="the record's index in the batch")
     batch_index_error_message: str | None = string(
-        versions="8+", nullable="8+", default=None, about="why it is invalid"
+        versions="8+", nullable="8+", default=None, about="why the record is invalid"
     )
 
 
@@ -61,7 +61,7 @@ class LeaderIdAndEpoch(Struct):
     """The current leader of the partition."""
 
     leader_id: int = int32(versions="10+", default=-1, about="the leader's node id, -1 if it is not known")
-    leader_epoch: int = int32(versions="10+", default=-1, about="its epoch")
+    leader_epoch: int = int32(versions="10+", default=-1, about="the leader's epoch")
 
 
 class PartitionProduceResponse(Struct):
@@ -102,9 +102,9 @@ class NodeEndpoint(Struct):
     """The address of a leader that is named in the response."""
 
     node_id: int = int32(versions="10+", about="the node")
-    host: str = string(versions="10+", about="its host name or address")
-    port: int = int32(versions="10+", about="its port")
-    rack: str | None = string(versions="10+", nullable="10+", default=None, about="its rack, if it has one")
+    host: str = string(versions="10+", about="the node's host name or address")
+    port: int = int32(versions="10+", about="the node's port")
+    rack: str | None = string(versions="10+", nullable="10+", default=None, about="the node's rack, if it has one")
 
 
 class ProduceResponse(Response, key=0, versions="3-12", flexible="9+"):
