@@ -126,8 +126,8 @@ def test_a_topic_is_refused_with_kafkas_code_and_a_reason() -> None:
         (new_topic("a", replicas=1, assignments=[(0, [1])]), ErrorCode.INVALID_REQUEST, "both counts must be -1"),
         (new_topic("a", assignments=[(0, [1]), (0, [1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "0 to 1, each once"),
         (new_topic("a", assignments=[(1, [1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "must be 0 to 0"),
-        (new_topic("a", assignments=[(0, [])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "it is empty"),
-        (new_topic("a", assignments=[(0, [1, 1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 1 is in it twice"),
+        (new_topic("a", assignments=[(0, [])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "it names no broker"),
+        (new_topic("a", assignments=[(0, [1, 1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 1 occurs twice"),
         (new_topic("a", assignments=[(0, [9])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 9 is not registered"),
     ]:
         with case(topic, code, message):
@@ -166,7 +166,7 @@ def test_an_assignment_of_the_client_is_used() -> None:
 def test_all_partitions_of_an_assignment_have_the_same_number_of_replicas() -> None:
     (refused,) = creating(new_topic("a", assignments=[(0, [1, 2]), (1, [3])]), image=THREE)
     assert refused.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert "it has 1 replicas, but the other partitions have 2" in (refused.message or "")
+    assert "it names 1 brokers, but the other partitions have 2 replicas" in (refused.message or "")
 
 
 def test_a_fenced_broker_gets_a_replica_only_if_needed_and_is_not_in_sync() -> None:
@@ -182,7 +182,7 @@ def test_without_a_live_broker_no_topic_is_created() -> None:
     assert creating(new_topic("a"), image=image)[0].code == ErrorCode.INVALID_REPLICATION_FACTOR
     (refused,) = creating(new_topic("a", assignments=[(0, [1])]), image=image)
     assert refused.message is not None
-    assert "all its brokers are fenced" in refused.message
+    assert "all of these brokers are fenced" in refused.message
 
 
 # Limits
@@ -278,13 +278,13 @@ def test_a_topic_grows_and_its_old_partitions_stay() -> None:
 def test_growth_is_refused_with_kafkas_code() -> None:
     for topic, code, message in [
         (MorePartitions("nope", 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic 'nope'"),
-        (MorePartitions("a", 2), ErrorCode.INVALID_PARTITIONS, "a has 2 partitions: 2 is not more"),
-        (MorePartitions("a", 1), ErrorCode.INVALID_PARTITIONS, "1 is not more"),
-        (MorePartitions("a", -1), ErrorCode.INVALID_PARTITIONS, "-1 is not more"),
+        (MorePartitions("a", 2), ErrorCode.INVALID_PARTITIONS, "a has 2 partitions, so 2 is not an increase"),
+        (MorePartitions("a", 1), ErrorCode.INVALID_PARTITIONS, "1 is not an increase"),
+        (MorePartitions("a", -1), ErrorCode.INVALID_PARTITIONS, "-1 is not an increase"),
         (MorePartitions("a", 4, [[1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "2 new partitions, but 1 assignments"),
         (MorePartitions("a", 3, []), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "1 new partitions, but 0 assignments"),
         (MorePartitions("a", 4, [[1], [9]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 9 is not registered"),
-        (MorePartitions("a", 3, [[]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "it is empty"),
+        (MorePartitions("a", 3, [[]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "it names no broker"),
     ]:
         with case(topic, code, message):
             decision = decide(with_topic("a", partitions=2), CreatePartitions([topic]))

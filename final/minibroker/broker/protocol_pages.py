@@ -36,7 +36,7 @@ def _index() -> str:
         "",
         REMADE,
         "",
-        "The APIs for which there are tables; ApiVersions says which of them a broker serves. In a *flexible* version",
+        "These are the APIs that have tables. ApiVersions says which of them a broker serves. In a *flexible* version",
         "lengths are varints, and every struct ends with tagged fields. A field marked `dropped` is left out of a",
         "version that does not have it.",
         "",

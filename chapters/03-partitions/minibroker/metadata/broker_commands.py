@@ -83,7 +83,7 @@ class RegisterBroker(BrokerDescription, Command[Registration]):
 
 @dataclass(frozen=True)
 class ProducerIds:
-    """A block of `count` producer ids from `first` on, for one broker only. A refused request gets no ids."""
+    """A block of `count` producer ids from `first` on, for one broker only. After a refusal, `count` is 0."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None

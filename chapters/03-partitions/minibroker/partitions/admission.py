@@ -3,7 +3,7 @@
 A rule checks one batch. It returns None if the batch may pass, or a `Duplicate` if the batch is in the log already. It
 raises `Refused` with Kafka's error code, or `Held` if the verdict depends on something that has not happened yet. The
 rules run in order, so a rule may rely on the rules before it. For example, the sequence number is read only after the
-checksum was found right.
+checksum was verified.
 
 The rules read the 61 bytes of the header. They open the records only for a compacted topic, for a topic that limits
 the age of its records, and with `minibroker.validate.records=true`.
@@ -81,7 +81,7 @@ def incoming(batch: memoryview | None, now_ms: int, origin: Origin = Origin.CLIE
         raise refusal(error) from error
     if header.base_offset != 0:
         message = (
-            f"base offset {header.base_offset}: a producer counts from 0, and the broker assigns the offset in the log"
+            f"the batch has base offset {header.base_offset}, but a producer must send 0: the broker assigns the offset"
         )
         raise Refused(ErrorCode.INVALID_RECORD, message)
     if header.length + LENGTH_COUNTS_FROM < len(batch):
@@ -115,7 +115,7 @@ def small_enough(bytes_max: int) -> Rule:
 
     def rule(it: Incoming) -> None:
         if len(it.batch) > bytes_max:
-            message = f"a batch of {len(it.batch)} bytes: max.message.bytes is {bytes_max}"
+            message = f"the batch has {len(it.batch)} bytes, but max.message.bytes is {bytes_max}"
             raise Refused(ErrorCode.MESSAGE_TOO_LARGE, message)
 
     return rule
@@ -213,7 +213,7 @@ def _records(it: Incoming) -> Iterator[tuple[int, Record]]:
     try:
         yield from enumerate(Batch(it.batch).records(bytes_max=_UNPACKED_BYTES_MAX))
     except LogError as error:
-        # Raise the refusal after this block. Raised here, its context `error` would keep the records in memory.
+        # The refusal is raised after this block. Here `error` would be its context, and keep the records in memory.
         refused = refusal(error)
     if refused is not None:
         raise refused

@@ -102,7 +102,7 @@ class Configurations:
         wanted = set(call.request.resource_types) or supported
         if wanted - supported:
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        # Kafka lists topics last. A type without configurations here has no resources.
+        # Kafka lists topics last. A type that is not in RESOURCES has nothing to list.
         kinds = [(number, RESOURCES[number]) for number in sorted(wanted, reverse=True) if number in RESOURCES]
         return ListConfigResourcesResponse(
             config_resources=[

@@ -160,7 +160,7 @@ class Machine:
     def _directory_failure(self) -> BrokerFailure:
         return BrokerFailure(
             f"node {self.config.node_id} ends, because its data directory {self.path} {self._directory.loss()}. Nothing"
-            " more is written or acknowledged: put the directory back, then start it again"
+            " more is written or acknowledged: put the directory back, then start the node again"
         )
 
     def fail(self, failure: BrokerFailure) -> None:

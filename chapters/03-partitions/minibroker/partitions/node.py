@@ -147,7 +147,7 @@ async def serve(node: Node, *, on_ready: Callable[[], None] = lambda: None) -> N
 
 
 async def _unless(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Await the work until it is done or the node is told to stop. Returns whether the work is done."""
+    """Await the work until it is done or `stopped` is set. Return whether the work is done."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stopped.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

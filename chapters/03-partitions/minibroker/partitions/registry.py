@@ -62,7 +62,7 @@ Handler = Callable[[Call[Any]], Answer]
 
 @dataclass(slots=True)
 class Reply:
-    """The bytes of an answer, in parts. Record sets are unread slices of files. With acks=0 there is no part."""
+    """The bytes of an answer, in parts. Record sets are slices of files, not read yet. With acks=0 there is no part."""
 
     parts: list[Part]
 
@@ -111,7 +111,9 @@ class Registry:
         assert known is None or known.is_stand_in, f"{key.name} has a handler already"
         api = APIS[key]
         least, most = versions or (api.min_version, api.max_version)
-        assert api.min_version <= least <= most <= api.max_version, f"{key.name} has no table for {least} to {most}"
+        assert api.min_version <= least <= most <= api.max_version, (
+            f"{key.name} has no table for versions {least} to {most}"
+        )
         advertised = least if advertised_from is None else advertised_from
         self._entries[key] = _Entry(handler, api.request, least, most, advertised, stand_in)
 
@@ -191,7 +193,10 @@ def propose(
 
     def too_late() -> Response:
         return respond(
-            command.refuse(ErrorCode.REQUEST_TIMED_OUT, f"not committed within {timeout_ms} ms; it may still happen")
+            command.refuse(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the change was not committed within {timeout_ms} ms, but may still be committed",
+            )
         )
 
     return Wait(

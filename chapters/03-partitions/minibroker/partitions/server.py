@@ -354,7 +354,7 @@ def _pieces(part: Part) -> Iterator[bytes | bytearray | memoryview]:
 
 
 class _Budget:
-    """Bounds the bytes of large requests in memory. A connection that wants to read more waits for its turn.
+    """Bounds the bytes of large requests in memory. A connection that wants to read more waits in a queue.
 
     Only bytes that have arrived count, not the length that a client announces. If every request in progress waits, the
     first one may exceed the bound. Otherwise all would wait for ever.

@@ -206,7 +206,7 @@ class Upkeep:
         log.error("%s%s", finding, ": rebuilt" if is_mended else ": restore it from a replica")
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
-        """Run work on the background thread. If the caller is cancelled, the work continues."""
+        """Run work on the background thread. If the caller is cancelled, the thread still finishes the work."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work))
 
 
