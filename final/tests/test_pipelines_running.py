@@ -50,8 +50,8 @@ def test_a_pipeline_fails_on_lost_records_unless_it_may_skip_them() -> None:
 
 
 def test_the_lag_is_computed_from_the_offsets_of_a_progress_report() -> None:
-    assert running.behind_of('{"t":{"0":5,"1":7},"$start":{"t":{"0":0}}}', '{"t":{"0":9,"1":7}}') == 4
-    assert running.behind_of({"t": {"0": 5}}, None) is None
+    assert running.lag_between('{"t":{"0":5,"1":7},"$start":{"t":{"0":0}}}', '{"t":{"0":9,"1":7}}') == 4
+    assert running.lag_between({"t": {"0": 5}}, None) is None
     progress = {
         "batchId": 3, "numInputRows": 10, "processedRowsPerSecond": 1234.5,
         "sources": [{"endOffset": '{"t":{"0":5}}', "latestOffset": '{"t":{"0":6}}'}],

@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
 
 def events(shape: Shape, *, count: int, start_ms: int, first: int = 0) -> Iterator[Event]:
-    """Make `count` events whose times begin at `start_ms`; the order ids count from `first`."""
+    """Make `count` events. Their times begin at `start_ms`, and their order ids at `first`."""
     chance = random.Random(shape.seed + first)
     regions = _regions(shape)
     weights = list(accumulate(1 / rank**shape.skew for rank in range(1, shape.customers + 1)))
