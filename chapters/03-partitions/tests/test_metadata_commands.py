@@ -375,7 +375,13 @@ def test_a_change_is_refused_with_kafkas_code_and_changes_nothing() -> None:
         (2, "a", [setting("segment.ms", "1", 9)], ErrorCode.INVALID_REQUEST, "operation 9 is unknown"),
         (2, "a", [setting("cleanup.policy", "x", 2)], ErrorCode.INVALID_CONFIG, "a list of compact, delete"),
         (2, "a", [setting("min.compaction.lag.ms", "9"), setting("max.compaction.lag.ms", "8")], 40, "larger"),
-        (4, "2", [setting("log.retention.ms", "5")], ErrorCode.INVALID_REQUEST, "no broker '2': there are 1, and"),
+        (
+            4,
+            "2",
+            [setting("log.retention.ms", "5")],
+            ErrorCode.INVALID_REQUEST,
+            "no broker '2': the brokers are 1, and",
+        ),
         (4, "x", [setting("log.retention.ms", "5")], ErrorCode.INVALID_REQUEST, "no broker 'x'"),
         (4, "1", [setting("log.retention.ms", "-5")], ErrorCode.INVALID_REQUEST, "log.retention.ms=-5"),
         (4, "1", [setting("num.partitions", "5")], ErrorCode.INVALID_REQUEST, "cannot be changed at runtime"),
@@ -419,7 +425,7 @@ def test_any_registered_broker_can_be_configured_at_the_controller() -> None:
     assert after(image, "3", setting(most, "9"))[0].code == ErrorCode.NONE
     assert after(image, "2", setting(least, "ten"))[0].code == ErrorCode.INVALID_REQUEST
     refused, _image = after(image, "02", setting(least, "1"))
-    assert "there is no broker '02': there are 1, 2, 3" in (refused.message or "")
+    assert "there is no broker '02': the brokers are 1, 2, 3" in (refused.message or "")
 
 
 def test_a_resource_is_changed_completely_or_not_at_all() -> None:

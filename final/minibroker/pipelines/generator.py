@@ -1,4 +1,4 @@
-"""Generates the orders of a shop: a few customers order much, a few orders are large, some are late, some are broken.
+"""Generates the orders of a shop: a few customers order often, a few orders are large, some are late, some are broken.
 
 The same seed gives the same events. Keys are customers, drawn by Zipf's law, so partitions are as uneven as in
 practice. Each kind of broken event has a name, so that the dead letters of a pipeline can be counted by kind.

@@ -41,7 +41,7 @@ def register(broker: BrokerDescription, image: Image, records: Records) -> Regis
 
     If one process registers twice, only the first request adds a record.
     """
-    assert broker.endpoints, "a broker has at least one listener"
+    assert broker.endpoints, "a broker must have at least one listener"
     known = image.brokers.get(broker.broker_id)
     if known is not None and known.incarnation_id == broker.incarnation_id:
         return Registration(epoch=known.epoch)

@@ -125,7 +125,7 @@ MAX_CONNECTIONS = broker_key(
     "The most connections at a time.",
     is_dynamic=True,
     departure=Departure(
-        str(INT_MAX), "Kafka has no limit; ten thousand idle connections must not use all file descriptors"
+        str(INT_MAX), "Kafka has no limit; idle connections must not use up the process's file descriptors"
     ),
 )
 MAX_CONNECTIONS_PER_IP = broker_key(

@@ -80,9 +80,7 @@ def _check_broker(image: Image, name: str, configs: Texts, node: NodeConfig) -> 
     """Refuse configurations that a running broker cannot apply. An empty name means all brokers."""
     brokers = {str(it): it for it in sorted({node.node_id, *image.brokers})}
     if name and name not in brokers:
-        message = (
-            f"there is no broker {name[:64]!a}: there are {', '.join(brokers)}, and an empty name means all brokers"
-        )
+        message = f"there is no broker {name[:64]!a}: the brokers are {', '.join(brokers)}, and an empty name means all"
         raise Refused(ErrorCode.INVALID_REQUEST, message)
     try:
         for key in configs:

@@ -136,7 +136,7 @@ class NodeConfig:
         return NodeConfig(self.settings, dynamic=_known(dynamic), dynamic_default=_known(dynamic_default))
 
     def inherited(self, key: ConfigKey[Any]) -> str | None:
-        """A key's default for topics or another resource, as text: its first synonym that is set, else its own."""
+        """The text of a key that is not set for a topic or other resource: its first set synonym, else its default."""
         for _source, texts in self.layers:
             for name, factor in key.synonyms:
                 if name in texts:

@@ -23,7 +23,7 @@ DEFAULT = -1
 
 
 class _Named(Protocol):
-    """A part of a request that is about the topic of this name."""
+    """One topic of a request, with the topic's name."""
 
     @property
     def name(self) -> str: ...

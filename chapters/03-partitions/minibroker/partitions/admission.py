@@ -85,7 +85,7 @@ def incoming(batch: memoryview | None, now_ms: int, origin: Origin = Origin.CLIE
         )
         raise Refused(ErrorCode.INVALID_RECORD, message)
     if header.length + LENGTH_COUNTS_FROM < len(batch):
-        message = f"{len(batch)} bytes for one partition, but the first batch has {header.size}: send one batch"
+        message = f"{len(batch)} bytes for one partition, but its first batch has {header.size}: send one batch each"
         raise Refused(ErrorCode.INVALID_RECORD, message)
     return tuple.__new__(Incoming, (header, batch, now_ms, origin))  # saves one call for every batch
 
@@ -153,7 +153,7 @@ def has_client_attributes(it: Incoming) -> None:
 
 
 def timely(*, before_max_ms: int, after_max_ms: int) -> Rule:
-    """No record is older than `message.timestamp.before.max.ms`, or further ahead than `….after.max.ms`."""
+    """No record is older than `message.timestamp.before.max.ms`, or ahead by `message.timestamp.after.max.ms`."""
 
     def rule(it: Incoming) -> None:
         latest = it.now_ms + after_max_ms
@@ -168,8 +168,10 @@ def timely(*, before_max_ms: int, after_max_ms: int) -> Rule:
                 if 0 <= record.timestamp < earliest
             ]
             if early:
-                of = f"{len(early)} of {it.header.record_count} records"
-                message = f"{of} are older than message.timestamp.before.max.ms={before_max_ms}"
+                message = (
+                    f"{len(early)} of {it.header.record_count} records are older than "
+                    f"message.timestamp.before.max.ms={before_max_ms}"
+                )
                 raise Refused(ErrorCode.INVALID_TIMESTAMP, message, records=early)
 
     return rule
@@ -183,8 +185,10 @@ def has_keys(it: Incoming) -> None:
     """On a compacted topic every record has a key, because a record without a key could never be replaced."""
     keyless = [(index, "no key") for index, record in _records(it) if record.key is None]
     if keyless:
-        of = f"{len(keyless)} of {it.header.record_count} records"
-        message = f"{of} have no key: the topic is compacted, and keeps the newest record of each key"
+        message = (
+            f"{len(keyless)} of {it.header.record_count} records have no key, but the topic is compacted and keeps the "
+            "newest record of each key"
+        )
         raise Refused(ErrorCode.INVALID_RECORD, message, records=keyless)
 
 

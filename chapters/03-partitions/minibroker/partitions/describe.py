@@ -61,7 +61,7 @@ def api_versions(
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
                 for name, levels in features.items()
-                # Leave out a feature with lowest level 0 for older clients, which treat it as an error (KIP-1022).
+                # Leave out a feature whose lowest level is 0 for older clients, which treat it as an error (KIP-1022).
                 if levels.lowest > 0 or call.version >= ZERO_LEVELS_FROM_VERSION
             ],
             finalized_features_epoch=image.offset,
@@ -127,7 +127,7 @@ class Describe:
         alive = [
             MetadataResponseBroker(node_id=it.node_id, host=it.host, port=it.port, rack=it.rack) for it in _alive(image)
         ]
-        # If all brokers are fenced, name this one, because librdkafka never recovers from an answer without brokers.
+        # If all brokers are fenced, name this broker, because librdkafka never recovers from an answer without brokers.
         brokers = alive or ([self._own_broker()] if self._own_broker is not None else [])
         return MetadataResponse(
             brokers=brokers,

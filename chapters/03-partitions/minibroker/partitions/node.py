@@ -109,7 +109,7 @@ class Node:
         await self.machine.watch()
 
     async def stop(self) -> None:
-        """Stop in order of dependence. After a clean stop the next start need not check the logs."""
+        """Stop each part before the parts that it uses. After a clean stop the next start need not check the logs."""
         await self.cluster.leave()
         await self.machine.server.stop()
         await self._end()
@@ -131,7 +131,7 @@ def alone(config: NodeConfig, tracer: Tracer | None = None) -> Node:
 
 
 async def serve(node: Node, *, on_ready: Callable[[], None] = lambda: None) -> None:
-    """Run a node until SIGTERM or SIGINT."""
+    """Run a node until SIGTERM or SIGINT. If the node cannot continue, raise `BrokerFailure`."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

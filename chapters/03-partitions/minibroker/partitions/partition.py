@@ -139,7 +139,7 @@ class Partition(Protocol):
         """Batches from the one that contains `offset`, up to the reader's bound. The first may exceed `bytes_max`."""
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where a follower's log diverges from this one, or None."""
+        """The epoch and the end offset at which a follower's log diverges from this log, or None if it does not."""
 
     def aborted(self, offset: int, records: FileSlice) -> Sequence[Aborted]:
         """The aborted transactions between `offset` and the end of a slice that was read from `offset` on."""
@@ -208,7 +208,7 @@ class ReplicaPort(Protocol):
         return
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where a follower's log diverges from this one, or None."""
+        """The epoch and the end offset at which a follower's log diverges from this log, or None if it does not."""
         return None
 
     def check_watermark_is_known(self) -> None:
@@ -244,12 +244,12 @@ class SoleReplica(ReplicaPort):
 
     @property
     def high_watermark(self) -> int:
-        """With one replica it is the end of the log."""
+        """The end of the log, because there is only one replica."""
         return self._log.log_end_offset
 
     @property
     def low_watermark(self) -> int:
-        """With one replica it is the start of the log."""
+        """The start of the log, because there is only one replica."""
         return self._log.log_start_offset
 
     def on_log_changed(self) -> None:
@@ -409,7 +409,7 @@ class LocalPartition:
         return found
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where a follower's log diverges from this one, or None."""
+        """The epoch and the end offset at which a follower's log diverges from this log, or None if it does not."""
         return self.replica.diverging_epoch(offset, last_fetched_epoch=last_fetched_epoch)
 
     def aborted(self, offset: int, records: FileSlice) -> Sequence[Aborted]:

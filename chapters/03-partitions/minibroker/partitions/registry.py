@@ -86,7 +86,7 @@ class _Entry:
 
 
 class Registry:
-    """The handlers of a broker. ApiVersions is answered from the registry itself."""
+    """The handlers of a broker. ApiVersions announces their APIs and versions."""
 
     def __init__(self) -> None:
         self._entries: dict[int, _Entry] = {}
@@ -143,7 +143,7 @@ class Registry:
         return self._entries[call.header.api_key].handler(call)
 
     def dispatch(self, frame: memoryview, *, now_ms: int, peer: str) -> Reply | Deferred:
-        """Answer one request, now or later. A request that cannot be decoded raises, and the connection is closed."""
+        """Answer one request, now or later. The error of a request that cannot be decoded closes the connection."""
         try:
             header, position = read_request_header(frame)
         except UnsupportedApi as error:

@@ -3,7 +3,7 @@
 The directories follow the image. A new topic gets its directories, a deleted topic loses them, and a changed
 configuration is applied to the logs. After a crash during a change, the next start completes it. Each directory has
 the id of its topic in `partition.metadata`, so a new topic with the same name never gets the data of a deleted topic. A
-directory that is not in the metadata is never deleted, but renamed to `…-stray`.
+directory that the metadata do not assign to this node is renamed to `…-stray`, unless its topic was deleted.
 
 Partitions of another kind can be plugged in: `open_partition` opens one, and `on_changed` is called when its metadata
 change. The metadata log is not a topic of the image. Its owner adds it as an internal partition, which only other nodes
