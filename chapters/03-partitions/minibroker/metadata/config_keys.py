@@ -51,7 +51,7 @@ class ConfigResource(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value is set, with its number in DescribeConfigs. The source with the lower number takes precedence."""
+    """Where a value is set, with its number in DescribeConfigs. A lower number takes precedence, except for groups."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2

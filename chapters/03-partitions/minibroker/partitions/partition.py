@@ -240,7 +240,7 @@ class SoleReplica(ReplicaPort):
         self._log = log
         self._wake = wake
         self._copied_by = copied_by
-        """Nodes that may copy the log, as the metadata log is copied. Their copies do not count as replicas."""
+        """The nodes that may copy this log, if it is a metadata log. A copy does not count as a replica."""
 
     @property
     def high_watermark(self) -> int:
