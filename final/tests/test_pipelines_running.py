@@ -36,7 +36,7 @@ Driver stacktrace:"""
 
 
 def test_a_spark_master_that_is_not_there_is_one_line_before_spark_starts() -> None:
-    told = r"^no Spark master answers at 127\.0\.0\.1:1 \(.*refused.*\), nowhere \(.*\): is it running\?"
+    told = r"^no Spark master answers at 127\.0\.0\.1:1 \(.*refused.*\), nowhere \(.*\): start one there, or"
     with pytest.raises(PipelineFailed, match=told):
         running.start_session("x", "spark://127.0.0.1:1,nowhere", {})
     with socket.create_server(("127.0.0.1", 0)) as there:

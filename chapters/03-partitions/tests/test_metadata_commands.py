@@ -116,8 +116,8 @@ def test_a_topic_is_refused_with_kafkas_code_and_a_reason() -> None:
         (new_topic("there_is"), ErrorCode.INVALID_TOPIC_EXCEPTION, "collides with the topic there.is"),
         (new_topic("a", partitions=0), ErrorCode.INVALID_PARTITIONS, "0 partitions"),
         (new_topic("a", partitions=-2), ErrorCode.INVALID_PARTITIONS, "-2 partitions"),
-        (new_topic("a", replicas=0), ErrorCode.INVALID_REPLICATION_FACTOR, "factor of 0"),
-        (new_topic("a", replicas=-2), ErrorCode.INVALID_REPLICATION_FACTOR, "factor of -2"),
+        (new_topic("a", replicas=0), ErrorCode.INVALID_REPLICATION_FACTOR, "0 replicas are not possible"),
+        (new_topic("a", replicas=-2), ErrorCode.INVALID_REPLICATION_FACTOR, "-2 replicas are not possible"),
         (new_topic("a", replicas=2), ErrorCode.INVALID_REPLICATION_FACTOR, "2 replicas need 2 brokers, but 1 are live"),
         (new_topic("a", configs={"nope": "1"}), ErrorCode.INVALID_CONFIG, "Unknown topic config name: nope"),
         (new_topic("a", configs={"segment.ms": "0"}), ErrorCode.INVALID_CONFIG, "segment.ms=0"),
@@ -363,7 +363,7 @@ def test_validating_a_change_writes_nothing() -> None:
 
 def test_a_change_is_refused_with_kafkas_code_and_changes_nothing() -> None:
     for kind, name, changes, code, message in [
-        (2, "", [setting("segment.ms", "5")], ErrorCode.INVALID_REQUEST, "the topic has no name"),
+        (2, "", [setting("segment.ms", "5")], ErrorCode.INVALID_REQUEST, "the topic's name is empty"),
         (2, "a/b", [setting("segment.ms", "5")], ErrorCode.INVALID_TOPIC_EXCEPTION, "use only"),
         (2, "nope", [setting("segment.ms", "5")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic nope"),
         (2, "a", [setting("segment.ms", "0")], ErrorCode.INVALID_CONFIG, "segment.ms=0"),

@@ -131,7 +131,7 @@ def demand_master(master: str) -> None:
         else:
             return
     raise PipelineFailed(
-        f"no Spark master answers at {', '.join(refused)}: start it, or name another one with --master"
+        f"no Spark master answers at {', '.join(refused)}: start one there, or name another with --master"
     )
 
 
