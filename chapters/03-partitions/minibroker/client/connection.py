@@ -101,8 +101,8 @@ class Connection:
         try:
             parts = frame_request(message, version=version, correlation_id=correlation_id, client_id=self._client_id)
         except WireError as error:
-            message = f"{api.name} cannot be sent to {self._peer} in version {version}: {error}"
-            raise UnsupportedByBroker(message) from error
+            reason = f"{api.name} cannot be sent to {self._peer} in version {version}: {error}"
+            raise UnsupportedByBroker(reason) from error
         if expects_response:
             self._pending[correlation_id] = _Pending(api, version)
         return Sent(correlation_id, parts)

@@ -269,8 +269,8 @@ class ProducerStates(Companion):
     def check_first(self, header: BatchHeader) -> None:
         """Refuse a later batch of an unknown producer if its first one cannot have been written here."""
         # A producer is unknown if its records were deleted or it has expired. Then it may continue with any sequence.
-        # But in a log that never had a record nothing was deleted. Then the producer's first batch was refused a moment
-        # ago and will be sent again. If this batch were accepted, the first batch would be lost (KAFKA-15591).
+        # Neither can be the case in a log that never had a record. There, the producer's first batch was refused and
+        # will be sent again. If this batch were accepted, the first batch would be lost (KAFKA-15591).
         if not self._has_had_records:
             message = (
                 f"producer {header.producer_id} in epoch {header.producer_epoch} begins with sequence "
