@@ -194,12 +194,12 @@ def test_a_kafka_key_that_is_not_supported_is_refused_with_an_alternative() -> N
         ("controller.quorum.bootstrap.servers", "controller.quorum.voters=ID@HOST:PORT"),
         ("controller.listener.names", "one listener"),
         ("listener.security.protocol.map", "every listener is PLAINTEXT"),
-        ("ssl.keystore.location", "there is no TLS here yet"),
+        ("ssl.keystore.location", "there is no TLS yet"),
         ("zookeeper.connect", "there is no ZooKeeper"),
         ("group.share.max.size", "no share groups"),
         ("transaction.state.log.replication.factor", "no transactions"),
     ]:
-        told = rf"^Kafka's {re.escape(name)} does not exist here: .*{re.escape(instead)}"
+        told = rf"^this broker does not support Kafka's key {re.escape(name)}: .*{re.escape(instead)}"
         with case(name), pytest.raises(InvalidConfig, match=told):
             NodeConfig({name: "x"})
 

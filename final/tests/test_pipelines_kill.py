@@ -220,7 +220,7 @@ def check_orders(runs: Runs, made: list[Event]) -> None:
     letters = [it for records in runs.records(runs.orders.dead_letters).values() for it in records]
     assert {it.value for it in letters} == {event.value for event in made if event.bad}
     problems = {dict(it.headers)["problem"] for it in letters}
-    assert problems == {b"not json of an order", b"no region", b"no time", b"amount is not above 0"}
+    assert problems == {b"not an order in JSON", b"no region", b"no time", b"amount is not above 0"}
 
 
 def by_hand(made: list[Event]) -> dict[str, tuple[int, Decimal]]:

@@ -36,7 +36,7 @@ Driver stacktrace:"""
 
 
 def test_a_spark_master_that_is_not_there_is_one_line_before_spark_starts() -> None:
-    told = r"^no Spark master answers at 127\.0\.0\.1:1 \(.*refused.*\), nowhere \(.*\): is it running\?"
+    told = r"^no Spark master answers at 127\.0\.0\.1:1 \(.*refused.*\), nowhere \(.*\): start one there, or"
     with pytest.raises(PipelineFailed, match=told):
         running.start_session("x", "spark://127.0.0.1:1,nowhere", {})
     with socket.create_server(("127.0.0.1", 0)) as there:
@@ -50,8 +50,8 @@ def test_a_pipeline_fails_on_lost_records_unless_it_may_skip_them() -> None:
 
 
 def test_the_lag_is_computed_from_the_offsets_of_a_progress_report() -> None:
-    assert running.behind_of('{"t":{"0":5,"1":7},"$start":{"t":{"0":0}}}', '{"t":{"0":9,"1":7}}') == 4
-    assert running.behind_of({"t": {"0": 5}}, None) is None
+    assert running.lag_between('{"t":{"0":5,"1":7},"$start":{"t":{"0":0}}}', '{"t":{"0":9,"1":7}}') == 4
+    assert running.lag_between({"t": {"0": 5}}, None) is None
     progress = {
         "batchId": 3, "numInputRows": 10, "processedRowsPerSecond": 1234.5,
         "sources": [{"endOffset": '{"t":{"0":5}}', "latestOffset": '{"t":{"0":6}}'}],

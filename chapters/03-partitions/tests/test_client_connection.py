@@ -155,7 +155,7 @@ def test_a_request_without_a_response_is_not_awaited() -> None:
 
 def test_a_response_without_a_request_is_refused() -> None:
     connection = ready(metadata=(0, 12))
-    with pytest.raises(UnexpectedResponse, match="sent a response to request 99, which was not sent"):
+    with pytest.raises(UnexpectedResponse, match="sent a response with correlation id 99, but none of the"):
         feed(connection, response(metadata(1), version=12, correlation_id=99))
 
 

@@ -101,7 +101,8 @@ def test_a_refused_connection_says_where_why_and_what_to_do(connect: MakeClient)
     with pytest.raises(BrokerUnavailable) as raised:
         connect(address).send(MetadataRequest(topics=None))
     assert str(raised.value) == (
-        f"no broker answers at {address} (connection refused): is it running? start one with `minibroker serve`"
+        f"no broker answers at {address} (connection refused):"
+        " check the address, or start a broker with `minibroker serve`"
     )
 
 

@@ -104,7 +104,7 @@ def test_a_listener_may_not_propose() -> None:
         create(voter, "b", 2)
 
     voter.subscribe(listener)
-    with pytest.raises(AssertionError, match="a listener proposes"):
+    with pytest.raises(AssertionError, match="a listener must not propose"):
         create(voter, "a", 1)
 
 
@@ -179,7 +179,7 @@ def test_a_flipped_bit_is_found_and_the_offset_is_named() -> None:
 
 def test_an_undecodable_record_prevents_the_start_and_its_offset_is_named() -> None:
     for value, error, message in [
-        (b"\1\x63\0\0", UnknownRecord, "at offset 2: a metadata record of kind 99 version 0"),
+        (b"\1\x63\0\0", UnknownRecord, "at offset 2: record kind 99 in version 0 is unknown"),
         (b"\7\2\0", UnknownRecord, "at offset 2: the frame has version 7"),
         (b"\1\2\0\5", CorruptMetadata, "at offset 2: 4 bytes are not a metadata record"),
         (b"", CorruptMetadata, "at offset 2: 0 bytes are not a metadata record"),

@@ -116,8 +116,8 @@ def test_a_topic_is_refused_with_kafkas_code_and_a_reason() -> None:
         (new_topic("there_is"), ErrorCode.INVALID_TOPIC_EXCEPTION, "collides with the topic there.is"),
         (new_topic("a", partitions=0), ErrorCode.INVALID_PARTITIONS, "0 partitions"),
         (new_topic("a", partitions=-2), ErrorCode.INVALID_PARTITIONS, "-2 partitions"),
-        (new_topic("a", replicas=0), ErrorCode.INVALID_REPLICATION_FACTOR, "factor of 0"),
-        (new_topic("a", replicas=-2), ErrorCode.INVALID_REPLICATION_FACTOR, "factor of -2"),
+        (new_topic("a", replicas=0), ErrorCode.INVALID_REPLICATION_FACTOR, "0 replicas are not possible"),
+        (new_topic("a", replicas=-2), ErrorCode.INVALID_REPLICATION_FACTOR, "-2 replicas are not possible"),
         (new_topic("a", replicas=2), ErrorCode.INVALID_REPLICATION_FACTOR, "2 replicas need 2 brokers, but 1 are live"),
         (new_topic("a", configs={"nope": "1"}), ErrorCode.INVALID_CONFIG, "Unknown topic config name: nope"),
         (new_topic("a", configs={"segment.ms": "0"}), ErrorCode.INVALID_CONFIG, "segment.ms=0"),
@@ -126,8 +126,8 @@ def test_a_topic_is_refused_with_kafkas_code_and_a_reason() -> None:
         (new_topic("a", replicas=1, assignments=[(0, [1])]), ErrorCode.INVALID_REQUEST, "both counts must be -1"),
         (new_topic("a", assignments=[(0, [1]), (0, [1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "0 to 1, each once"),
         (new_topic("a", assignments=[(1, [1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "must be 0 to 0"),
-        (new_topic("a", assignments=[(0, [])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "it is empty"),
-        (new_topic("a", assignments=[(0, [1, 1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 1 is in it twice"),
+        (new_topic("a", assignments=[(0, [])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "it names no broker"),
+        (new_topic("a", assignments=[(0, [1, 1])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 1 occurs twice"),
         (new_topic("a", assignments=[(0, [9])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 9 is not registered"),
     ]:
         with case(topic, code, message):
@@ -166,7 +166,7 @@ def test_an_assignment_of_the_client_is_used() -> None:
 def test_all_partitions_of_an_assignment_have_the_same_number_of_replicas() -> None:
     (refused,) = creating(new_topic("a", assignments=[(0, [1, 2]), (1, [3])]), image=THREE)
     assert refused.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert "it has 1 replicas, but the other partitions have 2" in (refused.message or "")
+    assert "it names 1 brokers, but the other partitions have 2 replicas" in (refused.message or "")
 
 
 def test_a_fenced_broker_gets_a_replica_only_if_needed_and_is_not_in_sync() -> None:
@@ -182,7 +182,7 @@ def test_without_a_live_broker_no_topic_is_created() -> None:
     assert creating(new_topic("a"), image=image)[0].code == ErrorCode.INVALID_REPLICATION_FACTOR
     (refused,) = creating(new_topic("a", assignments=[(0, [1])]), image=image)
     assert refused.message is not None
-    assert "all its brokers are fenced" in refused.message
+    assert "all of these brokers are fenced" in refused.message
 
 
 # Limits
@@ -278,13 +278,13 @@ def test_a_topic_grows_and_its_old_partitions_stay() -> None:
 def test_growth_is_refused_with_kafkas_code() -> None:
     for topic, code, message in [
         (MorePartitions("nope", 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic 'nope'"),
-        (MorePartitions("a", 2), ErrorCode.INVALID_PARTITIONS, "a has 2 partitions: 2 is not more"),
-        (MorePartitions("a", 1), ErrorCode.INVALID_PARTITIONS, "1 is not more"),
-        (MorePartitions("a", -1), ErrorCode.INVALID_PARTITIONS, "-1 is not more"),
+        (MorePartitions("a", 2), ErrorCode.INVALID_PARTITIONS, "a has 2 partitions, so 2 is not an increase"),
+        (MorePartitions("a", 1), ErrorCode.INVALID_PARTITIONS, "1 is not an increase"),
+        (MorePartitions("a", -1), ErrorCode.INVALID_PARTITIONS, "-1 is not an increase"),
         (MorePartitions("a", 4, [[1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "2 new partitions, but 1 assignments"),
         (MorePartitions("a", 3, []), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "1 new partitions, but 0 assignments"),
         (MorePartitions("a", 4, [[1], [9]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 9 is not registered"),
-        (MorePartitions("a", 3, [[]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "it is empty"),
+        (MorePartitions("a", 3, [[]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "it names no broker"),
     ]:
         with case(topic, code, message):
             decision = decide(with_topic("a", partitions=2), CreatePartitions([topic]))
@@ -363,7 +363,7 @@ def test_validating_a_change_writes_nothing() -> None:
 
 def test_a_change_is_refused_with_kafkas_code_and_changes_nothing() -> None:
     for kind, name, changes, code, message in [
-        (2, "", [setting("segment.ms", "5")], ErrorCode.INVALID_REQUEST, "the topic has no name"),
+        (2, "", [setting("segment.ms", "5")], ErrorCode.INVALID_REQUEST, "the topic's name is empty"),
         (2, "a/b", [setting("segment.ms", "5")], ErrorCode.INVALID_TOPIC_EXCEPTION, "use only"),
         (2, "nope", [setting("segment.ms", "5")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic nope"),
         (2, "a", [setting("segment.ms", "0")], ErrorCode.INVALID_CONFIG, "segment.ms=0"),
@@ -375,7 +375,13 @@ def test_a_change_is_refused_with_kafkas_code_and_changes_nothing() -> None:
         (2, "a", [setting("segment.ms", "1", 9)], ErrorCode.INVALID_REQUEST, "operation 9 is unknown"),
         (2, "a", [setting("cleanup.policy", "x", 2)], ErrorCode.INVALID_CONFIG, "a list of compact, delete"),
         (2, "a", [setting("min.compaction.lag.ms", "9"), setting("max.compaction.lag.ms", "8")], 40, "larger"),
-        (4, "2", [setting("log.retention.ms", "5")], ErrorCode.INVALID_REQUEST, "no broker '2': there are 1, and"),
+        (
+            4,
+            "2",
+            [setting("log.retention.ms", "5")],
+            ErrorCode.INVALID_REQUEST,
+            "no broker '2': the brokers are 1, and",
+        ),
         (4, "x", [setting("log.retention.ms", "5")], ErrorCode.INVALID_REQUEST, "no broker 'x'"),
         (4, "1", [setting("log.retention.ms", "-5")], ErrorCode.INVALID_REQUEST, "log.retention.ms=-5"),
         (4, "1", [setting("num.partitions", "5")], ErrorCode.INVALID_REQUEST, "cannot be changed at runtime"),
@@ -419,7 +425,7 @@ def test_any_registered_broker_can_be_configured_at_the_controller() -> None:
     assert after(image, "3", setting(most, "9"))[0].code == ErrorCode.NONE
     assert after(image, "2", setting(least, "ten"))[0].code == ErrorCode.INVALID_REQUEST
     refused, _image = after(image, "02", setting(least, "1"))
-    assert "there is no broker '02': there are 1, 2, 3" in (refused.message or "")
+    assert "there is no broker '02': the brokers are 1, 2, 3" in (refused.message or "")
 
 
 def test_a_resource_is_changed_completely_or_not_at_all() -> None:

@@ -236,7 +236,7 @@ def test_records_that_contradict_each_other_are_refused_with_the_offset() -> Non
                 kinds.ProducerIdsRecord(broker_id=1, next_producer_id=9),
                 kinds.ProducerIdsRecord(broker_id=1, next_producer_id=8),
             ],
-            "fall from 9 to 8",
+            "decreases from 9 to 8",
         ),
         (
             [kinds.RegisterBrokerRecord(broker_id=1, incarnation_id=topic_id(1), broker_epoch=0, end_points=[])],

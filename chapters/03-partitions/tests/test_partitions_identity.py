@@ -83,7 +83,7 @@ def test_a_program_whose_data_directory_is_lost_ends_with_one_line(tmp_path: Pat
             (line,) = [it for it in complaints.splitlines() if not it.startswith("INFO ")]
             assert line.startswith(f"node 1 ends, because its data directory {tmp_path / name} "), name
             assert words in line, name
-            assert line.endswith("put the directory back, then start it again"), name
+            assert line.endswith("put the directory back, then start the node again"), name
     finally:
         for program in programs.values():
             program.kill()

@@ -268,7 +268,7 @@ def test_every_cut_and_every_flipped_bit_of_a_snapshot_is_noticed() -> None:
         with pytest.raises(DamagedSnapshot):
             decode_snapshot(bytes(flipped))
     count = struct.pack(">i", 2)
-    with pytest.raises(DamagedSnapshot, match="2 producers announced"):
+    with pytest.raises(DamagedSnapshot, match="header has 2 producers"):
         decode_snapshot(struct.pack(">hI", 1, crc32c(count)) + count)
 
 

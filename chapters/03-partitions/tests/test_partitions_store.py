@@ -185,7 +185,7 @@ def test_a_missing_directory_is_logged(broker: MemoryBroker, caplog: pytest.LogC
         broker.files.unlink(f"data/orders-0/{name}")
     broker.files.rmdir("data/orders-0")
     assert MemoryBroker(broker.files).end("orders") == 0
-    assert "orders-0 starts empty: its directory is missing, with records up to 1" in caplog.text
+    assert "orders-0 starts empty: its directory with records up to 1 is missing" in caplog.text
 
 
 def test_the_files_of_a_deleted_partition_are_closed_at_once(broker: MemoryBroker) -> None:

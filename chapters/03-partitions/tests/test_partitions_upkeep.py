@@ -170,7 +170,7 @@ def test_a_scrub_reports_damaged_records(caplog: pytest.LogCaptureFixture) -> No
     broker.files.open("data/orders-0/00000000000000000000.log").pwrite(b"damaged", 100)
     run(broker, lambda keeper: keeper.scrub())
     assert "orders-0/00000000000000000000.log" in caplog.text
-    assert "restore it from a replica" in caplog.text
+    assert "restore the segment from a replica" in caplog.text
 
 
 def test_a_loop_continues_after_a_failure(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -113,7 +113,7 @@ INERT_TOPIC_KEYS = (
         LONG,
         0,
         at_least(0),
-        "The most by which a segment is rolled earlier than segment.ms, so that not all are rolled at once.",
+        "The largest random time by which a segment is rolled before segment.ms, so that not all are rolled at once.",
         "log.roll.jitter.ms",
         Synonym("log.roll.jitter.hours", _HOUR_MS),
     ),
@@ -125,11 +125,23 @@ INERT_BROKER_KEYS = (
         LONG,
         LONG_MAX,
         at_least(0),
-        "How many bytes a second are copied between data directories. This broker has one directory.",
+        "The most bytes per second that are copied between data directories. This broker has one directory.",
         is_dynamic=True,
     ),
-    broker_key("socket.send.buffer.bytes", INT, 100 * 1024, None, "The send buffer; -1 is the system's default."),
-    broker_key("socket.receive.buffer.bytes", INT, 100 * 1024, None, "The receive buffer; -1 is the system's default."),
+    broker_key(
+        "socket.send.buffer.bytes",
+        INT,
+        100 * 1024,
+        None,
+        "The bytes of a socket's send buffer; -1 is the system's default.",
+    ),
+    broker_key(
+        "socket.receive.buffer.bytes",
+        INT,
+        100 * 1024,
+        None,
+        "The bytes of a socket's receive buffer; -1 is the system's default.",
+    ),
     broker_key(
         "num.network.threads",
         INT,
@@ -154,7 +166,7 @@ INERT_BROKER_KEYS = (
         INT,
         2,
         at_least(1),
-        "How many threads look for the topics of subscribed regular expressions.",
+        "How many threads match topics with the regular expressions of consumer groups.",
     ),
     broker_key(
         "group.coordinator.append.linger.ms",
@@ -171,7 +183,13 @@ INERT_BROKER_KEYS = (
         "The largest buffer that the group coordinator keeps for its next batch.",
     ),
     broker_key("request.timeout.ms", INT, 30_000, None, "How long a request to another node may take."),
-    broker_key("log.roll.jitter.hours", INT, 0, at_least(0), "As log.roll.jitter.ms, in hours."),
+    broker_key(
+        "log.roll.jitter.hours",
+        INT,
+        0,
+        at_least(0),
+        "The value of log.roll.jitter.ms in hours, if log.roll.jitter.ms is not set.",
+    ),
     broker_key(
         "log.flush.offset.checkpoint.interval.ms", INT, 60_000, at_least(0), "How often recovery points are written."
     ),
@@ -213,7 +231,7 @@ INERT_BROKER_KEYS = (
         DOUBLE,
         "0.9",
         None,
-        "How full compaction's memory for keys may get.",
+        "The share of compaction's memory for keys that may be used, up to 1.",
         is_dynamic=True,
     ),
     broker_key(
@@ -221,7 +239,7 @@ INERT_BROKER_KEYS = (
         DOUBLE,
         "1.7976931348623157E308",
         None,
-        "How fast compaction may read and write.",
+        "The most bytes per second that compaction reads and writes.",
         is_dynamic=True,
     ),
 )
@@ -229,40 +247,40 @@ INERT_BROKER_KEYS = (
 # Refused --------------------------------------------------------------------------------------------------------------
 
 _ONE_LISTENER = "nodes and clients share one listener"
-_NO_SECURITY = "there is no TLS here yet, and clients are not authenticated"
-_PROTECT_THE_PORT = "Leave it out, and let a firewall protect the port"
-_NO_TRANSACTIONS = "there are no transactions here yet"
-_NO_SHARE_GROUPS = "there are no share groups here"
+_NO_SECURITY = "there is no TLS yet, and clients are not authenticated"
+_PROTECT_THE_PORT = "Remove this key, and let a firewall protect the port"
+_NO_TRANSACTIONS = "there are no transactions yet"
+_NO_SHARE_GROUPS = "there are no share groups"
 
-# Keys, or their prefixes, with the reason and what to do instead.
+# Refused keys and prefixes of keys, each with the reason and what to do instead.
 NOT_HERE: dict[str, str] = {
-    "controller.quorum.bootstrap.servers": "name the voters, with controller.quorum.voters=ID@HOST:PORT,…",
-    "controller.listener.names": f"{_ONE_LISTENER}, so controllers have no listener of their own. Leave it out",
-    "control.plane.listener.name": f"{_ONE_LISTENER}. Leave it out",
-    "inter.broker.listener.name": f"{_ONE_LISTENER}. Leave it out",
-    "listener.security.protocol.map": f"{_NO_SECURITY}: every listener is PLAINTEXT. Leave it out",
+    "controller.quorum.bootstrap.servers": "name all voters with controller.quorum.voters=ID@HOST:PORT,… instead",
+    "controller.listener.names": f"{_ONE_LISTENER}, so controllers have no listener of their own. Remove this key",
+    "control.plane.listener.name": f"{_ONE_LISTENER}. Remove this key",
+    "inter.broker.listener.name": f"{_ONE_LISTENER}. Remove this key",
+    "listener.security.protocol.map": f"{_NO_SECURITY}: every listener is PLAINTEXT. Remove this key",
     "listener.name.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
     "security.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
     "ssl.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
     "sasl.": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
     "authorizer.class.name": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
     "super.users": f"{_NO_SECURITY}. {_PROTECT_THE_PORT}",
-    "zookeeper.": "there is no ZooKeeper: the voters in controller.quorum.voters elect the controller. Leave it out",
-    "metadata.log.dir": "the metadata log is in log.dirs, with the other logs. Leave it out",
-    "remote.log.": "there is no tiered storage. Leave it out",
-    "group.coordinator.rebalance.protocols": "groups of both protocols, classic and consumer, are served. Leave it out",
-    "group.share.": f"{_NO_SHARE_GROUPS}. Leave it out",
-    "group.streams.": "there are no streams groups here: set group.protocol=classic in Kafka Streams. Leave it out",
-    "share.": f"{_NO_SHARE_GROUPS}. Leave it out",
-    "transaction.": f"{_NO_TRANSACTIONS}. Leave it out",
-    "transactional.": f"{_NO_TRANSACTIONS}. Leave it out",
+    "zookeeper.": "there is no ZooKeeper: the voters in controller.quorum.voters elect the controller. Remove this key",
+    "metadata.log.dir": "the metadata log is in log.dirs, with the other logs. Remove this key",
+    "remote.log.": "there is no tiered storage. Remove this key",
+    "group.coordinator.rebalance.protocols": "groups of both protocols, classic and consumer, work. Remove this key",
+    "group.share.": f"{_NO_SHARE_GROUPS}. Remove this key",
+    "group.streams.": "there are no streams groups: set group.protocol=classic in Kafka Streams. Remove this key",
+    "share.": f"{_NO_SHARE_GROUPS}. Remove this key",
+    "transaction.": f"{_NO_TRANSACTIONS}. Remove this key",
+    "transactional.": f"{_NO_TRANSACTIONS}. Remove this key",
 }
 BROKER_CONFIGS.refused.update(NOT_HERE)
 
-# Keys that Kafka can change while a broker runs, and this broker cannot.
+# Keys that Kafka can change while a broker runs, but this broker only with a restart.
 NEEDS_A_RESTART = frozenset({"listeners"})
 
-# The default names of Kafka's listeners with these protocols.
+# The default names of Kafka's listeners that use TLS or SASL.
 _PROTECTED = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 
 
@@ -272,15 +290,17 @@ def check_listeners(config: NodeConfig) -> None:
         for it in listeners:
             if it.name in _PROTECTED:
                 raise InvalidConfig(
-                    f"{name}={it} is not possible: there is no TLS and no SASL here yet, so it would be served in "
-                    "plain text. Write PLAINTEXT://, and let a firewall protect the port"
+                    f"{name}={it} is not possible: there is no TLS and no SASL yet, so this listener would be plain "
+                    "text. Write PLAINTEXT://, and let a firewall protect the port"
                 )
 
 
 def check_tiered_storage(config: TopicConfig) -> None:
     """Refuse to enable tiered storage, which this broker does not have."""
     if config.values["remote.storage.enable"]:
-        raise InvalidConfig("remote.storage.enable=true is not allowed: this broker has no tiered storage")
+        raise InvalidConfig(
+            "remote.storage.enable=true is not allowed: this broker has no tiered storage, so set it to false"
+        )
 
 
 BROKER_RULES.append(check_listeners)

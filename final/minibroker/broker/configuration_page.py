@@ -18,13 +18,13 @@ _HEAD = """# Configuration
 
 A broker is configured with Kafka's names. They are given on the command line (`minibroker serve --set name=value`) or
 in a file (`--config FILE`, lines of `name=value`). An unknown name is refused, and the message names the one that is
-probably meant. A name that only Kafka has is refused, and the message says what to do instead. A
-name that is in the file twice is refused with both lines. A single node needs no configuration. A node with
+probably meant. A configuration of Kafka that this broker does not support is refused, and the message says what to do
+instead. A name that is in the file twice is refused with both lines. A single node needs no configuration. A node with
 `controller.quorum.voters` needs `node.id`, too. A listener is `PLAINTEXT`: a name that promises TLS or SASL is refused,
 because this broker has neither yet. The value for a topic is the first of these:
 
 1. the topic's own value, set when it was created or altered;
-2. the value set for this broker while it runs, under the broker's name of the configuration;
+2. the value set for this broker while it runs, under the name in the column *broker's name*;
 3. the value set for all brokers while they run;
 4. the value that the broker was started with;
 5. the default.
@@ -44,7 +44,7 @@ to N, 3 at most, and `min.insync.replicas` to 2 if N is 3 or more. `minibroker s
 _TOPIC = """## Topics
 
 Set with `minibroker topics create --config` and `minibroker topics alter --config`, or by any of Kafka's own tools. The
-last column is the broker's name of the configuration, which holds for topics that do not set it. The table leaves out
+last column is the broker's configuration whose value applies to topics that do not set their own. The table leaves out
 `internal.segment.bytes`, which is shown only where it is set: Kafka's tests use it for segments smaller than
 `segment.bytes` allows.
 
@@ -65,7 +65,7 @@ _GROUP = """## Groups
 
 Set for one group, a resource of type 32, by any administration client that knows it, such as Kafka's `kafka-configs.sh
 --entity-type groups`. The limits are the broker's `group.consumer.min.*` and `group.consumer.max.*`. The last column is
-the broker's name of the configuration, which holds for groups that do not set it.
+the broker's configuration whose value applies to groups that do not set their own.
 
 | configuration | type | default | allowed | what it does | broker's name |
 |---|---|---|---|---|---|"""
@@ -77,7 +77,7 @@ and shown. These have no effect on this broker:"""
 
 _RESTART = """## Changed by a restart, where Kafka needs none
 
-Kafka can change these while a broker runs; here a change is refused, because it would have no effect:"""
+Kafka can change these while a broker runs. This broker refuses the change, because it would have no effect:"""
 
 
 _INERT_NAMES = frozenset(key.name for key in (*INERT_TOPIC_KEYS, *INERT_BROKER_KEYS))

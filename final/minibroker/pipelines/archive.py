@@ -6,9 +6,9 @@
     DIR/_plans/                                          compactions that are decided and not done yet
     DIR/_checkpoint/                                     the offsets up to which the topic was read
 
-Each record is in the archive once, for two reasons. A repeated batch has the same offsets, and first removes the files
-of its earlier attempt. And only batches that the checkpoint records as done are compacted. A compaction is decided when
-its plan is written. If the run then dies, the next run carries out the plan.
+Each record is in the archive once, for two reasons. A repeated batch has the same offsets, and the files of its earlier
+attempt are removed first. And only batches that the checkpoint records as done are compacted. A compaction is decided
+when its plan is written. If the run then dies, the next run carries out the plan.
 
 DIR is a folder that the driver and all executors see under one name. One run at a time writes to it, with a lock.
 """
@@ -64,8 +64,7 @@ def run(spark: "SparkSession", settings: Archive) -> None:
     prepare_topics(settings.bootstrap, read=[settings.topic])
     with locked(settings.directory):
         finish_plans(settings.directory)
-        # These are the files of a run that died. Each attempt has a folder of its own, so a task that still writes does
-        # no harm.
+        # Delete the files of a run that died. Its tasks may still write, but each attempt has its own folder.
         shutil.rmtree(settings.directory / "_staging", ignore_errors=True)
         follow({"archive": start(spark, settings)})
         # The query has ended by itself, so the checkpoint records every batch as done.
@@ -121,7 +120,7 @@ def publish(rows: "DataFrame", directory: Path, *, name: str) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock an archive for writing; the lock is released when the process ends, however it ends."""
+    """Lock an archive for writing. The lock is released even if the process is killed."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "_lock").open("a") as lock:
         try:
@@ -192,7 +191,7 @@ def finish_plans(directory: Path) -> int:
         if made.exists():
             made.rename(place)
         path.unlink()
-    # The remaining folders belong to compactions that were given up.
+    # The remaining folders belong to compactions that died before they wrote a plan.
     for left in (directory / "_staging").glob(f"{COMPACTED}*"):
         shutil.rmtree(left)
     return len(plans)
@@ -219,7 +218,9 @@ def settled_files(directory: Path) -> list[Path]:
         if not _plans(directory) and files == sorted(directory.glob("date=*/*.parquet")):
             return files
         if time.monotonic() > deadline:
-            raise ArchiveInvalid(f"{directory} was being compacted for all of {SETTLED_S_MAX} s: try again")
+            raise ArchiveInvalid(
+                f"{directory} was being compacted for {SETTLED_S_MAX} s, so its files could not be listed: try again"
+            )
 
 
 def _plans(directory: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The errors of pipelines, each one line."""
+"""The errors of pipelines. Each message is one line."""
 
 from minibroker.log.errors import ExpectedError
 

@@ -15,7 +15,7 @@ REPORT_EVERY_S = 1.0
 
 
 class Tally:
-    """Counts the records by kind, and keeps the first error; any thread may call it."""
+    """Counts the records by kind, and keeps the first error of a delivery."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -23,7 +23,7 @@ class Tally:
         self.failed: list[Exception] = []
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """Keep the first error."""
+        """Keep the first error. The producer may call this on another thread."""
         if delivery.error is not None and len(self.failed) < 1:
             self.failed.append(delivery.error)
 

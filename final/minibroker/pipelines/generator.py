@@ -1,4 +1,4 @@
-"""Generates the orders of a shop: a few customers order much, a few orders are large, some are late, some are broken.
+"""Generates the orders of a shop: a few customers order often, a few orders are large, some are late, some are broken.
 
 The same seed gives the same events. Keys are customers, drawn by Zipf's law, so partitions are as uneven as in
 practice. Each kind of broken event has a name, so that the dead letters of a pipeline can be counted by kind.
@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
 
 def events(shape: Shape, *, count: int, start_ms: int, first: int = 0) -> Iterator[Event]:
-    """Make `count` events whose times begin at `start_ms`; the order ids count from `first`."""
+    """Make `count` events. Their times begin at `start_ms`, and their order ids at `first`."""
     chance = random.Random(shape.seed + first)
     regions = _regions(shape)
     weights = list(accumulate(1 / rank**shape.skew for rank in range(1, shape.customers + 1)))

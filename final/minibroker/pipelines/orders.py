@@ -54,7 +54,7 @@ def parsed(records: "DataFrame") -> "DataFrame":
 
 def _problem() -> "Column":
     is_no_order = f.col("order").isNull() | f.col(f"order.{CORRUPT}").isNotNull()
-    problem = f.when(is_no_order, "not json of an order")
+    problem = f.when(is_no_order, "not an order in JSON")
     for name in ("order_id", "region", "time", "amount"):
         problem = problem.when(f.col(f"order.{name}").isNull(), f"no {name}")
     return problem.when(f.col("order.amount") <= 0, "amount is not above 0")

@@ -32,16 +32,16 @@ INITIALIZING = "Initializing sources"
 TOO_SLOW = "Python worker failed to connect back"
 REASON_CHARS_MAX = 400
 MASTER_S_MAX = 5
-BATCH_S_MAX = 10  # how long Ctrl-C waits for a batch that is under way
+BATCH_S_MAX = 10  # how long Ctrl-C waits for the current batch
 
 QUIET = {
     "spark.log.level": "OFF",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # This makes an error one line, without the stack trace of the JVM.
+    # With this setting an error is one line, without the stack trace of the JVM.
     "spark.sql.dataFrameQueryContext.enabled": "false",
-    # With Spark's default of 200 and the few keys of a pipeline, each batch would be mostly overhead.
+    # Spark's default is 200 partitions. For the few keys of a pipeline, most of them would be empty and cost only time.
     "spark.sql.shuffle.partitions": "4",
 }
 
@@ -56,10 +56,14 @@ QUICK = {
 
 
 def start_session(name: str, master: str, conf: Mapping[str, str]) -> "SparkSession":
-    """Start a session without log output, with times in UTC, unless its settings say otherwise."""
+    """Start a session without log output and with times in UTC. The settings in `conf` take precedence."""
     demand_packages()
     demand_master(master)
-    print(f"{name}: starting Spark on {master}; this and the first batch take seconds", file=sys.stderr, flush=True)
+    print(
+        f"{name}: starting Spark on {master}; the start and the first batch take some seconds",
+        file=sys.stderr,
+        flush=True,
+    )
     if master.startswith("local"):
         # No other machine connects to the driver. Without this setting Spark warns about the address that it chose.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -94,7 +98,7 @@ def _is_not_py4js(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def noted_interrupts() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C was pressed; call it between two calls to Spark.
+    """Yield a function that returns whether Ctrl-C was pressed. Call it between two calls to Spark.
 
     The first Ctrl-C raises KeyboardInterrupt only at the end of the `with`, a second one at once.
     """
@@ -126,7 +130,9 @@ def demand_master(master: str) -> None:
             refused.append(f"{address} ({error})")
         else:
             return
-    raise PipelineFailed(f"no Spark master answers at {', '.join(refused)}: is it running? --master names another")
+    raise PipelineFailed(
+        f"no Spark master answers at {', '.join(refused)}: start one there, or name another with --master"
+    )
 
 
 def prepare_topics(bootstrap: str, *, read: Iterable[str] = (), written: Mapping[str, int] | None = None) -> None:
@@ -160,7 +166,7 @@ def _no_topic(name: str, others: Iterable[str]) -> PipelineError:
 
 
 def stream(spark: "SparkSession", bootstrap: str, topic: str, options: dict[str, str]) -> "DataFrame":
-    """Read a topic as a stream, with these options of the connector."""
+    """Read a topic as a stream. `options` are options of the Spark connector."""
     reader = spark.readStream.format(FORMAT).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     return reader.options(**options).load()
 
@@ -173,7 +179,7 @@ def read_options(max_per_trigger: int | None, *, skips_lost: bool) -> dict[str, 
 
 
 def triggered(writer: "DataStreamWriter", *, once: bool, interval: str) -> "DataStreamWriter":
-    """Set the trigger: read the records that are there now and end, or run a batch each interval for ever."""
+    """Set the trigger: with `once` read up to the topic's current end, otherwise run a batch each interval for ever."""
     return writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
 
 
@@ -221,7 +227,7 @@ def _stop(query: "StreamingQuery") -> None:
 
 
 def _wait(name: str, query: "StreamingQuery") -> bool:
-    """Wait a short time; tell whether the query still runs."""
+    """Wait a short time, and return whether the query still runs."""
     from pyspark.errors import StreamingQueryException  # noqa: PLC0415 (slow to import)
 
     try:
@@ -244,11 +250,11 @@ def progress_line(name: str, progress: Any) -> str:
     source = progress["sources"][0]
     rate = progress["processedRowsPerSecond"] or 0
     line = f"{name}: batch {progress['batchId']}: {progress['numInputRows']} records, {rate:,.0f}/s"
-    behind = behind_of(source["endOffset"], source["latestOffset"])
-    return line if behind is None else f"{line}, {behind} behind"
+    lag = lag_between(source["endOffset"], source["latestOffset"])
+    return line if lag is None else f"{line}, {lag} behind"
 
 
-def behind_of(end: object, latest: object) -> int | None:
+def lag_between(end: object, latest: object) -> int | None:
     """Return the number of records between two offsets of a progress report; None if an offset is missing."""
     places = [_offsets(it) for it in (end, latest)]
     if places[0] is None or places[1] is None:
@@ -256,17 +262,17 @@ def behind_of(end: object, latest: object) -> int | None:
     return sum(max(0, offset - places[0].get(place, 0)) for place, offset in places[1].items())
 
 
-def _offsets(told: object) -> dict[tuple[str, str], int] | None:
-    if isinstance(told, str):
+def _offsets(reported: object) -> dict[tuple[str, str], int] | None:
+    if isinstance(reported, str):
         try:
-            told = json.loads(told)
+            reported = json.loads(reported)
         except ValueError:
             return None
-    if not isinstance(told, Mapping):
+    if not isinstance(reported, Mapping):
         return None
     try:
-        # Names that begin with $ are not topics; under them the source keeps data of its own.
-        topics = {name: each for name, each in told.items() if not name.startswith("$")}
+        # Names that begin with $ are not topics. The source keeps its own data under them.
+        topics = {name: each for name, each in reported.items() if not name.startswith("$")}
         return {(topic, number): int(at) for topic, each in topics.items() for number, at in each.items()}
     except (AttributeError, TypeError, ValueError):
         return None

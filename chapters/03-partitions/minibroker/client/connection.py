@@ -101,7 +101,8 @@ class Connection:
         try:
             parts = frame_request(message, version=version, correlation_id=correlation_id, client_id=self._client_id)
         except WireError as error:
-            raise UnsupportedByBroker(f"{self._peer} accepts {api.name} up to version {version}: {error}") from error
+            reason = f"{api.name} cannot be sent to {self._peer} in version {version}: {error}"
+            raise UnsupportedByBroker(reason) from error
         if expects_response:
             self._pending[correlation_id] = _Pending(api, version)
         return Sent(correlation_id, parts)
@@ -110,7 +111,7 @@ class Connection:
 
     @property
     def pending_count(self) -> int:
-        """How many responses are awaited."""
+        """How many requests have no response yet."""
         return len(self._pending)
 
     def buffer(self) -> memoryview:
@@ -135,8 +136,8 @@ class Connection:
         pending = self._pending.pop(correlation_id, None)
         if pending is None:
             raise UnexpectedResponse(
-                f"{self._peer} sent a response to request {correlation_id}, which was not sent:"
-                f" {len(self._pending)} requests are pending"
+                f"{self._peer} sent a response with correlation id {correlation_id}, but none of the"
+                f" {len(self._pending)} pending requests has this id"
             )
         if not self.is_ready:
             self._on_versions(frame, pending)
@@ -161,7 +162,7 @@ class Connection:
             return
         response: ApiVersionsResponse = self._decode(frame, pending)
         if code:
-            raise BrokerError(code, about=f"{self._peer} was asked for its versions")
+            raise BrokerError(code, about=f"{self._peer} answered ApiVersions with an error")
         self._ranges = {offered.api_key: (offered.min_version, offered.max_version) for offered in response.api_keys}
         self.is_ready = True
 
@@ -183,5 +184,5 @@ def _first_error_code(frame: memoryview) -> int:
 
 def _key_of(message: Request) -> int:
     key = message.schema.key
-    assert key is not None, f"{type(message).__name__} has no key, so it cannot be sent"
+    assert key is not None, f"{type(message).__name__} has no API key, so it cannot be sent"
     return key

@@ -13,7 +13,7 @@ class InvalidAddress(ClientError):
 
 
 class BrokerUnavailable(ClientError):
-    """No connection could be made: it was refused, or the node did not answer in time."""
+    """No connection could be opened: the node refused it, or did not answer in time."""
 
 
 class TurnedAway(BrokerUnavailable):

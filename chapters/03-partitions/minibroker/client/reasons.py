@@ -11,10 +11,10 @@ from minibroker.wire.schema import Request
 
 
 def no_broker(reasons: Sequence[BrokerUnavailable]) -> str:
-    """The message when every address failed. It says what to do."""
+    """The message when no address could be reached. It says what to do."""
     failures = "; ".join(map(str, reasons))
     if not any(isinstance(it, TurnedAway) for it in reasons):
-        return f"{failures}: is it running? start one with `minibroker serve`"
+        return f"{failures}: check the address, or start a broker with `minibroker serve`"
     return (
         f"{failures}: a node refuses clients until it has joined its cluster, and its log names the nodes that it "
         "waits for. Start the nodes that are down. If this is not a minibroker node, it may need TLS"

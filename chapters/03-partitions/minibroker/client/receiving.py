@@ -65,7 +65,7 @@ class Receiver:
         return length
 
     def _begin_large(self, start: int, length: int) -> None:
-        # Move the bytes that have arrived into a buffer for this frame. The rest is received there directly.
+        # Move the bytes that have arrived into a buffer for this frame. Its other bytes are received there directly.
         self._large = memoryview(bytearray(length))
         self._large_filled = self._filled - start
         self._large[: self._large_filled] = self._small[start : self._filled]

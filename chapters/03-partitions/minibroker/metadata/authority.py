@@ -41,7 +41,7 @@ Listener = Callable[[Image, Image], None]
 
 
 class Proposal(Generic[R]):
-    """A proposed command. It has a result when it is done. It can serve as a key of `Waiting`."""
+    """A proposed command and, later, its result. A request can wait for it, with the proposal as a key of `Waiting`."""
 
     def __init__(self) -> None:
         self._result: tuple[R] | None = None
@@ -54,12 +54,12 @@ class Proposal(Generic[R]):
     @property
     def result(self) -> R:
         """The result of the command."""
-        assert self._result is not None, "the proposal is not done"
+        assert self._result is not None, "the proposal has no result yet"
         return self._result[0]
 
     def complete(self, result: R) -> None:
         """Set the result."""
-        assert self._result is None, "the proposal was done before"
+        assert self._result is None, "the proposal has a result already"
         self._result = (result,)
 
 
@@ -124,8 +124,8 @@ class Voter:
             self._write([FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL)])
 
     def propose(self, command: Command[R]) -> Proposal[R]:
-        """Decide, write the records and set the result immediately."""
-        assert not self._listeners.is_telling, "a listener proposes"
+        """Decide about the command and write its records. The returned proposal has its result already."""
+        assert not self._listeners.is_telling, "a listener must not propose"
         proposal: Proposal[R] = Proposal()
         decision = decide(self.image, command)
         old = self.image

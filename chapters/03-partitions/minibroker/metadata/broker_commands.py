@@ -41,7 +41,7 @@ def register(broker: BrokerDescription, image: Image, records: Records) -> Regis
 
     If one process registers twice, only the first request adds a record.
     """
-    assert broker.endpoints, "a broker has at least one listener"
+    assert broker.endpoints, "a broker must have at least one listener"
     known = image.brokers.get(broker.broker_id)
     if known is not None and known.incarnation_id == broker.incarnation_id:
         return Registration(epoch=known.epoch)
@@ -83,7 +83,7 @@ class RegisterBroker(BrokerDescription, Command[Registration]):
 
 @dataclass(frozen=True)
 class ProducerIds:
-    """A block of `count` producer ids from `first` on, for one broker only. A refused request gets no ids."""
+    """A block of `count` producer ids from `first` on, for one broker only. After a refusal, `count` is 0."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None

@@ -50,7 +50,7 @@ BROKER_RACK: ConfigKey[str | None] = broker_key(
     STRING,
     None,
     None,
-    "The rack of the node. The replicas of a partition are spread over racks, and clients are told the racks.",
+    "The rack of the node. The replicas of a partition are spread over racks, and metadata responses name the racks.",
 )
 LISTENERS = broker_key(
     "listeners",
@@ -94,7 +94,11 @@ DEFAULT_REPLICATION_FACTOR = broker_key(
     "The number of replicas of a new partition, if the request does not set it.",
 )
 AUTO_CREATE_TOPICS_ENABLE = broker_key(
-    "auto.create.topics.enable", BOOLEAN, "true", None, "Whether asking for the metadata of a missing topic creates it."
+    "auto.create.topics.enable",
+    BOOLEAN,
+    "true",
+    None,
+    "Whether a Metadata request for a missing topic creates the topic.",
 )
 DELETE_TOPIC_ENABLE = broker_key("delete.topic.enable", BOOLEAN, "true", None, "Whether topics can be deleted.")
 
@@ -121,7 +125,7 @@ MAX_CONNECTIONS = broker_key(
     "The most connections at a time.",
     is_dynamic=True,
     departure=Departure(
-        str(INT_MAX), "Kafka has no limit; ten thousand idle connections must not use all file descriptors"
+        str(INT_MAX), "Kafka has no limit; idle connections must not use up the process's file descriptors"
     ),
 )
 MAX_CONNECTIONS_PER_IP = broker_key(
@@ -165,7 +169,9 @@ LOG_INITIAL_TASK_DELAY_MS = broker_key(
     "The time between the start of the broker and its first retention, compaction and other background work.",
     is_internal=True,
 )
-broker_key("log.flush.scheduler.interval.ms", LONG, LONG_MAX, None, "How often logs are checked for a flush.")
+broker_key(
+    "log.flush.scheduler.interval.ms", LONG, LONG_MAX, None, "How often the broker looks for logs that must be flushed."
+)
 LOG_CLEANER_ENABLE = broker_key("log.cleaner.enable", BOOLEAN, "true", None, "Whether logs are compacted.")
 LOG_CLEANER_BACKOFF_MS = broker_key(
     "log.cleaner.backoff.ms",
@@ -180,7 +186,7 @@ LOG_CLEANER_DEDUPE_BUFFER_SIZE = broker_key(
     LONG,
     128 * 1024**2,
     None,
-    "The memory for the keys of a compaction.",
+    "The memory in which compaction keeps the keys of a log, in bytes.",
     is_dynamic=True,
 )
 PRODUCER_ID_EXPIRATION_MS = broker_key(

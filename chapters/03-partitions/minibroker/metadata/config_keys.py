@@ -51,7 +51,7 @@ class ConfigResource(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value is set, with its number in DescribeConfigs. The source with the lower number takes precedence."""
+    """Where a value is set, with its number in DescribeConfigs. A lower number takes precedence, except for groups."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -194,9 +194,9 @@ class ConfigKey(Generic[T]):
     about: str
     synonyms: tuple[Synonym, ...] = ()
     is_dynamic: bool = False
-    """Whether the value of a running broker can be changed."""
+    """Whether the value can be changed while the broker runs."""
     is_internal: bool = False
-    """Whether the key is described only if it is set."""
+    """Whether DescribeConfigs shows the key only if it is set."""
     is_thread_count: bool = False
     """Whether the value is the size of a thread pool. One change at runtime can at most halve or double it."""
     departure: Departure | None = None
@@ -288,7 +288,7 @@ class KeyTable(dict[str, ConfigKey[Any]]):
             return self[name]
         for it, why in self.refused.items():
             if name == it or (it.endswith(".") and name.startswith(it)):
-                raise InvalidConfig(f"Kafka's {name[:100]} does not exist here: {why}")
+                raise InvalidConfig(f"this broker does not support Kafka's key {name[:100]}: {why}")
         near = get_close_matches(name[:100], sorted(self), n=1)
         hint = f": did you mean {near[0]}?" if near else ""
         raise InvalidConfig(f"Unknown {self.kind} config name: {ascii(name[:100])[1:-1]}{hint}")
@@ -341,7 +341,7 @@ def topic_key(
 
 
 def declare_synonym(key: ConfigKey[Any], resources: str) -> None:
-    """Declare the first synonym of a key, with the same type and check. An only synonym also gets the key's default."""
+    """Declare the first synonym of a key, with the same type and check. It gets the default if it is the only one."""
     if key.synonym is not None:
         about = f"The default of {key.name} for {resources}. {key.about}"
         default = key.default if len(key.synonyms) == 1 else None

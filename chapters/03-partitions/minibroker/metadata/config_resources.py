@@ -47,7 +47,10 @@ def _described_topic(image: Image, name: str, node: NodeConfig) -> Sequence[Desc
 
 def _check_topic(image: Image, name: str, configs: Texts, node: NodeConfig) -> None:
     if not name:
-        raise Refused(ErrorCode.INVALID_REQUEST, "the topic has no name: there are no defaults for all topics")
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            "the topic's name is empty: name one topic, because there are no defaults for all topics",
+        )
     check_topic_name(name)
     check_topic_configs(configs, node)
     _check_topic_exists(image, name)
@@ -77,9 +80,7 @@ def _check_broker(image: Image, name: str, configs: Texts, node: NodeConfig) -> 
     """Refuse configurations that a running broker cannot apply. An empty name means all brokers."""
     brokers = {str(it): it for it in sorted({node.node_id, *image.brokers})}
     if name and name not in brokers:
-        message = (
-            f"there is no broker {name[:64]!a}: there are {', '.join(brokers)}, and an empty name means all brokers"
-        )
+        message = f"there is no broker {name[:64]!a}: the brokers are {', '.join(brokers)}, and an empty name means all"
         raise Refused(ErrorCode.INVALID_REQUEST, message)
     try:
         for key in configs:
@@ -101,7 +102,7 @@ def _check_broker(image: Image, name: str, configs: Texts, node: NodeConfig) -> 
 
 
 def _check_changes(old: NodeConfig, new: NodeConfig) -> None:
-    """Refuse new values that a running broker cannot change to."""
+    """Refuse changes that a running broker cannot make, such as a thread pool of more than double the size."""
     for name, value in old.values.items():
         BROKER_CONFIGS[name].check_change(value, new.values[name])
 

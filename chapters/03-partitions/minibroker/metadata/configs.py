@@ -136,7 +136,7 @@ class NodeConfig:
         return NodeConfig(self.settings, dynamic=_known(dynamic), dynamic_default=_known(dynamic_default))
 
     def inherited(self, key: ConfigKey[Any]) -> str | None:
-        """The default of a topic's (or other resource's) key, as text: its first synonym that is set, else its own."""
+        """The text of a key that is not set for a topic or other resource: its first set synonym, else its default."""
         for _source, texts in self.layers:
             for name, factor in key.synonyms:
                 if name in texts:
@@ -229,7 +229,7 @@ class TopicConfig:
         )
 
     def _roll_ms(self) -> int:
-        # The active segment is never compacted. To compact records in time, it must be rolled in time.
+        # The active segment is never compacted, so it must be rolled before max.compaction.lag.ms has passed.
         if "compact" in self.cleanup_policy:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
@@ -265,7 +265,7 @@ def check_node_id(config: NodeConfig) -> None:
     broker_id, node_id = broker_keys.BROKER_ID.of(config), broker_keys.NODE_ID.of(config)
     if "node.id" in config.settings and broker_id not in (-1, node_id):
         raise InvalidConfig(
-            f"node.id={node_id} and broker.id={broker_id} are two names of one number: set node.id only"
+            f"node.id={node_id} and broker.id={broker_id} differ, but both are the id of this node: set only node.id"
         )
     if config.node_id < 0:
         raise InvalidConfig(f"broker.id={config.node_id} is not allowed: it must be at least 0")

@@ -34,7 +34,8 @@ class Records:
         """Raise TooManyRecords if `count` more would exceed the limit."""
         if self._count_max is not None and len(self.list) + count > self._count_max:
             raise TooManyRecords(
-                f"one request needs {len(self.list) + count} metadata records, {self._count_max} are allowed: split it"
+                f"the request needs {len(self.list) + count} metadata records, but at most {self._count_max} are"
+                " allowed: split the request"
             )
 
     def add(self, records: Iterable[MetadataRecord]) -> None:

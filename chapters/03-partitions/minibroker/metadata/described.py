@@ -84,7 +84,7 @@ def describe_all_brokers(node: NodeConfig) -> list[Described]:
 
 def _families() -> Mapping[str, Sequence[str]]:
     """Broker keys with the same meaning in different units, in order of precedence."""
-    # The flusher's interval is only a default of another key, so it is not included.
+    # log.flush.scheduler.interval.ms has a meaning of its own. It is a synonym only because it holds a default.
     return {
         synonym.name: [it.name for it in key.synonyms]
         for key in TOPIC_CONFIGS.values()

@@ -168,7 +168,7 @@ class Builder:
         return self._new.get(part, getattr(self._old, part))
 
     def topic(self, topic_id: bytes) -> TopicImage:
-        """The topic with an id. `partitions_of` gives its current partitions."""
+        """The topic with this id. Its `partitions` may be outdated: use `partitions_of`."""
         name = self.now("topic_names").get(topic_id)
         if name is None:
             raise CorruptMetadata(f"no topic has the id {uuid_text(topic_id)}")
@@ -262,7 +262,8 @@ class Builder:
     def on_producer_ids(self, record: ProducerIdsRecord) -> None:
         """Set the next free producer id. It never decreases, because no id is given twice."""
         if record.next_producer_id < self.now("next_producer_id"):
-            raise CorruptMetadata(f"producer ids fall from {self.now('next_producer_id')} to {record.next_producer_id}")
+            old, new = self.now("next_producer_id"), record.next_producer_id
+            raise CorruptMetadata(f"the next producer id decreases from {old} to {new}")
         self._new["next_producer_id"] = record.next_producer_id
 
     def on_feature_level(self, record: FeatureLevelRecord) -> None:
@@ -294,8 +295,8 @@ _STEPS: dict[type[MetadataRecord], Callable[[Builder, Any], None]] = {
 def declare_record(record: type[MetadataRecord], step: Callable[[Builder, Any], None], *, version: int = 0) -> None:
     """Add a kind of record from a later chapter: how it is folded, and in which version it is written."""
     key = record.schema.key
-    assert key is not None, f"{record.__name__} has no key"
-    assert key not in RECORDS, f"{record.__name__} has the key of {RECORDS[key].__name__}"
+    assert key is not None, f"{record.__name__} has no record key"
+    assert key not in RECORDS, f"{record.__name__} has the same key as {RECORDS[key].__name__}"
     RECORDS[key] = record
     WRITTEN[record] = version
     _STEPS[record] = step

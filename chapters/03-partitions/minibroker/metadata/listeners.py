@@ -24,7 +24,7 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
     listeners = tuple(_parse(item.strip()) for item in text.split(","))
     ports = [listener.port for listener in listeners if listener.port != 0]
     if len({listener.name for listener in listeners}) < len(listeners) or len(set(ports)) < len(ports):
-        raise ValueError(f"{text!r} has a name or a port twice")
+        raise ValueError(f"{text!r} has a name or a port twice: use each only once")
     return listeners
 
 

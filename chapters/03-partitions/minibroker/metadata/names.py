@@ -25,7 +25,7 @@ def check_topic_name(name: str) -> None:
     """Raise InvalidTopicName if a topic cannot have this name."""
     # Kafka's order: empty, then the two names of existing directories, then too long, then invalid characters.
     if not name:
-        raise InvalidTopicName("a topic's name is empty: give it one")
+        raise InvalidTopicName("a topic's name is empty: give the topic a name")
     if name in (".", ".."):
         raise InvalidTopicName(f"'{name}' is not a valid topic name: it is the name of an existing directory")
     if len(name) > NAME_CHARACTERS_MAX:

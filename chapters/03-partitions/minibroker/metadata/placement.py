@@ -41,7 +41,7 @@ def place(
 
 
 def usable_brokers(image: Image, replication_factor: int) -> tuple[list[int], list[int]]:
-    """The active brokers, and the others. If there are too few in all, `Refused` is raised."""
+    """The active brokers, and the other registered brokers. Refuse if all together are too few, or none is active."""
     live = image.active_brokers()
     fenced = sorted(set(image.brokers) - set(live))
     if replication_factor > len(live) + len(fenced) or not live:
@@ -54,7 +54,7 @@ def usable_brokers(image: Image, replication_factor: int) -> tuple[list[int], li
 
 
 def first_stripe(topic_id: bytes, first_partition: int) -> int:
-    """Where in the rotation the first new partition stands: new partitions continue after the existing ones."""
+    """The place of the first new partition in the rotation, which continues after the existing partitions."""
     return int.from_bytes(topic_id, "big") + first_partition
 
 
@@ -71,15 +71,15 @@ def check_assignment(image: Image, replicas: Sequence[int], *, replication_facto
     problem = None
     unknown = sorted(set(replicas) - set(image.brokers))
     if not replicas:
-        problem = "it is empty"
+        problem = "it names no broker"
     elif duplicates(replicas):
-        problem = f"broker {min(duplicates(replicas))} is in it twice"
+        problem = f"broker {min(duplicates(replicas))} occurs twice"
     elif unknown:
         problem = f"broker {unknown[0]} is not registered; the registered brokers are {sorted(image.brokers)}"
     elif replication_factor is not None and len(replicas) != replication_factor:
-        problem = f"it has {len(replicas)} replicas, but the other partitions have {replication_factor}"
+        problem = f"it names {len(replicas)} brokers, but the other partitions have {replication_factor} replicas"
     elif not set(replicas) & set(image.active_brokers()):
-        problem = "all its brokers are fenced"
+        problem = "all of these brokers are fenced or shutting down"
     if problem is not None:
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the assignment {list(replicas[:10])} is not possible: {problem}"

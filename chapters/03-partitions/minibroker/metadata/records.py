@@ -98,7 +98,7 @@ class PartitionRecord(MetadataRecord, key=3, versions="0-2", flexible="0+"):
 class ConfigRecord(MetadataRecord, key=4, versions="0", flexible="0+"):
     """A configuration is set or removed."""
 
-    resource_type: int = int8(about="2 topic, 4 broker")
+    resource_type: int = int8(about="the type of the resource: 2 is a topic, 4 a broker")
     resource_name: str = string(about="the topic's name, the broker's id, or an empty text for all brokers")
     name: str = string(about="the key")
     value: str | None = string(nullable="0+", about="its value, or null if it is removed")
@@ -110,7 +110,7 @@ class BrokerEndpoint(Struct):
     name: str = string(about="the listener")
     host: str = string()
     port: int = uint16()
-    security_protocol: int = int16(about="0 plaintext, 1 TLS, 2 SASL, 3 both")
+    security_protocol: int = int16(about="0 is plaintext, 1 TLS, 2 SASL, 3 SASL with TLS")
 
 
 class BrokerFeature(Struct):
@@ -205,5 +205,5 @@ def _check_known(frame_version: int, key: int, version: int) -> None:
     versions = RECORDS[key].schema.versions if key in RECORDS else None
     if versions is None or version not in versions:
         raise UnknownRecord(
-            f"a metadata record of kind {key} version {version}: a newer program has written it, so use that program"
+            f"record kind {key} in version {version} is unknown: a newer program has written it, so use that program"
         )

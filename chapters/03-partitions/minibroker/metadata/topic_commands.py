@@ -23,7 +23,7 @@ DEFAULT = -1
 
 
 class _Named(Protocol):
-    """A part of a request that is about the topic of this name."""
+    """One topic of a request, with the topic's name."""
 
     @property
     def name(self) -> str: ...
@@ -55,7 +55,7 @@ def _decide_each(topics: Sequence[W], decide: Callable[[W], R], refused: Callabl
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to create. A count of -1 means the broker's default. Each assignment gives a partition its brokers."""
+    """A topic to create. A count of -1 means the broker's default. An assignment lists the brokers of a partition."""
 
     name: str
     topic_id: bytes
@@ -77,7 +77,7 @@ class CreatedTopic(Outcome[str]):
 
 @dataclass(frozen=True)
 class CreateTopics(Command[list[CreatedTopic]]):
-    """Create topics. The caller gives each one a new random id. `node` has the defaults."""
+    """Create topics. The caller gives each one a new random id. `node` is the configuration with the defaults."""
 
     topics: Sequence[NewTopic]
     node: NodeConfig
@@ -92,8 +92,8 @@ class CreateTopics(Command[list[CreatedTopic]]):
 
     def _create(self, image: Image, topic: NewTopic, taken: dict[str, str], records: Records) -> CreatedTopic:
         _check_name(image, topic.name, taken)
-        assert topic.topic_id != NO_UUID, "a topic needs a fresh id"
-        assert topic.topic_id not in image.topic_names, "a topic needs a fresh id"
+        assert topic.topic_id != NO_UUID, "a new topic needs an id"
+        assert topic.topic_id not in image.topic_names, "a new topic needs an id that no other topic has"
         configs = self._checked_configs(topic)
         assignments = self._assignments(image, topic, records)
         made: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic.topic_id)]
@@ -111,7 +111,7 @@ class CreateTopics(Command[list[CreatedTopic]]):
     def _checked_configs(self, topic: NewTopic) -> dict[str, str]:
         nulls = [name for name, value in topic.configs.items() if value is None]
         if nulls:
-            raise InvalidConfig(f"{nulls[0]} has no value: leave it out, or give it one")
+            raise InvalidConfig(f"{nulls[0]} has no value: give it a value, or remove the key from the request")
         configs = {name: value for name, value in topic.configs.items() if value is not None}
         check_topic_configs(configs, self.node)
         return configs
@@ -158,10 +158,10 @@ def _check_name(image: Image, name: str, taken: dict[str, str]) -> None:
 
 def _check_counts(topic: NewTopic) -> None:
     if topic.replication_factor < DEFAULT or topic.replication_factor == 0:
-        message = f"a replication factor of {topic.replication_factor}: it must be at least 1, or -1 for the default"
+        message = f"{topic.replication_factor} replicas are not possible: ask for at least 1, or for -1, the default"
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     if topic.partition_count < DEFAULT or topic.partition_count == 0:
-        message = f"{topic.partition_count} partitions: there must be at least 1, or -1 for the default"
+        message = f"{topic.partition_count} partitions are not possible: ask for at least 1, or for -1, the default"
         raise Refused(ErrorCode.INVALID_PARTITIONS, message)
 
 
@@ -270,7 +270,7 @@ def _delete(reference: TopicReference, topic: TopicImage | None, twice: set[byte
 
 @dataclass(frozen=True)
 class MorePartitions:
-    """A topic, and the number of partitions that it gets. The assignments are for the new partitions, in order."""
+    """A topic, and its new total number of partitions. The assignments are for the added partitions, in order."""
 
     name: str
     count: int
@@ -299,9 +299,7 @@ class CreatePartitions(Command[list[GrownTopic]]):
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {quoted(topic.name)}")
         count = len(known.partitions)
         if topic.count <= count:
-            message = (
-                f"{topic.name} has {count} partitions: {topic.count} is not more, and partitions cannot be removed"
-            )
+            message = f"{topic.name} has {count} partitions, so {topic.count} is not an increase: ask for more"
             raise Refused(ErrorCode.INVALID_PARTITIONS, message)
         records.reserve(topic.count - count)
         placed = enumerate(_new_replicas(image, known, topic, self.placing), start=count)

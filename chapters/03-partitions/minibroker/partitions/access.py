@@ -107,11 +107,11 @@ class Gate:
         return handler if row.ready is Ready.ALWAYS else self._when_ready(row, handler)
 
     def _for_nodes(self, row: Access, handler: Handler) -> Handler:
-        assert row.ready is Ready.ALWAYS, "calls between nodes are answered at any time"
+        assert row.ready is Ready.ALWAYS, "a row for nodes must have Ready.ALWAYS"
 
         def answer(call: Call[Any]) -> Answer:
             if not self.is_node(call):
-                raise Disconnect(f"{type(call.request).__name__} from {call.peer}: only other nodes may send it")
+                raise Disconnect(f"{call.peer} sent {type(call.request).__name__}, which only other nodes may send")
             return handler(call)
 
         return answer

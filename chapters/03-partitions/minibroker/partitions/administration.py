@@ -85,8 +85,8 @@ class Administration:
         return CreateTopicsResponse(topics=[_created_topic(topic, node) for topic in topics])
 
     def create_on_demand(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Create topics with default settings, because a client asked for their metadata. Returns why some were
-        refused.
+        """Create topics with default settings, because a client asked for their metadata. Return the error code of
+        each topic that was refused.
 
         With a quorum, the topics are created after this call has returned, so none is reported as refused.
         """

@@ -3,7 +3,7 @@
 A rule checks one batch. It returns None if the batch may pass, or a `Duplicate` if the batch is in the log already. It
 raises `Refused` with Kafka's error code, or `Held` if the verdict depends on something that has not happened yet. The
 rules run in order, so a rule may rely on the rules before it. For example, the sequence number is read only after the
-checksum was found right.
+checksum was verified.
 
 The rules read the 61 bytes of the header. They open the records only for a compacted topic, for a topic that limits
 the age of its records, and with `minibroker.validate.records=true`.
@@ -81,11 +81,11 @@ def incoming(batch: memoryview | None, now_ms: int, origin: Origin = Origin.CLIE
         raise refusal(error) from error
     if header.base_offset != 0:
         message = (
-            f"base offset {header.base_offset}: a producer counts from 0, and the broker assigns the offset in the log"
+            f"the batch has base offset {header.base_offset}, but a producer must send 0: the broker assigns the offset"
         )
         raise Refused(ErrorCode.INVALID_RECORD, message)
     if header.length + LENGTH_COUNTS_FROM < len(batch):
-        message = f"{len(batch)} bytes for one partition, but the first batch has {header.size}: send one batch"
+        message = f"{len(batch)} bytes for one partition, but its first batch has {header.size}: send one batch each"
         raise Refused(ErrorCode.INVALID_RECORD, message)
     return tuple.__new__(Incoming, (header, batch, now_ms, origin))  # saves one call for every batch
 
@@ -115,7 +115,7 @@ def small_enough(bytes_max: int) -> Rule:
 
     def rule(it: Incoming) -> None:
         if len(it.batch) > bytes_max:
-            message = f"a batch of {len(it.batch)} bytes: max.message.bytes is {bytes_max}"
+            message = f"the batch has {len(it.batch)} bytes, but max.message.bytes is {bytes_max}"
             raise Refused(ErrorCode.MESSAGE_TOO_LARGE, message)
 
     return rule
@@ -153,7 +153,7 @@ def has_client_attributes(it: Incoming) -> None:
 
 
 def timely(*, before_max_ms: int, after_max_ms: int) -> Rule:
-    """No record is older than `message.timestamp.before.max.ms`, or further ahead than `….after.max.ms`."""
+    """No record is older than `message.timestamp.before.max.ms`, or ahead by `message.timestamp.after.max.ms`."""
 
     def rule(it: Incoming) -> None:
         latest = it.now_ms + after_max_ms
@@ -168,8 +168,10 @@ def timely(*, before_max_ms: int, after_max_ms: int) -> Rule:
                 if 0 <= record.timestamp < earliest
             ]
             if early:
-                of = f"{len(early)} of {it.header.record_count} records"
-                message = f"{of} are older than message.timestamp.before.max.ms={before_max_ms}"
+                message = (
+                    f"{len(early)} of {it.header.record_count} records are older than "
+                    f"message.timestamp.before.max.ms={before_max_ms}"
+                )
                 raise Refused(ErrorCode.INVALID_TIMESTAMP, message, records=early)
 
     return rule
@@ -183,8 +185,10 @@ def has_keys(it: Incoming) -> None:
     """On a compacted topic every record has a key, because a record without a key could never be replaced."""
     keyless = [(index, "no key") for index, record in _records(it) if record.key is None]
     if keyless:
-        of = f"{len(keyless)} of {it.header.record_count} records"
-        message = f"{of} have no key: the topic is compacted, and keeps the newest record of each key"
+        message = (
+            f"{len(keyless)} of {it.header.record_count} records have no key, but the topic is compacted and keeps the "
+            "newest record of each key"
+        )
         raise Refused(ErrorCode.INVALID_RECORD, message, records=keyless)
 
 
@@ -213,7 +217,7 @@ def _records(it: Incoming) -> Iterator[tuple[int, Record]]:
     try:
         yield from enumerate(Batch(it.batch).records(bytes_max=_UNPACKED_BYTES_MAX))
     except LogError as error:
-        # Raise the refusal after this block. Raised here, its context `error` would keep the records in memory.
+        # The refusal is raised after this block. Here `error` would be its context, and keep the records in memory.
         refused = refusal(error)
     if refused is not None:
         raise refused

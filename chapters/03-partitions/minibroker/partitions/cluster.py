@@ -5,7 +5,7 @@
     join        register this node, and read the metadata at least up to its registration
     follow      open the partitions that the metadata assign to this node, and follow every change
     announce    return when clients may connect
-    leave       hand over to other nodes before this one stops
+    leave       hand over leadership to other nodes before this node stops
 
 Chapter 04 adds `OneController`, where one fixed node is the controller. Chapter 05 adds `QuorumMember`.
 """
@@ -83,7 +83,7 @@ class ClusterPort(Protocol):
         return
 
     def create_on_demand(self, administration: Administration, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Create topics because a client asked for their metadata; return why some do not exist yet."""
+        """Create topics because a client asked for their metadata. Return a code for each that does not exist yet."""
         return administration.create_on_demand(names)
 
     async def leave(self) -> None:

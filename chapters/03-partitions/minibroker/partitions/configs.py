@@ -86,7 +86,7 @@ class Configurations:
         except Refused as refused:
             result.error_code, result.error_message = refused.code, str(refused)
             return result
-        # A null list of names and an empty one both ask for all.
+        # A null list of names and an empty list both mean all configurations.
         wanted = set(resource.configuration_keys or ())
         result.configs = [
             _entry(it, with_synonyms=with_synonyms, with_documentation=with_documentation)
@@ -97,12 +97,12 @@ class Configurations:
 
     def list_resources(self, call: Call[ListConfigResourcesRequest]) -> Answer:
         """The handler of ListConfigResources."""
-        # Version 0 can only ask for client metrics. An empty list of types asks for all.
+        # Version 0 can only ask for client metrics. An empty list of types means all types.
         supported = set(ConfigResource) if call.version >= 1 else {ConfigResource.CLIENT_METRICS}
         wanted = set(call.request.resource_types) or supported
         if wanted - supported:
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        # Kafka lists topics last. A type without configurations here has no resources.
+        # Kafka lists topics last. A type that is not in RESOURCES has nothing to list.
         kinds = [(number, RESOURCES[number]) for number in sorted(wanted, reverse=True) if number in RESOURCES]
         return ListConfigResourcesResponse(
             config_resources=[

@@ -61,7 +61,7 @@ def api_versions(
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
                 for name, levels in features.items()
-                # Leave out a feature with lowest level 0 for older clients, which treat it as an error (KIP-1022).
+                # Leave out a feature whose lowest level is 0 for older clients, which treat it as an error (KIP-1022).
                 if levels.lowest > 0 or call.version >= ZERO_LEVELS_FROM_VERSION
             ],
             finalized_features_epoch=image.offset,
@@ -94,7 +94,7 @@ class Describe:
         is_auto_creating: Callable[[], bool],
         own_broker: "OwnBroker | None" = None,
     ) -> None:
-        """`own_broker` is set if this node forwards calls to the controller. It then appears as the controller."""
+        """`own_broker` is set if this node forwards calls to the controller. Clients then see it as the controller."""
         self._authority = authority
         self._create = create
         self._is_auto_creating = is_auto_creating
@@ -127,7 +127,7 @@ class Describe:
         alive = [
             MetadataResponseBroker(node_id=it.node_id, host=it.host, port=it.port, rack=it.rack) for it in _alive(image)
         ]
-        # If all brokers are fenced, name this one, because librdkafka never recovers from an answer without brokers.
+        # If all brokers are fenced, name this broker, because librdkafka never recovers from an answer without brokers.
         brokers = alive or ([self._own_broker()] if self._own_broker is not None else [])
         return MetadataResponse(
             brokers=brokers,
@@ -138,7 +138,7 @@ class Describe:
         )
 
     def _create_missing(self, wanted: Iterable[MetadataRequestTopic]) -> Mapping[str, ErrorCode]:
-        """Create the topics that do not exist, in one command; return why some could not be created."""
+        """Create the topics that do not exist, in one command. Return the error code of each that was refused."""
         named = [it.name for it in wanted if it.topic_id == NO_UUID and it.name is not None]
         # An internal topic needs other settings than the defaults. The broker creates it when it needs it.
         missing = [name for name in named if name not in self._image.topics and not is_internal(name)]
@@ -162,7 +162,8 @@ class Describe:
     def _find(self, wanted: MetadataRequestTopic, version: int) -> TopicImage:
         has_id = wanted.topic_id != NO_UUID
         if (version < TOPIC_IDS_FROM_VERSION and has_id) or (wanted.name is None and not has_id):
-            raise Refused(ErrorCode.INVALID_REQUEST, f"topics are found by id from version {TOPIC_IDS_FROM_VERSION} on")
+            message = f"a topic must have a name, or from version {TOPIC_IDS_FROM_VERSION} on an id"
+            raise Refused(ErrorCode.INVALID_REQUEST, message)
         if wanted.name is not None and not has_id:
             return find_topic(self._image, wanted.name)
         # A topic id takes precedence over the name (KIP-516): the Java client sends an empty name with an id.
@@ -253,7 +254,7 @@ def _offline_replicas(alive: frozenset[int], partition: PartitionImage) -> list[
 
 
 def _reachable_leader(alive: frozenset[int], partition: PartitionImage) -> tuple[int, ErrorCode]:
-    """The leader to name to clients, and the error code of the partition."""
+    """The leader in the answer to a client, and the error code of the partition."""
     # A dead leader is not named, because a client would only try it, fail, and ask again.
     if partition.leader in alive:
         return partition.leader, ErrorCode.NONE

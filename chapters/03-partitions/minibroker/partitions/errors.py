@@ -24,7 +24,7 @@ class Refused(ExpectedError):
         self.code = code
         self.message = message
         self.records = records
-        """The records of a batch that caused the error, by their index, each with the reason."""
+        """The records that caused the error: the index of each in its batch, and the reason."""
 
 
 class Held(Refused):
@@ -43,7 +43,7 @@ class BrokerFailure(ExpectedError):
 
 
 class Disconnect(ExpectedError):
-    """The client could not understand any answer, so the connection is closed. The broker logs the message."""
+    """The request gets no answer, and the connection is closed. The broker logs the message."""
 
 
 # Errors of the log as Kafka's codes -----------------------------------------------------------------------------------

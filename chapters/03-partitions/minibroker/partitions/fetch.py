@@ -3,6 +3,7 @@
 A request has an offset and a maximum of bytes for each partition, and a maximum and a minimum for the whole answer. If
 there are fewer bytes than the minimum, the answer waits, up to `max_wait_ms`. The records of an answer are slices of
 files.
+
 The first batch is the one that *contains* the offset. The first batch is always returned whole, even above the limits.
 Otherwise a consumer could never get past it. The last batch may be cut off.
 
@@ -149,7 +150,7 @@ class _Fetch:
         return response if self.is_enough(response) else None
 
     def is_enough(self, response: FetchResponse) -> bool:
-        """Whether the answer has the minimum of bytes, or an error, or no partitions, and so need not wait."""
+        """Whether the answer need not wait: it has enough bytes, an error, a diverging epoch, or no partitions."""
         count = 0
         for topic in response.responses:
             for it in topic.partitions:

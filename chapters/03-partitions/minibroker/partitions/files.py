@@ -170,7 +170,7 @@ class BoundedFiles:
     # Handles --------------------------------------------------------------------------------------------------------
 
     def handle_of(self, file: BoundedFile, *, is_written: bool = False) -> File:
-        """The handle of a file. A closed file is opened again. `is_written` marks the file as dirty before a write."""
+        """The handle of a file, opened again if needed. `is_written` marks the file as dirty before a write."""
         with self._lock:
             handle = file.open_handle
             if handle is None:

@@ -97,5 +97,5 @@ def find(partition: Partition, timestamp: int, reader: Reader, version: int) -> 
         # There is no tiered storage, so there is no such offset. Kafka without tiered storage gives the same answer.
         return Found()
     if timestamp < 0:
-        raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in this broker")
+        raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is unknown: use 0 or more, or -6 to -1")
     return partition.find_time(timestamp, reader=reader)

@@ -71,7 +71,7 @@ class _Deletion:
     def __init__(self, routes: Routes, name: TopicPartition, offset: int) -> None:
         self.name = name
         self._routes = routes
-        # This is the answer if the request times out.
+        # This result stays if the request times out.
         self.result = DeleteRecordsPartitionResult(
             partition_index=name.partition, low_watermark=-1, error_code=ErrorCode.REQUEST_TIMED_OUT
         )

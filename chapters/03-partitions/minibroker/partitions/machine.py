@@ -52,14 +52,14 @@ class Machine:
     ) -> None:
         """`files` replaces the operating system's disk. `checkpoints` names more checkpoint files."""
         if len(config.log_dirs) > 1:
-            raise BrokerFailure(f"log.dirs names {len(config.log_dirs)} directories, but this broker supports one")
+            raise BrokerFailure(f"log.dirs names {len(config.log_dirs)} directories, but this broker supports only one")
         self.config = config
         self.path = config.log_dirs[0]
         self.waiting: Waiting[Response] = Waiting()
         self.registry = Registry()
         self.failure: BrokerFailure | None = None
         self.on_failure: list[Callable[[], None]] = []
-        """Called as soon as this node cannot continue."""
+        """Functions to call as soon as this node cannot continue."""
         self._tracer = tracer
         self._disk = files or OSFiles()
         self._checkpoints = checkpoints
@@ -137,7 +137,7 @@ class Machine:
         task.add_done_callback(self.on_ended)
 
     def on_ended(self, task: asyncio.Task[None]) -> None:
-        """Called when a task of this node has ended. Unless the task was cancelled, the node ends, too."""
+        """Called when a task of this node has ended. If the task failed, the node ends, too."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, BrokerFailure):
             self.fail(error)
@@ -160,7 +160,7 @@ class Machine:
     def _directory_failure(self) -> BrokerFailure:
         return BrokerFailure(
             f"node {self.config.node_id} ends, because its data directory {self.path} {self._directory.loss()}. Nothing"
-            " more is written or acknowledged: put the directory back, then start it again"
+            " more is written or acknowledged: put the directory back, then start the node again"
         )
 
     def fail(self, failure: BrokerFailure) -> None:
@@ -168,8 +168,8 @@ class Machine:
         if self.failure is None:
             self.failure = failure if self._directory.loss() is None else self._directory_failure()
         self._failed.set()
-        for tell in self.on_failure:
-            tell()
+        for call in self.on_failure:
+            call()
 
     async def watch(self) -> None:
         """Raise a `BrokerFailure` when the node cannot continue. Never returns otherwise."""
@@ -226,7 +226,7 @@ class Machine:
 def only_listener(config: NodeConfig) -> Listener:
     """The listener of a broker, which has exactly one."""
     if len(config.listeners) > 1:
-        raise BrokerFailure(f"listeners names {len(config.listeners)} addresses, but this broker supports one")
+        raise BrokerFailure(f"listeners names {len(config.listeners)} addresses, but this broker supports only one")
     return config.listeners[0]
 
 

@@ -109,7 +109,7 @@ class Node:
         await self.machine.watch()
 
     async def stop(self) -> None:
-        """Stop in order of dependence. After a clean stop the next start need not check the logs."""
+        """Stop each part before the parts that it uses. After a clean stop the next start need not check the logs."""
         await self.cluster.leave()
         await self.machine.server.stop()
         await self._end()
@@ -131,7 +131,7 @@ def alone(config: NodeConfig, tracer: Tracer | None = None) -> Node:
 
 
 async def serve(node: Node, *, on_ready: Callable[[], None] = lambda: None) -> None:
-    """Run a node until SIGTERM or SIGINT."""
+    """Run a node until SIGTERM or SIGINT. If the node cannot continue, raise `BrokerFailure`."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -147,7 +147,7 @@ async def serve(node: Node, *, on_ready: Callable[[], None] = lambda: None) -> N
 
 
 async def _unless(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Await the work until it is done or the node is told to stop. Returns whether the work is done."""
+    """Await the work until it is done or `stopped` is set. Return whether the work is done."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stopped.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

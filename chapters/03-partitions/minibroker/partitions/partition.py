@@ -48,7 +48,7 @@ class Reader(NamedTuple):
     now_ms: int = 0
     """The time of a replica's fetch."""
     is_retry: bool = False
-    """Whether this is a retry of a waiting fetch. Its statements about the replica may then be out of date."""
+    """Whether this is a retry of a waiting fetch. Its offsets may then be older than the replica's newest fetch."""
 
     @property
     def is_replica(self) -> bool:
@@ -130,22 +130,25 @@ class Partition(Protocol):
         """Check a batch and append it. A duplicate is not appended: the result is its place in the log."""
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """The verdict on a batch: NONE if it is as safe as `acks` asks, an error if it never will be, else None."""
+        """The error code for the answer, or None while the batch still waits for other replicas.
+
+        `ErrorCode.NONE` means that the batch is as safe as `acks` asks. Any other code means that it cannot become so.
+        """
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches, beginning with the one that contains `offset`. The first is whole, if the reader may read it."""
+        """Batches from the one that contains `offset`, up to the reader's bound. The first may exceed `bytes_max`."""
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where a follower's log diverges from this one, or None."""
+        """The epoch and the end offset at which a follower's log diverges from this log, or None if it does not."""
 
     def aborted(self, offset: int, records: FileSlice) -> Sequence[Aborted]:
         """The aborted transactions between `offset` and the end of a slice that was read from `offset` on."""
 
     def find_earliest(self) -> Found:
-        """Where the log starts."""
+        """The log start offset, with its leader epoch."""
 
     def find_latest(self, *, reader: Reader) -> Found:
-        """Where the log ends for a reader."""
+        """The offset up to which the reader may read."""
 
     def find_time(self, timestamp: int, *, reader: Reader) -> Found:
         """The first record that is not older than `timestamp`."""
@@ -193,7 +196,7 @@ class ReplicaPort(Protocol):
         raise NotImplementedError
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """The verdict on a batch: NONE if it is as safe as `acks` asks, an error if it never will be, else None."""
+        """The error code for the answer, or None while the batch still waits for other replicas."""
         return ErrorCode.NONE
 
     def check_follower(self, reader: Reader) -> None:
@@ -201,11 +204,11 @@ class ReplicaPort(Protocol):
         raise NotImplementedError
 
     def on_follower_read(self, reader: Reader, offset: int, records: FileSlice) -> None:
-        """A follower fetches from `offset`, so it has all earlier records. This may shorten `records`, its answer."""
+        """A follower fetches from `offset`, so it has all earlier records. A throttle may shorten its `records`."""
         return
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where a follower's log diverges from this one, or None."""
+        """The epoch and the end offset at which a follower's log diverges from this log, or None if it does not."""
         return None
 
     def check_watermark_is_known(self) -> None:
@@ -237,16 +240,16 @@ class SoleReplica(ReplicaPort):
         self._log = log
         self._wake = wake
         self._copied_by = copied_by
-        """Nodes that may copy the log, as the metadata log is copied. Their copies do not count as replicas."""
+        """The nodes that may copy this log, if it is a metadata log. A copy does not count as a replica."""
 
     @property
     def high_watermark(self) -> int:
-        """With one replica it is the end of the log."""
+        """The end of the log, because there is only one replica."""
         return self._log.log_end_offset
 
     @property
     def low_watermark(self) -> int:
-        """With one replica it is the start of the log."""
+        """The start of the log, because there is only one replica."""
         return self._log.log_start_offset
 
     def on_log_changed(self) -> None:
@@ -264,7 +267,7 @@ class Transactions(Protocol):
     """The transactions in the log of a partition."""
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The first offset of the oldest open transaction, or the high watermark. It moves only if that moves."""
+        """The first offset of the oldest open transaction, or the high watermark if no transaction is open."""
 
     def aborted(self, offset: int, upto_offset: int) -> Sequence[Aborted]:
         """The aborted transactions in a range of offsets."""
@@ -348,7 +351,7 @@ class LocalPartition:
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Refuse unless this node leads, its disk works, and the request has the same epoch (KIP-320)."""
         if self.log.failure is not None:
-            # The content of the disk is unknown: a client must not see records that may be lost after a restart.
+            # After a disk error, a client must not see records that may be gone after a restart.
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._title} is offline: {self.log.failure}")
         leader_epoch = self.replica.leader_epoch
         if current_leader_epoch != NO_LEADER_EPOCH and current_leader_epoch != leader_epoch:
@@ -389,11 +392,11 @@ class LocalPartition:
         return Appended(base_offset, next_offset, time_ms, self.log.log_start_offset, replica.leader_epoch)
 
     def verdict(self, appended: Appended, *, acks: int) -> ErrorCode | None:
-        """The verdict on a batch: NONE if it is as safe as `acks` asks, an error if it never will be, else None."""
+        """The error code for the answer, or None while the batch still waits for other replicas."""
         return self.replica.verdict(appended, acks=acks)
 
     def read(self, offset: int, *, bytes_max: int, reader: Reader) -> FileSlice:
-        """Batches, beginning with the one that contains `offset`. The first is whole, if the reader may read it."""
+        """Batches from the one that contains `offset`, up to the reader's bound. The first may exceed `bytes_max`."""
         is_follower = reader.replica_id >= 0
         if is_follower:
             self.replica.check_follower(reader)
@@ -406,7 +409,7 @@ class LocalPartition:
         return found
 
     def diverging_epoch(self, offset: int, *, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where a follower's log diverges from this one, or None."""
+        """The epoch and the end offset at which a follower's log diverges from this log, or None if it does not."""
         return self.replica.diverging_epoch(offset, last_fetched_epoch=last_fetched_epoch)
 
     def aborted(self, offset: int, records: FileSlice) -> Sequence[Aborted]:
@@ -414,11 +417,11 @@ class LocalPartition:
         return () if self._transactions is None else self._transactions.aborted(offset, end_offset_of(records))
 
     def find_earliest(self) -> Found:
-        """Where the log starts."""
+        """The log start offset, with its leader epoch."""
         return Found(self.log_start_offset, NO_TIMESTAMP, self.replica.epoch_of(self.log_start_offset))
 
     def find_latest(self, *, reader: Reader) -> Found:
-        """Where the log ends for a reader. For a read_committed consumer it is the last stable offset."""
+        """The offset up to which the reader may read. For a read_committed consumer it is the last stable offset."""
         if not reader.is_replica:
             self.replica.check_watermark_is_known()
         return Found(self._bound(reader), NO_TIMESTAMP, self.replica.leader_epoch)

@@ -147,7 +147,7 @@ class ProducerState:
             raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
 
     def update(self, header: BatchHeader) -> None:
-        """Note a batch that is in the log, without checking it."""
+        """Update the state with a batch that is in the log. The batch is not checked again."""
         # A new epoch begins without batches.
         if header.producer_epoch != self.epoch:
             self.epoch = header.producer_epoch
@@ -206,14 +206,15 @@ def encode_snapshot(producers: dict[int, ProducerState]) -> bytes:
 def decode_snapshot(data: bytes) -> dict[int, ProducerState]:
     """Read a snapshot; refuse one whose version, checksum or size is wrong."""
     if len(data) < _HEADER.size:
-        raise DamagedSnapshot(f"only {len(data)} of at least {_HEADER.size} bytes")
+        raise DamagedSnapshot(f"the snapshot has {len(data)} bytes, but its header alone needs {_HEADER.size}")
     version, crc, count = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise DamagedSnapshot(f"version {version}, but only {VERSION} is known")
-    if crc32c(data[_CRC_COVERS_FROM:]) != crc:
-        raise DamagedSnapshot(f"crc {crc32c(data[_CRC_COVERS_FROM:]):#010x}, its header says {crc:#010x}")
+        raise DamagedSnapshot(f"the snapshot has version {version}, but only {VERSION} is known")
+    actual = crc32c(data[_CRC_COVERS_FROM:])
+    if actual != crc:
+        raise DamagedSnapshot(f"the snapshot's bytes have the CRC {actual:#010x}, but its header has {crc:#010x}")
     if len(data) != _HEADER.size + count * _ENTRY.size:
-        raise DamagedSnapshot(f"{count} producers announced in {len(data)} bytes")
+        raise DamagedSnapshot(f"the snapshot's header has {count} producers, but {len(data)} bytes hold another number")
     return dict(map(_decoded, _ENTRY.iter_unpack(data[_HEADER.size :])))
 
 
@@ -268,8 +269,8 @@ class ProducerStates(Companion):
     def check_first(self, header: BatchHeader) -> None:
         """Refuse a later batch of an unknown producer if its first one cannot have been written here."""
         # A producer is unknown if its records were deleted or it has expired. Then it may continue with any sequence.
-        # But in a log that never had a record nothing was deleted. Then the producer's first batch was refused a moment
-        # ago and will be sent again. If this batch were accepted, the first batch would be lost (KAFKA-15591).
+        # Neither can be the case in a log that never had a record. There, the producer's first batch was refused and
+        # will be sent again. If this batch were accepted, the first batch would be lost (KAFKA-15591).
         if not self._has_had_records:
             message = (
                 f"producer {header.producer_id} in epoch {header.producer_epoch} begins with sequence "
@@ -292,7 +293,7 @@ class ProducerStates(Companion):
     # Events of the log ------------------------------------------------------------------------------------------------
 
     def replay(self, header: BatchHeader, batch: Bytes | FileSlice, position: int = 0) -> None:  # noqa: ARG002
-        """A batch is in the log."""
+        """Update the state with a batch that was appended, or that is read at the start."""
         self._has_had_records = True
         if header.producer_id > NO_PRODUCER_ID:
             state = self._producers.get(header.producer_id)
@@ -312,7 +313,7 @@ class ProducerStates(Companion):
         self._write(offset)
 
     def on_delete(self, offset: int) -> None:
-        """The log start offset has moved. Remove the snapshots before it: some batches after them were deleted."""
+        """The log start offset has moved. Remove the snapshots before it, because batches that follow them are gone."""
         self._remove(it for it in self._snapshots() if it < offset)
 
     def on_truncate(self, offset: int) -> None:

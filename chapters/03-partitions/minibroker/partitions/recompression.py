@@ -26,7 +26,7 @@ def codec_of(compression_type: str) -> Compression | None:
 
 
 def recompressed(it: Incoming, codec: Compression) -> memoryview:
-    """The batch in that codec. A decompression bomb is refused before it fills the memory."""
+    """The batch, compressed with `codec`. A decompression bomb is refused before it fills the memory."""
     if it.header.compression == codec:
         return it.batch
     try:

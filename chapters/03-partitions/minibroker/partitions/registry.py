@@ -62,7 +62,7 @@ Handler = Callable[[Call[Any]], Answer]
 
 @dataclass(slots=True)
 class Reply:
-    """The bytes of an answer, in parts. Record sets are unread slices of files. With acks=0 there is no part."""
+    """The bytes of an answer, in parts. Record sets are slices of files, not read yet. With acks=0 there is no part."""
 
     parts: list[Part]
 
@@ -86,7 +86,7 @@ class _Entry:
 
 
 class Registry:
-    """The handlers of a broker. ApiVersions is answered from the registry itself."""
+    """The handlers of a broker. ApiVersions announces their APIs and versions."""
 
     def __init__(self) -> None:
         self._entries: dict[int, _Entry] = {}
@@ -111,7 +111,9 @@ class Registry:
         assert known is None or known.is_stand_in, f"{key.name} has a handler already"
         api = APIS[key]
         least, most = versions or (api.min_version, api.max_version)
-        assert api.min_version <= least <= most <= api.max_version, f"{key.name} has no table for {least} to {most}"
+        assert api.min_version <= least <= most <= api.max_version, (
+            f"{key.name} has no table for versions {least} to {most}"
+        )
         advertised = least if advertised_from is None else advertised_from
         self._entries[key] = _Entry(handler, api.request, least, most, advertised, stand_in)
 
@@ -141,7 +143,7 @@ class Registry:
         return self._entries[call.header.api_key].handler(call)
 
     def dispatch(self, frame: memoryview, *, now_ms: int, peer: str) -> Reply | Deferred:
-        """Answer one request, now or later. A request that cannot be decoded raises, and the connection is closed."""
+        """Answer one request, now or later. The error of a request that cannot be decoded closes the connection."""
         try:
             header, position = read_request_header(frame)
         except UnsupportedApi as error:
@@ -191,7 +193,10 @@ def propose(
 
     def too_late() -> Response:
         return respond(
-            command.refuse(ErrorCode.REQUEST_TIMED_OUT, f"not committed within {timeout_ms} ms; it may still happen")
+            command.refuse(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the change was not committed within {timeout_ms} ms, but may still be committed",
+            )
         )
 
     return Wait(

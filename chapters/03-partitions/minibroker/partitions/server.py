@@ -144,14 +144,18 @@ class Server:
         return None
 
     async def _sweep(self) -> None:
-        """Close connections on which no whole request has arrived for too long."""
+        """Close connections without progress: no whole request arrives, or the client does not read its answer."""
         idle_ms_max = self.limits.idle_ms_max
         while True:
             await asyncio.sleep(min(max(idle_ms_max / 4, 10), 5000) / 1000)
             now_ms = monotonic_ms()
             for connection in list(self._connections):
                 if connection.answered is None and now_ms - connection.since_ms > idle_ms_max:
-                    log.info("%s: closed after %d ms without a whole request", connection.peer, idle_ms_max)
+                    log.info(
+                        "%s: closed after %d ms without a whole request or a read of its answer",
+                        connection.peer,
+                        idle_ms_max,
+                    )
                     connection.abort()
 
     # Requests ---------------------------------------------------------------------------------------------------------
@@ -354,7 +358,7 @@ def _pieces(part: Part) -> Iterator[bytes | bytearray | memoryview]:
 
 
 class _Budget:
-    """Bounds the bytes of large requests in memory. A connection that wants to read more waits for its turn.
+    """Bounds the bytes of large requests in memory. A connection that wants to read more waits in a queue.
 
     Only bytes that have arrived count, not the length that a client announces. If every request in progress waits, the
     first one may exceed the bound. Otherwise all would wait for ever.

@@ -1,9 +1,9 @@
 """The partitions of this node: logs on disk that follow the image of the metadata.
 
 The directories follow the image. A new topic gets its directories, a deleted topic loses them, and a changed
-configuration is applied to the logs. After a crash in between, the next start completes the change. Each directory has
+configuration is applied to the logs. After a crash during a change, the next start completes it. Each directory has
 the id of its topic in `partition.metadata`, so a new topic with the same name never gets the data of a deleted topic. A
-directory that is not in the metadata is never deleted, but renamed to `…-stray`.
+directory that the metadata do not assign to this node is renamed to `…-stray`, unless its topic was deleted.
 
 Partitions of another kind can be plugged in: `open_partition` opens one, and `on_changed` is called when its metadata
 change. The metadata log is not a topic of the image. Its owner adds it as an internal partition, which only other nodes
@@ -180,7 +180,7 @@ class Store:
             self._open(topic, self._only_in(topic, Image()), is_new=False)
         for name, offset in self._data.missing.items():
             if name in self._partitions:
-                log.error("%s starts empty: its directory is missing, with records up to %d", name.directory, offset)
+                log.error("%s starts empty: its directory with records up to %d is missing", name.directory, offset)
 
     def clear_leftovers(self, removed_topics: Callable[[], Collection[bytes]]) -> Iterator[TopicPartition]:
         """Clear the directories that the image does not assign to this node, one per step, because there may be

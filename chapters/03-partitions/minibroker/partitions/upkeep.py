@@ -33,7 +33,7 @@ _SCRUB_BYTES_PER_S = 8 * 1024**2
 
 @dataclass(frozen=True)
 class Schedule:
-    """The intervals of each kind of work."""
+    """The intervals and the settings of the background work, from the keys beside them."""
 
     initial_delay_ms: int  # log.initial.task.delay.ms
     retention_ms: int  # log.retention.check.interval.ms
@@ -49,7 +49,7 @@ class _Stopped(Exception):
 
 
 class Upkeep:
-    """The loops. `stop` ends them, and waits for the work on the thread."""
+    """The loops of the background work. Some of the work runs on a thread, which the machine owns."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Upkeep:
         self._tasks = [asyncio.create_task(self._repeat(work, interval_ms)) for work, interval_ms in loops]
 
     async def stop(self) -> None:
-        """End all loops. Tell the work on the thread to stop, and wait for it."""
+        """End all loops. The work on the thread stops at its next check, and the owner of the thread waits for it."""
         self._is_stopping = True
         for task in self._tasks:
             task.cancel()
@@ -203,10 +203,10 @@ class Upkeep:
 
     def _report(self, partition: LocalPartition, finding: Finding) -> None:
         is_mended = rebuild_index(partition.log, finding)
-        log.error("%s%s", finding, ": rebuilt" if is_mended else ": restore it from a replica")
+        log.error("%s%s", finding, ": rebuilt" if is_mended else ": restore the segment from a replica")
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
-        """Run work on the background thread. If the caller is cancelled, the work continues."""
+        """Run work on the background thread. If the caller is cancelled, the thread still finishes the work."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work))
 
 
@@ -220,7 +220,7 @@ def _retain(partition: LocalPartition, now_ms: int) -> None:
     count = partition.log.retain(now_ms, upto_offset=partition.high_watermark)
     if count:
         what = (partition.name.directory, count, start, partition.log_start_offset)
-        log.info("%s: retention deleted %d segments, offsets %d to %d", *what)
+        log.info("%s: retention deleted %d segments; the log start offset moved from %d to %d", *what)
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, step: Callable[[], None]) -> None:

@@ -39,7 +39,7 @@ def _raise(error: Exception) -> None:
 
 @dataclass(slots=True, eq=False)
 class Parked(Generic[A]):
-    """A wait in the table, and the function that gets its answer."""
+    """A wait in the table, and the function that is called with its answer."""
 
     wait: Wait[A]
     complete: Callable[[A], None]
@@ -82,7 +82,7 @@ class Waiting(Generic[A]):
         return parked
 
     def forget(self, parked: Parked[A]) -> None:
-        """Remove a wait without an answer, because its client has disconnected."""
+        """Remove a wait without answering it, for example because its client has disconnected."""
         # If the wait is over, there is nothing to do. Otherwise remove it, and its keys that have no other wait.
         if parked.is_over:
             return
@@ -133,9 +133,9 @@ class Waiting(Generic[A]):
             parked = heappop(self._deadlines)[2]
             if not parked.is_over:
                 self.forget(parked)
-                self._give_up(parked)
+                self._time_out(parked)
 
-    def _give_up(self, parked: Parked[A]) -> None:
+    def _time_out(self, parked: Parked[A]) -> None:
         try:
             answer = parked.wait.expire()
         except Exception as error:
@@ -145,7 +145,7 @@ class Waiting(Generic[A]):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The earliest deadline, or None."""
+        """The earliest deadline, or None if there is no wait."""
         while self._deadlines and self._deadlines[0][2].is_over:
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
