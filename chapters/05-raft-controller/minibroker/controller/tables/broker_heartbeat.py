@@ -35,7 +35,7 @@ class BrokerHeartbeatResponse(Response, key=63, versions="0-2", flexible="0+"):
     throttle_time_ms: int = int32(
         default=0, about="how long the broker stops reading from the sender, because of a quota"
     )
-    error_code: int = int16(about="0, or why the heartbeat does not count")
+    error_code: int = int16(about="0, or why the heartbeat was refused")
     is_caught_up: bool = boolean(default=False, about="whether the broker's metadata are up to date")
     is_fenced: bool = boolean(default=True, about="whether the broker is fenced")
     should_shut_down: bool = boolean(default=False, about="whether the broker may stop now")
