@@ -58,7 +58,7 @@ def test_a_voter_that_was_added_is_found_by_a_new_node_and_by_all_after_a_full_s
         # Its disk is empty. Its configuration names node 1, which is no voter now, and node 2, which does not lead.
         quorum.add(4).restart()
         assert "node 1 at" in quorum[4].log()
-        assert "has the voters [2, 3]: correct the setting" in quorum[4].log()
+        assert "the voters of its cluster are [2, 3]: correct the setting" in quorum[4].log()
         for node in quorum.nodes.values():
             node.kill()
         # A node that is alone names the voters it waits for; it does not trust the leader that it remembers.

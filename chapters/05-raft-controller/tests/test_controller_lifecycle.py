@@ -261,7 +261,7 @@ def test_a_broker_is_removed_once_it_is_stopped_and_has_no_replicas() -> None:
     holds = metadata.do(UnregisterBroker(1))
     assert (holds.code, holds.message) == (
         ErrorCode.INVALID_REQUEST,
-        "broker 1 has replicas of orders-0, orders2-0, orders3-0 and 1 more: move them to others first, with "
+        "broker 1 has replicas of orders-0, orders2-0, orders3-0 and 1 more: move them away first, with "
         "`minibroker topics reassign --from 1`",
     )
     assert 1 in metadata.image.brokers

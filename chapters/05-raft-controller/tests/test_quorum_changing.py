@@ -67,7 +67,8 @@ def test_an_invalid_change_is_refused_and_the_voters_are_named() -> None:
             assert said(add(it, adding(listeners=0)))[0] is ErrorCode.INVALID_REQUEST
             assert said(add(it, adding(directory=NO_UUID)))[0] is ErrorCode.INVALID_REQUEST
             for answer in (add(it, adding(cluster_id="elsewhere")), remove(it, removing(1, cluster_id="elsewhere"))):
-                assert said(answer) == (ErrorCode.INCONSISTENT_CLUSTER_ID, "the request is for cluster elsewhere")
+                message = "the request is for cluster elsewhere, but this node is of another cluster"
+                assert said(answer) == (ErrorCode.INCONSISTENT_CLUSTER_ID, message)
             code, message = said(add(it, adding(1)))
             assert code is ErrorCode.DUPLICATE_VOTER
             assert str(it.raft.me) in message

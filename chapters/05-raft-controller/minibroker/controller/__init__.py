@@ -1,5 +1,5 @@
-"""The controller of a cluster, on top of the quorum's log. Only pure modules.
+"""The controller of a cluster, on top of the quorum's log. All modules are pure.
 
-`deciding` turns the replicated log into the authority that chapter 03's handlers use; `sessions` knows which brokers
-are alive; `lifecycle` has the commands that register, fence and remove brokers; `reassignment` moves partitions.
+`deciding` implements chapter 03's authority on the replicated log. `sessions` records which brokers are alive.
+`lifecycle` has the commands that register, fence and remove brokers. `reassignment` moves partitions.
 """

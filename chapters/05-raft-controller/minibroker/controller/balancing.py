@@ -16,12 +16,12 @@ from minibroker.replication.records import PartitionChangeRecord
 from minibroker.wire.codes import ErrorCode
 
 ELECTIONS_MAX = 1000
-"""The most leaders that change in one command, as in Kafka; the others change at the next tick."""
+"""The most leaders that one command changes, as in Kafka. The others change at the next tick."""
 
 
 def led_by_others(image: Image) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
     """Every partition whose preferred leader could lead, but does not."""
-    # A broker that is shutting down would have to hand the partition over again.
+    # A broker that is shutting down would have to give up the leadership at once.
     ready = {it.node_id for it in image.brokers.values() if not it.is_fenced and not it.in_controlled_shutdown}
     for topic in image.topics.values():
         for number, partition in topic.partitions.items():
@@ -49,18 +49,18 @@ class ElectPreferredLeaders(Command[int]):
 
 
 class LeaderBalance:
-    """Schedules the elections. Without an interval there are no elections."""
+    """Schedules the elections of preferred leaders. If the interval is None, there are none."""
 
     def __init__(self, interval_ms: int | None) -> None:
         self._interval_ms = interval_ms
         self._due_ms = 0
 
     def begin(self, now_ms: int) -> None:
-        """Begin as the active controller: wait one interval, so that brokers that restart together are back."""
+        """Begin as the active controller: the first check is one interval later, when restarting brokers are back."""
         self._due_ms = now_ms + (self._interval_ms or 0)
 
     def tick(self, image: Image, now_ms: int) -> ElectPreferredLeaders | None:
-        """The command that is due now, or None."""
+        """The command to run now, or None."""
         if self._interval_ms is None or now_ms < self._due_ms:
             return None
         found = sum(1 for _ in islice(led_by_others(image), ELECTIONS_MAX + 1))

@@ -46,10 +46,10 @@ class _Uncommitted:
 
 
 class Controller:
-    """The metadata of a node, and their changes while it leads the quorum.
+    """The metadata of a node. While the node leads the quorum, commands change them.
 
-    Call `catch_up` after every event of the quorum's node: it folds the committed records, tells the listeners,
-    completes proposals, and calls `done` with each of them.
+    Call `catch_up` after every event of `raft`. It folds the committed records, calls the listeners, completes the
+    proposals whose records are committed, and calls `done` with each of these proposals.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Controller:
     ) -> None:
         """Begin with the image of a snapshot, or with an empty one. `clock` gives the timestamps of batches.
 
-        `features` has the levels that this controller sets if they are not set yet, the metadata.version first.
+        `features` has the feature levels that this controller sets if they are not set yet, metadata.version first.
         """
         self.raft = raft
         self.image = image
@@ -75,11 +75,11 @@ class Controller:
         self._uncommitted: deque[_Uncommitted] = deque()
         self._listeners = Listeners()
         self._removed: set[bytes] | None = set()
-        """The ids of deleted topics, noted while the log is read anyway. None after `removed_topics` was called."""
+        """The ids of deleted topics, collected while the log is folded. None after `removed_topics` was called."""
         self.on_active: Callable[[], None] = lambda: None
         """Called when this node becomes the active controller."""
 
-    # The port ---------------------------------------------------------------------------------------------------------
+    # The authority ----------------------------------------------------------------------------------------------------
 
     @property
     def is_active(self) -> bool:
@@ -89,7 +89,7 @@ class Controller:
     def propose(self, command: Command[R]) -> Proposal[R]:
         """Run a command and append its records; the proposal is done when they are committed."""
         # Assert that no listener proposes (`_listeners.is_telling`): other listeners have not seen the change yet.
-        assert not self._listeners.is_telling, "a listener proposes"
+        assert not self._listeners.is_telling, "a listener called propose"
         proposal: Proposal[R] = Proposal()
         # A node that is not the active controller refuses at once, and names the controller.
         if self._ahead is None:
@@ -137,11 +137,11 @@ class Controller:
         self._listeners.add(listener)
 
     def removed_topics(self) -> Collection[bytes]:
-        """The ids of topics whose deletion is in the log. This is called once, at the start; then the ids are dropped.
+        """The ids of topics whose deletion is in the log. A second call returns none.
 
-        Deletions before the last snapshot are no longer in the log. Such a topic is in no image and not known as
-        deleted, so its directory is set aside under another name. That is safe: a new topic of the same name has
-        another id, and does not take over the directory. The directory costs disk space until an operator removes it.
+        Deletions before the last snapshot are no longer in the log. Such a topic is in no image, but it is not known to
+        be deleted, so its directory is renamed and kept. That is safe: a new topic of the same name has another id, and
+        does not use the directory. The directory takes disk space until an operator removes it.
         """
         removed, self._removed = self._removed, None
         return frozenset(removed or ())
@@ -149,7 +149,7 @@ class Controller:
     # Following the log ------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Fold the committed records; start or stop being the active controller."""
+        """Fold the committed records. Become the active controller, or stop being it, if the leadership has changed."""
         self._fold()
         if self.is_active and (not self.raft.is_leader or self.raft.epoch != self._active_epoch):
             self._deactivate()
@@ -171,7 +171,7 @@ class Controller:
             self._listeners.tell(old, self.image)
 
     def _activate(self) -> None:
-        """Become the active controller. By now the image has everything that earlier leaders have committed."""
+        """Become the active controller. The image has all records that earlier leaders have committed."""
         self._active_epoch = self.raft.epoch
         self._ahead = self.image
         # As in Kafka, the first record of the log names the version of the records that follow.
@@ -181,7 +181,7 @@ class Controller:
         self.on_active()
 
     def _deactivate(self) -> None:
-        """Stop as the deposed controller, which cannot know whether its uncommitted records will be committed."""
+        """Stop being the active controller. Whether the uncommitted records will be committed is unknown."""
         # Drop `_ahead`. Refuse each uncommitted proposal with a message that names the controller; then pass the
         # proposal to `_done`.
         self._ahead = None

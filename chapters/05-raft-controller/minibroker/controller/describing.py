@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (KIP-966): Metadata in pages, with the eligible leaders. A pure module."""
+"""DescribeTopicPartitions (KIP-966): describes topics in pages, with eligible leader replicas. A pure module."""
 
 from collections.abc import Callable, Sequence
 
@@ -82,7 +82,7 @@ def _page(topics: Sequence[DescribeTopicPartitionsResponseTopic], cursor: Cursor
 def _described_partition(
     alive: frozenset[int], index: int, partition: PartitionImage
 ) -> DescribeTopicPartitionsResponsePartition:
-    # The lists of eligible leaders are empty and never null: the Java client relies on that.
+    # The lists of eligible leader replicas are empty, not null, because the Java client fails on null.
     return DescribeTopicPartitionsResponsePartition(
         partition_index=index, eligible_leader_replicas=[], last_known_elr=[], **partition_fields(alive, partition)
     )

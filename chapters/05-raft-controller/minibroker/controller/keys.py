@@ -26,11 +26,11 @@ PROCESS_ROLES: ConfigKey[tuple[str, ...] | None] = broker_key(
     LIST,
     None,
     _ROLES,
-    "The roles of this node: a broker has partitions, a controller votes on metadata. If not set, the node is a "
-    "broker, and also a controller if it is among the voters.",
+    "The roles of this node: a broker has partitions, a controller votes and keeps the metadata log. If not set, the "
+    "node is a broker, and also a controller if it is among the voters.",
 )
 BROKER_SESSION_TIMEOUT_MS = timeout_key(
-    "broker.session.timeout.ms", 2000, 9000, "How long a silent broker counts as alive."
+    "broker.session.timeout.ms", 2000, 9000, "How long a broker counts as alive after its last heartbeat."
 )
 BROKER_HEARTBEAT_INTERVAL_MS = broker_key(
     "broker.heartbeat.interval.ms",
@@ -38,14 +38,14 @@ BROKER_HEARTBEAT_INTERVAL_MS = broker_key(
     500,
     at_least(1),
     "How often a broker sends a heartbeat to the controller.",
-    departure=Departure("2000", "a session is shorter than in Kafka, but still has several heartbeats"),
+    departure=Departure("2000", "the session is shorter than in Kafka, and must still have several heartbeats"),
 )
 AUTO_LEADER_REBALANCE_ENABLE = broker_key(
     "auto.leader.rebalance.enable",
     BOOLEAN,
     "true",
     None,
-    "Whether the controller elects the preferred leaders of partitions again, once these replicas are in sync.",
+    "Whether the controller regularly elects preferred leaders that are in sync but do not lead.",
 )
 LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = broker_key(
     "leader.imbalance.check.interval.seconds",
@@ -55,7 +55,11 @@ LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = broker_key(
     "How often the controller looks for partitions whose preferred leader could lead, but does not.",
 )
 MAX_REQUEST_PARTITION_SIZE_LIMIT = broker_key(
-    "max.request.partition.size.limit", INT, 2000, at_least(1), "The most partitions that one answer describes."
+    "max.request.partition.size.limit",
+    INT,
+    2000,
+    at_least(1),
+    "The most partitions in one response to DescribeTopicPartitions.",
 )
 
 
@@ -73,7 +77,7 @@ def _is_voter(config: NodeConfig) -> bool:
 
 
 def check_roles(config: NodeConfig) -> None:
-    """Demand that a node's roles and the voters agree: a mistake here could split a cluster."""
+    """Refuse roles that contradict the voters: two nodes with different voters could form two clusters."""
     voters, node_id = sorted(it.node_id for it in quorum_voters(config)), config.node_id
     roles, is_voter = process_roles(config), _is_voter(config)
     if "controller" not in roles and is_voter:
@@ -96,19 +100,19 @@ def check_roles(config: NodeConfig) -> None:
 
 
 def check_place(config: NodeConfig) -> None:
-    """Demand that a voter listens at the port where the other nodes look for it."""
+    """Refuse a voter that does not listen at its port in controller.quorum.voters."""
     me = next((it for it in quorum_voters(config) if it.node_id == config.node_id), None)
     # One listener serves nodes and clients. Port 0 becomes a real port only later, so it cannot be compared here.
     ports = [it.port for it in (*config.listeners, *config.advertised_listeners)]
     if me is not None and me.port not in ports and 0 not in ports:
         raise InvalidConfig(
             f"controller.quorum.voters has node {me.node_id} at port {me.port}, but listeners={config.listeners[0]}: "
-            "the other nodes would not find it; set both to the same port"
+            "the other nodes could not connect; set both to the same port"
         )
 
 
 def check_session(config: NodeConfig) -> None:
-    """Demand that a session outlasts a late heartbeat."""
+    """Refuse a session that is shorter than two heartbeat intervals."""
     session_ms, interval_ms = BROKER_SESSION_TIMEOUT_MS.of(config), BROKER_HEARTBEAT_INTERVAL_MS.of(config)
     if session_ms < 2 * interval_ms:
         raise InvalidConfig(

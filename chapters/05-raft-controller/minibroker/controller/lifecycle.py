@@ -1,6 +1,6 @@
 """The life of a broker, from its registration to its removal, and the leaders of its partitions. A pure module.
 
-    registered, fenced ──── heard, and caught up with the metadata ───▶ live
+    registered, fenced ── sends heartbeats, has read the metadata ────▶ live
             ▲                                                            │  │
             └────────────── silent for a session, or killed ─────────────┘  │
                                                                             ▼
@@ -43,9 +43,11 @@ def partitions_of(image: Image, broker_id: int) -> Iterator[tuple[TopicImage, in
 def without(
     topic: TopicImage, number: int, partition: PartitionImage, *, gone: int, live: Collection[int]
 ) -> PartitionChangeRecord | None:
-    """The change of a partition when a broker is gone: the broker stops leading, and leaves the in-sync set unless it
-    is the last member."""
-    # The other members stay in sync. If there are no other members, the broker itself stays.
+    """The change of a partition when broker `gone` is fenced or stops, or None if nothing changes.
+
+    The broker no longer leads, and it leaves the in-sync set unless it is the last member.
+    """
+    # The other members stay in the in-sync set. If there are no others, the broker itself stays in it.
     isr = [it for it in partition.isr if it != gone] or list(partition.isr)
     # The record has only the fields that change.
     change = PartitionChangeRecord(partition_id=number, topic_id=topic.topic_id)
@@ -65,7 +67,7 @@ def _live_without(image: Image, broker_id: int) -> set[int]:
 def change_when_fenced(
     broker_id: int, image: Image, topic: TopicImage, number: int, partition: PartitionImage, has_all: bool
 ) -> PartitionChangeRecord | None:
-    """The change of a partition when a broker registers again, and is fenced."""
+    """The change of a partition when a broker that has a replica of it registers again, fenced."""
     # If the broker may have lost records, chapter 04's rule applies. If it has all records, the partition changes as
     # for a silent broker: another replica leads or, if there is none, this broker leads again when it is unfenced.
     if not has_all:
@@ -79,13 +81,13 @@ class RegisterFenced(BrokerDescription, Command[Registration]):
 
     A restarted broker replaces its last incarnation at once: its directory was locked, so the old process has ended. A
     broker with another directory may be another machine with a copied node.id. It is refused while the registered
-    broker may be alive, so that it cannot evict that broker. A broker with a replaced disk waits for one session at
-    most.
+    broker may be alive, so that it cannot evict that broker. A broker with a replaced disk waits until the session of
+    its last incarnation has expired.
     """
 
     is_fenced: bool = True
     is_registered_one_alive: bool = False
-    """Whether the controller has heard from the registered broker within its session."""
+    """Whether the session of the broker that is registered with this node.id has not expired."""
     records_max = None
 
     def run(self, image: Image, records: Records) -> Registration:
@@ -97,7 +99,7 @@ class RegisterFenced(BrokerDescription, Command[Registration]):
         return register_replicas(self, image, records, change_when_fenced)
 
     def _is_another(self, known: BrokerImage) -> bool:
-        # Unless both brokers have named their directories, they cannot be told apart, and count as one.
+        # If one of the brokers has not named its directories, the two count as the same broker.
         is_elsewhere = bool(known.log_dirs) and bool(self.log_dirs) and not set(known.log_dirs) & set(self.log_dirs)
         return is_elsewhere and known.incarnation_id != self.incarnation_id
 
@@ -118,7 +120,7 @@ class BrokerState:
 
 @dataclass(frozen=True)
 class Heartbeat(Command[BrokerState]):
-    """The heartbeat of a broker: how much of the metadata it has, and whether it wants to be fenced or to shut down."""
+    """The heartbeat of a broker: how far it has read the metadata, and whether it asks to be fenced or to stop."""
 
     broker_id: int
     broker_epoch: int
@@ -134,7 +136,9 @@ class Heartbeat(Command[BrokerState]):
             message = f"broker {self.broker_id} is not registered"
             return self.refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
         if broker.epoch != self.broker_epoch:
-            message = f"broker {self.broker_id} has epoch {broker.epoch}, not {self.broker_epoch}"
+            message = (
+                f"broker {self.broker_id} sent epoch {self.broker_epoch}, but its registration has epoch {broker.epoch}"
+            )
             return self.refuse(ErrorCode.STALE_BROKER_EPOCH, message)
         if self.wants_shut_down:
             return self._shut_down(image, broker, records)
@@ -173,12 +177,12 @@ class Heartbeat(Command[BrokerState]):
         records.add(given)
         if given:
             return BrokerState(is_fenced=False)
-        # No other broker can lead the partitions that are left, so this one may stop.
+        # No other broker can lead the remaining partitions, so this broker may stop.
         records.add(fencing(image, broker))
         return BrokerState(is_fenced=True, may_shut_down=True)
 
     def refuse(self, code: ErrorCode, message: str) -> BrokerState:
-        """The result of a refusal: the heartbeat does not count."""
+        """The result of a refusal: the heartbeat has no effect."""
         return BrokerState(code, message)
 
 
@@ -203,7 +207,9 @@ def _change(broker: BrokerImage, *, fenced: int = 0, in_controlled_shutdown: int
 
 @dataclass(frozen=True)
 class FenceBroker(Command[bool]):
-    """Fence a broker whose session has expired. When the next broker is fenced, this one cannot become leader."""
+    """Fence a broker whose session has expired.
+
+    One command fences one broker. So when the next broker is fenced, this one is no longer elected in its place."""
 
     broker_id: int
     records_max = None
@@ -225,15 +231,15 @@ class FenceBroker(Command[bool]):
 class LeadUncleanly(Command[list[Elected]]):
     """Elect a live replica that is not in sync, where there is no leader and `unclean.leader.election.enable` is set.
 
-    The command looks at all partitions, because a broker that is fenced or unfenced may have changed many partitions.
-    The result is the partitions that have a leader now; records that only the in-sync replicas had are lost.
+    The command looks at all partitions, because fencing or unfencing a broker can change many of them. The result is
+    the partitions that have got a leader. Records that only the in-sync replicas had are lost.
     """
 
     node: NodeConfig
     records_max = None
 
     def run(self, image: Image, records: Records) -> list[Elected]:
-        """Try every partition without a leader. Chapter 04's election refuses where the topic does not allow it."""
+        """Try every partition without a leader. Chapter 04's election refuses it if the topic does not allow it."""
         leaderless = [
             TopicPartition(topic.name, number)
             for topic in image.topics.values()
@@ -252,8 +258,8 @@ class LeadUncleanly(Command[list[Elected]]):
 class UnregisterBroker(Command[Outcome[int]]):
     """Remove a broker that will not come back.
 
-    The broker must be stopped: a live broker would keep running, and its heartbeats would be refused. Its replicas must
-    be moved first: a replica on an unknown broker would be missing for ever.
+    The broker must be stopped first: otherwise it would keep running, and its heartbeats would be refused. Its replicas
+    must be moved first: a replica on an unknown broker could never be in sync.
     """
 
     broker_id: int
@@ -271,7 +277,7 @@ class UnregisterBroker(Command[Outcome[int]]):
         if held:
             names = ", ".join(held[:_NAMED_MAX]) + (f" and {len(held) - _NAMED_MAX} more" if held[_NAMED_MAX:] else "")
             command = f"`minibroker topics reassign --from {self.broker_id}`"
-            message = f"broker {self.broker_id} has replicas of {names}: move them to others first, with {command}"
+            message = f"broker {self.broker_id} has replicas of {names}: move them away first, with {command}"
             return self.refuse(ErrorCode.INVALID_REQUEST, message)
         records.add([UnregisterBrokerRecord(broker_id=self.broker_id, broker_epoch=broker.epoch)])
         return Outcome(self.broker_id)

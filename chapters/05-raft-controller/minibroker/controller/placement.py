@@ -1,20 +1,20 @@
-"""Places replicas on racks, so that one rack never has all replicas of a partition. A pure module.
+"""Spreads the replicas of a partition over racks, so that one rack never has all of them. A pure module.
 
-Chapter 03 gives the first replica to one broker after the other. This module does so too, in a ring in which the racks
-take turns, and then puts the other replicas of a partition on racks without a replica of it:
+As in chapter 03, the brokers get the first replicas one after the other. Here their order alternates between the racks.
+The other replicas of a partition are placed on racks that have no replica of it:
 
     racks       a: 1 2    b: 3 4    c: 5 6
-    the ring    1 3 5 2 4 6
+    order       1 3 5 2 4 6
     partitions  [1 3 5]  [3 2 6]  [5 4 2]  [2 4 6]  …
 
-The rules, in order; each one decides only where the earlier ones leave a choice:
+The rules, the most important first:
 
-1. A live broker leads, and the numbers of leaderships differ by one at most.
-2. The replicas of a partition are spread evenly over the racks, as far as a rack has brokers.
+1. A live broker leads, and the numbers of partitions that brokers lead differ by one at most.
+2. The replicas of a partition are spread evenly over the racks, as far as the racks have enough brokers.
 3. Live brokers come before fenced ones.
 4. The broker with the fewest replicas so far comes first.
 
-So the brokers of a small rack get more replicas than others, as in Kafka: being on all racks is worth more than equal
+So the brokers of a small rack get more replicas than others, as in Kafka: using all racks is more important than equal
 load. Brokers without a rack count as one rack.
 """
 
@@ -54,7 +54,7 @@ def place_on_racks(
 
 
 def _in_turns(brokers: Collection[int], racks: Racks) -> list[int]:
-    """The brokers in an order in which the racks take turns."""
+    """The brokers in an order that alternates between the racks."""
     names = sorted({racks[it] for it in brokers}, key=lambda name: (name is not None, name))
     groups = [[it for it in sorted(brokers) if racks[it] == name] for name in names]
     return [it for turn in zip_longest(*groups) for it in turn if it is not None]
@@ -63,7 +63,7 @@ def _in_turns(brokers: Collection[int], racks: Racks) -> list[int]:
 def _spread(
     order: Sequence[int], racks: Racks, loads: Mapping[int, int], fenced: Collection[int], count: int
 ) -> tuple[int, ...]:
-    """The replicas of one partition: the first broker of the order leads, and the best brokers of the rest follow."""
+    """The replicas of one partition: the first broker of `order`, then the best of the others by rules 2 to 4."""
     chosen = [order[0]]
     while len(chosen) < count:
         on_rack = Counter(racks[it] for it in chosen)

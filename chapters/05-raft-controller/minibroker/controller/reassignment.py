@@ -1,8 +1,8 @@
 """Moves partitions to other brokers (KIP-455). A pure module.
 
-A move uses replication. First the new replicas are added, so that the partition has the old and the new ones. They
-fetch like any follower. When all of them are in sync, the old replicas are removed and the move is complete. At no
-moment are there fewer replicas than before.
+A move uses replication. First the new replicas are added, so that the partition has the old and the new ones. The new
+replicas fetch like any follower. When all of them are in sync, the old replicas are removed, and the move is complete.
+The partition never has fewer replicas than before.
 
     replicas [1, 2, 3]                     target [2, 3, 4]
     replicas [2, 3, 4, 1]  adding [4]  removing [1]        4 fetches
@@ -33,14 +33,14 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Move(NamedTuple):
-    """A partition and its new replicas; None cancels the move that is under way."""
+    """A partition and its new replicas. None cancels the partition's move."""
 
     name: TopicPartition
     replicas: Sequence[int] | None
 
 
 class Moved(Outcome[TopicPartition]):
-    """Whether a move has started."""
+    """The result for one partition: the move has started or was cancelled, or an error."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ReassignPartitions(Command[list[Moved]]):
     """Whether a move may change the replication factor (KIP-860)."""
 
     def run(self, image: Image, records: Records) -> list[Moved]:
-        """Decide about each partition separately."""
+        """Start or cancel each move. An error of one partition does not affect the others."""
         twice = duplicates(move.name for move in self.moves)
         results = []
         for move in self.moves:
@@ -75,13 +75,13 @@ def _started(image: Image, move: Move, *, may_resize: bool) -> PartitionChangeRe
     topic = image.topics.get(move.name.topic)
     partition = topic.partitions.get(move.name.partition) if topic is not None else None
     if topic is None or partition is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {move.name.directory}")
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {move.name.directory} does not exist")
     if move.replicas is None:
         return _cancelled(topic, move.name.partition, partition)
     check_assignment(image, move.replicas, replication_factor=None)
     if not may_resize:
         _check_count(partition, move)
-    # All replicas outside the target are removed at the end of the move. That includes replicas that a move under way
+    # All replicas outside the target are removed at the end of the move. That includes replicas that an unfinished move
     # has added: they may be in sync, or lead, by now.
     before = [it for it in partition.replicas if it not in partition.adding_replicas]
     adding = [it for it in move.replicas if it not in before]
@@ -99,19 +99,19 @@ def _started(image: Image, move: Move, *, may_resize: bool) -> PartitionChangeRe
 
 
 def _check_count(partition: PartitionImage, move: Move) -> None:
-    """Demand as many replicas as the partition has, or will have after a move that is under way."""
+    """Refuse a move that changes the number of replicas. Replicas that are being removed do not count."""
     count = len(set(partition.replicas) - set(partition.removing_replicas))
     if len(move.replicas or ()) != count:
         message = (
             f"{move.name.directory} has {count} replicas, the move names {len(move.replicas or ())}, but the request "
-            "forbids a change of the replication factor"
+            "does not allow a change of the replication factor"
         )
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
 
 def _cancelled(topic: TopicImage, number: int, partition: PartitionImage) -> PartitionChangeRecord:
     if not partition.adding_replicas and not partition.removing_replicas:
-        message = f"no move of {topic.name}-{number} is under way"
+        message = f"{topic.name}-{number} is not being moved, so there is no move to cancel"
         raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, message)
     kept = [it for it in partition.replicas if it not in partition.adding_replicas]
     change = PartitionChangeRecord(
@@ -120,19 +120,20 @@ def _cancelled(topic: TopicImage, number: int, partition: PartitionImage) -> Par
     isr = [it for it in partition.isr if it in kept]
     if not isr and partition.isr:
         message = (
-            f"only new replicas {list(partition.isr)} of {topic.name}-{number} are in sync: the old ones lack records"
+            f"the move of {topic.name}-{number} cannot be cancelled: "
+            f"only the new replicas {list(partition.isr)} are in sync"
         )
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if isr != list(partition.isr):
         change.isr = isr
-    # A partition without a leader gets no leader here: its last in-sync replica leads when it is unfenced.
+    # A partition without a leader stays without one: its last in-sync replica leads when it is unfenced.
     if partition.leader not in kept and partition.leader != NO_LEADER:
         change.leader = isr[0]
     return _with_new_leader_epoch(change, partition)
 
 
 def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord | None:
-    """The end of a move, if all target replicas are in sync."""
+    """The change with the end of the move, or None if a target replica is not in sync, or there is no move."""
     replicas = change.replicas if change.replicas is not None else list(partition.replicas)
     adding = change.adding_replicas if change.adding_replicas is not None else list(partition.adding_replicas)
     removing = change.removing_replicas if change.removing_replicas is not None else list(partition.removing_replicas)
@@ -140,8 +141,8 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
     if not adding and not removing:
         return None
     target = [it for it in replicas if it not in removing]
-    # The move ends only when all target replicas are in sync: until then an acknowledged record may be on the old
-    # replicas only (KAFKA-15665).
+    # The move ends only when all target replicas are in sync. Until then, only the old replicas may have an
+    # acknowledged record (KAFKA-15665).
     if not set(target) <= set(isr):
         return None
     change.replicas, change.adding_replicas, change.removing_replicas = target, [], []
@@ -152,10 +153,10 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
 
 
 def _with_new_leader_epoch(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord:
-    """Begin a leader epoch when a replica is removed.
+    """The change with a new leader epoch, if it removes a replica.
 
     The replica may be added again before it learns of its removal. In the old epoch it would keep fetching, count as in
-    sync, and then delete its log. In a new epoch its fetches are refused until it has learnt of the removal.
+    sync, and then delete its log. In a new epoch its fetches are refused until it has learned of the removal.
     """
     is_one_gone = change.replicas is not None and not set(partition.replicas) <= set(change.replicas)
     if is_one_gone and change.leader == NO_LEADER_CHANGE:
@@ -174,7 +175,7 @@ def _isr_of(image: Image, name: str | None, change: IsrChange) -> Sequence[int]:
 
 
 def _may_be_eligible_yet(image: Image, change: IsrChange) -> bool:
-    """Whether a member is refused only because it is fenced. It may be unfenced later, in the same broker epoch."""
+    """Whether a replica is refused only because it is fenced. It may be unfenced later, in the same broker epoch."""
     brokers = ((image.brokers.get(node_id), epoch) for node_id, epoch in change.isr)
     return any(
         broker is not None and broker.is_fenced and epoch in (NO_BROKER_EPOCH, broker.epoch)
@@ -183,7 +184,7 @@ def _may_be_eligible_yet(image: Image, change: IsrChange) -> bool:
 
 
 def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Records) -> AlteredPartition:
-    """Chapter 04's rule, plus the end of a move whose target replicas are all in the new in-sync set."""
+    """Chapter 04's rule. It also ends a move if all target replicas are in the new in-sync set."""
     name = image.topic_names.get(change.topic_id)
     # A broker that is shutting down fetches until it stops. It must not come back into the in-sync set before it stops.
     leaving = [it for it, _epoch in change.isr if _is_leaving(image, it) and it not in _isr_of(image, name, change)]
@@ -192,7 +193,7 @@ def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Recor
         return AlteredPartition(change.topic_id, change.partition, ErrorCode.INELIGIBLE_REPLICA, message)
     altered = alter_isr(image, broker_id, change, records)
     if altered.code is ErrorCode.INELIGIBLE_REPLICA and name is not None and _may_be_eligible_yet(image, change):
-        # The leader treats this refusal as final. A duplicate of its request must not be accepted when the broker is
+        # The leader treats this refusal as final. A delayed copy of its request must not be accepted when the broker is
         # unfenced, so a new partition epoch begins.
         isr = list(image.topics[name].partitions[change.partition].isr)
         records.add([PartitionChangeRecord(partition_id=change.partition, topic_id=change.topic_id, isr=isr)])
@@ -207,7 +208,7 @@ def alter_moving(image: Image, broker_id: int, change: IsrChange, records: Recor
     if _completed(record, partition) is None:
         return altered
     if record.leader != NO_LEADER_CHANGE:
-        # The leader epoch is over, even if the same broker leads again. The leader learns its new epoch from the
+        # The leader epoch has ended, even if the same broker leads again. The leader learns the new epoch from the
         # metadata.
         message = f"the move is complete, and broker {record.leader} leads in a new epoch"
         return AlteredPartition(change.topic_id, change.partition, ErrorCode.NEW_LEADER_ELECTED, message)

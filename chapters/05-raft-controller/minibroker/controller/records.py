@@ -1,4 +1,4 @@
-"""The metadata records of the controller: brokers are fenced, unfenced and removed. A pure module.
+"""The metadata records of the controller, which fence, unfence and remove brokers. A pure module.
 
 Importing this module declares these records, and the records of replication, to the metadata log and to the image.
 """
@@ -32,14 +32,14 @@ class BrokerRegistrationChangeRecord(MetadataRecord, key=17, versions="0-2", fle
 
 
 class NoOpRecord(MetadataRecord, key=20, versions="0", flexible="0+"):
-    """A record without content, which only makes the log longer."""
+    """A record without content and without effect. Kafka's controller writes it to advance the log."""
 
 
 def _broker(builder: Builder, broker_id: int, broker_epoch: int) -> BrokerImage:
     broker: BrokerImage | None = builder.now("brokers").get(broker_id)
     if broker is None or broker.epoch != broker_epoch:
         known = "no broker" if broker is None else f"epoch {broker.epoch}"
-        raise CorruptMetadata(f"a record is for broker {broker_id} with epoch {broker_epoch}, the image has {known}")
+        raise CorruptMetadata(f"a record has broker {broker_id} with epoch {broker_epoch}, but the image has {known}")
     return broker
 
 

@@ -1,9 +1,9 @@
-"""Which brokers are alive, as the active controller sees it. A pure module.
+"""The sessions of brokers with the active controller, which say which brokers are alive. A pure module.
 
-A broker sends heartbeats. The controller fences a broker that has been silent for `broker.session.timeout.ms`: the
-broker leads nothing and is in sync nowhere until its next heartbeat. Sessions are kept in memory alone. A new
-controller does not know when each broker sent its last heartbeat, so it gives every broker a whole session. The
-previous controller is the exception: the new controller was its follower, and knows when it fell silent.
+A broker sends heartbeats. The controller fences a broker that has sent none for `broker.session.timeout.ms`: the broker
+leads no partition and is in sync in none until its next heartbeat. Sessions are kept only in memory. A new controller
+does not know when each broker sent its last heartbeat, so it gives every broker a whole session. The previous
+controller is the exception: the new controller was its follower, and knows when it last answered.
 """
 
 from collections.abc import Iterable
@@ -20,8 +20,8 @@ class Sessions:
         """Begin as the active controller: every broker gets a whole session, except the previous controller."""
         self._heard_ms = dict.fromkeys(brokers, now_ms)
         if previous in self._heard_ms:
-            # The previous controller may be alive, and only have lost its leadership. So it has at least a third of its
-            # session left for a heartbeat.
+            # The previous controller may be alive, and have lost only its leadership. So it gets at least a third of a
+            # session, in which it can send a heartbeat.
             self._heard_ms[previous] = min(max(previous_heard_ms, now_ms - self.session_ms * 2 // 3), now_ms)
 
     def touch(self, broker_id: int, now_ms: int) -> None:
@@ -33,5 +33,5 @@ class Sessions:
         return now_ms - self._heard_ms.get(broker_id, -(2**62)) <= self.session_ms
 
     def silent(self, brokers: Iterable[int], now_ms: int) -> list[int]:
-        """The brokers whose session has expired."""
+        """Those of these brokers whose session has expired."""
         return [broker_id for broker_id in brokers if not self.is_alive(broker_id, now_ms)]

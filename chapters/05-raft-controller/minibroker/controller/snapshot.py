@@ -1,7 +1,7 @@
 """Turns an image into the fewest records that produce it. A pure module.
 
-Folding these records into an empty image gives the image again. So a snapshot of the metadata is a short log, and the
-code that reads the log reads the snapshot too.
+Folding these records into an empty image gives the same image. So a snapshot of the metadata is a short log, and the
+code that reads the log can also read the snapshot.
 """
 
 from collections.abc import Iterator

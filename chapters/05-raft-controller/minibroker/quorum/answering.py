@@ -1,8 +1,8 @@
 """The handlers of the quorum: votes, epochs, fetches of the metadata log and its snapshots, and DescribeQuorum.
 
-Each handler of `QuorumHandlers` translates a request into a message, lets `Raft` answer it, and lets the driver take
-the next step. The metadata log is an internal partition: chapter 03's handler of Fetch passes the fetches of other
-nodes to this module, and never those of consumers.
+Each handler of `QuorumHandlers` translates a request into a message, passes it to `Raft`, and calls `Quorum.step`. The
+metadata log is an internal partition: chapter 03's handler of Fetch passes to this module only the fetches of nodes,
+never those of consumers.
 """
 
 from typing import Any
@@ -102,7 +102,7 @@ class QuorumHandlers:
         return self._with_place(heard_response(heard, EndQuorumEpochResponse), heard.leader_id, call)
 
     def _with_place(self, response: Response, leader_id: int, call: Call[Any]) -> Response:
-        """Add the leader's address to a response: a node with an empty disk knows only configured addresses."""
+        """Add the leader's address to a response, because a node with an empty disk knows only configured addresses."""
         place = self._quorum.place_of(leader_id)
         if place is not None:
             name_place(response, leader_id, place, version=call.version)
@@ -116,10 +116,10 @@ class QuorumHandlers:
         if asked is None:
             return FetchResponse(responses=[])
         if self._quorum.is_foreign(call.request.cluster_id):
-            # A node of another cluster must not copy our log.
+            # A node of another cluster must not copy this cluster's log.
             return FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[])
         fetch, bytes_max = asked
-        # The fetch shows that the replica is alive now. A retry of the same fetch does not.
+        # The arrival of the fetch shows that the replica is alive. A later attempt to answer it does not.
         now_ms = monotonic_ms()
 
         def attempt() -> Response | None:
@@ -141,7 +141,7 @@ class QuorumHandlers:
         return Wait(keys=(METADATA,), timeout_ms=call.request.max_wait_ms, attempt=attempt, expire=expire)
 
     def _is_news(self, replica: VoterKey, fetched: Fetched) -> bool:
-        """Whether to respond now: with records, an error, or a higher high watermark than in the last response."""
+        """Whether to respond now: there are records, an error, or a higher high watermark than in the last response."""
         is_news = (
             fetched.code is not ErrorCode.NONE
             or len(fetched.records) > 0
@@ -164,7 +164,7 @@ class QuorumHandlers:
     # The state of the quorum ------------------------------------------------------------------------------------------
 
     def on_describe(self, call: Call[DescribeQuorumRequest]) -> Answer:  # noqa: ARG002
-        """The handler of DescribeQuorum. Only the leader knows how far every replica is."""
+        """The handler of DescribeQuorum. Only the leader knows the log end offset of every replica."""
         raft = self._raft
         result = QuorumPartitionResult(
             partition_index=0,
@@ -183,16 +183,16 @@ class QuorumHandlers:
         return DescribeQuorumResponse(topics=[topic], nodes=nodes)
 
     def _listeners(self, node_id: int) -> list[QuorumListener]:
-        """The address of a voter, or none: no address is better than one that no client can reach."""
+        """The address of a voter, or an empty list if no address is known."""
         voter = self._raft.voters.voters[node_id]
-        # The only voter of a cluster is in no configuration, so the voter set has no address for it. Its registration
-        # as a broker has one.
+        # A single voter may be in no configuration. Then the voter set has no address for it, but its registration as a
+        # broker has one.
         place = Place(voter.host, voter.port) if voter.host else self._quorum.place_of(node_id)
         return [] if place is None else [QuorumListener(name="CONTROLLER", host=place.host, port=place.port)]
 
 
 def _or_hang_up(handler: Handler) -> Handler:
-    """Disconnect instead of answering when the disk fails: no node may rely on a promise that is not written."""
+    """Disconnect instead of answering when the disk fails: no node may rely on a vote that is not flushed."""
 
     def answer(call: Call[Any]) -> Answer:
         try:
@@ -205,7 +205,7 @@ def _or_hang_up(handler: Handler) -> Handler:
 
 def _replica(key: VoterKey, progress: Progress, now_ms: int) -> ReplicaState:
     def timestamp(moment_ms: int) -> int:
-        # The state machine uses a monotonic clock, so convert. A replica that has never fetched has no timestamp.
+        # Convert the monotonic time of the state machine. A replica that has never fetched has no timestamp.
         return NEVER_MS if moment_ms == NEVER_MS else wall_clock_ms() - (now_ms - moment_ms)
 
     return ReplicaState(

@@ -1,4 +1,4 @@
-"""Requests of a node to the controller, across elections, and its log lines while there is no controller."""
+"""Sends requests to the controller, across elections, and logs while there is no controller."""
 
 import asyncio
 import logging
@@ -24,17 +24,17 @@ _SESSIONS_MAX = 3
 
 
 class NodeIdConflict:
-    """Another process has this node's node.id. This node waits for a time, in case that process stops, then ends."""
+    """Another process has this node's node.id. This node waits, in case that process has stopped, and then ends."""
 
     def __init__(self, ms: int) -> None:
         self._ms = ms
         self._since_ms: int | None = None
 
     def tolerate(self, what: str) -> None:
-        """Note that the conflict still exists; raises a `BrokerFailure` when it has lasted for too long."""
+        """Note that the conflict still exists. Raises a `BrokerFailure` when it has lasted for too long."""
         if self._since_ms is None:
             self._since_ms = monotonic_ms()
-            log.warning("%s: waiting for %d ms at most, in case the other process has stopped", what, self._ms)
+            log.warning("%s: this node waits for %d ms at most, in case the other process has stopped", what, self._ms)
         if monotonic_ms() - self._since_ms > self._ms:
             raise BrokerFailure(f"{what}: this node ends. Give it another node.id, or stop the other process first")
 
@@ -44,7 +44,7 @@ class NodeIdConflict:
 
 
 class ControllerCalls:
-    """Asks the present leader of the quorum."""
+    """Sends requests to the current leader of the quorum."""
 
     def __init__(self, machine: Machine, quorum: Quorum, is_reachable: Callable[[int], bool]) -> None:
         self._machine = machine
@@ -53,7 +53,7 @@ class ControllerCalls:
         self._is_reachable = is_reachable
 
     async def ask(self, request: Any) -> Any:
-        """Ask until there is a response: the leader may change, and there may be none for a while."""
+        """Send a request, again and again, until the current leader answers it."""
         waiting = self._log_while_waiting()
         while True:
             self._raise_if_failed()
@@ -68,12 +68,12 @@ class ControllerCalls:
                     return response
             except ClientError as error:
                 log.debug("node %d: %s", leader_id, error)
-            # A restarted node remembers the last leader, which may never answer. So log here, too, what is awaited.
+            # A restarted node has stored the last leader, which may never answer. So the wait is logged here, too.
             next(waiting)
             await asyncio.sleep(_RETRY_S)
 
     async def await_leader(self) -> None:
-        """Return when a leader has answered, or this node leads. A leader that is only remembered does not count."""
+        """Return when a leader has answered, or this node leads. A stored leader must answer before it counts."""
         waiting = self._log_while_waiting()
         while not self._raft.is_leader and self._quorum.heard[0] == NO_NODE:
             self._raise_if_failed()
@@ -81,7 +81,7 @@ class ControllerCalls:
             await asyncio.sleep(_RETRY_S)
 
     def node_id_conflict(self) -> NodeIdConflict:
-        """A conflict, tolerated until the session of the other process has expired, even if the controller changes."""
+        """A conflict, tolerated for three sessions: the other process may have stopped, and controllers may change."""
         return NodeIdConflict(_SESSIONS_MAX * BROKER_SESSION_TIMEOUT_MS.of(self._machine.config))
 
     def _raise_if_failed(self) -> None:
@@ -89,7 +89,7 @@ class ControllerCalls:
             raise self._machine.failure
 
     def _log_while_waiting(self) -> Iterator[None]:
-        """A generator, resumed at each retry while there is no leader. It logs what is missing, and each change."""
+        """A generator, resumed at each retry while there is no leader. It logs which nodes this node waits for."""
         told, told_ms = "", monotonic_ms()
         conflict, node_id = self.node_id_conflict(), self._raft.me.node_id
         while True:
@@ -105,9 +105,9 @@ class ControllerCalls:
     def _what_is_awaited(self) -> str:
         raft = self._raft
         if raft.role is Role.FOLLOWER and not raft.is_voter:
-            # An observer does not vote, so it only waits for the leader.
+            # An observer does not take part in elections, so it waits for the leader that it knows.
             lost = "" if self._is_reachable(raft.leader_id) else ", and its address is not known"
-            return f"for node {raft.leader_id}, which led when this node last heard of it{lost}"
+            return f"for node {raft.leader_id}, which was the leader when this node last knew one{lost}"
         voters = list(raft.voters)
         # A voter with an empty log needs every vote: see `votes_needed`.
         needs_all = raft.log.log_end_offset == 0 and raft.me.node_id in voters
@@ -121,8 +121,8 @@ class ControllerCalls:
             what += f"; no answer from {missed}"
         if foreign_nodes:
             what += (
-                f"; {foreign_nodes} are of another cluster, which has begun without this node. To join that cluster,"
-                f" name only {foreign_nodes} in controller.quorum.voters, start this node with an empty data directory,"
-                " and then let it vote with `minibroker cluster add-voter`"
+                f"; nodes {foreign_nodes} are of another cluster, which has begun without this node. To join that"
+                f" cluster, name only {foreign_nodes} in controller.quorum.voters, start this node with an empty data"
+                " directory, and then let it vote with `minibroker cluster add-voter`"
             )
         return what

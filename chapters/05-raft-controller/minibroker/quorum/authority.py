@@ -1,4 +1,4 @@
-"""The authority for the handlers of one node: the controller of this node, or another node that is the controller."""
+"""The authority that the handlers of one node use: its own controller, or the active controller on another node."""
 
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class ClusterAuthority:
-    """Chapter 03's port. It asks another node only for blocks of producer ids; other requests are forwarded whole."""
+    """Chapter 03's `Authority`. Only blocks of producer ids are requested here; other requests are forwarded whole."""
 
     def __init__(
         self, controller: Controller, peers: Peers, me: Incarnation, done: Callable[[Proposal[Any]], None]
@@ -35,7 +35,7 @@ class ClusterAuthority:
         return self._controller.is_active
 
     def propose(self, command: Command[R]) -> Proposal[R]:
-        """Run a command here, or ask the controller."""
+        """Run a command on this node. A request for producer ids goes to the active controller."""
         if isinstance(command, AllocateProducerIds) and not self.is_active:
             proposal: Proposal[R] = Proposal()
             self._producer_ids.begin(proposal)  # type: ignore[arg-type]
@@ -47,5 +47,5 @@ class ClusterAuthority:
         self._controller.subscribe(listener)
 
     def removed_topics(self) -> Collection[bytes]:
-        """The ids of deleted topics. It is called once, at the start."""
+        """The ids of topics whose deletion is in the log. A second call returns none."""
         return self._controller.removed_topics()

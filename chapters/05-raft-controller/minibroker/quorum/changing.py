@@ -1,7 +1,7 @@
 """Changes of the voters: the leader's handlers of AddRaftVoter and RemoveRaftVoter (KIP-853).
 
-A node that has lost its disk comes back with another directory, as an observer. An operator then removes the old voter
-and adds the new one: two changes, and the second waits until the first is committed.
+A node that has lost its disk comes back with another directory id, as an observer. An operator then removes the old
+voter and adds the new one. These are two changes, and the second waits until the first is committed.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Changed = type[AddRaftVoterResponse] | type[RemoveRaftVoterResponse]
 
 
 class VoterChanges:
-    """The handlers. A change waits while another one is not committed yet."""
+    """The handlers of AddRaftVoter and RemoveRaftVoter. A change waits until the change before it is committed."""
 
     def __init__(self, quorum: Quorum) -> None:
         self._quorum = quorum
@@ -57,7 +57,8 @@ class VoterChanges:
 
     def _answer(self, change: "_Change", cluster_id: str | None, timeout_ms: int) -> Answer:
         if self._quorum.is_foreign(cluster_id):
-            return change.respond(ErrorCode.INCONSISTENT_CLUSTER_ID, f"the request is for cluster {cluster_id}")
+            message = f"the request is for cluster {cluster_id}, but this node is of another cluster"
+            return change.respond(ErrorCode.INCONSISTENT_CLUSTER_ID, message)
         response = change.attempt()
         if response is not None:
             return response
@@ -66,7 +67,7 @@ class VoterChanges:
 
 
 class _Change:
-    """One change of the voter set: it is written, then committed."""
+    """One change of the voter set, which is first written and then committed."""
 
     def __init__(self, quorum: Quorum, response: Changed, make: Callable[[], ErrorCode]) -> None:
         self._quorum = quorum
@@ -77,11 +78,11 @@ class _Change:
         self.is_awaited = True
 
     def respond(self, code: ErrorCode, message: str | None) -> Response:
-        """The answer to the operator."""
+        """The response to the operator, with an error or without."""
         return self._response(error_code=code, error_message=message)
 
     def attempt(self) -> Response | None:
-        """Write the change, unless it is written already; then respond if it is committed."""
+        """Write the change, unless it is written already. Return the response if it is committed, otherwise None."""
         raft = self._quorum.raft
         if self._written is None:
             try:

@@ -41,15 +41,15 @@ class Duties:
         self._balance.begin(now_ms)
 
     async def run(self, authority: ClusterAuthority, quorum: Quorum) -> None:
-        """Run for as long as the node runs; act only while it is the active controller."""
+        """Do the periodic work for as long as the node runs, but only while it is the active controller."""
         checked_ms = monotonic_ms()
         unclean = _UncleanElections(authority, self._config)
         while True:
             await asyncio.sleep(_CHECK_S)
             now_ms = monotonic_ms()
             if now_ms - checked_ms > self.sessions.session_ms / 2:
-                # This node itself was not running, and heartbeats that arrived in that time may still be unread. So all
-                # sessions begin again.
+                # This process was paused, and heartbeats that arrived in that time may still be unread. So all sessions
+                # begin again.
                 self.sessions.begin(authority.image.brokers, now_ms)
             checked_ms = now_ms
             if authority.is_active:
@@ -83,7 +83,7 @@ class _UncleanElections:
         self._proposal: Proposal[list[Elected]] | None = None
 
     def look(self) -> None:
-        """Elect, if a broker or a configuration has changed; log the result of the last election."""
+        """Log the result of the last election. Propose another one if a broker or a configuration has changed."""
         if self._proposal is not None and self._proposal.is_done:
             for it in self._proposal.result:
                 log.warning(

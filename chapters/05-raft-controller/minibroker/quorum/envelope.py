@@ -82,10 +82,10 @@ def wrap(call: Call[Request]) -> EnvelopeRequest:
 
 
 def unwrap(header: RequestHeader, envelope: EnvelopeResponse) -> Response:
-    """The response for the client that sent this header; raises a `ClientError` if there is none."""
+    """The response to the client's request with this header. Raises a `ClientError` if there is none."""
     code = envelope.error_code
     if code == ErrorCode.NOT_CONTROLLER:
-        # The node counts as unreachable, so that the caller asks the present controller.
+        # The node counts as unavailable, so that the caller asks the current controller.
         raise BrokerUnavailable("the node that was asked is not the controller")
     if code != ErrorCode.NONE or envelope.response_data is None:
         raise BrokerError(code, about="the controller did not open the envelope")
@@ -96,7 +96,7 @@ def unwrap(header: RequestHeader, envelope: EnvelopeResponse) -> Response:
     except WireError as error:
         raise UnexpectedResponse(f"the response in the envelope cannot be read: {error}") from error
     if correlation_id != header.correlation_id:
-        raise UnexpectedResponse(f"the envelope answers request {correlation_id}, not {header.correlation_id}")
+        raise UnexpectedResponse(f"the envelope answers request {correlation_id}, not request {header.correlation_id}")
     return response
 
 
@@ -107,13 +107,13 @@ class Envelopes:
     """The handler of Envelope: it opens the envelope, and calls the handler of the request inside."""
 
     def __init__(self, registry: Registry, rows: Mapping[ApiKey, Access]) -> None:
-        """`rows` tell which APIs are for the controller: only these may be in an envelope."""
+        """`rows` say which APIs the controller answers. Only their requests may be in an envelope."""
         self._registry = registry
         for_controller = {Place.CONTROLLER, Place.CONTROLLER_IF_ANY}
         self._forwardable = {key for key, row in rows.items() if for_controller & set(row.places)}
 
     def __call__(self, call: Call[EnvelopeRequest]) -> Answer:
-        """Answer the request inside, now or later."""
+        """Answer the request in the envelope, now or later."""
         try:
             inner = self._opened(call)
         except Refused as refused:
@@ -125,7 +125,7 @@ class Envelopes:
         return _sealed(inner.header, answer)
 
     def _opened(self, call: Call[EnvelopeRequest]) -> Call[Any]:
-        """The call as the client made it."""
+        """The call of the client: its request, header, principal and address."""
         envelope = call.request
         principal = read_principal(envelope.request_principal)
         peer = _address(envelope.client_host_address)
@@ -177,5 +177,5 @@ def _sealed(header: RequestHeader, response: Response) -> EnvelopeResponse:
 def _without_length(parts: list[Part]) -> bytes:
     """A framed message without its length, because the envelope has its own length field."""
     (part,) = parts
-    assert not isinstance(part, FileSlice), "records are not forwarded"
+    assert not isinstance(part, FileSlice), "a forwarded response has no records"
     return bytes(part[LENGTH_SIZE:])

@@ -1,7 +1,7 @@
 """Applies metadata changes to the partitions of a node, a few at a time.
 
 Opening a log, or beginning to lead it, takes milliseconds. A change of a thousand partitions is applied in slices, so
-that this node votes and sends heartbeats meanwhile.
+that this node can vote and send heartbeats in between.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class Following:
         self._is_behind = asyncio.Event()
 
     def on_image(self, _old: Image, new: Image) -> None:
-        """Apply the first slice at once; `run` applies the rest in between other work."""
+        """Apply the first slice at once. `run` applies the other slices, and lets other tasks run in between."""
         is_behind = self._store.image is not self._wanted
         self._wanted = new
         if not is_behind:
@@ -46,7 +46,7 @@ class Following:
 
 
 async def remove_leftovers(store: Store, removed_topics: Callable[[], Collection[bytes]]) -> None:
-    """Remove topics that were deleted while this node was down: perhaps thousands of directories, in slices."""
+    """Remove the directories of topics that were deleted while this node was down, in slices."""
     for number, _name in enumerate(store.clear_leftovers(removed_topics)):
         if number % _SLICE == 0:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The heartbeats of a broker: they keep its session alive, unfence it, and ask for a controlled shutdown."""
+"""The heartbeats of a broker, which renew its session, unfence it, and ask for a controlled shutdown."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ _LEAVE_MS_MAX = 10_000
 _ALONE_MS_MAX = 1000
 
 Ask = Callable[[BrokerHeartbeatRequest], Awaitable[BrokerHeartbeatResponse]]
-"""Asks the controller, and waits until there is one."""
+"""Sends a heartbeat to the controller, and waits for the answer, even if there is no controller yet."""
 
 
 class Heartbeats:
@@ -42,7 +42,7 @@ class Heartbeats:
         self._image = image
         self._is_active = is_active
         self._heard_ms = 0
-        """When this node sent the last heartbeat that the controller, another node, has accepted."""
+        """When this node sent the last heartbeat that a controller on another node has accepted."""
         self.unfenced = asyncio.Event()
         """Set once the controller lets this broker serve clients."""
         self._leaving = asyncio.Event()
@@ -77,7 +77,7 @@ class Heartbeats:
                 known_code(response.error_code).name,
             )
         elif not (was_active or self._is_active()):
-            # A controller that has been deposed goes on hearing from itself for a while, which proves nothing.
+            # A deposed controller may accept its own heartbeats for a while. So only those to another node count.
             self._heard_ms = sent_ms
         if response.should_shut_down:
             self._may_leave.set()
@@ -85,9 +85,9 @@ class Heartbeats:
             self.unfenced.set()
 
     def check_heard(self) -> None:
-        """Disconnect a producer from a leader that may be deposed without knowing it.
+        """Disconnect a producer if this node may no longer lead, without knowing it.
 
-        A client whose write has timed out tries the same node again, for minutes. Without a connection it asks another
+        A client whose write has timed out retries it on the same node, for minutes. After a disconnect it asks another
         node for the leader.
         """
         if self.may_be_fenced():
@@ -95,10 +95,10 @@ class Heartbeats:
             raise Disconnect(f"the controller has not heard from this node for {silent_ms} ms: another node may lead")
 
     def may_be_fenced(self) -> bool:
-        """Whether the controller may have fenced this broker, and let others lead its partitions, without its knowing.
+        """Whether this broker may be fenced without knowing it, so that other brokers lead its partitions.
 
-        The controller counts a session from the arrival of a heartbeat, and this node from its sending, which is
-        earlier. So this node knows first. A controller resigns before another one can end its session.
+        A session begins at the controller when a heartbeat arrives, and here when it is sent, which is earlier. So it
+        ends here first. An active controller needs no heartbeat: it resigns before another controller can fence it.
         """
         is_silent = monotonic_ms() - self._heard_ms > BROKER_SESSION_TIMEOUT_MS.of(self._config)
         return is_silent and not self._is_active()
@@ -108,7 +108,7 @@ class Heartbeats:
         self._leaving.set()
 
     async def may_stop(self, is_led: Callable[[], bool]) -> bool:
-        """Wait until other brokers lead the partitions of this one; stop waiting soon if the quorum has no leader."""
+        """Wait until other brokers lead this one's partitions. False after 10 s, or 1 s without a quorum leader."""
         begun_ms = led_ms = monotonic_ms()
         while not self._may_leave.is_set():
             now_ms = monotonic_ms()

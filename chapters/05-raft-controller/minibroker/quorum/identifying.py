@@ -1,4 +1,4 @@
-"""Finds the cluster id of a new data directory: asks the voters, or derives it from the configured voters."""
+"""Finds the cluster id of a new data directory. A node asks the voters for it, or derives it from their addresses."""
 
 import asyncio
 import hashlib
@@ -37,9 +37,9 @@ class Identification:
         self._peers = peers
 
     async def identify(self) -> Identity:
-        """Read the cluster id of the directory. For a new directory a voter derives it, and other nodes ask the voters.
+        """The cluster id of the directory. A new directory gets one: a voter may derive it, other nodes ask the voters.
 
-        A directory that has a cluster id must not wait for an answer: its node may be the voter for which all others
+        A node whose directory has a cluster id must not wait for an answer: it may be the voter for which all others
         wait. The quorum checks later that all nodes are of the same cluster.
         """
         config = self._config
@@ -53,7 +53,7 @@ class Identification:
         return identify(path, config.node_id, cluster_id=cluster_id)
 
     async def _cluster_of_most(self) -> str | None:
-        """The cluster id that a majority of the voters has already; that cluster may have begun with other voters."""
+        """The cluster id that a majority of the voters has already, or None. It may come from an earlier voter set."""
         voters = quorum_voters(self._config)
         others = [it for it in voters if it.node_id != self._config.node_id]
         answers = await asyncio.gather(*map(self._ask_voter, others), return_exceptions=True)
@@ -73,7 +73,7 @@ class Identification:
         return uuid_text(hashlib.sha256(names.encode()).digest()[:16])
 
     async def _ask_for_cluster_id(self) -> str:
-        """Ask one voter after the other until one has joined its cluster; nodes may be started in any order."""
+        """Ask one voter after the other until one has joined its cluster. Nodes may be started in any order."""
         told: set[str] = set()
         while True:
             wrong = []
@@ -83,13 +83,13 @@ class Identification:
                     if voter.node_id in voters:
                         return cluster_id
                     place = f"node {voter.node_id} at {voter.host}:{voter.port}"
-                    wrong.append(f"{place}, but the cluster there has the voters {voters}: correct the setting")
+                    wrong.append(f"{place}, but the voters of its cluster are {voters}: correct the setting")
                     _tell_once(told, f"controller.quorum.voters has {wrong[-1]}")
                 except ClientError as error:
                     if not told:
-                        _tell_once(told, f"waiting for the voters; node {voter.node_id}: {error}")
-            # A removed voter may stay configured for a while. But if none of the configured nodes is a voter there, it
-            # is another cluster.
+                        _tell_once(told, f"waiting until a voter answers; node {voter.node_id} did not: {error}")
+            # A removed voter may stay configured for a while. But if none of the configured nodes is a voter, they are
+            # of another cluster.
             if len(wrong) == len(quorum_voters(self._config)):
                 raise BrokerFailure(f"controller.quorum.voters has {wrong[0]}")
             await asyncio.sleep(_RETRY_S)

@@ -1,4 +1,4 @@
-"""A member of a cluster with a quorum: a voter or an observer, a broker or not, and at times the controller.
+"""A node as a member of a cluster with a quorum. It may be a voter, an observer, a broker, or the active controller.
 
 The nodes of `controller.quorum.voters` are voters; every other node is an observer. Without the setting, the node is
 the only voter. A node whose `process.roles` is `controller` votes and has no partitions: it does not register as a
@@ -75,7 +75,7 @@ class QuorumMember(Membership):
     _all_rows: Mapping[ApiKey, Access] = {**partition_access.ROWS, **access.ROWS}
 
     def __init__(self, machine: Machine, *, features: Mapping[str, int] = FIRST_FEATURES) -> None:
-        """`features` has the levels that a controller sets if they are not set yet."""
+        """`features` has the feature levels that a controller sets if they are not set yet."""
         super().__init__(machine, self._in_envelope)
         self._features = features
         self._config = config = machine.config
@@ -101,12 +101,12 @@ class QuorumMember(Membership):
         if node_id == self._node_id:
             host = self._config.listeners[0].host
             return Address(_REACHED_AT.get(host, host), self._machine.port)
-        # The configured address of a voter comes first: the address in the metadata may be older.
+        # The configured address of a voter is preferred: the address in the metadata may be older.
         voter = next((it for it in quorum_voters(self._config) if it.node_id == node_id), None)
         if voter is not None:
             return Address(voter.host, voter.port)
         broker = self.authority.image.brokers.get(node_id)
-        # The voter set has the address of an added voter that is not a broker.
+        # An added voter that is not a broker has its address in the voter set.
         added = self.raft.voters.voters.get(node_id)
         # A response that names a leader also has the leader's address. A node with an empty disk has no other source of
         # that address.
@@ -114,7 +114,7 @@ class QuorumMember(Membership):
         return None if place is None else Address(place.host, place.port)
 
     def own_broker(self) -> MetadataResponseBroker:
-        """This node as clients see it: it forwards the requests for the controller."""
+        """This node as clients see it. Clients need not know the controller, because nodes forward its requests."""
         here = self._machine.endpoint
         return MetadataResponseBroker(node_id=self._node_id, host=here.host, port=here.port)
 
@@ -136,7 +136,8 @@ class QuorumMember(Membership):
         epochs = EpochCache(files, directory)
         metadata_log = self._machine.data.open_log(METADATA, METADATA_LOG_CONFIG, companions=[epochs])
         if self._is_voter:
-            # A voter must not start without its metadata log: it may be the only copy, or acknowledged to other voters.
+            # A voter must not start without its metadata log. The log may be the only copy, or other voters may have
+            # counted it as a copy of committed records.
             check_metadata_log(self._machine, metadata_log)
         voters = [Voter(VoterKey(it.node_id), it.host, it.port) for it in quorum_voters(self._config)]
         snapshots = SnapshotFiles(files, directory)
@@ -184,12 +185,12 @@ class QuorumMember(Membership):
         self.authority.subscribe(self._registration.on_image)
 
     def _check_voters(self, identity: Identity) -> None:
-        """Check the configured voters against the voters in the log: if they differ, they may be of another cluster."""
+        """Check the configured voters against those in the log. If they differ, they may be of two clusters."""
         named, known = sorted(it.node_id for it in quorum_voters(self._config)), sorted(self.raft.voters)
         if not named or named == known:
             return
         if known == [self._node_id]:
-            # This node would run as a separate cluster, where clients expect the configured one.
+            # This node would run as a cluster of its own, although clients expect the configured cluster.
             raise BrokerFailure(
                 f"{self._machine.path} is of cluster {identity.cluster_id}, whose only voter is node {self._node_id}, "
                 f"but controller.quorum.voters names {named}: give this node a data directory of its own (log.dirs). "
@@ -197,7 +198,7 @@ class QuorumMember(Membership):
                 "`minibroker cluster add-voter`"
             )
         log.warning(
-            "the voters of cluster %s are %s, by its log, but controller.quorum.voters names %s: this node uses the"
+            "by its log, cluster %s has the voters %s, but controller.quorum.voters names %s: this node uses the"
             " setting only to find the cluster; `minibroker cluster add-voter` and `remove-voter` change the voters",
             identity.cluster_id,
             known,
@@ -205,7 +206,7 @@ class QuorumMember(Membership):
         )
 
     def _on_active(self) -> None:
-        log.info("node %d is the controller from now on, in epoch %d", self._node_id, self.raft.epoch)
+        log.info("node %d has become the controller, in epoch %d", self._node_id, self.raft.epoch)
         self._duties.begin(self.authority, self.quorum)
 
     # Joining ----------------------------------------------------------------------------------------------------------
@@ -217,8 +218,8 @@ class QuorumMember(Membership):
         if not self._is_broker:
             await self._calls.await_leader()
             return
-        # So far only the records of a snapshot are known to be committed. Once this node has read its own
-        # registration, it knows which logs it should have. It is fenced until then, so it can correct its registration.
+        # So far only the records of a snapshot are known to be committed. When this node has read its own registration,
+        # it knows which logs it should have. If some are lost, it registers again. It is fenced until then.
         previous_broker_epoch = self._registration.previous_broker_epoch(self.authority.image)
         await self._register(previous_broker_epoch)
         if previous_broker_epoch != NO_BROKER_EPOCH and self._registration.is_something_lost(self.authority.image):
@@ -231,7 +232,7 @@ class QuorumMember(Membership):
             await self.quorum.changed()
 
     async def _ask_for_registration(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
-        """Register, and retry while the node.id is taken: perhaps by this node's own last incarnation."""
+        """Register, and retry while the node.id is taken. It may be taken by this node's own last incarnation."""
         conflict = self._calls.node_id_conflict()
         while True:
             response: BrokerRegistrationResponse = await self._calls.ask(request)
@@ -241,7 +242,7 @@ class QuorumMember(Membership):
             await asyncio.sleep(_RETRY_TAKEN_S)
 
     def _another_is_registered(self) -> str:
-        # The metadata may name the address of the other process.
+        # The metadata of this node may have the address of the other process.
         known = self.authority.image.brokers.get(self._node_id)
         where, path = f" at {known.host}:{known.port}" if known is not None else "", self._machine.path
         return f"node {self._node_id} is registered and live{where}, with another data directory than {path}"
@@ -256,7 +257,7 @@ class QuorumMember(Membership):
         self._machine.begin(following.run())
 
     async def announce(self) -> None:
-        """Send heartbeats, and wait until this broker is unfenced; then it serves clients."""
+        """Send heartbeats, and wait until this broker is unfenced. Then it can serve clients."""
         if self._is_broker:
             self._machine.begin(self.heartbeats.run())
         await remove_leftovers(self._store, self.authority.removed_topics)
@@ -266,7 +267,7 @@ class QuorumMember(Membership):
     # Serving ----------------------------------------------------------------------------------------------------------
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
-        """Register the handlers of the quorum and of the controller; a controller that is not active refuses."""
+        """Register the handlers of the quorum and of the controller. An inactive controller refuses requests."""
         decisions = ControllerDecisions(
             self.authority,
             self._config,
@@ -290,7 +291,7 @@ class QuorumMember(Membership):
         registry.add(ApiKey.ENVELOPE, Envelopes(registry, self._all_rows))
 
     def filters(self, judge: Handler) -> Mapping[Place, Filter]:
-        """Forward requests to the controller, and to the broker that a configuration request names."""
+        """The filters that forward a request to the controller, or to the broker that a configuration request names."""
         return {
             Place.NAMED_BROKER: self._named_broker_filter(judge),
             Place.CONTROLLER: self._answer_or_forward,
@@ -299,12 +300,12 @@ class QuorumMember(Membership):
 
     def _answer_or_forward(self, call: Call[Any], inner: Handler) -> Answer:
         # A forwarded request is not forwarded again: two nodes that each consider the other one the leader would do so
-        # for ever. It is refused here, with the code that makes the other node look for the leader again.
+        # for ever. It is refused here, with NOT_CONTROLLER, so that the other node looks for the leader again.
         is_here = self.is_active or call.via is not None or self.is_node(call)
         return inner(call) if is_here else self._forward(call)
 
     def _answer_or_forward_if_any(self, call: Call[Any], inner: Handler) -> Answer:
-        """Like `_answer_or_forward`, but answered locally while there is no controller."""
+        """Like `_answer_or_forward`, but while there is no controller, this node answers."""
         if self.controller_id in (NO_NODE, self._node_id):
             return inner(call)
         return self._answer_or_forward(call, inner)
@@ -312,7 +313,7 @@ class QuorumMember(Membership):
     def _in_envelope(self, call: Call[Request]) -> Forwarded:
         """Wrap a request in an envelope, which names the client (KIP-590).
 
-        A request of the node itself, such as the automatic creation of a topic, has no envelope.
+        A request of the node itself, such as the automatic creation of a topic, is sent without an envelope.
         """
         header = call.header
         row = self._all_rows.get(ApiKey(header.api_key))

@@ -1,11 +1,11 @@
-"""A node of a cluster with a quorum, assembled. Any node may be killed at any time.
+"""Assembles a node of a cluster with a quorum. Any node may be killed at any time.
 
-    start   open the metadata log → join the quorum → register with the controller → read the metadata up to there →
+    start   open the metadata log → join the quorum → register with the controller → read the registration →
             open, lead and follow partitions → send heartbeats until unfenced → serve clients
     stop    ask for a controlled shutdown → wait until other brokers lead → stop serving → close the logs
 
-One listener serves clients and nodes alike. Until a node has joined its cluster it serves nodes only: an early client
-is disconnected, and tries again.
+One listener serves clients and nodes. Until a node has joined its cluster, it serves only nodes: a client is
+disconnected, and tries again.
 """
 
 from minibroker.controller.placement import place_on_racks

@@ -1,12 +1,12 @@
-"""The driver of one node of the quorum: one task ticks the state machine and sends its messages, another one fetches.
+"""The driver of one node of the quorum. One task ticks the state machine and sends its messages. Another task fetches.
 
-`Quorum` owns the tasks and the messages under way. Requests of other nodes are handled in `answering`, and snapshots
-in `snapshotting`.
+`Quorum` owns these tasks and the requests that wait for a response. `answering` handles the requests of other nodes,
+and `snapshotting` handles snapshots.
 
 All events of the state machine run on the event loop, one after the other. After each event the controller catches up:
 it folds the committed records, and completes the proposals that waited for them.
 
-When the disk fails, the other voters are told that this node has resigned, and the ticking task ends with a
+When the disk fails, this node resigns, sends EndQuorumEpoch to the other voters, and the ticking task raises a
 `BrokerFailure`. Then the process must end.
 """
 
@@ -58,7 +58,7 @@ _GOODBYE_S = 0.5
 
 
 class Quorum:
-    """Drives one `Raft` and its controller. `begin` starts a task that must not end."""
+    """Drives one `Raft` and its controller. `begin` starts a task that runs as long as the node."""
 
     def __init__(
         self,
@@ -91,13 +91,13 @@ class Quorum:
         self._leader_id = raft.leader_id
         self._failure: str | None = None
         self.heard: tuple[int, int] = (NO_NODE, 0)
-        """The leader that has answered the last fetch, and when."""
+        """The leader that answered the last fetch, and the time of the answer in ms."""
         self.unreached: set[int] = set()
-        """The nodes that have not answered the last message."""
+        """The nodes that did not answer the last message to them."""
         self.is_node_id_taken = False
-        """Whether another process leads with this node's id: perhaps this node before it lost its disk."""
+        """Whether this node's id is the leader's, although this process does not lead: another process has the id."""
         self.places: dict[int, Place] = {}
-        """The addresses of leaders, as other nodes have named them: an added voter is in no configuration."""
+        """The addresses of leaders, from responses of other nodes. An added voter may be in no configuration."""
 
     def is_foreign(self, cluster_id: str | None) -> bool:
         """Whether a request is for another cluster."""
@@ -105,14 +105,14 @@ class Quorum:
 
     def place_of(self, node_id: int) -> Place | None:
         """The address of a node, if it is known."""
-        # A broker registers its address at each start; a voter that is not a broker has the address of the voter set.
+        # A broker registers its address at each start. A voter that is not a broker has its address in the voter set.
         found = self.controller.image.brokers.get(node_id) or self.raft.voters.voters.get(node_id)
         return Place(found.host, found.port) if found is not None and found.host else self.places.get(node_id)
 
     # After each event -------------------------------------------------------------------------------------------------
 
     def step(self, sends: list[Send] | None = None) -> None:
-        """Send messages after an event; let the controller catch up, and retry the requests that wait."""
+        """Send messages after an event. Then let the controller catch up, and retry waiting requests."""
         for send in sends or []:
             task = asyncio.create_task(self._send(send))
             self._sending.add(task)
@@ -143,9 +143,9 @@ class Quorum:
                 task.cancel()
 
     async def ask(self, node_id: int, request: Request, *, line: Line = "control", timeout_ms: int) -> Any:
-        """Ask the leader, or a node that may know it; raises a `ClientError` as soon as another node leads.
+        """Send a request to the leader, or to a node that may know it. Raises a `ClientError` if another node leads.
 
-        So no caller waits for a node that is paused or unreachable after another one was elected.
+        So no caller keeps waiting for a paused or unreachable node after another node was elected.
         """
         task = asyncio.create_task(self._peers.send(node_id, request, line=line, timeout_ms=timeout_ms))
         self._asked[task] = (node_id, line)
@@ -167,7 +167,7 @@ class Quorum:
             await asyncio.wait(self._sending, timeout=_GOODBYE_S)
 
     def step_soon(self) -> None:
-        """Like `step`, but later: for a caller that is still computing a response."""
+        """Call `step` after the current callback, for a caller that is still computing a response."""
         asyncio.get_running_loop().call_soon(self.step)
 
     async def changed(self) -> None:
@@ -184,7 +184,7 @@ class Quorum:
             self.unreached.add(send.node_id)
             return
         self.unreached.discard(send.node_id)
-        # The next tick notices a disk that fails here.
+        # If the disk fails here, `raft.failure` is set, and the next tick ends the node.
         with contextlib.suppress(StorageError):
             self._hear(send, response, monotonic_ms())
 
@@ -204,7 +204,7 @@ class Quorum:
     # Tasks ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the tasks."""
+        """Start the task that ticks and the task that fetches."""
         self._begin(self._end_on_disk_failure(self._tick()))
         self._begin(self._end_on_disk_failure(self._fetch()))
 
@@ -217,7 +217,7 @@ class Quorum:
     def _broken(self, why: str) -> BrokerFailure:
         return BrokerFailure(
             f"node {self.raft.me.node_id} ends, because its metadata cannot be written: {why}. The other"
-            " voters continue; free some disk space or replace the disk, then start it again"
+            " voters continue. Free some disk space or replace the disk, then start it again"
         )
 
     async def _tick(self) -> None:
@@ -249,7 +249,7 @@ class Quorum:
                 await asyncio.sleep(_RETRY_S)
 
     async def _fetch_once(self) -> bool:
-        """Fetch once; return whether to fetch again at once."""
+        """Fetch once. Return whether to fetch again without a pause."""
         wanted = self.snapshotting.position()
         if wanted is not None:
             return await self._fetch_snapshot(wanted)
@@ -289,13 +289,13 @@ class Quorum:
             self.foreign_nodes.add(node_id)
         if len(self.foreign_nodes) >= self.raft.voters.majority:
             raise BrokerFailure(
-                f"the data of node {self.raft.me.node_id} are of cluster {self._cluster_id}, but the nodes"
+                f"the data directory of node {self.raft.me.node_id} is of cluster {self._cluster_id}, but the nodes"
                 f" {sorted(self.foreign_nodes)} of controller.quorum.voters are of another cluster: correct log.dirs"
                 " or the voters"
             )
 
     async def _fetch_snapshot(self, wanted: FetchSnapshot) -> bool:
-        """Fetch the next piece of a snapshot; return whether to fetch again at once."""
+        """Fetch the next piece of a snapshot. Return whether to fetch again without a pause."""
         request = snapshot_request(wanted, self._cluster_id, bytes_max=SNAPSHOT_PIECE_BYTES)
         source = self.raft.target()
         try:

@@ -11,9 +11,9 @@ from minibroker.metadata.image import Image, TopicImage
 
 
 def slices(old: Image, new: Image, count: int) -> Iterator[Image]:
-    """Images from `old` to `new`: each differs from the previous image in at most `count` partitions.
+    """Images that lead from `old` to `new`. Each differs from the one before in at most `count` partitions.
 
-    The first image already has all deletions, and every change that is not a change of a partition.
+    The first image already has all deletions, and all changes of other things than partitions.
     """
     changed = [
         (topic, index)

@@ -1,7 +1,8 @@
-"""Snapshots of the metadata: when to write one, its records, and the download of the leader's snapshot.
+"""Snapshots of the metadata: when to write one, how to read one, and the download of the leader's snapshot.
 
-`Snapshotting` owns no task and sends nothing. The driver asks it for the next piece to fetch and gives it the response;
-the handler of FetchSnapshot asks it for a piece to send. The files are `SnapshotFiles`, in `raft.snapshots`.
+`Snapshotting` runs no task and sends no requests. The driver gets the next piece to fetch from it, and passes it the
+response. The handler of FetchSnapshot gets the piece to send from it. `SnapshotFiles`, in `raft.snapshots`, has the
+files.
 """
 
 import logging
@@ -48,7 +49,7 @@ class Snapshotting:
         return replace(builder.build(), offset=latest.end_offset - 1)
 
     def write_if_due(self) -> None:
-        """Write a snapshot when the log is too large, and delete the records in it from the log."""
+        """If the log is too large, write a snapshot, and delete the records before its end offset from the log."""
         raft, image = self._raft, self._controller.image
         end_offset = image.offset + 1
         latest = self._files.latest
@@ -64,14 +65,14 @@ class Snapshotting:
     # The leader's snapshot --------------------------------------------------------------------------------------------
 
     def position(self) -> FetchSnapshot | None:
-        """The next piece to fetch, if the log cannot continue without a snapshot."""
+        """The next piece of a snapshot to fetch, or None if no snapshot is needed."""
         raft = self._raft
         return raft.snapshot_position(self._files.received(raft.snapshot_wanted, raft.target()))
 
     def take(self, wanted: FetchSnapshot, source: int, found: SnapshotFetched, now_ms: int) -> bool:
-        """Handle a response; return whether it was useful. After the last piece the log continues from the snapshot."""
+        """Store the piece in a response. Return False if it had none. After the last piece, use the snapshot."""
         if found.code is ErrorCode.SNAPSHOT_NOT_FOUND:
-            # The leader has replaced this snapshot, so its pieces are useless. After any other error they are kept,
+            # The leader no longer has this snapshot, so its pieces are useless. After any other error they are kept,
             # because the same leader may answer again later.
             self._files.give_up()
         if not self._raft.on_snapshot_fetched(found, now_ms):
@@ -87,7 +88,7 @@ class Snapshotting:
         return True
 
     def piece(self, wanted: FetchSnapshot, now_ms: int, *, bytes_max: int) -> SnapshotFetched:
-        """The response to a replica that asks for a piece."""
+        """The response to a replica that fetches a piece of a snapshot."""
         code, raft = self._raft.on_fetch_snapshot(wanted, now_ms), self._raft
         found = self._files.piece(wanted.snapshot, wanted.position, min(bytes_max, SNAPSHOT_PIECE_BYTES))
         if code is ErrorCode.NONE and found is None:

@@ -40,12 +40,15 @@ async def _run(config: NodeConfig) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m minibroker.coordinators", description="One node of a cluster.")
-    parser.add_argument("node_id", type=int, help="its node.id")
-    parser.add_argument("data", help="its data directory")
-    parser.add_argument("listen", metavar="HOST:PORT", help="where it listens")
-    parser.add_argument("voters", metavar="ID@HOST:PORT,…", nargs="?", default="", help="all voters with this node")
-    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting with Kafka's name")
+    about = "Run one node of a cluster with consumer groups."
+    parser = argparse.ArgumentParser(prog="python -m minibroker.coordinators", description=about)
+    parser.add_argument("node_id", type=int, help="the node.id of this node")
+    parser.add_argument("data", help="the data directory of this node")
+    parser.add_argument("listen", metavar="HOST:PORT", help="the address on which this node listens")
+    voters = "all voters, this node included; without it, this node is the only voter"
+    parser.add_argument("voters", metavar="ID@HOST:PORT,…", nargs="?", default="", help=voters)
+    setting = "a configuration key with Kafka's name, and its value"
+    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help=setting)
     return parser
 
 

@@ -1,7 +1,7 @@
 """The access table of the APIs that chapter 06 serves. A pure module.
 
-A group's coordinator is the leader of a partition. A node that is not the coordinator answers NOT_COORDINATOR, and the
-client asks FindCoordinator again. No call is forwarded.
+A group's coordinator is the leader of one partition of `__consumer_offsets`. Any other node answers NOT_COORDINATOR,
+and the client sends FindCoordinator again. No call is forwarded.
 """
 
 from collections.abc import Mapping

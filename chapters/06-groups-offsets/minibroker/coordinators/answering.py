@@ -1,7 +1,7 @@
 """The handlers of the group APIs: each finds the coordinators of a request, and passes the request to their shards.
 
-Most requests are about one group. Others name many groups, which may have several coordinators on this node, or none:
-each group is a part of its own, and the answer is put together from the parts.
+Most requests are about one group. Others name many groups, which may have different coordinators, on this node or on
+others. Such a request is split into one part for each group, and the answers to the parts are merged.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,14 +37,14 @@ Act = Callable[[GroupShard, Ticket, int], Step]
 
 
 class GroupHandlers:
-    """The handlers. `coordinator_of` finds the coordinator of a group, if it is on this node."""
+    """The handlers of the group APIs. `coordinator_of` finds the coordinator of a group, if it is on this node."""
 
     def __init__(self, coordinator_of: CoordinatorOf, coordinators: Callable[[], Iterable[Coordinator]]) -> None:
         self._coordinator_of = coordinator_of
         self._coordinators = coordinators
 
     def add_handlers(self, registry: Registry) -> None:
-        """Add all handlers."""
+        """Register the handlers of the group APIs."""
         registry.add(ApiKey.JOIN_GROUP, self.join)
         registry.add(ApiKey.SYNC_GROUP, self.sync)
         registry.add(ApiKey.HEARTBEAT, self.heartbeat)
@@ -73,7 +73,7 @@ class GroupHandlers:
         return ticket
 
     def _of_members(self, call: Call[Any], act: Act) -> Answer:
-        """A request of a member, whose group must have a name."""
+        """Answer a request of a member. A group with an empty name is refused."""
         request: Any = call.request
         if not request.group_id:
             return refusal(request, call.version, ErrorCode.INVALID_GROUP_ID)
@@ -111,7 +111,7 @@ class GroupHandlers:
         )
 
     def commit(self, call: Call[OffsetCommitRequest]) -> Answer:
-        """The handler of OffsetCommit. A group without a name is allowed, as in Kafka."""
+        """The handler of OffsetCommit. The name of the group may be empty, as in Kafka."""
         it = call.request
         return self._answer(
             call, it.group_id, lambda shard, ticket, now: shard.on_commit(ticket, it, call.version, now)
@@ -125,7 +125,7 @@ class GroupHandlers:
     # Many groups ------------------------------------------------------------------------------------------------------
 
     def fetch(self, call: Call[OffsetFetchRequest]) -> Answer:
-        """The handler of OffsetFetch. Up to version 7 it is about one group."""
+        """The handler of OffsetFetch. Up to version 7 a request names one group."""
         it = call.request
         if call.version < MANY_GROUPS_FROM:
             group = OffsetFetchRequestGroup(group_id=it.group_id, topics=it.topics)
@@ -148,7 +148,7 @@ class GroupHandlers:
         part_of: Callable[[str], Request],
         act: Callable[[GroupShard, Ticket, str], Step],
     ) -> list[Ticket]:
-        """Ask the coordinator of each group. `part_of` is the request for one group."""
+        """Pass the request's part for each group to its coordinator. `part_of` makes the part."""
 
         def ask(group_id: str) -> Ticket:
             return self._ask(
@@ -202,14 +202,14 @@ class GroupHandlers:
 
 
 def client_of(call: Call[Any]) -> Client:
-    """The client of a call, with its address as Java prints it."""
+    """The client of a call. Its address has a leading slash, as Java prints it."""
     return Client(call.header.client_id or "", "/" + call.peer.rpartition(":")[0])
 
 
 def _merge(
     response: type[Response], field: str, *, has_operations: bool = False
 ) -> Callable[[Sequence[Response]], Response]:
-    """Put the lists of several answers into one."""
+    """A function that joins the lists of several answers. `has_operations` adds the authorized operations."""
 
     def merge(parts: Sequence[Response]) -> Response:
         found = [it for part in parts for it in getattr(part, field)]
@@ -223,7 +223,7 @@ def _merge(
 
 def _listed(responses: Sequence[Any]) -> Response:
     groups = [it for response in responses for it in response.groups]
-    # A coordinator that is still loading has an error, and an incomplete list looks like a complete one.
+    # While a coordinator is loading, its groups are missing. The client could not tell, so the list is refused.
     codes = [it.error_code for it in responses if it.error_code != ErrorCode.NONE]
     if ErrorCode.COORDINATOR_LOAD_IN_PROGRESS in codes:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

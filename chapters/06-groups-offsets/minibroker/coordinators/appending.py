@@ -13,14 +13,14 @@ _RECORD_OVERHEAD_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 1  # length, attributes, time, o
 
 
 def encoded(records: Sequence[GroupRecord], *, bytes_max: int) -> list[Encoded] | None:
-    """The bytes of records; None if one of them does not fit into a batch of `bytes_max`."""
+    """The records as bytes; None if one of them does not fit into a batch of `bytes_max`."""
     found = [encode(record) for record in records]
     fits = all(HEADER_SIZE + size_of(it) <= bytes_max for it in found)
     return found if fits else None
 
 
 def size_of(record: Encoded) -> int:
-    """The most bytes that a record has in a batch."""
+    """The most bytes that a record can take in a batch."""
     key, value = record
     return _RECORD_OVERHEAD_MAX + len(key) + (0 if value is None else len(value))
 
@@ -28,7 +28,7 @@ def size_of(record: Encoded) -> int:
 def batches_of(
     records: Sequence[Encoded], *, bytes_max: int, timestamp: int, compression: Compression = Compression.NONE
 ) -> Iterator[bytearray]:
-    """As few batches as possible, in order, none larger than `bytes_max`."""
+    """The records in as few batches as possible, none larger than `bytes_max`."""
     builder, size = BatchBuilder(compression=compression), HEADER_SIZE
     for record in records:
         record_size = size_of(record)
@@ -43,7 +43,7 @@ def batches_of(
 
 
 def code_for_client(code: ErrorCode) -> ErrorCode:
-    """What a client is told if the log refuses a coordinator's batch with a code, as in Kafka."""
+    """The error code for the client if the log refuses a coordinator's batch with `code`, as in Kafka."""
     return _CODES.get(code, ErrorCode.NOT_COORDINATOR)
 
 

@@ -1,12 +1,12 @@
-"""The coordinator of one partition: it loads a shard, appends its records, and answers when they are replicated.
+"""The coordinator of one partition: it loads a shard, appends its records, and answers when these are replicated.
 
-    request ──▶ shard ──▶ Step ── records ──▶ applied, and collected ──▶ one batch for each turn of the event loop
+    request ──▶ shard ──▶ Step ── records ──▶ applied, and collected ──▶ one batch for each pass of the event loop
                            └──── replies ──▶ queue ──▶ sent when the high watermark has passed all records before them
 
-A reply waits for all records that were applied before it, not only for its own: it may tell of their effects. Nobody
-else writes to the partition, so the offset of a record is known before it is appended.
+A reply waits for all records that were applied before it, not only for its own, because it may depend on them. Only the
+coordinator writes to the partition, so the offset of a record is known before the record is appended.
 
-If the log refuses a batch, the shard has applied records that do not exist. Then it is dropped and loaded again.
+If the log refuses a batch, the shard has applied records that are not in the log. So the shard is loaded again.
 """
 
 import asyncio
@@ -36,19 +36,19 @@ from minibroker.wire.schema import Response
 
 log = logging.getLogger(__name__)
 
-_SLICE_S = 0.01  # how long one slice of loading keeps the event loop busy
-_DONE = HeartbeatResponse()  # any response will do: the wait for the high watermark is answered to nobody
+_SLICE_S = 0.01  # how long one slice of loading may block the event loop
+_DONE = HeartbeatResponse()  # the answer of the wait for the high watermark, which no client gets
 
 
 class Surroundings(Protocol):
-    """What all coordinators of a node share."""
+    """The clocks, settings, timer and tasks that all coordinators of a node share."""
 
     waiting: Waiting[Response]
     turn: asyncio.Lock
-    """Held by the coordinator that loads a slice, so that many do not keep the event loop busy together."""
+    """Held while a coordinator loads a slice, so that only one of them blocks the event loop at a time."""
 
     def now_ms(self) -> int:
-        """The time for time limits and for commits. It does not jump."""
+        """The time for time limits and for commits. It is not affected when the system clock is set."""
 
     def wall_clock_ms(self) -> int:
         """The time for the timestamps of records."""
@@ -60,17 +60,17 @@ class Surroundings(Protocol):
         """The configuration of the broker."""
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Call a function in the next turn of the event loop."""
+        """Call a function in the next pass of the event loop."""
 
     def on_deadline(self, deadline_ms: int | None) -> None:
         """Call `on_time` at this time, or earlier."""
 
     def on_ended(self, task: asyncio.Task[None]) -> None:
-        """A task has ended, perhaps because of a bug."""
+        """Called when a task has ended. If it failed, the node ends."""
 
 
 class State(enum.Enum):
-    """Whether a coordinator can answer."""
+    """The state of a coordinator. Only an active one answers; `_CODES` has the errors of the others."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -87,7 +87,7 @@ _CODES = {
 
 
 class _Queued(NamedTuple):
-    """A reply that waits until the high watermark is at `offset`."""
+    """A reply that waits until the high watermark reaches `offset`."""
 
     offset: int
     deadline_ms: int
@@ -119,7 +119,7 @@ class Coordinator:
 
     @property
     def code(self) -> ErrorCode:
-        """NONE if it can answer, or else the code for the client."""
+        """NONE if the coordinator is active, otherwise the error code for clients."""
         return _CODES[self._state]
 
     # Loading ----------------------------------------------------------------------------------------------------------
@@ -144,7 +144,8 @@ class Coordinator:
                     await asyncio.sleep(0)
         except (CorruptRecord, LogError, OSError) as error:
             self._state = State.FAILED
-            log.error("%s could not be loaded, so its groups have no coordinator: %s", self.name.directory, error)
+            message = "%s could not be loaded: its groups have no coordinator until another node leads it: %s"
+            log.error(message, self.name.directory, error)
             return
         self._on_loaded(loop.time() - started_s)
 
@@ -154,7 +155,7 @@ class Coordinator:
         shard, now_ms = self.shard, self._around.now_ms()
         shard.on_loaded(now_ms)
         if self._next_offset:
-            log.info("%s is loaded: %d offsets, in %.3f s", self.name.directory, len(shard.offsets), seconds)
+            log.info("%s is loaded: %d committed offsets, in %.3f s", self.name.directory, len(shard.offsets), seconds)
         # Topics may have been deleted while the shard was loaded.
         self._perform_all(shard.on_image(self._image_at_load, shard.image))
         self._around.on_deadline(self.deadline_ms())
@@ -162,7 +163,7 @@ class Coordinator:
     # Events -----------------------------------------------------------------------------------------------------------
 
     def handle(self, ticket: Ticket, event: Callable[[GroupShard, int], Step]) -> None:
-        """Pass a request to the shard. The ticket gets its answer now or later."""
+        """Pass a request to the shard. The answer completes the ticket, now or later."""
         if self.code is not ErrorCode.NONE:
             ticket.complete(self.code)
             return
@@ -171,22 +172,22 @@ class Coordinator:
         self._around.on_deadline(self.deadline_ms())
 
     def on_image(self, old: Image, new: Image) -> None:
-        """The metadata have changed."""
+        """Pass a change of the metadata to the shard."""
         if self._state is State.ACTIVE:
             self._perform_all(self.shard.on_image(old, new))
         else:
             self.shard.image = new
 
     def deadline_ms(self) -> int | None:
-        """When `on_time` has something to do, or None."""
+        """When to call `on_time` next, or None."""
         times = [self._queue[0].deadline_ms] if self._queue else []
         of_shard = self.shard.deadline_ms() if self._state is State.ACTIVE else None
         return min(times if of_shard is None else [*times, of_shard], default=None)
 
     def on_time(self, now_ms: int) -> None:
-        """Act on all time limits that have come."""
+        """Act on all time limits that have ended."""
         while self._queue and self._queue[0].deadline_ms <= now_ms:
-            # The records are in the log and may still be replicated. The client must ask again.
+            # The records are in the log and may still be replicated. The client must retry.
             self._answer(Reply(self._queue.popleft().reply.ticket, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         if self._state is State.ACTIVE:
             self._perform_all(self.shard.on_time(now_ms))
@@ -206,7 +207,7 @@ class Coordinator:
             self._queue_reply(reply)
 
     def _append(self, step: Step) -> ErrorCode:
-        """Collect and apply the records of a step, or return why the log would refuse them."""
+        """Collect and apply the records of a step, or return the error with which the log would refuse them."""
         try:
             self._partition.check_leader()
             self._partition.replica.check_in_sync()
@@ -226,7 +227,7 @@ class Coordinator:
         return ErrorCode.NONE
 
     def _flush(self) -> None:
-        """Append all records that have come in this turn of the event loop."""
+        """Append all records that were collected in this pass of the event loop."""
         self._is_flush_due = False
         pending, self._pending = self._pending, []
         if not pending:
@@ -241,7 +242,8 @@ class Coordinator:
                 compression=Compression(around.settings().offsets_topic_compression_codec),
             ):
                 self._partition.append(memoryview(batch), acks=ACKS_ALL, now_ms=now_ms, origin=Origin.COORDINATOR)
-            assert self._partition.log_end_offset == self._next_offset, f"{self.name.directory} has another writer"
+            end_offset = self._partition.log_end_offset
+            assert end_offset == self._next_offset, f"{self.name.directory} ends at {end_offset}: it has another writer"
         except Refused as refused:
             self._load_again(refused)
         around.waiting.settle()
@@ -262,7 +264,7 @@ class Coordinator:
         self._queue.append(_Queued(self._next_offset, deadline_ms, reply))
 
     def _on_watermark(self) -> Response | None:
-        """The high watermark may have moved: send the replies whose records are replicated."""
+        """Send the replies whose records are replicated, because the high watermark may have moved."""
         high_watermark = self._partition.high_watermark
         while self._queue and self._queue[0].offset <= high_watermark:
             self._answer(self._queue.popleft().reply)
@@ -283,13 +285,13 @@ class Coordinator:
     # Ending -----------------------------------------------------------------------------------------------------------
 
     def resign(self) -> None:
-        """This node has stopped leading the partition: drop the state, and send the clients to the next leader."""
+        """Stop, because this node no longer leads the partition. Waiting requests get NOT_COORDINATOR."""
         self._state = State.RESIGNED
         self._loading.cancel()
         self._around.waiting.forget(self._parked)
         self._refuse_all(ErrorCode.NOT_COORDINATOR)
 
     def _on_end(self) -> Response:
-        """The node stops, and answers all waiting requests."""
+        """Answer all waiting requests, because the node stops."""
         self.resign()
         return _DONE

@@ -1,6 +1,6 @@
-"""FindCoordinator: which broker coordinates a group. It is the leader of the group's partition.
+"""FindCoordinator: finds the coordinator of a group, which is the leader of the group's partition.
 
-The first request creates `__consumer_offsets`. Until its partitions have leaders, the client is told to ask again.
+The first request creates `__consumer_offsets`. Until its partitions have leaders, the answer asks the client to retry.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _GROUP = 0
 
 
 class OffsetsTopic:
-    """`__consumer_offsets`: it is created when the first client needs it."""
+    """The topic `__consumer_offsets`, which is created when the first client needs it."""
 
     def __init__(self, config: NodeConfig, cluster: Membership, settings: Callable[[], GroupSettings]) -> None:
         self._config = config
@@ -50,7 +50,7 @@ class OffsetsTopic:
         return TopicPartition(GROUP_METADATA_TOPIC, partition_of(group_id, len(topic.partitions)))
 
     def create(self) -> None:
-        """Ask the controller to create the topic, unless it was asked already."""
+        """Ask the controller to create the topic, unless such a request is under way."""
         if self._creating is None or self._creating.done():
             self._creating = asyncio.get_running_loop().create_task(self._create())
 
@@ -63,14 +63,14 @@ class OffsetsTopic:
                 cluster.controller_id, request, line="control", timeout_ms=CREATE_MS_MAX
             )
         except ClientError as error:
-            log.warning("%s could not be created, the next request tries again: %s", GROUP_METADATA_TOPIC, error)
+            log.warning("%s could not be created; the next request tries again: %s", GROUP_METADATA_TOPIC, error)
             return
         (topic,) = response.topics
         if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER):
             log.warning("%s could not be created: %s", GROUP_METADATA_TOPIC, topic.error_message)
 
     async def stop(self) -> None:
-        """Give a creation up."""
+        """Cancel a creation that is under way."""
         if self._creating is not None:
             self._creating.cancel()
             await asyncio.wait((self._creating,))
@@ -83,14 +83,14 @@ class FindCoordinator:
         self._topic = topic
         self._image = image
         self._may_be_fenced = may_be_fenced
-        # There are no transactions yet, so transactional ids are answered as in chapter 03.
+        # This handler finds no transaction coordinators: other key types are answered as in chapter 03.
         self._others = WithoutGroups(image)
 
     def __call__(self, call: Call[FindCoordinatorRequest]) -> Answer:
         """Find the coordinator of each key."""
         if self._may_be_fenced():
-            # The metadata of this node may be old. librdkafka asks the same node again while it is connected.
-            raise Disconnect("this node does not reach the controller: another one may know the coordinator")
+            # The metadata of this node may be old. Without a disconnect, librdkafka would ask the same node again.
+            raise Disconnect("this node does not reach the controller: ask another node for the coordinator")
         request = call.request
         if call.version >= 1 and request.key_type != _GROUP:
             return self._others.find_coordinator(call)

@@ -1,7 +1,7 @@
 """The coordinators of a node: one for each partition of `__consumer_offsets` that the node leads.
 
-`GroupCoordinators` is a part of the node. Replication tells it when this node begins to lead a partition, and when it
-stops. It has the one timer of all coordinators, and passes them every change of the metadata.
+`GroupCoordinators` is a part of the node. Replication calls it when this node begins to lead a partition, and when it
+stops leading. `GroupCoordinators` runs one timer for all coordinators, and passes every change of the metadata to them.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from minibroker.wire.apis import ApiKey
 
 log = logging.getLogger(__name__)
 
-_BROKER = ""  # stands for a group without configurations of its own
+_BROKER = ""  # the group id under which the broker's settings are cached
 
 
 class GroupCoordinators:
@@ -39,7 +39,7 @@ class GroupCoordinators:
     rows = access.ROWS
 
     def __init__(self, machine: Machine, cluster: Membership, *, may_be_fenced: Callable[[], bool]) -> None:
-        """`may_be_fenced` says whether other nodes may lead what this node led, without its knowing."""
+        """`may_be_fenced` says whether this node may be fenced without knowing it, so that other nodes lead by now."""
         self._machine = machine
         self._may_be_fenced = may_be_fenced
         self._cluster = cluster
@@ -47,31 +47,31 @@ class GroupCoordinators:
         self.turn = asyncio.Lock()
         self._coordinators: dict[TopicPartition, Coordinator] = {}
         self._settings: dict[str, GroupSettings] = {}
-        # Time limits must not end because somebody sets the clock. So the time of day is taken once.
+        # The system clock is read only once, so that setting it does not end time limits.
         self._start_ms = wall_clock_ms() - monotonic_ms()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._topic = OffsetsTopic(machine.config, cluster, self.settings)
         self._handlers = GroupHandlers(self._coordinator_of, lambda: list(self._coordinators.values()))
 
-    # The part ---------------------------------------------------------------------------------------------------------
+    # A part of the node -----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Follow the metadata."""
+        """Subscribe to changes of the metadata."""
         self._cluster.authority.subscribe(self._on_image)
 
     def add_handlers(self, registry: Registry, store: Store) -> None:
-        """Serve the group APIs. Two of them had stand-ins."""
+        """Register the handlers of the group APIs and FindCoordinator. They replace chapter 03's."""
         self._store = store
         find = FindCoordinator(self._topic, lambda: self._image, may_be_fenced=self._may_be_fenced)
         registry.add(ApiKey.FIND_COORDINATOR, find)
         self._handlers.add_handlers(registry)
 
     def start(self) -> None:
-        """Nothing to do: coordinators start as soon as the node leads their partitions."""
+        """Do nothing: a coordinator starts when this node begins to lead its partition."""
 
     async def stop(self) -> None:
-        """Drop all coordinators."""
+        """Stop all coordinators and the timer."""
         await self._topic.stop()
         for name in list(self._coordinators):
             self.on_resigned(name)
@@ -81,7 +81,7 @@ class GroupCoordinators:
     # Leadership -------------------------------------------------------------------------------------------------------
 
     def on_leader(self, partition: TopicPartition, epoch: int) -> None:
-        """This node leads a partition. In a later epoch without a pause, the state is still right."""
+        """This node leads a partition. If it led the partition in the epoch before, the coordinator stays."""
         del epoch
         if partition.topic == GROUP_METADATA_TOPIC and partition not in self._coordinators:
             self._coordinators[partition] = Coordinator(self._store.partition(*partition), self)
@@ -94,7 +94,7 @@ class GroupCoordinators:
             asyncio.get_running_loop().call_soon(self.waiting.settle)
 
     def _coordinator_of(self, group_id: str) -> Coordinator | None:
-        # The offsets of a coordinator that has been deposed are out of date, even if it does not know it yet.
+        # If this node was fenced, another node is the coordinator by now, and the offsets here may be old.
         if self._may_be_fenced():
             return None
         name = self._topic.partition_of(group_id)
@@ -116,7 +116,7 @@ class GroupCoordinators:
     # The surroundings of a coordinator --------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """The time of day at which this node started, and the time since then."""
+        """The time of day when this node started, plus the time since then."""
         return self._start_ms + monotonic_ms()
 
     def wall_clock_ms(self) -> int:
@@ -138,25 +138,25 @@ class GroupCoordinators:
         return GroupShard(settings=self.settings, new_member_id=_new_member_id, matcher=compiled, image=self._image)
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Call a function in the next turn of the event loop."""
+        """Call a function in the next pass of the event loop."""
         asyncio.get_running_loop().call_soon(self._run, work)
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Run what no request waits for. After a bug the state of a group is unknown, so the node ends."""
+        """Run a function outside of a request. After an error the state of a group is unknown, so the node ends."""
         try:
             work()
         except Exception as error:
-            log.exception("a coordinator has ended because of a bug")
+            log.exception("a coordinator has failed because of a bug")
             self._machine.fail(BrokerFailure(f"node {self._machine.config.node_id} ends because of a bug: {error!r}"))
 
     def on_ended(self, task: asyncio.Task[None]) -> None:
-        """A task of a coordinator has ended. If there was a bug, the node ends, too."""
+        """Called when a task of a coordinator has ended. If it failed, the node ends."""
         self._machine.on_ended(task)
 
     # The timer --------------------------------------------------------------------------------------------------------
 
     def on_deadline(self, deadline_ms: int | None) -> None:
-        """Set the timer to this time, unless it is set to an earlier one."""
+        """Set the timer to `deadline_ms`, unless it is set to an earlier time."""
         if deadline_ms is None or (self._timer_ms is not None and self._timer_ms <= deadline_ms):
             return
         if self._timer is not None:

@@ -24,12 +24,12 @@ def rules_for(name: TopicPartition) -> Rules:
 
 
 def _internal_rules(config: TopicConfig, _producers: ProducerStates) -> list[Rule]:
-    # The coordinator's own records need no further check: they have keys, and belong to no client's transaction.
+    # The other rules check the batches of clients. A coordinator's batches are correct by construction.
     return [comes_from_a_coordinator, small_enough(config.max_message_bytes), is_whole]
 
 
 def comes_from_a_coordinator(it: Incoming) -> None:
-    """A client may not write to an internal topic."""
+    """Refuse a batch from a client."""
     if it.origin is Origin.CLIENT:
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker itself writes to an internal topic")
 
@@ -38,7 +38,7 @@ def comes_from_a_coordinator(it: Incoming) -> None:
 
 
 def offsets_topic(settings: GroupSettings, replication_factor: int) -> CreatableTopic:
-    """`__consumer_offsets` as it is created."""
+    """The request to create `__consumer_offsets`."""
     configs = {
         "cleanup.policy": "compact",
         "compression.type": "producer",
@@ -56,9 +56,9 @@ def offsets_topic(settings: GroupSettings, replication_factor: int) -> Creatable
 def replication_factor_of(config: NodeConfig, image: Image) -> int:
     """The replication factor of `__consumer_offsets`.
 
-    A configured number is a promise, so the topic is not created before there are as many brokers. The default is the
-    size of the cluster, 3 at most: the brokers that have ever registered, or the voters if they are more, because a
-    new cluster starts one node after the other.
+    If the number is configured, it must hold, so the topic is not created while there are fewer brokers. The default is
+    the size of the cluster, 3 at most. The size is the number of registered brokers, or of voters if there are more
+    voters, because the nodes of a new cluster register one after the other.
     """
     wanted = OFFSETS_TOPIC_REPLICATION_FACTOR.of(config)
     if OFFSETS_TOPIC_REPLICATION_FACTOR.name in config.settings:

@@ -1,7 +1,7 @@
 """Reading the state of a coordinator from its partition, in slices. A pure module.
 
 A partition of `__consumer_offsets` may hold a million records, which take seconds to read. A node has one event loop,
-so `replay` is a generator: it stops again and again, and the driver serves other clients before it goes on.
+so `replay` is a generator: it pauses after every few records, so that the driver can serve clients in between.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,13 +30,13 @@ def _records(log: SegmentedLog, bytes_max: int) -> Iterator[Record | None]:
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         found = log.read(offset, bytes_max=bytes_max)
-        # Compaction may have removed the last batches: then there is nothing up to the log's end.
+        # Compaction may have removed the last batches. Then there is nothing to read before the log end offset.
         if not found.count:
             return
         for batch in batches(found.read()):
             if not batch.header.is_control:
                 batch.check_crc()
                 yield from (it for it in batch.records() if it.offset >= offset)
-            # A batch without records moves the offset, too. Otherwise it would be read for ever.
+            # A batch without records must advance the offset, too. Otherwise it would be read again and again.
             offset = max(offset, batch.header.next_offset)
             yield None

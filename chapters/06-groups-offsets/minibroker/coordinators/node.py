@@ -1,4 +1,4 @@
-"""A node of a cluster with consumer groups, assembled: chapter 05's node, and the coordinators."""
+"""Assembles a node of a cluster with consumer groups: chapter 05's node, plus the coordinators."""
 
 from minibroker.controller.placement import place_on_racks
 from minibroker.coordinators.features import FINALIZED, SUPPORTED

@@ -1,11 +1,11 @@
-"""The partition that has the state of a group: Java's hash of the group's id. A pure module.
+"""Finds the partition that has the state of a group, by Java's hash of the group's id. A pure module.
 
-Every broker and every version of Kafka must find the same partition, so the hash is that of Java's strings.
+Every broker, and Kafka too, must find the same partition, so the hash is that of Java's strings.
 """
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode` of Java: over UTF-16 code units, as a number of 32 bits with a sign."""
+    """Java's `String.hashCode`: a hash of the UTF-16 code units, as a signed 32-bit integer."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for position in range(0, len(units), 2):
@@ -14,6 +14,6 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(key: str, partition_count: int) -> int:
-    """The partition for a key. The smallest number of 32 bits has no positive counterpart, and counts as 0."""
+    """The partition for a key. The hash -2^31 has no positive counterpart in 32 bits, and counts as 0."""
     value = java_hash(key)
     return 0 if value == -(2**31) else abs(value) % partition_count

@@ -1,7 +1,7 @@
-"""For each API of groups, the answer that has only an error. A pure module.
+"""For each group API, the answer that has only an error. A pure module.
 
-Some answers have one error for the whole request, others one for each group, topic or member. In old versions the
-error is in other places.
+Some answers have one error for the whole request, others one for each group, topic or member. The place of the error
+also depends on the version.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def _join(request: JoinGroupRequest, _version: int, code: ErrorCode) -> Response
 
 
 def _heartbeat(_request: HeartbeatRequest, _version: int, code: ErrorCode) -> Response:
-    # A member that hears of the loading would leave nothing undone by waiting, so it is told that all is well.
+    # As in Kafka, a heartbeat succeeds while the coordinator is loading, so that the member does not join again.
     is_loading = code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else code)
 

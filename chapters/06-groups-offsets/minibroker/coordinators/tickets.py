@@ -1,6 +1,7 @@
 """Tickets: requests that wait for the answer of a coordinator. A pure module.
 
-A coordinator's core gives the answer to a ticket, now or later. The handler turns tickets into chapter 03's `Wait`.
+A coordinator completes a ticket with the answer, now or later. The handler turns an incomplete ticket into chapter 03's
+`Wait`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from minibroker.partitions.waiting import Wait, Waiting
 from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 
-NEVER_MS = 2**40  # a client gives up long before
+NEVER_MS = 2**40  # 34 years: every client times out long before
 
 
 class Ticket:
@@ -19,12 +20,12 @@ class Ticket:
     __slots__ = ("refuse", "response")
 
     def __init__(self, refuse: Callable[[ErrorCode], Response]) -> None:
-        """`refuse` makes the answer that has only an error."""
+        """`refuse` makes an answer that has only an error."""
         self.refuse = refuse
         self.response: Response | None = None
 
     def complete(self, response: Response | ErrorCode) -> bool:
-        """Set the answer. A second answer is ignored: the request was refused before it came."""
+        """Set the answer; return False if the ticket has one already, because its request was refused."""
         if self.response is not None:
             return False
         self.response = self.refuse(response) if isinstance(response, ErrorCode) else response
@@ -32,12 +33,12 @@ class Ticket:
 
 
 def answer_of(ticket: Ticket) -> Answer:
-    """The answer to a ticket, or a wait for it."""
+    """The answer to a ticket, or a `Wait` for it."""
     if ticket.response is not None:
         return ticket.response
 
     def expire() -> Response:
-        # The broker stops. The client finds the next coordinator.
+        # The broker stops. The client must find the next coordinator.
         ticket.complete(ErrorCode.NOT_COORDINATOR)
         assert ticket.response is not None
         return ticket.response
@@ -46,7 +47,7 @@ def answer_of(ticket: Ticket) -> Answer:
 
 
 def merged(tickets: Sequence[Ticket], merge: Callable[[Sequence[Response]], Response]) -> Answer:
-    """One answer, made of the answers to several tickets, when the last of them has come."""
+    """One answer, merged from the answers to several tickets, or a `Wait` for the last of them."""
 
     def attempt() -> Response | None:
         found = [ticket.response for ticket in tickets if ticket.response is not None]
@@ -63,7 +64,7 @@ def merged(tickets: Sequence[Ticket], merge: Callable[[Sequence[Response]], Resp
 
 
 def tell(waiting: Waiting[Response], ticket: object, response: Response | ErrorCode) -> None:
-    """Complete a ticket, and wake the request that waits for it. The caller settles the table of waiting requests."""
+    """Complete a ticket, and wake the request that waits for it. The caller must call `waiting.settle` afterwards."""
     assert isinstance(ticket, Ticket)
     if ticket.complete(response):
         waiting.wake(ticket)

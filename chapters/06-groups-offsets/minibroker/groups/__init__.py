@@ -1,1 +1,1 @@
-"""Consumer groups and committed offsets: state machines without IO. `coordinators` runs them on a node."""
+"""Consumer groups and committed offsets: state machines without IO. The package `coordinators` runs them on a node."""

@@ -1,16 +1,17 @@
 """A group of the classic protocol: join, sync, heartbeat, leave. A pure module.
 
-The members of a group agree on who reads what, one *generation* at a time:
+In each *generation*, the members of a group agree on which member reads which partitions:
 
-    JoinGroup    every member joins; the answers wait for the last one, and name the generation and its leader
-    SyncGroup    the leader sends everyone's assignment; the answers wait for it, and bring each member its own
-    Heartbeat    a member is alive; the answer tells it to join again when the members have changed
+    JoinGroup    every member joins; the answers wait for the last join, and name the generation and its leader
+    SyncGroup    the leader sends all assignments; the answers wait for them, and give each member its own
+    Heartbeat    a member shows that it is alive; the answer says whether it must join again
 
-The coordinator does not look into subscriptions and assignments: they are bytes from member to member. So groups of
-other kinds, such as Connect's workers, use the same protocol.
+The coordinator does not decode subscriptions and assignments: it only passes these bytes from member to member. So
+groups of other kinds, such as Connect's workers, can use the same protocol.
 
-A handler changes the group at once, and returns replies and the records that let another node take over. The replies
-are sent when the records are durable. The driver calls `on_time` at `deadline_ms`, and forgets a group that is `DEAD`.
+A handler changes the group at once. It returns replies, and records from which another coordinator can restore the
+group. The replies are sent when the records are replicated. The driver calls `on_time` at
+`deadline_ms`, and drops a group that is `DEAD`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +34,7 @@ MEMBER_LIST_VERSION = 3  # from this version LeaveGroup has a list of members (K
 
 
 class ClassicGroup(ClassicFacts):
-    """One classic group. `now_ms` is the time of day, because the group's record has a time."""
+    """One classic group. `now_ms` is the time of day, because the group's record has a timestamp."""
 
     # Join -------------------------------------------------------------------------------------------------------------
 
@@ -69,7 +70,7 @@ class ClassicGroup(ClassicFacts):
             self._add(step, self._new_member_id(instance_id or joining.client.id), joining)
 
     def _require_member_id(self, step: Step, joining: Joining) -> None:
-        """Give a new member an id and let it join again: then a lost answer leaves no member without an owner."""
+        """Answer a new member with an id, with which it must join again. If the answer is lost, no member was added."""
         member_id = self._new_member_id(joining.client.id)
         self._members.await_join(member_id, until_ms=joining.now_ms + joining.request.session_timeout_ms)
         response = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
@@ -82,7 +83,7 @@ class ClassicGroup(ClassicFacts):
         self.protocol_type = joining.request.protocol_type
         self.leader_id = self.leader_id or member_id
         self._members.add(member)
-        # Until its first join is answered it sends no heartbeats, so the join has a time limit of its own.
+        # A new member sends no heartbeats until its first join is answered, so that join has its own time limit.
         self._members.renew(member, joining.now_ms, self._settings().new_member_join_timeout_ms)
         self._park_join(step, member, joining)
 
@@ -102,10 +103,10 @@ class ClassicGroup(ClassicFacts):
         self._members_changed(step, joining.now_ms)
 
     def _replace(self, step: Step, old: Member, joining: Joining) -> None:
-        """A static member has restarted: it takes its predecessor's place, under a new member id (KIP-345)."""
+        """A static member has restarted: give it its predecessor's place, under a new member id (KIP-345)."""
         new = Member.of(self._new_member_id(old.instance_id or ""), joining)
         step.replies += self._swap(old, new, joining.now_ms)
-        # The assignment must be one for the new id, and for the protocol that the members prefer now.
+        # The assignment can be kept only if the restarted member's protocols do not change the group's protocol.
         if self.state is GroupState.STABLE and self._members.select_protocol() == self.protocol_name:
             self._keep_assignment(step, old, new, joining)
         else:
@@ -114,13 +115,13 @@ class ClassicGroup(ClassicFacts):
     # Rebalance --------------------------------------------------------------------------------------------------------
 
     def _members_changed(self, step: Step, now_ms: int) -> None:
-        """Begin a rebalance, or go on with the one that has begun."""
+        """Begin a rebalance, or continue the one that has begun."""
         if (self.state, Cause.MEMBERS_CHANGE) in NEXT:
             self._rebalance(step, now_ms)
         self._finish_join(step, now_ms)
 
     def _rebalance(self, step: Step, now_ms: int) -> None:
-        """Let all members join again: from now on, heartbeats tell them to."""
+        """Make all members join again: from now on, heartbeats are answered with REBALANCE_IN_PROGRESS."""
         step.replies += self._answer_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self._sync_deadline_ms = NEVER
         delay_ms = self._settings().initial_rebalance_delay_ms if self.state is GroupState.EMPTY else None
@@ -128,14 +129,14 @@ class ClassicGroup(ClassicFacts):
         self._become(Cause.MEMBERS_CHANGE, now_ms)
 
     def _finish_join(self, step: Step, now_ms: int) -> None:
-        """Begin the next generation if all members have joined, or if the time for it is over."""
+        """Begin the next generation if all members have joined, or if the time limit for joining has ended."""
         is_preparing = self.state is GroupState.PREPARING_REBALANCE
         are_complete = self._members.have_all_joined and not self._join_timer.is_initial
         if is_preparing and (are_complete or self._join_timer.is_over(now_ms)):
             self._begin_generation(step, now_ms)
 
     def _begin_generation(self, step: Step, now_ms: int) -> None:
-        # A static member may be restarting: it stays until its session ends.
+        # A static member that has not joined may be restarting: it stays in the group until its session ends.
         for member in self._members.dynamic_absentees():
             self._drop(step, member.member_id)
         if self._members and not self._members.joins:
@@ -151,7 +152,7 @@ class ClassicGroup(ClassicFacts):
             step.records.append(self.record())
 
     def _answer_joins(self, step: Step, now_ms: int) -> None:
-        """Answer all joins with the new generation. The next thing that each member sends is a sync."""
+        """Answer all joins with the new generation. Each member must then send a SyncGroup request."""
         if self.leader_id not in self._members.joins:
             self.leader_id = next(iter(self._members.joins))
         self.protocol_name = self._members.select_protocol()
@@ -161,7 +162,7 @@ class ClassicGroup(ClassicFacts):
         self._become(Cause.JOINED, now_ms)
 
     def _remove(self, step: Step, member_ids: Iterable[str], now_ms: int) -> None:
-        """Remove members or pending ids. If one was a member, the others join again."""
+        """Remove members and pending ids. The other members join again, unless only pending ids were removed."""
         size = len(self._members)
         for member_id in member_ids:
             self._drop(step, member_id)
@@ -170,7 +171,7 @@ class ClassicGroup(ClassicFacts):
         self._finish_join(step, now_ms)
 
     def rebalance(self, now_ms: int) -> Step:
-        """Let all members join again, because the group has become a classic one while it ran."""
+        """Make all members join again: the group was converted to a classic one, or its assignment was not stored."""
         step = Step()
         self._members_changed(step, now_ms)
         return step
@@ -178,7 +179,7 @@ class ClassicGroup(ClassicFacts):
     # Sync -------------------------------------------------------------------------------------------------------------
 
     def on_sync(self, ticket: Ticket, request: SyncGroupRequest, _version: int, now_ms: int) -> Step:
-        """A member asks for its assignment. The answer waits for the leader, whose request has everyone's."""
+        """A member asks for its assignment. The answer waits for the leader's request, which has all assignments."""
         try:
             member = self._check_sync(request)
         except GroupRefused as refused:
@@ -195,7 +196,7 @@ class ClassicGroup(ClassicFacts):
         return step
 
     def _assign(self, step: Step, assignments: dict[str, bytes], now_ms: int) -> None:
-        """Give each member its part. A member that the leader left out gets none."""
+        """Give each member its assignment. A member that the leader left out gets an empty one."""
         before = self._members.assign(assignments)
         step.replies += self._answer_syncs(ErrorCode.NONE, now_ms)
         self._become(Cause.ASSIGNED, now_ms)
@@ -203,7 +204,7 @@ class ClassicGroup(ClassicFacts):
         step.on_refused = lambda code: self._unassign(before, step.replies, code, now_ms)
 
     def _unassign(self, before: dict[str, bytes], replies: Sequence[Reply], code: ErrorCode, now_ms: int) -> Step:
-        """The log has refused the assignment. It would be lost with this node, so no member may have it."""
+        """Withdraw an assignment that the log has refused: a new coordinator would not know it."""
         self._members.assign(before)
         step = self.rebalance(now_ms)
         step.replies += [Reply(it.ticket, code) for it in replies]
@@ -212,7 +213,7 @@ class ClassicGroup(ClassicFacts):
     # Heartbeat, leave, time -------------------------------------------------------------------------------------------
 
     def on_heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
-        """A member is alive, and learns whether it has to join again."""
+        """Renew the member's session, and tell it whether it must join again."""
         try:
             member = self._check_member(request.member_id, request.group_instance_id, request.generation_id)
         except GroupRefused as refused:
@@ -222,7 +223,7 @@ class ClassicGroup(ClassicFacts):
         return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
     def on_leave(self, ticket: Ticket, request: LeaveGroupRequest, version: int, now_ms: int) -> Step:
-        """Members leave, or an administrator removes them, who names static members by their instance ids."""
+        """Members leave, or an administrator removes them. An administrator names static members by instance id."""
         step, is_one = Step(), version < MEMBER_LIST_VERSION
         leaving = [MemberIdentity(member_id=request.member_id)] if is_one else request.members
         gone, results = self._members.check_leaving(leaving)
@@ -232,7 +233,7 @@ class ClassicGroup(ClassicFacts):
         return step
 
     def on_time(self, now_ms: int) -> Step:
-        """Act on every time limit that has ended: of sessions, pending ids, syncs, and joins."""
+        """Act on every time limit that has ended. Sessions, pending ids, joins and syncs have one."""
         step, gone = Step(), self._members.expired(now_ms)
         if now_ms >= self._sync_deadline_ms:
             self._sync_deadline_ms = NEVER
@@ -241,8 +242,8 @@ class ClassicGroup(ClassicFacts):
         return step
 
     def load(self, value: GroupMetadataValue, now_ms: int) -> None:
-        """Take over the last record of the group: it is `Stable` with new sessions, or `Empty`."""
+        """Restore the group from its last record: `Stable`, with a new session for each member, or `Empty`."""
         self._take_over(value, now_ms)
-        # If the limit was lowered, all join again, and the last ones are refused.
+        # If `group.max.size` was lowered, all members must join again, and those beyond the limit are refused.
         if len(self._members) > self._settings().max_size:
             self._rebalance(Step(), now_ms)

@@ -1,8 +1,8 @@
 """The facts about a classic group: its generation, its leader, its protocol, its members. A pure module.
 
-`ClassicFacts` has the facts, checks requests against them, and turns them into answers and records. Every change of
-state goes through `_become`, by the table in `classic_transitions`. It does not know when members join or leave:
-`ClassicGroup`, in `classic`, handles the events, and is the only class built on it.
+`ClassicFacts` has the facts, checks requests against them, and turns them into answers and records. Only
+`_become` changes the state, by the table in `classic_transitions`. `ClassicGroup`, in `classic`, is the only subclass:
+it handles the events, such as joins and leaves.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,11 +20,11 @@ from minibroker.groups.tables.sync_group import SyncGroupRequest, SyncGroupRespo
 from minibroker.wire.codes import ErrorCode
 
 SKIP_ASSIGNMENT_VERSION = 9
-"""From this version of JoinGroup a leader can be told to keep the assignment (KIP-814)."""
+"""From this version of JoinGroup, the response can tell a leader to keep the assignment (KIP-814)."""
 
 
 class ClassicFacts:
-    """What is known about one classic group."""
+    """The state of one classic group, with checks, answers and records that are derived from it."""
 
     def __init__(
         self, group_id: str, settings: Callable[[], GroupSettings], new_member_id: Callable[[str], str]
@@ -46,18 +46,18 @@ class ClassicFacts:
 
     def _become(self, cause: Cause, now_ms: int) -> None:
         following = NEXT.get((self.state, cause))
-        assert following is not None, f"group {self.group_id} is {self.state.value}, but {cause.value}"
+        assert following is not None, f"group {self.group_id}: no transition from {self.state.value} when {cause.value}"
         self.state = following
         self.state_since_ms = now_ms
 
     def _drop(self, step: Step, member_id: str) -> None:
-        """Remove a member or a pending id. If it was the leader, the member that came first takes its place."""
+        """Remove a member or a pending id. If it was the leader, the longest-standing member becomes the leader."""
         step.replies += self._members.remove(member_id)
         if self.leader_id == member_id:
             self.leader_id = next(iter(self._members.by_id), None)
 
     def end(self, code: ErrorCode) -> Step:
-        """The group is deleted or converted: parked requests are answered with the code."""
+        """End a group that is deleted or converted. Its parked requests are answered with `code`."""
         self._become(Cause.ENDED, self.state_since_ms)
         parked = [*self._members.joins.values(), *self._members.syncs.values()]
         self._members = Members()
@@ -69,20 +69,20 @@ class ClassicFacts:
 
     @property
     def is_unused(self) -> bool:
-        """Whether the group has never begun: it has no members, and the log has no record of it."""
+        """Whether the group can be dropped: it has no members, no pending ids, and no record in the log."""
         return not (self.is_stored or self._members or self._members.pending)
 
     def members(self) -> Sequence[Member]:
-        """The members, in the order in which they came."""
+        """The members, in the order in which they joined."""
         return tuple(self._members)
 
     def deadline_ms(self) -> int | None:
-        """When `on_time` is to be called next: no time limit ends before."""
+        """When to call `on_time` next, or None. No time limit ends before that time."""
         earliest_ms = min(self._members.deadline_ms, self._join_timer.deadline_ms, self._sync_deadline_ms)
         return None if earliest_ms == NEVER else earliest_ms
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics that the members read, or None if that is not known, as in groups that are not of consumers."""
+        """The topics that the members read; None if they are unknown, as in a group of Connect's workers."""
         if self.protocol_type != CONSUMER_PROTOCOL or self.protocol_name is None:
             return None
         # A member that is joining may not support the protocol of the last generation.
@@ -102,12 +102,12 @@ class ClassicFacts:
             raise GroupRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _has_room(self, member_id: str) -> bool:
-        # While the members join again, those count that have done so: after the limit was lowered, the last must go.
+        # During a rebalance only members that have joined again count. If the limit was lowered, the last are refused.
         inside = self._members.joins if self.state is GroupState.PREPARING_REBALANCE else self._members.by_id
         return member_id in inside or len(inside) < self._settings().max_size
 
     def _check_member(self, member_id: str, instance_id: str | None, generation_id: int) -> Member:
-        """The member that a request of the current generation comes from."""
+        """The member that sent a request; raises GroupRefused unless the request is of the current generation."""
         if self.state is GroupState.DEAD:
             raise GroupRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         member = self._members.check(member_id, instance_id)
@@ -133,12 +133,12 @@ class ClassicFacts:
         *,
         is_transactional: bool = False,
     ) -> None:
-        """Raise GroupRefused if a commit is not valid. A valid one counts as a heartbeat."""
+        """Raise GroupRefused if the member or the generation of a commit is wrong. A valid one renews the session."""
         names_a_member = generation_id >= 0 or member_id != "" or instance_id is not None
         if self.state is GroupState.EMPTY and generation_id < 0:
-            return  # a tool, or a consumer that assigns partitions to itself
+            return  # The commit comes from a tool, or from a consumer that assigns partitions to itself.
         if not names_a_member:
-            # A producer of the first versions does not name the member whose offsets it commits.
+            # In old versions of TxnOffsetCommit, a producer does not name the member whose offsets it commits.
             if is_transactional:
                 return
             raise GroupRefused(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -151,7 +151,7 @@ class ClassicFacts:
     # Answers ----------------------------------------------------------------------------------------------------------
 
     def _joined(self, member: Member) -> JoinGroupResponse:
-        """The current generation, for one of its members. Only the leader gets the metadata of all."""
+        """The current generation, for one of its members. Only the leader gets the metadata of all members."""
         assert self.protocol_name is not None
         name = self.protocol_name
         listed = self._members if member.member_id == self.leader_id else ()
@@ -170,7 +170,7 @@ class ClassicFacts:
         )
 
     def _answer_syncs(self, code: ErrorCode, now_ms: int) -> list[Reply]:
-        """Answer all parked syncs. While they waited, no session could end, so the sessions begin anew."""
+        """Answer all parked syncs, and renew the sessions of their members, which sent no heartbeats while waiting."""
         replies: list[Reply] = []
         for member, ticket in self._members.take_syncs():
             self._members.renew(member, now_ms)
@@ -185,7 +185,7 @@ class ClassicFacts:
     # Static members ---------------------------------------------------------------------------------------------------
 
     def _swap(self, old: Member, new: Member, now_ms: int) -> list[Reply]:
-        """Replace a static member, also as the leader."""
+        """Replace a static member. If it was the leader, the new member becomes the leader."""
         if self.leader_id == old.member_id:
             self.leader_id = new.member_id
         replies = self._members.replace(old, new)
@@ -193,7 +193,7 @@ class ClassicFacts:
         return replies
 
     def _keep_assignment(self, step: Step, old: Member, new: Member, joining: Joining) -> None:
-        """Answer a static member that has taken its predecessor's place. The new id is written first."""
+        """Answer a restarted static member, which keeps its predecessor's assignment, once its new id is stored."""
 
         def undo(code: ErrorCode) -> Step:
             self._swap(new, old, joining.now_ms)
@@ -204,25 +204,25 @@ class ClassicFacts:
         step.on_refused = undo
 
     def _restarted(self, old: Member, new: Member, version: int) -> JoinGroupResponse:
-        """The current generation, for a static member that keeps its assignment. It must not compute a new one."""
+        """The current generation, for a restarted static member. Even as the leader, it must not assign anew."""
         response = self._joined(new)
         is_leader = new.member_id == self.leader_id
         if version >= SKIP_ASSIGNMENT_VERSION:
             response.skip_assignment = is_leader
         elif is_leader:
-            # A client that finds its own id here computes an assignment, so it gets its old one.
+            # A client computes an assignment if its own id is the leader's. So the response has its old id instead.
             response.leader, response.members = old.member_id, []
         return response
 
     # Records ----------------------------------------------------------------------------------------------------------
 
     def record(self) -> GroupRecord:
-        """The record of the group. There is none in the middle of a rebalance: it would be loaded as `Stable`."""
+        """The record of the group. A group in the middle of a rebalance has none: it would be loaded as `Stable`."""
         assert self.state in (GroupState.EMPTY, GroupState.STABLE), self.state
         return GroupRecord(GroupMetadataKey(group_id=self.group_id), self._as_value(self.protocol_name))
 
     def snapshot(self) -> GroupMetadataValue:
-        """The group as of now, in any state. In the middle of a rebalance it is good for a group that rebalances."""
+        """The group as it is now, in any state. A group that was rebalancing must rebalance after it is restored."""
         # A member that has just joined may not support the protocol of the last generation.
         return self._as_value(self._members.select_protocol() if self._members else self.protocol_name)
 
@@ -237,13 +237,13 @@ class ClassicFacts:
         )
 
     def _add_first_record(self, step: Step, now_ms: int) -> None:
-        """Add the record of a group that has had no generation. If the log refuses it, the group has never begun."""
+        """Add the record of a group without a generation. If the log refuses it, the group is as if never created."""
         first = GroupMetadataValue(
             protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=now_ms, members=[]
         )
         self.is_stored = True
         if self.state is GroupState.EMPTY:
-            # It may stay empty, with a pending id only. Then its offsets expire from now on, as after a restart.
+            # The group may have only a pending id, and stay empty. Then the retention time of its offsets begins now.
             self.state_since_ms = now_ms
 
         def undo(code: ErrorCode) -> Step:
@@ -256,7 +256,7 @@ class ClassicFacts:
         step.on_refused = undo
 
     def _take_over(self, value: GroupMetadataValue, now_ms: int) -> None:
-        """Set the facts that a record has. The sessions of its members begin now."""
+        """Restore the group from a record. The sessions of its members begin now."""
         self.state = GroupState.STABLE if value.members else GroupState.EMPTY
         self.state_since_ms = value.current_state_timestamp
         self.generation_id = value.generation
@@ -287,7 +287,7 @@ def _stored(member: Member, protocol_name: str) -> MemberMetadata:
 
 
 def _loaded(stored: MemberMetadata, protocol_name: str) -> Member:
-    """The member of a record. The record has its metadata for the group's protocol only."""
+    """The member in a record, which has the member's metadata for the group's protocol only."""
     has_own = stored.rebalance_timeout >= 0
     return Member(
         stored.member_id,

@@ -1,8 +1,7 @@
 """The members of a classic group: their ids, their parked requests, their sessions, their protocols. A pure module.
 
-Every time limit is a number, the time at which it ends. A heartbeat only sets a later number: nothing is scheduled and
-nothing is cancelled. `Members.deadline_ms` is a time before which no session ends, and `expired` looks at the members
-again when that time has come.
+A time limit is stored as the time at which it ends. A heartbeat only sets a later time, and no timer is scheduled or
+cancelled. No session ends before `Members.deadline_ms`. When that time has come, `expired` looks at all members.
 """
 
 from collections import Counter
@@ -19,7 +18,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Joining(NamedTuple):
-    """A JoinGroup request with what the coordinator knows about it."""
+    """A JoinGroup request with its ticket, version, client, and time of arrival."""
 
     ticket: Ticket
     request: JoinGroupRequest
@@ -38,7 +37,7 @@ class Member:
     """One member. `protocols` is in the order of its preference."""
 
     member_id: str
-    instance_id: str | None  # a static member has one
+    instance_id: str | None  # None for a dynamic member
     client: Client
     session_timeout_ms: int
     rebalance_timeout_ms: int
@@ -49,23 +48,23 @@ class Member:
 
     @classmethod
     def of(cls, member_id: str, joining: Joining) -> "Member":
-        """The member that a request asks for."""
+        """The member that a JoinGroup request describes."""
         request = joining.request
         member = cls(member_id, request.group_instance_id, joining.client, 0, 0, {})
         member.update(joining)
         return member
 
     def update(self, joining: Joining) -> None:
-        """Take over the timeouts and the protocols of a new request."""
+        """Set the timeouts and the protocols to those of a new request."""
         request = joining.request
         self.session_timeout_ms = request.session_timeout_ms
-        # Version 0 has no rebalance timeout.
+        # JoinGroup version 0 has no rebalance timeout. The session timeout counts instead.
         has_own = request.rebalance_timeout_ms >= 0
         self.rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
         self.protocols = joining.protocols
 
     def is_unchanged(self, joining: Joining) -> bool:
-        """Whether a request has the protocols that the member has already, in the same order."""
+        """Whether a request has the same protocols as the member, with the same metadata and in the same order."""
         return list(self.protocols.items()) == list(joining.protocols.items())
 
     def vote(self, candidates: Collection[str]) -> str:
@@ -74,21 +73,21 @@ class Member:
 
 
 class Members:
-    """The members of one group by id, in the order in which they came.
+    """The members of one group by id, in the order in which they joined.
 
     A JoinGroup or SyncGroup request that waits for the other members is parked here, under the id of its member. A
-    *pending* id was given to a member whose next join is awaited (KIP-394).
+    *pending* id was given to a client that has not joined with it yet (KIP-394).
     """
 
     def __init__(self) -> None:
         self.by_id: dict[str, Member] = {}
-        self.pending: dict[str, int] = {}  # until when each id is kept
+        self.pending: dict[str, int] = {}  # the time until which each id is kept, in ms
         self.joins: dict[str, Ticket] = {}
         self.syncs: dict[str, Ticket] = {}
         self.unsynced: set[str] = set()  # the members that have not synced in this generation
         self.deadline_ms = NEVER
         self._ids_by_instance: dict[str, str] = {}
-        self._supporters: Counter[str] = Counter()  # how many members support a protocol
+        self._supporters: Counter[str] = Counter()  # how many members support each protocol
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -96,10 +95,10 @@ class Members:
     def __iter__(self) -> Iterator[Member]:
         return iter(self.by_id.values())
 
-    # Who is a member --------------------------------------------------------------------------------------------------
+    # The members ------------------------------------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
-        """Add a member."""
+        """Add a member. Its id is no longer pending."""
         self.pending.pop(member.member_id, None)
         self.by_id[member.member_id] = member
         self._supporters.update(member.protocols.keys())
@@ -107,13 +106,13 @@ class Members:
             self._ids_by_instance[member.instance_id] = member.member_id
 
     def update(self, member: Member, joining: Joining) -> None:
-        """Let a member take over what its new request says."""
+        """Set a member's timeouts and protocols to those of its new request."""
         self._supporters = self._supporters - Counter(member.protocols.keys())
         member.update(joining)
         self._supporters.update(member.protocols.keys())
 
     def replace(self, old: Member, new: Member) -> list[Reply]:
-        """Let a member take the place of another one, whose parked requests are answered: it is fenced."""
+        """Replace a restarted static member. The old member is fenced, and its parked requests are answered."""
         new.assignment = old.assignment
         order = [new.member_id if it == old.member_id else it for it in self.by_id]
         replies = self.remove(old.member_id, ErrorCode.FENCED_INSTANCE_ID)
@@ -122,7 +121,7 @@ class Members:
         return replies
 
     def remove(self, member_id: str, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> list[Reply]:
-        """Remove a member or a pending id. Its parked requests are answered with the code."""
+        """Remove a member or a pending id. The member's parked requests are answered with `code`."""
         self.pending.pop(member_id, None)
         member = self.by_id.pop(member_id, None)
         if not self.by_id and not self.pending:
@@ -140,7 +139,7 @@ class Members:
         return self.by_id[self._ids_by_instance[instance_id]] if instance_id in self._ids_by_instance else None
 
     def check(self, member_id: str, instance_id: str | None) -> Member:
-        """The member that a request comes from. A static member that another one has replaced is fenced (KIP-345)."""
+        """The member that sent a request, or raise GroupRefused. A replaced static member is fenced (KIP-345)."""
         if instance_id is not None:
             owner = self.of_instance(instance_id)
             if owner is not None and owner.member_id != member_id:
@@ -173,11 +172,11 @@ class Members:
 
     @property
     def have_all_joined(self) -> bool:
-        """Whether every member has a parked join, and no pending one is awaited."""
+        """Whether every member has a parked join, and no id is pending."""
         return len(self.joins) == len(self.by_id) and not self.pending
 
     def dynamic_absentees(self) -> list[Member]:
-        """The members that have not joined, without the static ones."""
+        """The dynamic members that have not joined."""
         return [it for it in self if it.member_id not in self.joins and it.instance_id is None]
 
     def park_join(self, member: Member, ticket: Ticket) -> list[Reply]:
@@ -185,21 +184,21 @@ class Members:
         return _park(self.joins, member.member_id, ticket)
 
     def park_sync(self, member: Member, ticket: Ticket) -> list[Reply]:
-        """Keep a sync until the leader's."""
+        """Keep a sync until the leader has sent the assignment."""
         return _park(self.syncs, member.member_id, ticket)
 
     def take_joins(self) -> list[tuple[Member, Ticket]]:
-        """The parked joins, which are to be answered now."""
+        """Remove and return the parked joins. The caller answers them."""
         taken, self.joins = self.joins, {}
         return [(self.by_id[member_id], ticket) for member_id, ticket in taken.items()]
 
     def take_syncs(self) -> list[tuple[Member, Ticket]]:
-        """The parked syncs, which are to be answered now."""
+        """Remove and return the parked syncs. The caller answers them."""
         taken, self.syncs = self.syncs, {}
         return [(self.by_id[member_id], ticket) for member_id, ticket in taken.items()]
 
     def assign(self, assignments: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Set the assignment of each member, and return the assignments before."""
+        """Set the assignment of each member, and return the previous assignments."""
         before = {it.member_id: it.assignment for it in self}
         for member in self:
             member.assignment = assignments.get(member.member_id, b"")
@@ -209,23 +208,23 @@ class Members:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a rebalance waits: as long as the most patient member wants."""
+        """How long a rebalance waits for members: the longest rebalance timeout of a member."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def renew(self, member: Member, now_ms: int, timeout_ms: int | None = None) -> None:
-        """Let the member's session begin again."""
+        """Renew the member's session, with another timeout if `timeout_ms` is given."""
         member.deadline_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         self.deadline_ms = min(self.deadline_ms, member.deadline_ms)
 
     def await_join(self, member_id: str, until_ms: int) -> None:
-        """Keep an id for a member that is to join with it."""
+        """Keep a pending id until a client joins with it, or until `until_ms`."""
         self.pending[member_id] = until_ms
         self.deadline_ms = min(self.deadline_ms, until_ms)
 
     def begin_generation(self, now_ms: int) -> None:
-        """All members have joined: from now on each has to sync, and to send heartbeats.
+        """All members have joined: from now on each of them must sync, and send heartbeats.
 
-        A member may read what it had until it hears of its new assignment, so its old one stays until then.
+        A member may read its old partitions until it learns its new assignment, so the old one is kept until then.
         """
         self.unsynced = set(self.by_id)
         for member in self:
@@ -233,7 +232,7 @@ class Members:
             self.renew(member, now_ms)
 
     def expired(self, now_ms: int) -> list[str]:
-        """The members and pending ids whose time is over. It sets `deadline_ms` anew."""
+        """The ids of members and pending ids whose time limit has ended. `deadline_ms` moves to the next one."""
         if now_ms < self.deadline_ms:
             return []
         deadlines = self.pending | {it.member_id: it.deadline_ms for it in self if not self._is_waiting(it)}
@@ -241,7 +240,7 @@ class Members:
         return [member_id for member_id, deadline_ms in deadlines.items() if deadline_ms <= now_ms]
 
     def _is_waiting(self, member: Member) -> bool:
-        """Whether a parked request stands for the member's heartbeats. Its answer begins the session again."""
+        """Whether the member waits for an answer, and so sends no heartbeats. Its session does not end meanwhile."""
         return not member.is_new and (member.member_id in self.joins or member.member_id in self.syncs)
 
     # Protocols --------------------------------------------------------------------------------------------------------
@@ -251,18 +250,18 @@ class Members:
         return {name for name, count in self._supporters.items() if count == len(self.by_id)}
 
     def supports_one_of(self, names: Collection[str]) -> bool:
-        """Whether all members support one of these protocols."""
+        """Whether there is one of these protocols that all members support."""
         return any(self._supporters[name] == len(self.by_id) for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol with the most votes. Each member votes for the first that all support."""
+        """The protocol with the most votes. Each member votes for its preferred one of those that all support."""
         candidates = self.candidates()
         votes = Counter(member.vote(candidates) for member in self)
         return max(votes, key=lambda name: votes[name])
 
 
 def _park(parked: dict[str, Ticket], member_id: str, ticket: Ticket) -> list[Reply]:
-    """Park a request. The member has given up an older one of the same kind, which is answered now."""
+    """Park a request. It replaces an older one of the same member, which is answered now."""
     before = [Reply(parked[member_id], ErrorCode.REBALANCE_IN_PROGRESS)] if member_id in parked else []
     parked[member_id] = ticket
     return before

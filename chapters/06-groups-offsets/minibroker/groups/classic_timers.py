@@ -1,15 +1,15 @@
 """How long a rebalance waits for the members of a classic group. A pure module."""
 
 NEVER = 1 << 62
-"""A deadline that does not come."""
+"""The deadline of a time limit that is not running: a time that no clock reaches."""
 
 
 class JoinTimer:
-    """The time in which the members have to join.
+    """The time limit within which all members must join.
 
     When the first member joins an empty group, more members are probably about to start, and each would cause a
-    rebalance. So the first rebalance waits a moment, even if all known members have joined. Each time, it waits as long
-    again if a member has come in the meantime, but not longer than the rebalance timeout.
+    rebalance. So the first rebalance waits for the initial delay, even if all known members have joined. The delay is
+    repeated as long as a new member has joined during it, up to the rebalance timeout.
     """
 
     def __init__(self) -> None:
@@ -20,11 +20,11 @@ class JoinTimer:
 
     @property
     def is_initial(self) -> bool:
-        """Whether it is the first rebalance of a group that was empty."""
+        """Whether the timer runs for the first rebalance of a group that was empty."""
         return self._extends_until_ms is not None
 
     def start(self, now_ms: int, timeout_ms: int, initial_delay_ms: int | None = None) -> None:
-        """Wait for the members until the rebalance timeout is over, or for the initial delay."""
+        """Start the time limit: the initial delay if there is one, otherwise the rebalance timeout."""
         end_ms = now_ms + timeout_ms
         self.deadline_ms = end_ms if initial_delay_ms is None else now_ms + initial_delay_ms
         self._extends_until_ms = None if initial_delay_ms is None else end_ms
@@ -32,11 +32,11 @@ class JoinTimer:
         self._has_newcomer = False
 
     def on_newcomer(self) -> None:
-        """Another member has come."""
+        """Note that a new member has joined."""
         self._has_newcomer = True
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether the time is over. If a member has come during the initial delay, it is extended."""
+        """Whether the time limit has ended. An initial delay in which a new member joined is extended instead."""
         if now_ms < self.deadline_ms:
             return False
         if self._has_newcomer and self._extends_until_ms is not None and now_ms < self._extends_until_ms:
@@ -46,6 +46,6 @@ class JoinTimer:
         return True
 
     def stop(self) -> None:
-        """The members have joined."""
+        """Stop the timer: the members have joined, or there are none."""
         self.deadline_ms = NEVER
         self._extends_until_ms = None

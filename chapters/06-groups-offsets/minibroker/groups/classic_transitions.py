@@ -1,6 +1,6 @@
 """The states of a classic group, and the causes by which they change. A pure module.
 
-`NEXT` is the whole table: a transition that is not in it does not happen. The diagram in the lesson is drawn from it.
+`NEXT` has all transitions: any other one is a bug. The diagram in the lesson is drawn from this table.
 """
 
 from enum import Enum
@@ -11,7 +11,7 @@ class GroupState(Enum):
 
     EMPTY = "Empty"  # it has no members; it may have committed offsets
     PREPARING_REBALANCE = "PreparingRebalance"  # it waits for all members to join
-    COMPLETING_REBALANCE = "CompletingRebalance"  # all have joined, and it waits for the leader's assignment
+    COMPLETING_REBALANCE = "CompletingRebalance"  # all members have joined, and it waits for the leader's assignment
     STABLE = "Stable"  # every member has an assignment
     DEAD = "Dead"  # it is deleted, or has become a group of another kind
 

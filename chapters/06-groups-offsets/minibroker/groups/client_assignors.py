@@ -2,15 +2,15 @@
 
 | assignor | rule | moves partitions |
 |---|---|---|
-| range | each topic is cut into runs; equal topics are cut alike | often |
-| round-robin | all partitions are dealt out like cards | often |
-| sticky | all members get the same number, and keep what they own | only for balance |
-| cooperative-sticky | like sticky, but what changes its owner is first free | only for balance |
+| range | each topic is divided into runs of partitions, equal topics at the same places | often |
+| round-robin | the partitions are given to one member after the other | often |
+| sticky | all members get the same number of partitions, and keep the ones they own | only for balance |
+| cooperative-sticky | like sticky, but a partition has no owner for one rebalance before it moves | only for balance |
 
 With the first three, all members give up everything before a rebalance (the *eager* protocol). With the last one, they
-go on consuming, and give up only what the assignment takes away (KIP-429). So the leader must not give a partition
-away while its old owner still consumes it. The leader leaves it out; the old owner sees that it is gone, stops, and
-joins again; in that second rebalance the partition is free.
+continue to consume, and give up only the partitions that they lose (KIP-429). So the leader must not assign a partition
+to a new owner while its old owner still consumes it. The leader leaves the partition out of the assignment. The old
+owner notices this, stops consuming, and joins again. In that second rebalance the partition is free.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ NO_GENERATION = -1
 
 
 class Subscriber(NamedTuple):
-    """A member as the leader sees it. `owned` was true in `generation`."""
+    """A member as the leader sees it. `owned` are the partitions that it owned in `generation`."""
 
     topics: frozenset[str]
     owned: tuple[TopicPartition, ...] = ()
@@ -38,12 +38,12 @@ Assigned = dict[str, list[TopicPartition]]
 
 
 def range_assignor(members: Subscribers, counts: Counts) -> Assigned:
-    """Cut each topic into one run of partitions for each subscriber."""
+    """Divide each topic into one run of partitions for each subscriber."""
     return _listed(assign_range(_specs(members, {}), counts))
 
 
 def round_robin_assignor(members: Subscribers, counts: Counts) -> Assigned:
-    """Deal out the partitions in order. A member that does not subscribe to the topic is skipped."""
+    """Give each partition to the next member in order, skipping members that do not subscribe to its topic."""
     assigned: Assigned = {member_id: [] for member_id in members}
     turns = cycle(members_in_order(_specs(members, {})))
     for partition in _subscribed_partitions(members, counts):
@@ -53,7 +53,7 @@ def round_robin_assignor(members: Subscribers, counts: Counts) -> Assigned:
 
 
 def sticky_assignor(members: Subscribers, counts: Counts) -> Assigned:
-    """Balance the members; each one keeps as much of what it owns as balance allows."""
+    """Balance the members. Each one keeps as many of its partitions as balance allows."""
     return _listed(assign_uniform(_specs(members, _owners(members, counts)), counts))
 
 
@@ -78,8 +78,8 @@ def _subscribed_partitions(members: Subscribers, counts: Counts) -> list[TopicPa
 def _owners(members: Subscribers, counts: Counts) -> dict[TopicPartition, str]:
     """The owner of each partition that is still subscribed to.
 
-    A member that missed a rebalance claims partitions that others own by now: the latest generation is right. Two
-    claims of the same generation contradict each other, and neither counts.
+    A member that missed a rebalance may claim a partition that another member owns by now. The claim with the latest
+    generation counts. If two claims have the same generation, neither counts.
     """
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, member in members.items():

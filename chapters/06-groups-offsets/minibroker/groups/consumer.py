@@ -1,15 +1,15 @@
 """One group of the new protocol (KIP-848). A pure module.
 
 The coordinator assigns partitions, and each member moves to its new assignment at its own pace: no member stops because
-another one comes or goes. All that members send is heartbeats.
+another one joins or leaves. Members send nothing but heartbeats.
 
 There are three epochs. A change of members or topics increases the *group epoch*. The *target epoch* is the group epoch
 for which the target assignment was computed. The *member epoch* is the target epoch that a member has reached.
 
     member epoch ≤ target epoch ≤ group epoch
 
-An event returns a `Step` with records. The state changes only when the driver applies them, after the log has them; so
-a step that the log refuses leaves nothing to undo. Time limits are no part of the state, and change at once.
+A handler returns a `Step` with records. The state changes only when the driver applies these records. So if the log
+refuses them, there is nothing to undo. Time limits are not part of the state, and change at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ __all__ = ["ConsumerGroup", "ConsumerGroupState", "InvalidRegex", "Matcher"]
 
 
 class ConsumerGroup(ConsumerFacts):
-    """One group: the events that change it."""
+    """One group of the new protocol: the handlers of its requests."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ConsumerGroup(ConsumerFacts):
         super().__init__(group_id, settings, matcher, new_member_id)
         self._classic = ClassicRequests(self, settings, new_member_id)
         self._seen_topics: Mapping[str, TopicImage] | None = None
-        """The topics that agree with the metadata hash of the group. While they are the same, nothing is hashed."""
+        """The topics for which the group's metadata hash was last checked. Only other topics are hashed again."""
 
     # Members of the new protocol --------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class ConsumerGroup(ConsumerFacts):
         image: Image,
         now_ms: int,
     ) -> Step:
-        """A member joins, is alive, or leaves."""
+        """Handle ConsumerGroupHeartbeat, with which a member joins, stays in the group, or leaves."""
         self.image = image
         try:
             check_request(request, version, self._settings().consumer_assignors)
@@ -88,19 +88,19 @@ class ConsumerGroup(ConsumerFacts):
     def _leave(
         self, request: ConsumerGroupHeartbeatRequest, now_ms: int
     ) -> tuple[list[GroupRecord], ConsumerGroupHeartbeatResponse]:
-        """A member goes; a static one perhaps only for a while, and then its partitions are reserved."""
+        """Remove a member. A static member that leaves for a while stays, and keeps its partitions."""
         member = self.member(request.member_id, request.instance_id)
         response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
         if request.member_epoch == LEAVE_EPOCH:
             return self.removal([member], now_ms), response
-        # What it had to give up is free, since it consumes nothing any more.
+        # The partitions that it had to give up are free, because it no longer consumes.
         gone = replace(member, epoch=STATIC_LEAVE_EPOCH, state=MemberState.STABLE, revoking=NOTHING)
         return [current_record(self.group_id, gone)], response
 
     def _beat(
         self, request: ConsumerGroupHeartbeatRequest, client: Client, now_ms: int
     ) -> tuple[list[GroupRecord], ConsumerGroupHeartbeatResponse]:
-        """The three steps of a heartbeat."""
+        """Handle a heartbeat of a member that stays, in the three steps of `rebalancing`."""
         before, base = self._find(request, client)
         after = replace(base, subscription=_updated(base.subscription, request, client))
         plan = Plan(self.facts, self.surroundings(now_ms))
@@ -118,7 +118,7 @@ class ConsumerGroup(ConsumerFacts):
     def _response(
         self, request: ConsumerGroupHeartbeatRequest, before: Member | None, member: Member
     ) -> ConsumerGroupHeartbeatResponse:
-        """The answer. It has the assignment if that has changed, or if the member does not seem to know it."""
+        """The answer. It has the assignment if that has changed, or if the member joins or sends all fields."""
         has_subscription = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
         is_full = request.rebalance_timeout_ms != -1 and has_subscription and request.topic_partitions is not None
         is_changed = before is None or not _has_same_partitions(before, member)
@@ -130,10 +130,12 @@ class ConsumerGroup(ConsumerFacts):
             assignment=_assignment(member) if has_assignment else None,
         )
 
-    # Which member is it? ----------------------------------------------------------------------------------------------
+    # Finding the member -----------------------------------------------------------------------------------------------
 
     def _find(self, request: ConsumerGroupHeartbeatRequest, client: Client) -> tuple[Member | None, Member]:
-        """The member whose place this one takes (usually its own), and the member to begin with."""
+        """The member as the group knows it, or None, and the member to which the heartbeat's changes apply.
+
+        The two have different ids if a restarted static member takes its predecessor's place."""
         if request.member_epoch == JOIN_EPOCH:
             return self._find_joining(request, client)
         member = self.member(request.member_id, request.instance_id)
@@ -141,7 +143,7 @@ class ConsumerGroup(ConsumerFacts):
         return member, member
 
     def _find_joining(self, request: ConsumerGroupHeartbeatRequest, client: Client) -> tuple[Member | None, Member]:
-        # In version 0 the coordinator makes the id.
+        # In version 0 the coordinator makes the member id.
         member_id = request.member_id or self._new_member_id(request.instance_id or client.id)
         predecessor_id = self.facts.static_members.get(request.instance_id or "", member_id)
         before = self.facts.members.get(predecessor_id)
@@ -151,7 +153,7 @@ class ConsumerGroup(ConsumerFacts):
             return None, Member(member_id)
         if before.member_id == member_id:
             return before, replace(before, epoch=0) if before.has_left_for_a_while else before
-        # Unlike in the classic protocol, the newcomer must wait until the old member has left.
+        # Unlike in the classic protocol, a restarted static member must wait until its predecessor has left.
         if before.classic is None and not before.has_left_for_a_while:
             raise GroupRefused(ErrorCode.UNRELEASED_INSTANCE_ID)
         return before, Member(member_id, before.subscription, assigned=before.assigned)
@@ -161,26 +163,26 @@ class ConsumerGroup(ConsumerFacts):
     def on_classic_join(
         self, ticket: Ticket, request: JoinGroupRequest, version: int, client: Client, image: Image, now_ms: int
     ) -> Step:
-        """JoinGroup."""
+        """Handle JoinGroup of a member of the classic protocol."""
         self.image = image
         return _answered(ticket, lambda: self._classic.on_join(request, version, client, now_ms))
 
     def on_classic_sync(
         self, ticket: Ticket, request: SyncGroupRequest, _version: int, image: Image, now_ms: int
     ) -> Step:
-        """SyncGroup."""
+        """Handle SyncGroup of a member of the classic protocol."""
         self.image = image
         return _answered(ticket, lambda: ([], self._classic.on_sync(request, now_ms)))
 
     def on_classic_heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
-        """Heartbeat."""
+        """Handle Heartbeat of a member of the classic protocol."""
         try:
             return self._classic.on_heartbeat(request, now_ms)
         except GroupRefused as refused:
             return refused.code
 
     def on_classic_leave(self, ticket: Ticket, request: LeaveGroupRequest, version: int, now_ms: int) -> Step:
-        """LeaveGroup."""
+        """Handle LeaveGroup, which may name members of both protocols."""
         return _answered(ticket, lambda: self._classic.on_leave(request, version, now_ms))
 
 
@@ -196,18 +198,18 @@ def _answered(ticket: Ticket, event: Callable[[], tuple[list[GroupRecord], Respo
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:
-    """Raise GroupRefused if a heartbeat contradicts itself, whatever the group is."""
+    """Raise GroupRefused if a heartbeat is invalid for any group: a field is missing, or fields contradict."""
     for name in ("group_id", "instance_id", "rack_id"):
         value = getattr(request, name)
         _demand(value is None or value.strip(), f"{name} is empty")
     if request.member_epoch == JOIN_EPOCH:
         _check_join(request)
-    _demand(request.member_epoch >= STATIC_LEAVE_EPOCH, f"member_epoch is {request.member_epoch}")
-    # Only in version 0 the coordinator gives a new member its id (KIP-1082).
+    _demand(request.member_epoch >= STATIC_LEAVE_EPOCH, f"member_epoch is {request.member_epoch}, less than -2")
+    # Only in version 0 does the coordinator give a new member its id (KIP-1082).
     has_no_id_yet = request.member_epoch == JOIN_EPOCH and version < OWN_MEMBER_ID_VERSION
     _demand(has_no_id_yet or request.member_id.strip(), "member_id is empty")
     if request.member_epoch == STATIC_LEAVE_EPOCH:
-        _demand(request.instance_id, "only a static member can leave for a while")
+        _demand(request.instance_id, "member_epoch is -2, but only a static member can leave for a while")
     if request.server_assignor is not None and request.server_assignor not in assignors:
         message = f"the assignor {request.server_assignor[:64]!a} is not one of {', '.join(assignors)}"
         raise GroupRefused(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
@@ -215,9 +217,9 @@ def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignor
 
 def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
     _demand(request.rebalance_timeout_ms != -1, "a member that joins must send rebalance_timeout_ms")
-    _demand(request.topic_partitions == [], "a member that joins must own nothing, and say so")
+    _demand(request.topic_partitions == [], "a member that joins must send topic_partitions, and it must be empty")
     has_subscription = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
-    _demand(has_subscription, "a member that joins must send topic names or a regular expression")
+    _demand(has_subscription, "a member that joins must send subscribed_topic_names or subscribed_topic_regex")
 
 
 def _demand(condition: object, message: str) -> None:
@@ -226,12 +228,12 @@ def _demand(condition: object, message: str) -> None:
 
 
 def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Raise GroupRefused unless the member has its epoch, or has missed the answer that had it."""
+    """Raise GroupRefused unless the request has the member's epoch, or the previous one after a lost answer."""
     owned = owned_in(request.topic_partitions)
     has_missed_it = request.member_epoch == member.previous_epoch < member.epoch
     if request.member_epoch == member.epoch:
         return
-    # A member that owns more than it may have must not go on.
+    # A member with its previous epoch must not own partitions that are no longer assigned to it.
     if not (has_missed_it and owned is not None and is_within(owned, member.assigned)):
         message = f"member {member.member_id} sent epoch {request.member_epoch}, but its epoch is {member.epoch}"
         raise GroupRefused(ErrorCode.FENCED_MEMBER_EPOCH, message)
@@ -240,14 +242,14 @@ def _check_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None
 def _updated(
     old: ConsumerGroupMemberMetadataValue, request: ConsumerGroupHeartbeatRequest, client: Client
 ) -> ConsumerGroupMemberMetadataValue:
-    """The subscription with all that a heartbeat changes. Null means that something is as before."""
+    """The subscription with the changes of a heartbeat. A null field, or -1, means no change."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     return ConsumerGroupMemberMetadataValue(
         instance_id=old.instance_id if request.instance_id is None else request.instance_id,
         rack_id=old.rack_id if request.rack_id is None else request.rack_id,
         client_id=client.id,
         client_host=client.host,
-        # Some clients send their topics in another order each time. That is no change.
+        # Some clients send their topics in another order each time. Sorting makes these lists equal.
         subscribed_topic_names=old.subscribed_topic_names if names is None else sorted(set(names)),
         subscribed_topic_regex=old.subscribed_topic_regex if regex is None else regex,
         rebalance_timeout_ms=(

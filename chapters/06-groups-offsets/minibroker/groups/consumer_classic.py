@@ -1,14 +1,14 @@
 """Members of the classic protocol in a group of the new protocol. A pure module.
 
-Such a member does not notice that its group has been converted. It joins, syncs, and sends heartbeats; the coordinator
-does the assignment instead of a leader.
+Such a member does not notice that its group has been converted. It joins, syncs, and sends heartbeats as before, but
+the coordinator computes the assignment instead of a leader.
 
-    classic                         here
-    generation                      member epoch
-    join                            heartbeat with a full subscription; never parked
-    sync                            the partitions that the member has now
-    heartbeat says: join again      the group epoch, the revocation or the release of partitions needs it
-    the member owns …               what its subscription says; nothing, if it gives up everything before it joins
+    in a classic group              in a group of the new protocol
+    generation                      the member epoch
+    JoinGroup                       handled like a heartbeat with all fields; never parked
+    SyncGroup                       answered at once, with the partitions that the member has now
+    REBALANCE_IN_PROGRESS           the member is behind the group epoch, must give up partitions, or can get more
+    owned partitions                those in the member's subscription, which is empty in the eager protocol
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ MANY_LEAVE_VERSION = 3
 
 
 class ClassicRequests:
-    """Handles the requests of members of the classic protocol. Every method raises GroupRefused."""
+    """Handles the requests of members of the classic protocol. The handlers raise GroupRefused."""
 
     def __init__(
         self, group: ConsumerFacts, settings: Callable[[], GroupSettings], new_member_id: Callable[[str], str]
@@ -54,7 +54,7 @@ class ClassicRequests:
     def on_join(
         self, request: JoinGroupRequest, version: int, client: Client, now_ms: int
     ) -> tuple[list[GroupRecord], JoinGroupResponse]:
-        """A member joins, and gets its epoch at once."""
+        """A member joins. The answer has its epoch, and does not wait for other members."""
         subscription = self._check_join(request)
         if not request.member_id and request.group_instance_id is None and version >= MEMBER_ID_VERSION:
             code, member_id = ErrorCode.MEMBER_ID_REQUIRED, self._new_member_id(client.id)
@@ -84,13 +84,13 @@ class ClassicRequests:
         if request.protocol_type != CONSUMER_PROTOCOL or not self._supports_one_of(request):
             raise GroupRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         try:
-            # All protocols of a consumer have the same subscription.
+            # A consumer sends the same subscription with each of its protocols.
             return decode_subscription(request.protocols[0].metadata)
         except InvalidSubscription as error:
             raise GroupRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
 
     def _supports_one_of(self, request: JoinGroupRequest) -> bool:
-        """Whether all members of the classic protocol have one of the protocols in common with the new one."""
+        """Whether all members of the classic protocol, and the joining one, have a protocol in common."""
         names = {it.name for it in request.protocols}
         for member in self._group.members.values():
             if member.classic is not None and member.member_id != request.member_id:
@@ -98,7 +98,7 @@ class ClassicRequests:
         return bool(names)
 
     def _find(self, request: JoinGroupRequest, client: Client) -> tuple[Member | None, Member]:
-        """The member whose place the joining one takes, and the member to begin with."""
+        """The member as the group knows it, or None, and the member to which the request's changes apply."""
         instance_id = request.group_instance_id
         if instance_id is not None and request.member_id:
             known = self._group.member(request.member_id, instance_id)
@@ -114,7 +114,7 @@ class ClassicRequests:
     def _start_timers(self, member: Member, session_timeout_ms: int, now_ms: int) -> None:
         timers = self._group.timers
         timers.renew_session(member.member_id, now_ms + session_timeout_ms)
-        # Its sync must come within the rebalance timeout.
+        # The member must send SyncGroup within the rebalance timeout.
         timers.wait_for(member.member_id, now_ms + member.subscription.rebalance_timeout_ms)
 
     # Sync, heartbeat, leave -------------------------------------------------------------------------------------------
@@ -128,14 +128,14 @@ class ClassicRequests:
         return member
 
     def on_sync(self, request: SyncGroupRequest, now_ms: int) -> SyncGroupResponse:
-        """A member asks for its partitions."""
+        """Answer a member with its partitions."""
         member = self._member(request.member_id, request.group_instance_id, request.generation_id)
         assert member.classic is not None
         protocol = member.classic.supported_protocols[0]
         named = (request.protocol_type, CONSUMER_PROTOCOL), (request.protocol_name, protocol.name)
         if any(theirs is not None and theirs != ours for theirs, ours in named):
             raise GroupRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        # A member that gives up partitions has to learn which ones before it can join again.
+        # A member that must give up partitions is answered: it has to learn which ones before it joins again.
         if member.epoch < self._group.epoch and member.state is not MemberState.UNREVOKED:
             self._await_join(member, now_ms)
             raise GroupRefused(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -152,7 +152,7 @@ class ClassicRequests:
             self._group.timers.wait_for(member.member_id, now_ms + member.subscription.rebalance_timeout_ms)
 
     def on_heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
-        """A member is alive, and learns whether it has to join again."""
+        """Renew the member's session, and tell it whether it must join again."""
         member = self._member(request.member_id, request.group_instance_id, request.generation_id)
         assert member.classic is not None
         self._group.timers.renew_session(member.member_id, now_ms + member.classic.session_timeout_ms)
@@ -184,7 +184,7 @@ class ClassicRequests:
         return records, LeaveGroupResponse(members=answers)
 
     def _leaving(self, identity: MemberIdentity) -> Member:
-        """The member that leaves. An administrator may remove members of the new protocol, too."""
+        """The member that leaves. It may be of the new protocol, if an administrator removes it."""
         instance_id, member_id = identity.group_instance_id, identity.member_id
         # An administrator removes a static member by its instance id alone.
         if instance_id is not None and not member_id:

@@ -1,4 +1,4 @@
-"""The facts about a group of the new protocol: its state, its time limits, and questions about them. A pure module.
+"""The facts about a group of the new protocol: its state, its time limits, and queries about them. A pure module.
 
 `ConsumerFacts` applies records, checks requests against the state, and removes members. `ConsumerGroup`, in `consumer`,
 handles the requests of the new protocol; `consumer_classic` handles those of members that use the classic protocol.
@@ -37,23 +37,23 @@ from minibroker.metadata.image import Image
 from minibroker.wire.codes import ErrorCode
 
 REMOVAL_RETRY_MS = 1000
-"""If the log refuses the records that remove a member, the next attempt comes after this time."""
+"""How long to wait before the next attempt if the log has refused the records that remove a member."""
 MEMBER_EPOCH_VERSION = 9  # the first version of OffsetCommit that has the epoch of a member
 TOPIC_ID_VERSION = 10  # the first version of OffsetCommit with topic ids
 
 
 class ConsumerGroupState(enum.Enum):
-    """How far the group is. The values are Kafka's names."""
+    """Whether the group has members, and whether they have reached their target. The values are Kafka's names."""
 
     EMPTY = "Empty"
-    ASSIGNING = "Assigning"  # the target is behind the group epoch
-    RECONCILING = "Reconciling"  # members are behind the target
+    ASSIGNING = "Assigning"  # the target assignment has not been computed for the group epoch yet
+    RECONCILING = "Reconciling"  # some members have not reached their target
     STABLE = "Stable"
     DEAD = "Dead"
 
 
 class ConsumerFacts:
-    """What is known about one group."""
+    """The state of one group of the new protocol, with its time limits."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ConsumerFacts:
         self.facts = ConsumerState(group_id)
         self.timers = MemberTimers()
         self.image = Image()
-        """The metadata of the last event that came with some."""
+        """The metadata image of the last event that had one."""
         self._settings = settings
         self._matcher = matcher
         self._new_member_id = new_member_id
@@ -74,7 +74,7 @@ class ConsumerFacts:
     # Records ----------------------------------------------------------------------------------------------------------
 
     def apply(self, record: GroupRecord, now_ms: int) -> None:
-        """Take over a record that the log has. Nothing else changes the state of the group."""
+        """Apply a record. Nothing else changes the state of the group."""
         self.facts.apply(record)
         member_id = getattr(record.key, "member_id", None)
         member = None if member_id is None else self.facts.members.get(member_id)
@@ -108,15 +108,15 @@ class ConsumerFacts:
         records = [record for it in self.facts.members for record in removal_records(group_id, it)]
         records += [regex_record(group_id, regex, None) for regex in self.facts.regexes]
         records.append(GroupRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None))
-        # An older Kafka may have left such a record in the log.
+        # Kafka up to 4.0 may have left such a record in the log.
         records.append(GroupRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None))
         records.append(GroupRecord(ConsumerGroupMetadataKey(group_id=group_id), None))
         return records
 
-    # Members that go --------------------------------------------------------------------------------------------------
+    # Removing members -------------------------------------------------------------------------------------------------
 
     def surroundings(self, now_ms: int) -> Surroundings:
-        """What a plan for this group depends on."""
+        """The settings, the metadata and the time, on which a plan for this group depends."""
         return Surroundings(self._settings(), self._matcher, self.image, now_ms)
 
     def removal(self, members: Collection[Member], now_ms: int) -> list[GroupRecord]:
@@ -130,11 +130,11 @@ class ConsumerFacts:
         return plan.records
 
     def deadline_ms(self) -> int | None:
-        """When `on_time` is to be called next: no time limit ends before."""
+        """When to call `on_time` next, or None. No time limit ends before that time."""
         return self.timers.earliest_ms
 
     def on_time(self, image: Image, now_ms: int) -> Step:
-        """Remove the members whose session, or whose time to give up partitions, is over."""
+        """Remove the members whose session has ended, or that have not acted in time."""
         self.image = image
         due = self.timers.due(now_ms, REMOVAL_RETRY_MS)
         gone = [self.facts.members[it] for it in due if it in self.facts.members]
@@ -142,7 +142,7 @@ class ConsumerFacts:
             self.timers.remove(member_id)
         return Step(self.removal(gone, now_ms)) if gone else Step()
 
-    # Questions --------------------------------------------------------------------------------------------------------
+    # Queries ----------------------------------------------------------------------------------------------------------
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -156,7 +156,7 @@ class ConsumerFacts:
 
     @property
     def state(self) -> ConsumerGroupState:
-        """How far the group is."""
+        """The state of the group, computed from the epochs."""
         facts = self.facts
         if not facts.members:
             return ConsumerGroupState.EMPTY
@@ -166,13 +166,13 @@ class ConsumerFacts:
         return ConsumerGroupState.STABLE if is_stable else ConsumerGroupState.RECONCILING
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member reads a topic."""
+        """Whether any member subscribes to a topic."""
         if topic in self.facts.named_topics:
             return True
         return any(topic in self.facts.regexes[it].topics for it in self.facts.regex_users if it in self.facts.regexes)
 
     def member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member that a request comes from, or raise GroupRefused."""
+        """The member that sent a request, or raise GroupRefused."""
         known_id = member_id if instance_id is None else self.facts.static_members.get(instance_id)
         if known_id is None or known_id not in self.facts.members:
             raise GroupRefused(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -183,7 +183,7 @@ class ConsumerFacts:
     # Commits ----------------------------------------------------------------------------------------------------------
 
     def check_commit(self, request: OffsetCommitRequest, version: int, image: Image) -> None:
-        """Raise GroupRefused if a commit is not valid."""
+        """Raise GroupRefused if the sender of a commit is unknown, or its epoch is not valid."""
         epoch = request.generation_id_or_member_epoch
         if epoch < 0 and not self.facts.members:
             return
@@ -199,7 +199,7 @@ class ConsumerFacts:
                 _check_assignment_epochs(member, epoch, topic, _topic_id(topic, version, image))
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Raise GroupRefused if a member asks for offsets with an old epoch. Others may always ask."""
+        """Raise GroupRefused if a member fetches offsets with a wrong epoch. A fetch without a member is valid."""
         if member_id is None and member_epoch < 0:
             return
         member = self.facts.members.get(member_id or "")
@@ -251,7 +251,7 @@ def _topic_id(topic: OffsetCommitRequestTopic, version: int, image: Image) -> by
 def _check_assignment_epochs(
     member: Member, epoch: int, topic: OffsetCommitRequestTopic, topic_id: bytes | None
 ) -> None:
-    """An older epoch is good enough for partitions that the member had in it and still has."""
+    """Raise GroupRefused unless the member has held each of the partitions since `epoch` or longer."""
     for it in topic.partitions:
         since = None if topic_id is None else member.assignment_epoch(topic_id, it.partition_index)
         if since is None or epoch < since:
@@ -259,7 +259,7 @@ def _check_assignment_epochs(
 
 
 def _named(held: Partitions[bytes] | Held, image: Image) -> DescribedAssignment:
-    """Partitions with the names of their topics, without topics that have been deleted."""
+    """Partitions with the names of their topics. Deleted topics are left out."""
     return DescribedAssignment(
         topic_partitions=[
             DescribedTopicPartitions(topic_id=it, topic_name=image.topic_names[it], partitions=sorted(held[it]))

@@ -1,6 +1,6 @@
 """A member of a group of the new protocol, and the partitions that it holds. A pure module.
 
-A member is immutable and equals its records: one with its subscription (type 5), one with its current assignment
+A member is immutable, and contains what its two records contain: its subscription (type 5) and its current assignment
 (type 8). A partition that a member holds has an *assignment epoch*: the member epoch at which the member got it. A
 member that still uses an older epoch may commit an offset for the partition if it had the partition in that epoch
 (KIP-1251).
@@ -27,9 +27,9 @@ from minibroker.groups.server_assignors import Partitions
 from minibroker.groups.tables.consumer_group_heartbeat import STATIC_LEAVE_EPOCH, HeartbeatTopicPartitions
 
 Held = Mapping[bytes, Mapping[int, int]]
-"""The partitions that a member holds, by topic id, each with its assignment epoch. No topic is empty."""
+"""The partitions that a member holds, by topic id, each with its assignment epoch. Every topic has a partition."""
 Owned = Mapping[bytes, frozenset[int]]
-"""The partitions that a member says it owns."""
+"""The partitions that a member reports as its own, by topic id."""
 
 NOTHING: Held = MappingProxyType({})
 _NO_SUBSCRIPTION = ConsumerGroupMemberMetadataValue(
@@ -38,11 +38,11 @@ _NO_SUBSCRIPTION = ConsumerGroupMemberMetadataValue(
 
 
 class MemberState(enum.Enum):
-    """How far a member is on the way to its target. The values are those of Kafka's records."""
+    """Whether a member has reached its target. The values are those of Kafka's records."""
 
     STABLE = 0
-    UNREVOKED = 1  # it must give partitions up first
-    UNRELEASED = 2  # it has what is free; other members must give up the rest
+    UNREVOKED = 1  # it must give up partitions first
+    UNRELEASED = 2  # it waits for partitions that other members must give up
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +64,25 @@ class Member:
 
     @property
     def regex(self) -> str | None:
-        """The regular expression that it subscribes to, or None."""
+        """The regular expression that the member subscribes to, or None."""
         return self.subscription.subscribed_topic_regex or None
 
     @property
     def classic(self) -> ClassicMemberMetadata | None:
-        """Set if the member uses the classic protocol."""
+        """The data of a member of the classic protocol; None for a member of the new one."""
         return self.subscription.classic_member_metadata
 
     @property
     def has_left_for_a_while(self) -> bool:
-        """Whether this is a static member that has gone and will come back."""
+        """Whether this is a static member that is expected to come back within its session."""
         return self.epoch == STATIC_LEAVE_EPOCH
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Whether the member has all of its target, and nothing else."""
+        """Whether the member has exactly the partitions of its target."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def held(self) -> Iterable[tuple[bytes, int]]:
-        """All partitions that no other member may have."""
+        """All partitions that no other member may get: those assigned, and those not given up yet."""
         for topics in (self.assigned, self.revoking):
             for topic_id, epochs in topics.items():
                 for number in epochs:
@@ -97,17 +97,17 @@ class Member:
 
 
 def meets(owned: Owned, held: Held) -> bool:
-    """Whether the two have a partition in common."""
+    """Whether `owned` and `held` have a partition in common."""
     return any(not numbers.isdisjoint(held.get(topic_id, ())) for topic_id, numbers in owned.items())
 
 
 def is_within(owned: Owned, held: Held) -> bool:
-    """Whether everything that is owned is held."""
+    """Whether all partitions of `owned` are in `held`."""
     return all(numbers <= held.get(topic_id, {}).keys() for topic_id, numbers in owned.items())
 
 
 def owned_in(topics: Iterable[HeartbeatTopicPartitions] | None) -> Owned | None:
-    """The partitions that a heartbeat reports, or None if it reports none."""
+    """The partitions that a heartbeat reports, or None if it leaves the field out."""
     return None if topics is None else {it.topic_id: frozenset(it.partitions) for it in topics}
 
 
@@ -143,7 +143,7 @@ def target_record(group_id: str, member_id: str, target: Partitions[bytes]) -> G
 
 
 def removal_records(group_id: str, member_id: str) -> list[GroupRecord]:
-    """The tombstones of a member. Its partitions come first, as in Kafka."""
+    """The tombstones of a member's records. The current assignment comes first, as in Kafka."""
     kinds = (
         ConsumerGroupCurrentMemberAssignmentKey,
         ConsumerGroupTargetAssignmentMemberKey,
@@ -164,7 +164,7 @@ def _listed(held: Held) -> list[CurrentTopicPartitions]:
 
 
 def held_in(topics: Iterable[CurrentTopicPartitions], member_epoch: int) -> Held:
-    """The partitions of a record. Records of older brokers have no assignment epochs; the member epoch is safe."""
+    """The partitions of a record. Older brokers wrote no assignment epochs; then the member epoch counts."""
     return {
         it.topic_id: dict(zip(it.partitions, it.assignment_epochs or [member_epoch] * len(it.partitions), strict=True))
         for it in topics
@@ -173,5 +173,5 @@ def held_in(topics: Iterable[CurrentTopicPartitions], member_epoch: int) -> Held
 
 
 def partitions_of(held: Held) -> Partitions[bytes]:
-    """The partitions without their epochs."""
+    """The partitions without their assignment epochs."""
     return {topic_id: frozenset(epochs) for topic_id, epochs in held.items()}

@@ -1,12 +1,12 @@
 """The persistent state of a group of the new protocol: what its records say, and nothing else. A pure module.
 
-`apply` is the only way in which the state changes. The coordinator that writes a record applies it, and a coordinator
-that takes over replays it. So both have the same state.
+Only `apply` changes the state. The coordinator that writes a record applies it, and the next coordinator replays it. So
+both have the same state.
 
-A compacted log keeps only the last record of each key, and in the order in which those were written. So a member's
-records can come in any order, and a record of one member can come before the one with which another member gave up a
-partition. The last record decides who owns a partition, and a member that gives it up later does not take it from a
-new owner.
+A compacted log keeps only the last record of each key, in the order in which these were written. So the records of a
+member can be replayed in any order. The record in which a new owner gets a partition can even come before the record in
+which the old owner no longer has it. So the member that got a partition last is its owner, and an old owner releases
+only partitions that have no other owner.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ from minibroker.metadata.image import Image
 
 
 class ConsumerState:
-    """One group. Member epoch ≤ target epoch ≤ group epoch."""
+    """The state of one group. Member epoch ≤ target epoch ≤ group epoch."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -49,14 +49,14 @@ class ConsumerState:
         self.members: dict[str, Member] = {}
         self.targets: dict[str, Partitions[bytes]] = {}
         self.regexes: dict[str, ConsumerGroupRegularExpressionValue] = {}
-        # These follow from the members.
+        # These four are derived from the members.
         self.owners: dict[bytes, dict[int, str]] = {}
         self.static_members: dict[str, str] = {}
         self.named_topics: Counter[str] = Counter()
         self.regex_users: Counter[str] = Counter()
 
     def apply(self, record: GroupRecord) -> None:
-        """Take over a record."""
+        """Change the state as a record says. Records of other types are ignored."""
         step = _STEPS.get(type(record.key))
         if step is not None:
             step(self, record.key, record.value)
@@ -138,7 +138,7 @@ class ConsumerState:
                 self.owners.setdefault(topic_id, {})[number] = key.member_id
 
     def _release(self, member: Member) -> None:
-        """Free the partitions of a member, but not those that another one has by now."""
+        """Release the partitions of a member, except those that another member owns by now."""
         for topic_id, number in member.held():
             owners = self.owners.get(topic_id, {})
             if owners.get(number) == member.member_id:
@@ -146,7 +146,7 @@ class ConsumerState:
                 if not owners:
                     del self.owners[topic_id]
 
-    # Questions --------------------------------------------------------------------------------------------------------
+    # Queries ----------------------------------------------------------------------------------------------------------
 
     def topics_of(
         self, member: Member, regexes: Mapping[str, ConsumerGroupRegularExpressionValue] | None = None
@@ -167,12 +167,12 @@ class ConsumerState:
 
 
 def topic_ids(names: Iterable[str], image: Image) -> frozenset[bytes]:
-    """The ids of those topics that exist."""
+    """The ids of the topics with these names. Topics that do not exist are left out."""
     return frozenset(image.topics[name].topic_id for name in names if name in image.topics)
 
 
 def hash_of_topics(names: Iterable[str], image: Image) -> int:
-    """A number that changes when a topic is created, deleted or grows. Without topics it is 0, as in Kafka."""
+    """A number that changes when one of these topics is created, deleted, or gets partitions. No topics give 0."""
     topics = [image.topics[name] for name in sorted(names) if name in image.topics]
     digest = blake2b(digest_size=8)
     for topic in topics:

@@ -1,15 +1,15 @@
 """The time limits of the members of a group of the new protocol. A pure module.
 
-A member has a session, which every heartbeat renews. And it has a time limit to act while the group waits for it: to
-give up partitions, or, with the classic protocol, to join again and to sync. The member is removed when one of them
-ends. Time limits are not in the log: a new coordinator begins all of them anew.
+A member has a session, which every heartbeat renews. It has a second time limit while the group waits for it to act: to
+give up partitions or, with the classic protocol, to join again or to sync. The member is removed when either of them
+ends. Time limits are not in the log: a new coordinator starts all of them again.
 """
 
 from minibroker.groups.deadlines import Deadlines
 
 
 class MemberTimers:
-    """When each member is removed unless something happens."""
+    """The times at which members are removed, unless they send a heartbeat or act before."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, int] = {}
@@ -21,39 +21,39 @@ class MemberTimers:
         return min(times, default=None)
 
     def has_session(self, member_id: str) -> bool:
-        """Whether the session of a member is known."""
+        """Whether the session of a member has begun."""
         return member_id in self._sessions
 
     def renew_session(self, member_id: str, until_ms: int) -> None:
-        """The member is alive."""
+        """Let the member's session end at `until_ms`."""
         self._sessions[member_id] = until_ms
         self._deadlines.update(member_id)
 
     def wait_for(self, member_id: str, until_ms: int) -> None:
-        """The group waits for the member. A time limit that has begun is replaced."""
+        """Wait until `until_ms` for the member to act. An earlier call for the member no longer counts."""
         self._actions[member_id] = until_ms
         self._deadlines.update(member_id)
 
     def is_waiting_for(self, member_id: str) -> bool:
-        """Whether the group waits for the member already."""
+        """Whether the group waits for the member to act."""
         return member_id in self._actions
 
     def has_acted(self, member_id: str) -> None:
-        """The group waits no longer."""
+        """Note that the member has acted: the group no longer waits for it."""
         self._actions.pop(member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """The member is gone."""
+        """Drop both time limits of a member that was removed."""
         self._sessions.pop(member_id, None)
         self._actions.pop(member_id, None)
 
     @property
     def earliest_ms(self) -> int | None:
-        """A time before which no time limit ends, or None."""
+        """A time before which no time limit ends, or None if there are none."""
         return self._deadlines.earliest_ms
 
     def due(self, now_ms: int, retry_ms: int) -> list[str]:
-        """The members whose time is over. They come again after `retry_ms` if they could not be removed."""
+        """The members with a time limit that has ended. A member that is not removed is due again after `retry_ms`."""
         found = list(self._deadlines.due(now_ms))
         for member_id in found:
             self._actions.pop(member_id, None)

@@ -1,8 +1,9 @@
-"""A group changes its protocol while it runs: from classic to the new one, and back. A pure module.
+"""Conversion of a running group from the classic protocol to the new one, and back. A pure module.
 
-Consumers are upgraded one after the other. The first one with the new protocol converts the group, and the last one
-that goes converts it back. Members of the classic protocol go on in a group of the new protocol: they join, sync and
-send heartbeats as before, and their generation is their member epoch. No member loses its partitions in a conversion.
+Consumers are upgraded one after the other. The first one that joins with the new protocol converts the group, and when
+the last one leaves, the group is converted back. Members of the classic protocol stay in a group of the new protocol:
+they join, sync and send heartbeats as before, and their generation is their member epoch. No member loses its
+partitions in a conversion.
 """
 
 from collections.abc import Collection, Mapping
@@ -48,16 +49,17 @@ from minibroker.wire.codes import ErrorCode
 
 
 def check_upgrade(classic: ClassicGroup, settings: GroupSettings) -> None:
-    """Raise GroupRefused if a group cannot be converted."""
+    """Raise GroupRefused if a classic group cannot be converted to the new protocol."""
     can_be = classic.protocol_type == CONSUMER_PROTOCOL and len(classic.members()) <= settings.consumer_max_size
     if not (can_be and settings.migration_policy.is_upgrade_enabled):
-        raise GroupRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"group {classic.group_id[:64]!a} is a classic group")
+        message = f"group {classic.group_id[:64]!a} is a classic group, and cannot be converted"
+        raise GroupRefused(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
 def to_consumer(classic: ClassicGroup, image: Image) -> list[GroupRecord]:
-    """The records of a classic group as one of the new protocol. The first one deletes the classic group.
+    """The records that convert a classic group to the new protocol. The first record deletes the classic group.
 
-    The generation becomes the epoch of the group, of the target and of all members. All have what they had.
+    The generation becomes the epoch of the group, of the target and of all members. The members keep their partitions.
     """
     group_id, epoch = classic.group_id, max(classic.generation_id, 0)
     try:
@@ -74,7 +76,7 @@ def to_consumer(classic: ClassicGroup, image: Image) -> list[GroupRecord]:
 
 
 def _consumer_member(member: ClassicMember, protocol: str | None, epoch: int, image: Image) -> Member:
-    # Before the first generation there is no protocol. All protocols of a consumer have the same subscription.
+    # Before the first generation there is no protocol. Then any will do: all have the same subscription.
     metadata = member.protocols.get(protocol or "") or next(iter(member.protocols.values()))
     found = decode_subscription(metadata)
     subscription = ConsumerGroupMemberMetadataValue(
@@ -95,23 +97,23 @@ def _consumer_member(member: ClassicMember, protocol: str | None, epoch: int, im
 
 
 def classic_metadata(session_timeout_ms: int, protocols: Mapping[str, bytes]) -> ClassicMemberMetadata:
-    """What a group of the new protocol remembers about a member of the classic one."""
+    """The data that a group of the new protocol stores about a member of the classic protocol."""
     supported = [ClassicProtocol(name=name, metadata=metadata) for name, metadata in protocols.items()]
     return ClassicMemberMetadata(session_timeout_ms=session_timeout_ms, supported_protocols=supported)
 
 
-# And back -------------------------------------------------------------------------------------------------------------
+# From the new protocol to classic -------------------------------------------------------------------------------------
 
 
 def can_downgrade(state: ConsumerState, leaving: Collection[str], settings: GroupSettings) -> bool:
-    """Whether only members of the classic protocol are left when some members leave."""
+    """Whether the group may become classic: after some members leave, all others use the classic protocol."""
     left = [it for it in state.members.values() if it.member_id not in leaving]
     has_only_classic = bool(left) and all(it.classic is not None for it in left)
     return has_only_classic and settings.migration_policy.is_downgrade_enabled and len(left) <= settings.max_size
 
 
 def to_classic(state: ConsumerState, leaving: Collection[str], image: Image, now_ms: int) -> GroupMetadataValue:
-    """The group as a classic one, without some members. It needs a rebalance: partitions of those are left over."""
+    """The record of the group as a classic one. It needs a rebalance to assign the leaving members' partitions."""
     members = [it for it in state.members.values() if it.member_id not in leaving]
     protocol = common_protocol(members)
     return GroupMetadataValue(
@@ -125,7 +127,7 @@ def to_classic(state: ConsumerState, leaving: Collection[str], image: Image, now
 
 
 def common_protocol(members: Collection[Member]) -> str:
-    """The protocol that all members of the classic protocol support, and that the first one likes best."""
+    """The protocol that the first member of the classic protocol prefers of those that all of them support."""
     names = [[it.name for it in member.classic.supported_protocols] for member in members if member.classic]
     return next(name for name in names[0] if all(name in others for others in names))
 
@@ -146,7 +148,7 @@ def _classic_member(member: Member, protocol: str, target: Partitions[bytes], im
 
 
 def assignment_bytes(held: Partitions[bytes] | Held, metadata: bytes, image: Image) -> bytes:
-    """Partitions as a member of the classic protocol expects them, in the version of its subscription."""
+    """An assignment encoded for a member of the classic protocol, in the version of its subscription."""
     named = {image.topic_names[it]: sorted(numbers) for it, numbers in held.items() if it in image.topic_names}
     assigned = [AssignedTopicPartitions(topic=it, partitions=named[it]) for it in sorted(named)]
     version = min(max(int.from_bytes(metadata[:2], signed=True), 0), 3)

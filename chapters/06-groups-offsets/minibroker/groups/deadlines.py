@@ -1,8 +1,7 @@
-"""The earliest time limits of many groups. A pure module.
+"""The earliest of many time limits, for groups or for members. A pure module.
 
-Every heartbeat moves a time limit of its group, usually to a later time. That is not worth a change of the heap. So
-the heap keeps the earlier time, and `due` looks again: a group whose time limit is later by then goes back into the
-heap.
+Every heartbeat moves a time limit to a later time. Updating a heap each time would cost too much. So the heap keeps the
+earlier time. When that time comes, `due` looks up the current time limit, and puts a later one back into the heap.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,10 +15,10 @@ class Deadlines:
         self._deadline_of = deadline_of
         self._heap: list[tuple[int, str]] = []
         self._known: dict[str, int] = {}
-        """The earliest entry of each name in the heap."""
+        """The time of each name's earliest entry in the heap."""
 
     def update(self, name: str) -> None:
-        """The time limit of a name may have changed. Only an earlier one counts now."""
+        """Note that the time limit of a name may have changed. Only an earlier one changes the heap."""
         deadline_ms = self._deadline_of(name)
         if deadline_ms is None:
             return
@@ -34,7 +33,7 @@ class Deadlines:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Iterator[str]:
-        """The names whose time limit has come. Each must be updated afterwards."""
+        """The names whose time limit has ended. The caller must call `update` for each of them afterwards."""
         while self._heap and self._heap[0][0] <= now_ms:
             deadline_ms, name = heappop(self._heap)
             # A name may be in the heap several times. Only its earliest entry counts.

@@ -1,4 +1,4 @@
-"""What DescribeGroups, ListGroups and ConsumerGroupDescribe tell about a group. A pure module."""
+"""The answers of DescribeGroups, ListGroups and ConsumerGroupDescribe about a group. A pure module."""
 
 from collections.abc import Callable, Collection
 
@@ -21,7 +21,7 @@ GROUP_OPERATIONS = sum(
         Operation.ALTER_CONFIGS,
     )
 )
-"""The operations on a group that a client may use. There is no authorizer, so it may use all."""
+"""The operations that a client may do on a group, as bits. There is no authorizer, so these are all."""
 
 _NOT_FOUND_FROM = 6
 
@@ -29,7 +29,7 @@ Group = ClassicGroup | ConsumerGroup
 
 
 def described_classic(group_id: str, group: Group | None, version: int, *, has_offsets: bool) -> DescribedGroup:
-    """A group for DescribeGroups. A group that only has offsets is empty. Other groups count as unknown."""
+    """A group for DescribeGroups. A group that has only offsets is `Empty`. A group of the new protocol is `Dead`."""
     if isinstance(group, ClassicGroup):
         return _described(group)
     if group is None and has_offsets:
@@ -67,7 +67,7 @@ def _described(group: ClassicGroup) -> DescribedGroup:
 
 
 def listed(group_id: str, group: Group | None) -> ListedGroup:
-    """A group for ListGroups. A group that only has offsets has no protocol type."""
+    """A group for ListGroups. A group that has only offsets has no protocol type."""
     if isinstance(group, ConsumerGroup):
         return ListedGroup(
             group_id=group_id,
@@ -84,7 +84,7 @@ def listed(group_id: str, group: Group | None) -> ListedGroup:
 
 
 def filter_of(states: Collection[str], types: Collection[str]) -> Callable[[ListedGroup], bool]:
-    """Whether ListGroups asks for a group. Upper and lower case are the same; an empty filter lets all pass."""
+    """A function that says whether ListGroups asks for a group. Case is ignored. An empty filter matches all."""
     wanted_states = {it.strip().lower() for it in states}
     wanted_types = {it.strip().lower() for it in types}
 

@@ -1,11 +1,12 @@
 """Offsets and groups that expire. A pure module.
 
-A group that is not used any more leaves its offsets behind. They are kept for seven days (`offsets.retention.minutes`):
+Offsets that are no longer used expire after `offsets.retention.minutes`, which is seven days by default:
 
-    simple group      each offset from its commit
-    classic group     all offsets from the time at which the last member has left; while it is stable, an offset of a
-                      topic that no member reads from its commit
-    consumer group    an offset of a topic that no member reads, from its commit
+    kind of group     offsets that expire                             counted from
+    simple            all                                             the commit of the offset
+    classic, empty    all                                             the time at which the last member left
+    classic, stable   those of topics to which no member subscribes   the commit of the offset
+    consumer          those of topics to which no member subscribes   the commit of the offset
 
 An empty group without offsets is deleted. A shard may have a million offsets, so a check is done in slices.
 """
@@ -26,24 +27,24 @@ _SLICE_OFFSETS = 5000
 
 
 def has_members(group: Group) -> bool:
-    """Whether a group cannot be deleted, because it is in use."""
+    """Whether a group has members. Then it cannot be deleted."""
     return group.state is not GroupState.EMPTY if isinstance(group, ClassicGroup) else bool(group.members)
 
 
 def is_subscribed_in(group: Group | None) -> Callable[[str], bool]:
-    """Whether members of a group read a topic. A group that only has offsets reads none."""
+    """A function that says whether a group subscribes to a topic. A group without members subscribes to none."""
     if isinstance(group, ConsumerGroup):
         return group.is_subscribed
     if group is None or not group.members():
         return lambda _topic: False
     topics = group.subscribed_topics()
-    # Members that use the protocol of consumers, but do not tell their topics, may read any.
+    # If a consumer's subscription cannot be decoded, it may read any topic.
     is_unknown = topics is None and group.protocol_type == CONSUMER_PROTOCOL
     return lambda topic: is_unknown or (topics is not None and topic in topics)
 
 
 def tombstones_of(group_id: str, group: Group | None) -> list[GroupRecord]:
-    """The records that delete a group, without its offsets."""
+    """The records that delete a group, but not its offsets."""
     if isinstance(group, ConsumerGroup):
         return group.tombstones()
     return [GroupRecord(GroupMetadataKey(group_id=group_id), None)]
@@ -59,16 +60,16 @@ class Expiry:
         self._groups = groups
         self._settings = settings
         self._left: Iterator[str] | None = None
-        """The groups that the check under way has not seen yet."""
+        """The groups that the current check has not reached yet; None between two checks."""
         self.deadline_ms: int | None = None
         """When the next slice is due; None before `start`."""
 
     def start(self, now_ms: int) -> None:
-        """The shard is loaded: check for the first time after an interval."""
+        """Schedule the next check, one interval from now."""
         self.deadline_ms = now_ms + self._settings("").offsets_retention_check_interval_ms
 
     def on_time(self, now_ms: int) -> Iterator[Step]:
-        """The records that delete expired offsets and groups: one slice of the check."""
+        """Run one slice of the check, if it is due. The steps delete expired offsets and groups."""
         if self.deadline_ms is None or now_ms < self.deadline_ms:
             return
         if self._left is None:

@@ -34,7 +34,7 @@ from minibroker.metadata.image import Image
 from minibroker.wire.codes import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long a join of a new member may wait for the others. Kafka has no key for it either."""
+"""How long the first join of a new member may wait for other members. As in Kafka, no key configures it."""
 
 _MINUTE_MS = 60 * 1000
 
@@ -104,7 +104,7 @@ CONSUMER_SESSION_TIMEOUT_MS = broker_key(
     INT,
     45_000,
     at_least(1),
-    "How long a silent member of the new protocol stays in its group.",
+    "How long a member of the new protocol stays in its group without sending a heartbeat.",
 )
 CONSUMER_MIN_SESSION_TIMEOUT_MS = broker_key(
     "group.consumer.min.session.timeout.ms",
@@ -125,7 +125,7 @@ CONSUMER_HEARTBEAT_INTERVAL_MS = broker_key(
     INT,
     5000,
     at_least(1),
-    "How often a member of the new protocol sends a heartbeat. The broker tells it.",
+    "How often a member of the new protocol sends a heartbeat. The member learns it from the broker.",
 )
 CONSUMER_MIN_HEARTBEAT_INTERVAL_MS = broker_key(
     "group.consumer.min.heartbeat.interval.ms",
@@ -170,7 +170,7 @@ CONSUMER_ASSIGNORS = broker_key(
     LIST,
     ",".join(ASSIGNORS),
     _ASSIGNOR_LIST,
-    "The assignors that a member may ask for; the first is used if none asks. Kafka's class names are accepted, too.",
+    "The assignors that a member may ask for. The first is the default. Kafka's class names are accepted, too.",
 )
 CONSUMER_MIGRATION_POLICY = broker_key(
     "group.consumer.migration.policy",
@@ -184,7 +184,7 @@ CONSUMER_REGEX_REFRESH_INTERVAL_MS = broker_key(
     INT,
     10 * _MINUTE_MS,
     at_least(10_000),
-    "How often the topics of a subscribed regular expression are looked for again.",
+    "How often the topics that match a subscribed regular expression are searched again.",
     is_internal=True,
 )
 
@@ -192,14 +192,18 @@ CONSUMER_REGEX_REFRESH_INTERVAL_MS = broker_key(
 # Offsets --------------------------------------------------------------------------------------------------------------
 
 OFFSET_METADATA_MAX_BYTES = broker_key(
-    "offset.metadata.max.bytes", INT, 4096, None, "The longest text that can be committed with an offset."
+    "offset.metadata.max.bytes",
+    INT,
+    4096,
+    None,
+    "The most characters of metadata that can be committed with an offset.",
 )
 OFFSETS_COMMIT_TIMEOUT_MS = broker_key(
     "offsets.commit.timeout.ms",
     INT,
     5000,
     at_least(1),
-    "How long a commit may wait until the replicas have it.",
+    "How long a commit may wait until it is replicated.",
 )
 OFFSETS_LOAD_BUFFER_SIZE = broker_key(
     "offsets.load.buffer.size",
@@ -227,15 +231,15 @@ OFFSETS_TOPIC_NUM_PARTITIONS = broker_key(
     INT,
     50,
     at_least(1),
-    "How many partitions __consumer_offsets is created with. It must not change afterwards.",
+    "How many partitions __consumer_offsets is created with. Do not change it afterwards.",
 )
 OFFSETS_TOPIC_REPLICATION_FACTOR = broker_key(
     "offsets.topic.replication.factor",
     SHORT,
     3,
     at_least(1),
-    "How many replicas __consumer_offsets is created with. If it is set, the topic is not created while there are "
-    "fewer brokers; otherwise it gets one replica for each broker or voter, 3 at most.",
+    "How many replicas __consumer_offsets is created with. If the key is set, the topic is not created while there "
+    "are fewer brokers. Otherwise it gets one replica for each broker or voter, 3 at most.",
 )
 OFFSETS_TOPIC_SEGMENT_BYTES = broker_key(
     "offsets.topic.segment.bytes",
@@ -259,13 +263,15 @@ GROUP_CONFIGS = KeyTable("group")
 
 
 def _group_key(name: str, broker: ConfigKey[int], about: str) -> ConfigKey[int]:
-    """Declare a key of groups. Its default is the broker's value."""
+    """Declare a configuration key of groups. Its default is the value of the broker's key."""
     key = ConfigKey(name, broker.reader, broker.default, broker.check, about, (Synonym(broker.name),))
     return GROUP_CONFIGS.declare(key)
 
 
 GROUP_SESSION_TIMEOUT_MS = _group_key(
-    "consumer.session.timeout.ms", CONSUMER_SESSION_TIMEOUT_MS, "How long a silent member stays in the group."
+    "consumer.session.timeout.ms",
+    CONSUMER_SESSION_TIMEOUT_MS,
+    "How long a member stays in the group without sending a heartbeat.",
 )
 GROUP_HEARTBEAT_INTERVAL_MS = _group_key(
     "consumer.heartbeat.interval.ms", CONSUMER_HEARTBEAT_INTERVAL_MS, "How often a member sends a heartbeat."
@@ -285,26 +291,26 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class _GroupConfig:
-    """The configuration of one group, resolved and typed."""
+    """The configuration of one group: its own values, and the broker's values for the other keys."""
 
     values: Mapping[str, Any]
 
     @classmethod
     def of(cls, configs: Texts, node: NodeConfig) -> "_GroupConfig":
-        # Keys that only a newer program knows are ignored.
+        # Unknown keys are ignored: a newer broker may have set them.
         own = {name: GROUP_CONFIGS.parse(name, text) for name, text in configs.items() if name in GROUP_CONFIGS}
         return cls({**node.inherited_values(GROUP_CONFIGS), **own})
 
 
 def check_group_configs(configs: Texts, node: NodeConfig) -> None:
-    """Refuse configurations of a group that are invalid alone, out of the broker's limits, or in combination."""
+    """Refuse group configurations that are invalid, outside the broker's limits, or contradictory."""
     for name, text in configs.items():
         GROUP_CONFIGS.parse(name, text)
     config = _GroupConfig.of(configs, node)
     for key, (least, most) in _LIMITS.items():
         value = key.of(config)
         if value < least.of(node):
-            raise InvalidConfig(f"{key.name}={value} is less than {least.name}={least.of(node)}")
+            raise InvalidConfig(f"{key.name}={value} is smaller than {least.name}={least.of(node)}")
         if value > most.of(node):
             raise InvalidConfig(f"{key.name}={value} is larger than {most.name}={most.of(node)}")
     session_ms, interval_ms = GROUP_SESSION_TIMEOUT_MS.of(config), GROUP_HEARTBEAT_INTERVAL_MS.of(config)
@@ -316,12 +322,12 @@ def check_group_configs(configs: Texts, node: NodeConfig) -> None:
 
 
 def check_group_defaults(config: NodeConfig) -> None:
-    """Refuse broker values that contradict each other as the defaults of groups."""
+    """Refuse broker values that would be invalid as the defaults of groups."""
     check_group_configs({}, config)
 
 
 def check_classic_sessions(config: NodeConfig) -> None:
-    """Refuse limits that no session timeout can meet."""
+    """Refuse a minimum session timeout that is larger than the maximum."""
     least, most = GROUP_MIN_SESSION_TIMEOUT_MS.of(config), GROUP_MAX_SESSION_TIMEOUT_MS.of(config)
     if least > most:
         raise InvalidConfig(
@@ -355,7 +361,7 @@ def _check_group(image: Image, name: str, configs: Texts, node: NodeConfig) -> N
 
 def _check_group_name(name: str) -> None:
     if not name:
-        raise Refused(ErrorCode.INVALID_REQUEST, "the group has no name: there are no defaults for all groups")
+        raise Refused(ErrorCode.INVALID_REQUEST, "the group's name is empty, and there are no defaults for all groups")
 
 
 RESOURCES[ConfigResource.GROUP] = ResourceKind(GROUP_CONFIGS, _group_names, _described_group, _check_group)
@@ -420,6 +426,6 @@ class GroupSettings:
 
 
 def _within_limits(key: ConfigKey[int], group: _GroupConfig, node: NodeConfig) -> int:
-    # The group's value was checked against the limits of the broker that was the controller then.
+    # The controller checked the group's value against its own limits. This broker may have other ones.
     least, most = _LIMITS[key]
     return min(max(key.of(group), least.of(node)), most.of(node))

@@ -1,14 +1,15 @@
 """The committed offsets of one shard: how they are stored, committed, fetched, deleted and expired. A pure module.
 
 A group commits one offset for each partition that it reads: the offset of the next record that it wants. The offsets
-are here in a dictionary of dictionaries, because a request names a group, its topics, and their partitions:
+are in nested dictionaries, because a request names a group, its topics, and their partitions:
 
     group ──▶ topic ──▶ partition ──▶ (offset, leader epoch, metadata, time of the commit, …)
 
-A coordinator may have a million of them. So an offset is a plain tuple, which Python's garbage collector does not
+A coordinator may have a million offsets. So an offset is a plain tuple, which Python's garbage collector does not
 track, and equal names and ids are stored once.
 
-The rules for members are in the groups. The rules here are the same for every kind of group.
+`ClassicGroup` and `ConsumerGroup` check whether a member may commit. This module does the part that is the same for
+every kind of group.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,10 +59,10 @@ class Committed(NamedTuple):
     metadata: str
     commit_timestamp: int
     expire_timestamp: int
-    """When the offset expires, if a client of an old version has said so; otherwise -1."""
+    """When the offset expires, if the commit had a retention time, as in old versions; otherwise -1."""
     topic_id: bytes
     record_offset: int
-    """The offset of the record that has committed it. A transaction may replace only an older one."""
+    """The offset, in `__consumer_offsets`, of the commit's record. A transaction replaces only older commits."""
 
 
 Pending = Callable[[str, str, int], bool]
@@ -116,7 +117,7 @@ class CommittedOffsets:
             topics = self._groups[key.group_id] = {}
         partitions = topics.get(key.topic)
         if partitions is None:
-            # All groups share the text of a topic's name.
+            # All groups share one string object for the name of a topic.
             partitions = topics[intern(key.topic)] = {}
         partitions[key.partition] = (
             value.offset,
@@ -144,7 +145,7 @@ class CommittedOffsets:
     def commit(
         self, request: OffsetCommitRequest, version: int, image: Image, settings: GroupSettings, now_ms: int
     ) -> tuple[list[GroupRecord], OffsetCommitResponse]:
-        """The records of a commit that the group has accepted, and its answer. Each partition has its own error."""
+        """The records of a commit whose sender is already checked, and its answer, with an error for each partition."""
         commit = _Commit(request, version, image, settings.offset_metadata_bytes_max, now_ms)
         response = OffsetCommitResponse(topics=[commit.topic(topic) for topic in request.topics])
         return commit.records, response
@@ -177,7 +178,7 @@ class CommittedOffsets:
         return answered
 
     def _all_topics(self, group_id: str, image: Image, *, has_ids: bool) -> list[OffsetFetchRequestTopic]:
-        """A request for all topics of a group. By its id, only a topic that still exists can be answered."""
+        """A request for all topics with offsets of the group. With ids, deleted topics are left out."""
         return [
             OffsetFetchRequestTopic(name=name, topic_id=_id_of(image, name), partition_indexes=list(found))
             for name, found in self._topics(group_id).items()
@@ -190,7 +191,7 @@ class CommittedOffsets:
         if require_stable and self._is_pending(group_id, topic, index):
             return _no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT)
         found = self.get(group_id, topic, index)
-        # An offset of a deleted topic is no offset of the new topic with the same name.
+        # An offset of a deleted topic must not be used for a new topic with the same name.
         if found is None or (topic_id != NO_UUID and found.topic_id not in (NO_UUID, topic_id)):
             return _no_offset(index, ErrorCode.NONE)
         return OffsetFetchResponsePartition(
@@ -206,7 +207,7 @@ class CommittedOffsets:
     def delete(
         self, request: OffsetDeleteRequest, is_subscribed: Callable[[str], bool]
     ) -> tuple[list[GroupRecord], OffsetDeleteResponse]:
-        """The tombstones for the offsets of a request, and its answer. Topics that members read are refused."""
+        """The tombstones for the offsets of a request, and its answer. Topics with subscribers are refused."""
         records: list[GroupRecord] = []
         topics = []
         for topic in request.topics:
@@ -235,7 +236,7 @@ class CommittedOffsets:
     def tombstones_of_topic(self, topic: str, topic_id: bytes) -> list[GroupRecord]:
         """The records that delete the offsets of a deleted topic, in all groups.
 
-        The offsets of a new topic with the same name stay.
+        The offsets of a new topic with the same name are kept.
         """
         return [
             _tombstone(group_id, topic, index)
@@ -257,8 +258,8 @@ class CommittedOffsets:
     ) -> list[GroupRecord]:
         """The records that delete the expired offsets of a group.
 
-        An offset expires `retention_ms` after its commit, or after the group has become empty if `empty_since_ms` says
-        when. An offset of a topic that members read does not expire, and neither does one that is pending.
+        An offset expires `retention_ms` after `empty_since_ms`, or after its commit if that is -1. An offset stays if a
+        member subscribes to its topic, or if an open transaction has an offset for its partition.
         """
         return [
             _tombstone(group_id, topic, index)
@@ -281,7 +282,7 @@ def _is_expired(it: Committed, empty_since_ms: int, retention_ms: int, now_ms: i
 
 
 class _Commit:
-    """One OffsetCommit request: its records so far, and the answers for its topics."""
+    """Turns one OffsetCommit request into records and an answer."""
 
     def __init__(
         self, request: OffsetCommitRequest, version: int, image: Image, metadata_max: int, now_ms: int
@@ -296,7 +297,7 @@ class _Commit:
         self.records: list[GroupRecord] = []
 
     def topic(self, asked: OffsetCommitRequestTopic) -> OffsetCommitResponseTopic:
-        """Commit the offsets of one topic."""
+        """Add the records of one topic, and return the answer for the topic."""
         name = self._image.topic_names.get(asked.topic_id) if self._has_ids else asked.name
         topic = None if name is None else self._image.topics.get(name)
         missing = ErrorCode.UNKNOWN_TOPIC_ID if self._has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -318,7 +319,7 @@ class _Commit:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if len(metadata) > self._metadata_max:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        # -1 means that there is no offset. Other negative numbers mean nothing.
+        # -1 means that there is no offset. Other negative numbers are invalid.
         if asked.committed_offset < NO_COMMITTED_OFFSET:
             return ErrorCode.INVALID_REQUEST
         value = OffsetCommitValue(
@@ -335,7 +336,7 @@ class _Commit:
 
 
 def refused_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    """The same error for every partition of a commit, which has no error for the whole request."""
+    """A commit refused with one error, which is repeated for every partition: the response has no other place."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -352,7 +353,7 @@ def refused_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommi
 
 
 def refused_topics(topics: Sequence[OffsetFetchRequestTopic] | None, code: ErrorCode) -> list[OffsetFetchResponseTopic]:
-    """The same error for every partition of a fetch, as version 1 has it."""
+    """A fetch refused with one error, which is repeated for every partition: version 1 has no other place."""
     return [
         OffsetFetchResponseTopic(
             name=topic.name,

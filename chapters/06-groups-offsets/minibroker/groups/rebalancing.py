@@ -1,12 +1,12 @@
-"""A change of a group of the new protocol, planned as records (KIP-848). A pure module.
+"""Plans a change of a group of the new protocol as records (KIP-848). A pure module.
 
-Every heartbeat goes through three steps. Most of the time, none of them has anything to do:
+Every heartbeat goes through three steps, which usually change nothing:
 
     1 update_member   the subscription of a member, or a topic, has changed      group epoch + 1
     2 update_target   the target is behind the group epoch                       target epoch = group epoch
     3 reconcile       the member is behind its target                            member epoch → target epoch
 
-A plan only reads the state. Its records change the state when the log has them.
+A plan only reads the state. The state changes when the records of the plan are applied.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ from minibroker.wire.codes import ErrorCode
 
 
 class Surroundings(NamedTuple):
-    """What a plan depends on, besides the state of the group."""
+    """The inputs of a plan, besides the state of the group."""
 
     settings: GroupSettings
     matcher: Matcher
@@ -62,9 +62,9 @@ class Plan:
     # Step 1 -----------------------------------------------------------------------------------------------------------
 
     def update_member(self, before: Member | None, after: Member, *, has_new_topics: bool) -> None:
-        """A member joins, changes its subscription, or takes the place of another one (`before`).
+        """Plan that a member joins, changes its subscription, or replaces `before`.
 
-        `has_new_topics` says that the topics of the cluster may have changed since the last time.
+        `has_new_topics` says that the topics of the cluster may have changed since the last heartbeat.
         """
         group_id = self._state.group_id
         is_replaced = before is not None and before.member_id != after.member_id
@@ -76,7 +76,7 @@ class Plan:
         gone = [] if before is None else [before]
         self._resolve(after.regex)
         self._forget_regexes(gone, after)
-        # If nothing is to be written, the topics are the same, and there may be many.
+        # Without records the subscription has not changed. Then comparing the topics, perhaps many, is not needed.
         is_changed = before is None or (bool(self.records) and self._state.topics_of(before) != self._topics_of(after))
         if is_changed or has_new_topics:
             self._update_epoch(gone, after, is_changed=is_changed)
@@ -89,7 +89,7 @@ class Plan:
         return self._state.topics_of(member, self._regexes)
 
     def _resolve(self, regex: str | None) -> None:
-        """Find the topics of a regular expression, if they are unknown or old."""
+        """Find the topics that match a regular expression, if the last search is too old or there was none."""
         if regex is None:
             return
         known = self._regexes.get(regex)
@@ -103,7 +103,7 @@ class Plan:
         self.records.append(regex_record(self._state.group_id, regex, self._regexes[regex]))
 
     def _forget_regexes(self, gone: Iterable[Member], come: Member | None) -> None:
-        """Delete the expressions that no member uses any more."""
+        """Delete the regular expressions that no member uses any more."""
         used = _minus(self._state.regex_users, (it.regex for it in gone if it.regex is not None))
         used.update(() if come is None or come.regex is None else [come.regex])
         for regex in sorted(self._state.regex_users.keys() - used):
@@ -122,7 +122,7 @@ class Plan:
             self.records.append(epoch_record(state.group_id, self.epoch, metadata_hash))
 
     def remove_members(self, members: Collection[Member]) -> None:
-        """Members have left, or have been fenced."""
+        """Plan the removal of members that have left, or that are removed because a time limit has ended."""
         for member in members:
             self.records += removal_records(self._state.group_id, member.member_id)
         self._forget_regexes(members, None)
@@ -131,7 +131,7 @@ class Plan:
     # Step 2 -----------------------------------------------------------------------------------------------------------
 
     def update_target(self, before: Member | None, after: Member) -> Partitions[bytes]:
-        """Compute the target assignment if it is behind; return the member's part."""
+        """Compute the target assignment if it is older than the group epoch. Return the member's target."""
         if self.epoch == self.target_epoch or self._is_too_early():
             return self._target_before(before, after)
         members = {it: member for it, member in self._state.members.items() if before is None or it != before.member_id}
@@ -146,7 +146,7 @@ class Plan:
         return targets[after.member_id]
 
     def _is_too_early(self) -> bool:
-        """Whether the last target is so young that more changes are collected first."""
+        """Whether the last target was computed less than the assignment interval ago."""
         timestamp, interval_ms = self._state.target_timestamp, self._settings.consumer_assignment_interval_ms
         return timestamp != NO_TIMESTAMP and 0 <= self._now_ms - timestamp < interval_ms
 
@@ -165,7 +165,7 @@ class Plan:
         return ASSIGNORS[name](specs, counts)
 
     def _topics_finder(self) -> Callable[[Member], frozenset[bytes]]:
-        """Finds the topics of a member. Members with the same subscription get the same object."""
+        """A function from a member to its topics. Members with the same subscription get the same object."""
         known: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
 
         def topics_of(member: Member) -> frozenset[bytes]:
@@ -190,7 +190,7 @@ class Plan:
             owned=owned,
             is_free=lambda topic_id, number: owners.get(topic_id, {}).get(number) in own,
         )
-        # A member that waits for partitions of others often gets no further. Then there is nothing to write.
+        # A member that waits for partitions of other members often does not change. Then no record is written.
         if reconciled == after and before is not None:
             return after
         self.records.append(current_record(self._state.group_id, reconciled))
@@ -198,13 +198,13 @@ class Plan:
 
 
 def _minus(counts: Counter[str], gone: Iterable[str]) -> set[str]:
-    """The names that are left when some of them go."""
+    """The names that are still used after one use of each name in `gone` has ended."""
     lost = Counter(gone)
     return {name for name, count in counts.items() if count > lost[name]}
 
 
 def preferred_assignor(members: Iterable[Member], allowed: tuple[str, ...]) -> str:
-    """The assignor that most members ask for. The first one in the configuration is the default, and wins a draw."""
+    """The assignor that most members ask for. In a tie, the first one in the configuration is used."""
     votes = Counter(it.subscription.server_assignor for it in members)
     return max(allowed, key=lambda name: votes[name])
 

@@ -1,7 +1,7 @@
 """Reconciliation: one step of a member from its current assignment to its target (KIP-848). A pure module.
 
-A partition must never have two owners. So it goes from one member to another in three heartbeats: the old owner is told
-to give it up, the old owner reports that it has, and the new owner gets it.
+A partition must never have two owners. So it moves from one member to another in three heartbeats. The old owner
+learns that it must give the partition up, the old owner reports that it has done so, and the new owner gets it.
 
     member a                                 member b
     epoch 4, assigned 0 1                    epoch 0                        target of epoch 5: a has 0, b has 1
@@ -9,12 +9,12 @@ to give it up, the old owner reports that it has, and the new owner gets it.
     epoch 5, assigned 0                                                     a has reported that it owns only 0
                                              epoch 5, assigned 1
 
-The rule for one member, each time that it sends a heartbeat:
+The rules for a member that sends a heartbeat:
 
-1. While the member still owns something that it must give up, it waits. Another target would make it give up even more,
-   and in a busy group it would never come to the end.
-2. It keeps what is in its target. If it still owns more than that, it must give up the rest, and keeps its epoch.
-3. Otherwise it gets what is missing and free, and the epoch of the target.
+1. While the member still owns partitions that it must give up, its assignment stays the same. A newer target would add
+   more partitions to give up, and in a busy group the member would never finish.
+2. The member keeps the partitions that are in its target. If it owns others, it must give them up, and keeps its epoch.
+3. Otherwise it gets the missing partitions that are free, and the epoch of the target.
 """
 
 from collections.abc import Callable, Set
@@ -24,7 +24,7 @@ from minibroker.groups.consumer_members import NOTHING, Held, Member, MemberStat
 from minibroker.groups.server_assignors import Partitions
 
 IsFree = Callable[[bytes, int], bool]
-"""Whether no other member holds a partition."""
+"""Says whether no other member holds the partition with this topic id and number."""
 
 
 def reconcile(
@@ -36,9 +36,10 @@ def reconcile(
     owned: Owned | None,
     is_free: IsFree,
 ) -> Member:
-    """The member after one step. `topics` are those that it subscribes to: no others are left or given to it.
+    """The member after one step. It keeps and gets only partitions of `topics`, to which it subscribes.
 
-    `owned` is what the member reports to own. None means that it did not say, so it may own everything that it had.
+    `owned` are the partitions that the member reports. None means that it reported none, so it may still own all that
+    it had.
     """
     if member.state is MemberState.UNREVOKED and _owns(owned, member.revoking):
         return _revoke_unsubscribed(member, topics)
@@ -55,7 +56,7 @@ def _owns(owned: Owned | None, held: Held) -> bool:
 
 
 def _revoke_unsubscribed(member: Member, topics: Set[bytes]) -> Member:
-    """Let a member that is giving up partitions also give up those that it does not want any more."""
+    """Make a member that is giving up partitions also give up those of topics that it no longer subscribes to."""
     if member.assigned.keys() <= topics:
         return member
     kept, rest = _split(member.assigned, {it: frozenset(member.assigned[it]) for it in member.assigned.keys() & topics})
@@ -63,7 +64,7 @@ def _revoke_unsubscribed(member: Member, topics: Set[bytes]) -> Member:
 
 
 def _split(held: Held, wanted: Partitions[bytes]) -> tuple[Held, Held]:
-    """The held partitions that are wanted, and the others."""
+    """Divide the held partitions into those that are wanted and the others."""
     kept, rest = {}, {}
     for topic_id, epochs in held.items():
         numbers = wanted.get(topic_id, frozenset())
@@ -79,7 +80,7 @@ def _merged(first: Held, second: Held) -> Held:
 
 
 def _advance(member: Member, target_epoch: int, target: Partitions[bytes], kept: Held, is_free: IsFree) -> Member:
-    """Give the member what is missing and free."""
+    """Give the member the missing partitions that are free."""
     missing = {it: target[it] - kept.get(it, {}).keys() for it in target}
     added = {
         topic_id: {number: target_epoch for number in sorted(numbers) if is_free(topic_id, number)}

@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets`: a key and a value for each kind, as Kafka defines them. A pure module.
 
-The topic is compacted, so the log keeps the last value of each key. A null value is a tombstone: the thing that the key
-names is gone. A coordinator that takes over a partition replays its records in order.
+The topic is compacted, so the log keeps the last value of each key. A null value is a tombstone: the state that the key
+names is deleted. A new coordinator of a partition replays its records in order.
 
     key   = type:int16 fields       the fields of the type's key; never flexible
     value = version:int16 fields    the fields of the type's value in this version
@@ -41,7 +41,7 @@ class CorruptRecord(ExpectedError):
 
 
 class GroupKey(Message):
-    """The key of a record. Its number is the record's type, and also the version of its table, as in Kafka."""
+    """The key of a record. The number of its schema is the record's type, and also its version, as in Kafka."""
 
     group_id: str
 
@@ -51,7 +51,7 @@ class GroupValue(Message):
 
 
 class GroupRecord(NamedTuple):
-    """One change of the state of a group. Null instead of a value is a tombstone."""
+    """One change of the state of a group. If `value` is None, the record is a tombstone."""
 
     key: GroupKey
     value: GroupValue | None
@@ -61,7 +61,7 @@ class GroupRecord(NamedTuple):
 
 
 class OffsetCommitKey(GroupKey, key=1, versions="0-1"):
-    """The offset of one partition. Type 0 is older and means the same."""
+    """A partition whose offset a group commits. Type 0 is an older form of type 1 with the same meaning."""
 
     group_id: str = string(about="the group")
     topic: str = string(about="the topic")
@@ -69,7 +69,7 @@ class OffsetCommitKey(GroupKey, key=1, versions="0-1"):
 
 
 class OffsetCommitValue(GroupValue, key=1, versions="0-4", flexible="4+"):
-    """A committed offset. It is written in version 1 if it expires at a given time, otherwise in version 4."""
+    """A committed offset. It is written in version 1 if it has an expire timestamp, otherwise in version 4."""
 
     offset: int = int64(about="the offset to read next")
     leader_epoch: int = int32(
@@ -78,7 +78,7 @@ class OffsetCommitValue(GroupValue, key=1, versions="0-4", flexible="4+"):
     metadata: str = string(default="", about="a text that was committed with the offset")
     commit_timestamp: int = int64(about="when it was committed")
     expire_timestamp: int = int64(
-        versions="1", default=NO_TIMESTAMP, ignorable=True, about="when it expires; -1 leaves it to the broker"
+        versions="1", default=NO_TIMESTAMP, ignorable=True, about="when it expires; -1: the broker's rule applies"
     )
     topic_id: bytes = uuid(versions="4+", tag=0, default=NO_UUID, ignorable=True, about="the topic's id, or zero")
 
@@ -87,7 +87,7 @@ class OffsetCommitValue(GroupValue, key=1, versions="0-4", flexible="4+"):
 
 
 class GroupMetadataKey(GroupKey, key=2, versions="2"):
-    """A classic group."""
+    """The name of a classic group."""
 
     group_id: str = string(about="the group")
 
@@ -103,19 +103,19 @@ class MemberMetadata(Struct):
     client_host: str = string(about="its address")
     rebalance_timeout: int = int32(versions="1+", default=-1, ignorable=True, about="its rebalance timeout in ms")
     session_timeout: int = int32(about="its session timeout in ms")
-    subscription: bytes = bytes_(about="its bytes for the group's protocol")
-    assignment: bytes = bytes_(about="the bytes that the leader has sent for it")
+    subscription: bytes = bytes_(about="its metadata for the group's protocol")
+    assignment: bytes = bytes_(about="the assignment bytes that the leader has sent for it")
 
 
 class GroupMetadataValue(GroupValue, key=2, versions="0-4", flexible="4+"):
-    """A classic group with the members of its generation. It is written in version 3."""
+    """A classic group with the members of its generation. The record is written in version 3."""
 
     protocol_type: str = string(about="the kind of group; empty if it has never had a member")
     generation: int = int32(about="the generation")
     protocol: str | None = string(nullable="0+", about="the protocol of this generation")
-    leader: str | None = string(nullable="0+", about="the member that assigns")
+    leader: str | None = string(nullable="0+", about="the member that computes the assignment")
     current_state_timestamp: int = int64(
-        versions="2+", default=NO_TIMESTAMP, ignorable=True, about="when the group came into its state, or -1"
+        versions="2+", default=NO_TIMESTAMP, ignorable=True, about="when the group entered its state, or -1"
     )
     members: list[MemberMetadata] = array(MemberMetadata, about="the members")
 
@@ -137,7 +137,7 @@ class ConsumerGroupMetadataValue(GroupValue, key=3, versions="0", flexible="0+")
 
 
 class ConsumerGroupPartitionMetadataKey(GroupKey, key=4, versions="4"):
-    """The subscribed topics of a group. Kafka wrote this until 4.0; it is only read, and then deleted."""
+    """The subscribed topics of a group. Kafka wrote this record up to 4.0. It is never written here."""
 
     group_id: str = string(about="the group")
 
@@ -179,7 +179,7 @@ class ClassicProtocol(Struct):
 
 
 class ClassicMemberMetadata(Struct):
-    """What the coordinator knows about a member that still uses the classic protocol."""
+    """The additional data about a member that still uses the classic protocol."""
 
     session_timeout_ms: int = int32(default=0, about="its session timeout")
     supported_protocols: list[ClassicProtocol] = array(
@@ -198,9 +198,10 @@ class ConsumerGroupMemberMetadataValue(GroupValue, key=5, versions="0", flexible
     subscribed_topic_regex: str | None = string(
         nullable="0+", default="", about="a regular expression for topics that it reads"
     )
-    rebalance_timeout_ms: int = int32(default=-1, about="how long it may take to give partitions up")
+    rebalance_timeout_ms: int = int32(default=-1, about="how long it may take to give up partitions")
     server_assignor: str | None = string(nullable="0+", default=None, about="the assignor that it asks for")
-    # The default is a struct and not null: a member of the new protocol has null, which has to be written.
+    # A tagged field is left out if it has its default. Kafka writes the null of a member of the new protocol, so the
+    # default is not null.
     classic_member_metadata: ClassicMemberMetadata | None = struct(
         ClassicMemberMetadata,
         nullable="0+",
@@ -238,7 +239,7 @@ class TargetTopicPartitions(Struct):
 
 
 class ConsumerGroupTargetAssignmentMemberValue(GroupValue, key=7, versions="0", flexible="0+"):
-    """The partitions that a member shall have."""
+    """The partitions in a member's target assignment."""
 
     topic_partitions: list[TargetTopicPartitions] = array(TargetTopicPartitions, about="the partitions")
 
@@ -264,8 +265,8 @@ class ConsumerGroupCurrentMemberAssignmentValue(GroupValue, key=8, versions="0",
     """The epoch of a member, and the partitions that it has."""
 
     member_epoch: int = int32(about="its epoch")
-    previous_member_epoch: int = int32(about="its epoch before, which it sends again if the answer was lost")
-    state: int = int8(about="0 stable, 1 it must give partitions up, 2 it waits for partitions of others")
+    previous_member_epoch: int = int32(about="its previous epoch, which it sends again if an answer was lost")
+    state: int = int8(about="0 stable, 1 it must give up partitions, 2 it waits for partitions of other members")
     assigned_partitions: list[CurrentTopicPartitions] = array(
         CurrentTopicPartitions, about="the partitions that it has"
     )
@@ -285,8 +286,8 @@ class ConsumerGroupRegularExpressionValue(GroupValue, key=16, versions="0", flex
     """The topics whose names match a regular expression."""
 
     topics: list[str] = array(string, about="the topics")
-    version: int = int64(about="the offset of the metadata for which they were found")
-    timestamp: int = int64(about="when they were found")
+    version: int = int64(about="the offset of the metadata image that was searched")
+    timestamp: int = int64(about="when the search was done")
 
 
 # Bytes ----------------------------------------------------------------------------------------------------------------
@@ -320,14 +321,14 @@ def encode_key(key: GroupKey) -> bytes:
 
 
 def encode_value(value: GroupValue) -> bytes:
-    """The version and the fields of a value, in the version that Kafka writes."""
+    """The version and the fields of a value. The version is the one that Kafka writes."""
     version = _version_to_write(value)
     return _NUMBER.pack(version) + value.encode(version)
 
 
 def _version_to_write(value: GroupValue) -> int:
     if isinstance(value, OffsetCommitValue):
-        # Only version 1 has the time at which an offset expires. Kafka gives up the leader epoch then.
+        # Only version 1 has the expire timestamp. It has no leader epoch, so the epoch is lost, as in Kafka.
         return 4 if value.expire_timestamp == NO_TIMESTAMP else 1
     return 3 if isinstance(value, GroupMetadataValue) else 0
 
@@ -342,7 +343,7 @@ def decode(key: bytes, value: bytes | None) -> GroupRecord | None:
 
 
 def decode_by_tables(key: bytes, value: bytes | None) -> GroupRecord | None:
-    """Like `decode`, without the short way for committed offsets."""
+    """Like `decode`, but without the faster decoder for committed offsets."""
     try:
         (number,) = _NUMBER.unpack_from(key)
         if number not in _TYPES:
@@ -351,7 +352,8 @@ def decode_by_tables(key: bytes, value: bytes | None) -> GroupRecord | None:
         found = decode_whole(key_class, memoryview(key), _NUMBER.size, number)
         return GroupRecord(found, None if value is None else _decode_value(value_class, value))
     except (WireError, struct_error) as error:
-        raise CorruptRecord(f"record of __consumer_offsets with the key {key[:64].hex(' ')}: {error}") from error
+        message = f"record of __consumer_offsets with the key {key[:64].hex(' ')} cannot be decoded: {error}"
+        raise CorruptRecord(message) from error
 
 
 def _decode_value(value_class: type[GroupValue], value: bytes) -> GroupValue:
@@ -359,19 +361,19 @@ def _decode_value(value_class: type[GroupValue], value: bytes) -> GroupValue:
     return decode_whole(value_class, memoryview(value), _NUMBER.size, version)
 
 
-# Committed offsets, the short way -------------------------------------------------------------------------------------
+# A faster decoder of committed offsets --------------------------------------------------------------------------------
 
 _OFFSET_COMMIT = _NUMBER.pack(1)
-_OFFSET_HEAD = Layout(">hqiB")  # version, offset, leader epoch, and one more than the length of the metadata
+_OFFSET_HEAD = Layout(">hqiB")  # version, offset, leader epoch, length of the metadata + 1
 _OFFSET_TAIL = Layout(">qB")  # commit timestamp, count of tagged fields
 _PARTITION = Layout(">i")
 _TAG = b"\x00\x10"  # the topic id: tag 0, 16 bytes
 
 
 def _decode_offset_commit(key: bytes, value: bytes) -> GroupRecord | None:
-    """Decode a committed offset of version 4 with short metadata. None means that the tables must decode it.
+    """Decode a committed offset of version 4 with short metadata. None means that `decode_by_tables` must decode it.
 
-    A partition can hold a million of these, and a new coordinator answers only when it has replayed all of them.
+    A partition can hold a million of these records, and a new coordinator must replay all of them before it answers.
     """
     try:
         version, offset, leader_epoch, size = _OFFSET_HEAD.unpack_from(value)
@@ -386,7 +388,7 @@ def _decode_offset_commit(key: bytes, value: bytes) -> GroupRecord | None:
         place = _decode_offset_commit_key(key)
     except (struct_error, UnicodeDecodeError, WireError):
         return None
-    # To set the fields is faster than to call a constructor with keywords.
+    # Setting the fields is faster than calling the constructor with keyword arguments.
     found = object.__new__(OffsetCommitValue)
     found.offset = offset
     found.leader_epoch = leader_epoch
@@ -406,10 +408,10 @@ def _decode_offset_commit_key(key: bytes) -> OffsetCommitKey:
 
 @lru_cache(maxsize=4096)
 def _group_and_topic(key: bytes) -> tuple[str, str]:
-    """The names in a key without its partition. Records of one group and topic share these two objects."""
+    """The names in a key whose partition is cut off. All records of a group and topic share the two strings."""
     (group_size,) = _NUMBER.unpack_from(key, 2)
     end = 4 + group_size
     (topic_size,) = _NUMBER.unpack_from(key, end)
     if group_size < 0 or topic_size != len(key) - end - 2:
-        raise MalformedMessage(f"names of {group_size} and {topic_size} bytes in {len(key)}")
+        raise MalformedMessage(f"key of {len(key)} bytes with names of {group_size} and {topic_size} bytes")
     return key[4:end].decode(), key[end + 2 :].decode()

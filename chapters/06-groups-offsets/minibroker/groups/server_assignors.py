@@ -3,22 +3,23 @@
 An assignor is a function from members and partition counts to an assignment. Equal input gives equal output, whatever
 the order of the members is. A partition of a subscribed topic goes to exactly one member that subscribes to it.
 
-`range` cuts each topic into runs of partitions. It ignores what members own. Topics with equal counts and equal
-subscribers are cut in the same places, so one member gets the same partitions of both: they are *co-partitioned*.
+`range` divides each topic into runs of partitions. It ignores which partitions members own. Topics with equal counts
+and equal subscribers are divided at the same places. So a member gets the same partitions of each of these topics: they
+are *co-partitioned*.
 
-`uniform` gives all members the same number of partitions, give or take one, and moves as few partitions as that allows:
+`uniform` gives all members the same number of partitions, or one more, and moves as few partitions as that allows:
 
     7 partitions, 3 members: the quota is 2, and one member gets 3
 
               a         b         c
     owned     0 1 2 3   4 5 6     -         a and b own more than 2; a comes first and may keep 3
     kept      0 1 2     4 5       -
-    filled    0 1 2     4 5       3 6       what is free goes to members below their share, in order
+    filled    0 1 2     4 5       3 6       free partitions go to members below their share, in order
 
-With mixed subscriptions there is no quota. Free partitions go to the subscriber with the fewest partitions. Then
-partitions move from members with many to members with few until no single move helps, in at most 16 rounds.
+If the subscriptions differ, there is no quota. Free partitions go to the subscriber with the fewest partitions. Then
+partitions move from members with many to members with few, until no single move helps or after 16 rounds.
 
-Topics are ids here and names in `client_assignors`, which uses the same functions.
+The functions work for topic ids, as the coordinator uses them, and for topic names, as `client_assignors` does.
 """
 
 import heapq
@@ -36,7 +37,7 @@ Partitions = Mapping[Topic, frozenset[int]]
 
 
 class MemberSpec(NamedTuple, Generic[Topic]):
-    """What an assignor knows about a member. `owned` is its part of the last assignment."""
+    """A member as an assignor sees it. `owned` are its partitions in the last assignment."""
 
     topics: frozenset[Topic]
     owned: Partitions[Topic] = MappingProxyType({})
@@ -48,7 +49,7 @@ Counts = Mapping[Topic, int]
 
 
 def assign_range(members: Members[Topic], counts: Counts[Topic]) -> dict[str, Partitions[Topic]]:
-    """Cut each topic into one run of partitions for each subscriber. The first runs are longer by one."""
+    """Divide each topic into one run of partitions for each subscriber. The first runs may be longer by one."""
     assigned: dict[str, dict[Topic, frozenset[int]]] = {member_id: {} for member_id in members}
     for topic, subscribers in _subscribers(members_in_order(members), members, counts).items():
         for member_id, run in _runs(subscribers, counts[topic]):
@@ -57,7 +58,7 @@ def assign_range(members: Members[Topic], counts: Counts[Topic]) -> dict[str, Pa
 
 
 def members_in_order(members: Members[Topic]) -> list[str]:
-    """Static members by instance id, which survives a restart, then dynamic members by member id."""
+    """The ids of static members, ordered by instance id, which survives a restart; then those of dynamic members."""
 
     def key(member_id: str) -> tuple[bool, str, str]:
         instance_id = members[member_id].instance_id
@@ -69,8 +70,8 @@ def members_in_order(members: Members[Topic]) -> list[str]:
 def _subscribers(order: Sequence[str], members: Members[Topic], counts: Counts[Topic]) -> dict[Topic, list[str]]:
     """The members that subscribe to each topic that exists, in order.
 
-    Thousands of members have a few different subscriptions. So lists are made for each mix of subscriptions, not for
-    each topic.
+    Thousands of members usually have only a few different subscriptions. So topics that occur in the same subscriptions
+    share one list.
     """
     numbers = {topics: number for number, topics in enumerate(dict.fromkeys(members[it].topics for it in order))}
     mixes = defaultdict(list)
@@ -85,7 +86,7 @@ def _subscribers(order: Sequence[str], members: Members[Topic], counts: Counts[T
 
 
 def _runs(subscribers: Sequence[str], count: int) -> Iterator[tuple[str, range]]:
-    """The subscribers that get partitions of a topic, each with its run."""
+    """Each subscriber that gets partitions of a topic, with its run of partitions."""
     length, longer = divmod(count, len(subscribers))
     start = 0
     for number, member_id in enumerate(subscribers[:count]):
@@ -95,7 +96,7 @@ def _runs(subscribers: Sequence[str], count: int) -> Iterator[tuple[str, range]]
 
 
 def assign_uniform(members: Members[Topic], counts: Counts[Topic]) -> dict[str, Partitions[Topic]]:
-    """Give every member the same number of partitions, and move few."""
+    """Give every member about the same number of partitions, and move as few partitions as possible."""
     subscriptions = {member.topics for member in members.values()}
     if len(subscriptions) > 1:
         return _Mixed(members, counts).assign()
@@ -120,7 +121,7 @@ def _assign_equal(members: Members[Topic], counts: Counts[Topic]) -> dict[str, P
 
 
 def _shares(order: Sequence[str], members: Members[Topic], counts: Counts[Topic]) -> dict[str, int]:
-    """How many partitions each member gets. Those that own more than the quota are the first to get one more."""
+    """How many partitions each member gets: the quota, or one more. Members that own more than the quota come first."""
     if not order:
         return {}
     quota, longer = divmod(sum(counts.values()), len(order))
@@ -131,14 +132,14 @@ def _shares(order: Sequence[str], members: Members[Topic], counts: Counts[Topic]
 
 
 def _size(partitions: Partitions[Topic], topics: Collection[Topic] | None = None) -> int:
-    """The number of partitions, of all topics or of these."""
+    """The number of partitions, counting only `topics` if it is given."""
     if topics is None:
         return sum(map(len, partitions.values()))
     return sum(len(numbers) for topic, numbers in partitions.items() if topic in topics)
 
 
 def _keep(owned: Partitions[Topic], topics: Mapping[Topic, object], share: int) -> Partitions[Topic]:
-    """The owned partitions of these topics, at most a share of them. Usually these are all, and nothing is copied."""
+    """The first `share` owned partitions of these topics. Usually all are kept, and nothing is copied."""
     if _size(owned) <= share and owned.keys() <= topics.keys():
         return owned
     kept = {}
@@ -150,20 +151,20 @@ def _keep(owned: Partitions[Topic], topics: Mapping[Topic, object], share: int) 
 
 
 class _Free(Generic[Topic]):
-    """Partitions without an owner. They are taken in order, a slice at a time."""
+    """Partitions without an owner. Members take slices of them, in order."""
 
     def __init__(self, counts: Counts[Topic], kept: Iterable[Partitions[Topic]]) -> None:
         taken: dict[Topic, list[frozenset[int]]] = {topic: [] for topic in counts}
         for partitions in kept:
             for topic, numbers in partitions.items():
                 taken[topic].append(numbers)
-        # The next partition is the last one of the last list, because a list is shortened cheaply at its end.
+        # Topics and partitions are in reverse order, because removing from the end of a list is cheap.
         self._left: list[tuple[Topic, list[int]]] = []
         for topic in reversed(list(counts)):
             self._left.append((topic, sorted(set(range(counts[topic])).difference(*taken[topic]), reverse=True)))
 
     def add_to(self, kept: Partitions[Topic], count: int) -> Partitions[Topic]:
-        """These partitions and so many free ones. There are enough: the shares add up to all partitions."""
+        """The kept partitions, and `count` free ones. There are enough, because the shares add up to all partitions."""
         filled = dict(kept)
         while count:
             topic, numbers = self._left[-1]
@@ -186,7 +187,7 @@ class _Mixed(Generic[Topic]):
     def __init__(self, members: Members[Topic], counts: Counts[Topic]) -> None:
         self._counts: Counts[Topic] = counts
         self._subscribers: dict[Topic, list[str]] = _subscribers(sorted(members), members, counts)
-        # A topic with few subscribers leaves the least choice, so it comes first.
+        # Topics with few subscribers come first, because they leave the least choice.
         self._topics: list[Topic] = sorted(self._subscribers, key=lambda topic: (len(self._subscribers[topic]), topic))
         self._assigned: dict[str, dict[Topic, set[int]]]
         self._assigned = {it: self._subscribed(member) for it, member in members.items()}
@@ -198,7 +199,7 @@ class _Mixed(Generic[Topic]):
         return {topic: set(numbers) for topic, numbers in member.owned.items() if topic in topics}
 
     def assign(self) -> dict[str, Partitions[Topic]]:
-        """Fill, then even out."""
+        """Give away the free partitions, then move partitions until the members are balanced."""
         for topic in self._topics:
             self._fill(topic)
         for _round in range(BALANCING_ROUNDS_MAX):
@@ -228,7 +229,7 @@ class _Mixed(Generic[Topic]):
         self._loads[member_id] += 1
 
     def _even_out(self, topic: Topic) -> int:
-        """Move partitions of a topic from its fullest owner to its emptiest subscriber. Return how many moved."""
+        """Move partitions of a topic from members with many partitions to members with few. Return the number."""
         loads, moves = self._loads, 0
         owners = [it for it in self._subscribers[topic] if self._assigned[it].get(topic)]
         if max(loads[it] for it in owners) - min(map(loads.__getitem__, self._subscribers[topic])) < 2:
@@ -240,7 +241,7 @@ class _Mixed(Generic[Topic]):
         while heaviest:
             load, giver = heaviest[0]
             least, taker = lightest[0]
-            # A member can be in both heaps. Its entry in the other heap is corrected when it comes up.
+            # A move changes the loads of two members. An entry with an old load is corrected when it is the first.
             if -load != loads[giver]:
                 heapq.heapreplace(heaviest, (-loads[giver], giver))
             elif least != loads[taker]:

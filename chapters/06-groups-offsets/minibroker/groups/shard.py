@@ -1,9 +1,9 @@
 """The groups of one partition of `__consumer_offsets`, and their committed offsets. A pure module.
 
-A group's id decides which partition has its state. The leader of that partition is the group's coordinator, and has
-one `GroupShard` for the partition. The shard finds the group of a request, or makes it, and passes the request on:
+A group's id determines which partition has its state. The leader of that partition is the group's coordinator, and has
+one `GroupShard` for the partition. The shard finds or creates the group of a request, and passes the request to it:
 
-    kind        has                                         made by
+    kind        has                                         created by
     simple      offsets only                                a commit without a member
     classic     a `ClassicGroup`, perhaps offsets           JoinGroup
     consumer    a `ConsumerGroup`, perhaps offsets          ConsumerGroupHeartbeat with epoch 0
@@ -56,7 +56,7 @@ from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 from minibroker.wire.tables.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponse, OffsetFetchResponseGroup
 
-NOT_FOUND_FROM = 9  # the first version of OffsetCommit that says that there is no such group
+NOT_FOUND_FROM = 9  # the first version of OffsetCommit with GROUP_ID_NOT_FOUND
 MANY_LEAVE_FROM = 3
 MANY_GROUPS_FROM = 8
 
@@ -85,17 +85,17 @@ class GroupShard:
         self._groups: dict[str, Group] = {}
         self._deadlines = Deadlines(self._deadline_of)
         self._loaded: dict[str, GroupMetadataValue] = {}
-        """The classic groups of the log, while it is loaded. Only the last record of each counts."""
+        """The last record of each classic group, while the log is loaded."""
         self._expiry = Expiry(self.offsets, self._groups, settings)
 
     def group(self, group_id: str) -> Group | None:
-        """A group with members, or one that has had some. A group that has only offsets is not here."""
+        """A group that has or had members; None for a group that has only offsets."""
         return self._groups.get(group_id)
 
     # Records ----------------------------------------------------------------------------------------------------------
 
     def replay(self, record: GroupRecord, offset: int) -> None:
-        """Take over a record of the log that another coordinator has written, or this one in an earlier life."""
+        """Apply a record of the log while the shard is loaded."""
         key, value = record
         if type(key) is OffsetCommitKey:
             assert value is None or isinstance(value, OffsetCommitValue)
@@ -109,7 +109,7 @@ class GroupShard:
             self._apply_to_consumer_group(record, 0)
 
     def on_loaded(self, now_ms: int) -> None:
-        """The whole log has been replayed. The sessions of all members begin anew."""
+        """The whole log has been replayed. The sessions of all members begin now."""
         for group_id, value in self._loaded.items():
             self._load_classic(group_id, value, now_ms)
         self._loaded.clear()
@@ -120,7 +120,7 @@ class GroupShard:
         self._expiry.start(now_ms)
 
     def apply(self, record: GroupRecord, offset: int, now_ms: int) -> None:
-        """Apply a record of a step of this shard."""
+        """Apply a record that this shard has returned in a step."""
         key, value = record
         if type(key) is OffsetCommitKey:
             assert value is None or isinstance(value, OffsetCommitValue)
@@ -135,11 +135,11 @@ class GroupShard:
         if value is None and is_classic:
             del self._groups[group_id]
         elif value is not None and not is_classic:
-            # The last member of the new protocol has gone. The others must share its partitions.
+            # The last member of the new protocol has left. A rebalance must assign its partitions to the others.
             assert isinstance(value, GroupMetadataValue)
             self._load_classic(group_id, value, now_ms).rebalance(now_ms)
             self._deadlines.update(group_id)
-        # Otherwise the group has the state of its record already.
+        # Otherwise nothing changes: the handler has already changed the group.
 
     def _load_classic(self, group_id: str, value: GroupMetadataValue, now_ms: int) -> ClassicGroup:
         group = self._groups[group_id] = self._new_classic(group_id)
@@ -151,7 +151,7 @@ class GroupShard:
         group_id = record.key.group_id
         group = self._groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
-            # A group that has just become a classic one is not there any more.
+            # A tombstone of a group that does not exist, or is a classic one, changes nothing.
             if record.value is None:
                 return
             group = self._groups[group_id] = self._new_consumer(group_id)
@@ -168,7 +168,7 @@ class GroupShard:
     # Classic groups ---------------------------------------------------------------------------------------------------
 
     def on_join(self, ticket: Ticket, request: JoinGroupRequest, version: int, client: Client, now_ms: int) -> Step:
-        """JoinGroup. The first member makes the group."""
+        """Handle JoinGroup. The first member creates the group."""
         group_id, group = request.group_id, self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and group.members:
             return self._done(group, group.on_classic_join(ticket, request, version, client, self.image, now_ms))
@@ -180,21 +180,21 @@ class GroupShard:
         step = new.on_join(ticket, request, version, client, now_ms)
         if new.is_unused or new.state is GroupState.DEAD:
             return step
-        # An empty group of the new protocol becomes a classic one at once.
+        # An empty group of the new protocol is deleted, and a classic one takes its place.
         removed = [] if group is None else group.tombstones()
         self._groups[group_id] = new
         step = self._done(new, step)
         return Step(removed + step.records, step.replies, lambda code: self._undo_join(step, group, code))
 
     def _undo_join(self, step: Step, before: ConsumerGroup | None, code: ErrorCode) -> Step:
-        """The log has refused the first records of a classic group."""
+        """Undo a join, because the log has refused the first records of its classic group."""
         undone = step.refused(code)
         if before is not None:
             self._groups[before.group_id] = before
         return undone
 
     def on_sync(self, ticket: Ticket, request: SyncGroupRequest, version: int, now_ms: int) -> Step:
-        """SyncGroup."""
+        """Handle SyncGroup."""
         group = self._groups.get(request.group_id)
         if group is None:
             return Step(replies=[Reply(ticket, ErrorCode.UNKNOWN_MEMBER_ID)])
@@ -203,7 +203,7 @@ class GroupShard:
         return self._done(group, group.on_sync(ticket, request, version, now_ms))
 
     def on_heartbeat(self, ticket: Ticket, request: HeartbeatRequest, now_ms: int) -> Step:
-        """Heartbeat. It moves a time limit to a later time, so the heap of time limits need not know."""
+        """Handle Heartbeat. It only moves time limits to later times, so `_deadlines` needs no update."""
         group = self._groups.get(request.group_id)
         if group is None:
             return Step(replies=[Reply(ticket, ErrorCode.UNKNOWN_MEMBER_ID)])
@@ -214,7 +214,7 @@ class GroupShard:
         return Step(replies=[Reply(ticket, HeartbeatResponse(error_code=code))])
 
     def on_leave(self, ticket: Ticket, request: LeaveGroupRequest, version: int, now_ms: int) -> Step:
-        """LeaveGroup."""
+        """Handle LeaveGroup."""
         group = self._groups.get(request.group_id)
         if group is None:
             return Step(replies=[Reply(ticket, _left_nothing(request, version))])
@@ -223,7 +223,7 @@ class GroupShard:
         return self._done(group, group.on_leave(ticket, request, version, now_ms))
 
     def _done(self, group: Group, step: Step) -> Step:
-        """Note what a step has changed, and do so again if the log refuses its records."""
+        """Note a group's changes after a step, and again after the step is undone if the log refuses its records."""
         self._keep_or_forget(group)
         if not step.records:
             return step
@@ -237,7 +237,7 @@ class GroupShard:
         return Step(step.records, step.replies, refused)
 
     def _keep_or_forget(self, group: Group) -> None:
-        """Note the group's time limit. A group that has ended, or never began, is forgotten."""
+        """Note the group's time limit. A group that is dead or unused is dropped."""
         if isinstance(group, ClassicGroup) and (group.state is GroupState.DEAD or group.is_unused):
             if self._groups.get(group.group_id) is group:
                 del self._groups[group.group_id]
@@ -249,7 +249,7 @@ class GroupShard:
     def on_consumer_heartbeat(
         self, ticket: Ticket, request: ConsumerGroupHeartbeatRequest, version: int, client: Client, now_ms: int
     ) -> Step:
-        """ConsumerGroupHeartbeat. The first member makes the group, or converts a classic one."""
+        """Handle ConsumerGroupHeartbeat. The first member creates the group, or converts a classic one."""
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._done(group, group.on_heartbeat(ticket, request, version, client, self.image, now_ms))
@@ -264,21 +264,21 @@ class GroupShard:
         for record in records:
             new.apply(record, now_ms)
         step = new.on_heartbeat(ticket, request, version, client, self.image, now_ms)
-        # A join that is refused changes nothing.
+        # If the join is refused, there are no records, and the new group is dropped.
         return self._replace(group, new, Step(records + step.records, step.replies), now_ms) if step.records else step
 
     def _as_consumer_group(self, group: ClassicGroup) -> list[GroupRecord]:
-        """The records that turn a classic group into one of the new protocol. An empty group is only deleted."""
+        """The records that convert a classic group to the new protocol. An empty group is only deleted."""
         if not has_members(group):
             return tombstones_of(group.group_id, group)
         check_upgrade(group, self._settings(group.group_id))
         return to_consumer(group, self.image)
 
     def _replace(self, old: ClassicGroup | None, new: ConsumerGroup, step: Step, now_ms: int) -> Step:
-        """Put a group into the place of another one, whose parked requests are answered.
+        """Replace a classic group by one of the new protocol. The parked requests of the old group are answered.
 
-        If the log refuses the records, the old group is back, with new sessions. It may have been in the middle of a
-        rebalance, whose parked requests are gone by then, so it begins that rebalance again.
+        If the log refuses the records, the old group is restored, with new sessions. If it was in the middle of a
+        rebalance, it begins another one, because its parked requests were answered.
         """
         group_id = new.group_id
         snapshot = None if old is None or not old.is_stored else old.snapshot()
@@ -303,7 +303,7 @@ class GroupShard:
     # Offsets ----------------------------------------------------------------------------------------------------------
 
     def on_commit(self, ticket: Ticket, request: OffsetCommitRequest, version: int, now_ms: int) -> Step:
-        """OffsetCommit."""
+        """Handle OffsetCommit."""
         try:
             self._check_commit(request, version, now_ms)
         except GroupRefused as refused:
@@ -319,12 +319,12 @@ class GroupShard:
         elif group is not None:
             group.check_commit(request.member_id, epoch, request.group_instance_id, now_ms)
         elif epoch >= 0:
-            # Without members there is no generation.
+            # A group without members has no generation, so the request's generation is wrong.
             is_new = version >= NOT_FOUND_FROM
             raise GroupRefused(ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION)
 
     def on_fetch(self, ticket: Ticket, request: OffsetFetchRequestGroup, version: int, *, require_stable: bool) -> Step:
-        """OffsetFetch for one group. An unknown group has no offsets, which is not an error."""
+        """Handle OffsetFetch for one group. An unknown group has no offsets, which is not an error."""
         group = self._groups.get(request.group_id)
         try:
             if isinstance(group, ConsumerGroup):
@@ -340,11 +340,11 @@ class GroupShard:
         return Step(replies=[Reply(ticket, OffsetFetchResponse(groups=[answer]))])
 
     def on_delete_offsets(self, ticket: Ticket, request: OffsetDeleteRequest) -> Step:
-        """OffsetDelete."""
+        """Handle OffsetDelete."""
         group = self._groups.get(request.group_id)
         if group is None and request.group_id not in self.offsets:
             return Step(replies=[Reply(ticket, ErrorCode.GROUP_ID_NOT_FOUND)])
-        # The subscriptions of other protocols than that of consumers are unknown.
+        # The coordinator cannot decode the subscriptions of members that are not consumers.
         if isinstance(group, ClassicGroup) and group.members() and group.protocol_type != CONSUMER_PROTOCOL:
             return Step(replies=[Reply(ticket, ErrorCode.NON_EMPTY_GROUP)])
         records, response = self.offsets.delete(request, is_subscribed_in(group))
@@ -353,18 +353,18 @@ class GroupShard:
     # Administration ---------------------------------------------------------------------------------------------------
 
     def on_describe(self, ticket: Ticket, group_id: str, version: int) -> Step:
-        """DescribeGroups for one group."""
+        """Handle DescribeGroups for one group."""
         has_offsets = group_id in self.offsets
         described = described_classic(group_id, self._groups.get(group_id), version, has_offsets=has_offsets)
         return Step(replies=[Reply(ticket, DescribeGroupsResponse(groups=[described]))])
 
     def on_consumer_describe(self, ticket: Ticket, group_id: str) -> Step:
-        """ConsumerGroupDescribe for one group."""
+        """Handle ConsumerGroupDescribe for one group."""
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             described = group.describe(self.image)
         else:
-            # Kafka's admin client shows this text, also if it has asked for a classic group of that name in vain.
+            # The text is Kafka's, because Kafka's admin client shows it even to a user that asked for a classic group.
             is_classic = group is not None or group_id in self.offsets
             why = "is not a consumer group" if is_classic else "not found"
             message = f"Group {group_id[:64]} {why}."
@@ -373,16 +373,16 @@ class GroupShard:
         return Step(replies=[Reply(ticket, ConsumerGroupDescribeResponse(groups=[described]))])
 
     def on_list(self, ticket: Ticket, request: ListGroupsRequest) -> Step:
-        """ListGroups: the groups of this shard."""
+        """Handle ListGroups for the groups of this shard."""
         passes = filter_of(request.states_filter, request.types_filter)
         simple = (it for it in self.offsets.group_ids() if it not in self._groups)
         found = [listed(it, self._groups.get(it)) for it in (*self._groups, *simple)]
         return Step(replies=[Reply(ticket, ListGroupsResponse(groups=[it for it in found if passes(it)]))])
 
     def on_delete(self, ticket: Ticket, group_id: str) -> Step:
-        """DeleteGroups for one group: all its records become tombstones, in one step.
+        """Handle DeleteGroups for one group: one step has the tombstones of all its records.
 
-        A group that lost its offsets and kept its own record, or the other way round, would come back after a restart.
+        If only some of the records were deleted, a part of the group would come back after a restart.
         """
         group, code = self._groups.get(group_id), ErrorCode.NONE
         if group is None and group_id not in self.offsets:
@@ -402,12 +402,12 @@ class GroupShard:
         return None if group is None else group.deadline_ms()
 
     def deadline_ms(self) -> int | None:
-        """The next time at which `on_time` has something to do, or None."""
+        """When to call `on_time` next, or None."""
         times = [it for it in (self._deadlines.earliest_ms, self._expiry.deadline_ms) if it is not None]
         return min(times, default=None)
 
     def on_time(self, now_ms: int) -> Iterator[Step]:
-        """Act on the time limits that have come. The driver applies each step before it asks for the next."""
+        """Act on the time limits that have ended. The driver applies each step before it takes the next one."""
         for group_id in list(self._deadlines.due(now_ms)):
             group = self._groups.get(group_id)
             if isinstance(group, ConsumerGroup):
@@ -417,7 +417,7 @@ class GroupShard:
         yield from self._expiry.on_time(now_ms)
 
     def on_image(self, old: Image, new: Image) -> Iterator[Step]:
-        """The metadata have changed. The offsets of deleted topics are deleted, too."""
+        """The metadata have changed: delete the offsets of deleted topics."""
         self.image = new
         if new.topics is old.topics:
             return

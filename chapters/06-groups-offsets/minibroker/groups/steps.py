@@ -2,12 +2,12 @@
 
 A coordinator decides without IO. Its driver calls it with an event, and gets a `Step`:
 
-    event ──▶ coordinator ──▶ Step: records ──▶ appended as one batch ──▶ applied to the state
+    event ──▶ coordinator ──▶ Step: records ──▶ applied to the state, and appended in one batch
                                     replies ──▶ sent when the high watermark has passed the records
 
-The driver hands a *ticket* with each request. A request without a reply in the step is parked: a later step has the
-reply for its ticket. If the log refuses the records, they are not applied, and `refused` makes the step that the driver
-uses instead.
+The driver passes a *ticket* with each request. A request without a reply in the step is parked: a later step has the
+reply for its ticket. If the log cannot accept the records, they are not applied, and the driver uses the step that
+`refused` returns instead.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ from minibroker.wire.codes import ErrorCode
 from minibroker.wire.schema import Response
 
 Ticket = object
-"""Stands for a request that is waiting for its answer. The driver knows how to refuse it."""
+"""A handle for a request that waits for its answer. Only the driver looks into it."""
 
 
 class Client(NamedTuple):
-    """The client that a member is: its client.id, and the host that it connects from."""
+    """The client of a member: its client.id, and the host that it connects from."""
 
     id: str
     host: str
@@ -45,7 +45,7 @@ class Step:
     on_refused: Callable[[ErrorCode], "Step"] | None = None
 
     def refused(self, code: ErrorCode) -> "Step":
-        """The step to use instead if the log refuses the records: every reply becomes a refusal."""
+        """The step to use instead if the log refuses the records. By default, every reply becomes a refusal."""
         if self.on_refused is not None:
             return self.on_refused(code)
         return Step(replies=[Reply(ticket, code) for ticket, _response in self.replies])

@@ -1,12 +1,12 @@
 """The bytes that classic consumers send each other through the coordinator. A pure module.
 
-To the coordinator these bytes are opaque. They have two kinds: each member sends its *subscription* to the leader, and
-the leader sends each member its *assignment*.
+Each member sends its *subscription* to the leader, and the leader sends each member its *assignment*. The coordinator
+of a classic group passes both on without decoding them.
 
     bytes = version:int16 fields
 
-A new version may only add fields at the end. So a reader that meets a version that it does not know decodes the fields
-of the newest version that it knows, and ignores the rest. Version 1 adds the partitions that the member owns (KIP-429),
+A new version may only add fields at the end. So a reader decodes an unknown version as the newest version that it
+knows, and ignores the remaining bytes. Version 1 adds the partitions that the member owns (KIP-429),
 version 2 its generation (KIP-792), version 3 its rack (KIP-881).
 """
 
@@ -39,7 +39,7 @@ class OwnedTopicPartitions(Struct):
 
 
 class ConsumerProtocolSubscription(Message, versions="0-3"):
-    """What a member reads, and what it owns until the new assignment."""
+    """The topics that a member subscribes to, and the partitions that it owns until the new assignment."""
 
     topics: list[str] = array(string, about="the topics that it reads")
     user_data: bytes | None = bytes_(nullable="0+", default=None, about="bytes of the assignor")
@@ -47,7 +47,7 @@ class ConsumerProtocolSubscription(Message, versions="0-3"):
         OwnedTopicPartitions, versions="1+", default=(), ignorable=True, about="the partitions that it owns"
     )
     generation_id: int = int32(
-        versions="2+", default=NO_GENERATION, ignorable=True, about="the generation in which it owns them, or -1"
+        versions="2+", default=NO_GENERATION, ignorable=True, about="the generation in which it got them, or -1"
     )
     rack_id: str | None = string(versions="3+", nullable="3+", default=None, ignorable=True, about="its rack")
 
@@ -85,14 +85,14 @@ def decode_subscription(data: bytes) -> ConsumerProtocolSubscription:
 
 
 def decode_assignment(data: bytes) -> ConsumerProtocolAssignment:
-    """Decode an assignment of any version, or raise InvalidSubscription. No bytes at all are an empty assignment."""
+    """Decode an assignment of any version, or raise InvalidSubscription. Zero bytes are an empty assignment."""
     return _decode(ConsumerProtocolAssignment, data) if data else ConsumerProtocolAssignment(assigned_partitions=[])
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     """The topics of all these subscriptions, or None if one of them cannot be decoded."""
     try:
-        # The topics come first in every version, so the rest need not be valid.
+        # Version 0 begins every version and has the topics. Later fields need not be valid.
         return frozenset(
             topic for data in subscriptions for topic in _decode(ConsumerProtocolSubscription, data, 0).topics
         )
@@ -104,7 +104,7 @@ def _decode(kind: type[P], data: bytes, version_max: int = NEWEST_VERSION) -> P:
     try:
         (version,) = _VERSION.unpack_from(data)
         if version < 0:
-            raise InvalidSubscription(f"{kind.__name__} has version {version}")
+            raise InvalidSubscription(f"{kind.__name__} has the negative version {version}")
         found, _end = kind.decode(memoryview(data), _VERSION.size, min(version, version_max))
     except (WireError, struct_error) as error:
         raise InvalidSubscription(f"{kind.__name__} cannot be decoded: {error}") from error

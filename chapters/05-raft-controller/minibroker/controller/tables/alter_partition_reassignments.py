@@ -57,7 +57,7 @@ class AlterPartitionReassignmentsResponse(Response, key=45, versions="0-1", flex
         default=0, about="how long the broker stops reading from the client, because of a quota"
     )
     allow_replication_factor_change: bool = boolean(
-        versions="1+", default=True, about="whether a move could change the replication factor"
+        versions="1+", default=True, about="whether the request allowed a change of the replication factor"
     )
     error_code: int = int16(default=0, about="0, or why the whole request was refused")
     error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")

@@ -1,7 +1,7 @@
-"""BrokerHeartbeat (key 63): a broker is alive, or asks to shut down (KIP-631). A pure module.
+"""BrokerHeartbeat (key 63): a broker renews its session, or asks to shut down (KIP-631). A pure module.
 
 Version 1 names log directories that have failed (KIP-858), version 2 log directories that accept no new partitions
-(KIP-1066). Only brokers send it.
+(KIP-1066). Only brokers send this request.
 """
 
 from minibroker.wire.apis import declare
@@ -9,7 +9,7 @@ from minibroker.wire.schema import Request, Response, array, boolean, int16, int
 
 
 class BrokerHeartbeatRequest(Request, key=63, versions="0-2", flexible="0+"):
-    """A broker is alive."""
+    """Renew the session of a broker."""
 
     broker_id: int = int32(about="the broker")
     broker_epoch: int = int64(default=-1, about="the broker epoch of the sender")
@@ -35,7 +35,7 @@ class BrokerHeartbeatResponse(Response, key=63, versions="0-2", flexible="0+"):
     throttle_time_ms: int = int32(
         default=0, about="how long the broker stops reading from the sender, because of a quota"
     )
-    error_code: int = int16(about="0, or why the heartbeat does not count")
+    error_code: int = int16(about="0, or why the heartbeat was refused")
     is_caught_up: bool = boolean(default=False, about="whether the broker's metadata are up to date")
     is_fenced: bool = boolean(default=True, about="whether the broker is fenced")
     should_shut_down: bool = boolean(default=False, about="whether the broker may stop now")

@@ -23,16 +23,16 @@ class DescribeTopicPartitionsRequest(Request, key=75, versions="0", flexible="0+
     """Ask for a page of these topics."""
 
     topics: list[TopicRequest] = array(TopicRequest, about="the topics; none means all")
-    response_partition_limit: int = int32(default=2000, about="how many partitions fit on the page")
+    response_partition_limit: int = int32(default=2000, about="the most partitions on the page")
     cursor: Cursor | None = struct(
-        Cursor, nullable="0+", default=None, about="where the page begins; null: at the start"
+        Cursor, nullable="0+", default=None, about="where the page begins; null for the first page"
     )
 
 
 class DescribeTopicPartitionsResponsePartition(Struct):
     """One partition."""
 
-    error_code: int = int16(about="0, or LEADER_NOT_AVAILABLE and the like")
+    error_code: int = int16(about="0, or an error such as LEADER_NOT_AVAILABLE")
     partition_index: int = int32(about="the partition")
     leader_id: int = int32(about="the leader, -1 if there is none")
     leader_epoch: int = int32(default=-1, ignorable=True, about="the leader's epoch")
@@ -42,7 +42,7 @@ class DescribeTopicPartitionsResponsePartition(Struct):
         int32,
         nullable="0+",
         default=None,
-        about="replicas outside the ISR with every acknowledged record; never null: the Java admin client would fail",
+        about="replicas outside the ISR that have every acknowledged record; the Java client fails on null",
     )
     last_known_elr: list[int] | None = array(
         int32, nullable="0+", default=None, about="replicas that were eligible before an unclean stop; never null"
@@ -75,7 +75,7 @@ class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="
         DescribeTopicPartitionsResponseTopic, about="the topics on the page"
     )
     next_cursor: Cursor | None = struct(
-        Cursor, nullable="0+", default=None, about="where the next page begins; null: this is the last"
+        Cursor, nullable="0+", default=None, about="where the next page begins; null if this is the last page"
     )
 
 

@@ -1,6 +1,6 @@
 """Envelope (key 58): a client's request, forwarded by the node that it was sent to (KIP-590). A pure module.
 
-Only nodes send it.
+Only nodes send this request.
 """
 
 from minibroker.wire.apis import declare
@@ -21,7 +21,7 @@ class EnvelopeResponse(Response, key=58, versions="0", flexible="0+"):
     response_data: bytes | None = bytes_(
         nullable="0+", default=None, about="the response to the client's request, its header included"
     )
-    error_code: int = int16(about="0, or why the envelope was not opened")
+    error_code: int = int16(about="0, or why the controller did not answer the client's request")
 
 
 declare(EnvelopeRequest, EnvelopeResponse)

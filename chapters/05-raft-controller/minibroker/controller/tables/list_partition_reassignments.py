@@ -5,7 +5,7 @@ from minibroker.wire.schema import Request, Response, Struct, array, int16, int3
 
 
 class ListedTopic(Struct):
-    """Partitions of the request."""
+    """A topic and its partitions in the request."""
 
     name: str = string(about="the topic")
     partition_indexes: list[int] = array(int32, about="the topic's partitions")
@@ -14,8 +14,10 @@ class ListedTopic(Struct):
 class ListPartitionReassignmentsRequest(Request, key=46, versions="0", flexible="0+"):
     """Ask for the moves that are under way."""
 
-    timeout_ms: int = int32(default=60_000, about="how long the broker may take")
-    topics: list[ListedTopic] | None = array(ListedTopic, nullable="0+", default=None, about="the topics; null: all")
+    timeout_ms: int = int32(default=60_000, about="how long the broker may take to answer")
+    topics: list[ListedTopic] | None = array(
+        ListedTopic, nullable="0+", default=None, about="the topics to list; null means all topics"
+    )
 
 
 class OngoingPartitionReassignment(Struct):

@@ -11,7 +11,7 @@ class UnregisterBrokerRequest(Request, key=64, versions="0", flexible="0+"):
 
 
 class UnregisterBrokerResponse(Response, key=64, versions="0", flexible="0+"):
-    """Whether it was removed."""
+    """Whether the broker was removed."""
 
     throttle_time_ms: int = int32(default=0, about="how long the client should pause")
     error_code: int = int16(default=0, about="0, or why the broker was not removed")

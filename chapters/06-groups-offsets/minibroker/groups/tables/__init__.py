@@ -1,1 +1,1 @@
-"""The tables of the APIs that groups bring, one module for each. Importing a module declares its API."""
+"""The tables of the group APIs, one module for each API. Importing a module declares its API."""

@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe (key 69): the states and the members of groups of the new protocol (KIP-848). A pure module.
 
-Version 1 tells members of the classic protocol from those of the new one (KIP-1099).
+Version 1 says whether a member uses the classic protocol or the new one (KIP-1099).
 """
 
 from minibroker.wire.apis import declare
@@ -51,12 +51,12 @@ class DescribedConsumerGroupMember(Struct):
         nullable="0+", default=None, about="the regular expression for topics that it reads, or null"
     )
     assignment: DescribedAssignment = struct(DescribedAssignment, about="the partitions that it has")
-    target_assignment: DescribedAssignment = struct(DescribedAssignment, about="the partitions that it shall have")
+    target_assignment: DescribedAssignment = struct(DescribedAssignment, about="the partitions of its target")
     member_type: int = int8(
         versions="1+",
         default=UNKNOWN_MEMBER_TYPE,
         ignorable=True,
-        about="0 of the classic protocol, 1 of the new protocol, -1 unknown",
+        about="0: it uses the classic protocol; 1: the new protocol; -1: unknown",
     )
 
 

@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat (key 68): the only request of a member of the new protocol (KIP-848). A pure module.
 
-With it the member joins, is alive, reports the partitions that it owns, learns its assignment, and leaves. A member
-sends a field only if it has changed. Version 1 adds subscriptions by regular expression, and the client makes the
-member id (KIP-1082).
+With it a member joins, renews its session, reports the partitions that it owns, learns its assignment, and leaves. A
+member sends a field only if it has changed. Version 1 adds subscriptions by regular expression, and the client makes
+the member id (KIP-1082).
 """
 
 from minibroker.wire.apis import declare
@@ -21,17 +21,17 @@ class HeartbeatTopicPartitions(Struct):
 
 
 class ConsumerGroupHeartbeatRequest(Request, key=68, versions="0-1", flexible="0+"):
-    """A member is alive; it joins, or leaves."""
+    """A member joins, renews its session, or leaves."""
 
     group_id: str = string(about="the group")
-    member_id: str = string(about="the member; in version 0 empty when it joins")
+    member_id: str = string(about="the member; empty in version 0 when the member joins")
     member_epoch: int = int32(about="its epoch; 0 joins, -1 leaves, -2 leaves for a short time as a static member")
     instance_id: str | None = string(
         nullable="0+", default=None, about="the id of a static member; null if there is none, or if it is unchanged"
     )
     rack_id: str | None = string(nullable="0+", default=None, about="the member's rack; null if it is unchanged")
     rebalance_timeout_ms: int = int32(
-        default=-1, about="how long the member may take to give partitions up; -1 if it is unchanged"
+        default=-1, about="how long the member may take to give up partitions; -1 if it is unchanged"
     )
     subscribed_topic_names: list[str] | None = array(
         string, nullable="0+", default=None, about="the topics that it reads; null if they are unchanged"
@@ -67,11 +67,11 @@ class ConsumerGroupHeartbeatResponse(Response, key=68, versions="0-1", flexible=
     throttle_time_ms: int = int32(
         default=0, about="how long the broker stops reading from the client, because of a quota"
     )
-    error_code: int = int16(default=0, about="0, or why the heartbeat does not count")
+    error_code: int = int16(default=0, about="0, or why the heartbeat was refused")
     error_message: str | None = string(nullable="0+", default=None, about="the error in words, or null")
     member_id: str | None = string(nullable="0+", default=None, about="the member; null if there is an error")
     member_epoch: int = int32(default=0, about="its epoch from now on")
-    heartbeat_interval_ms: int = int32(default=0, about="when to send the next heartbeat")
+    heartbeat_interval_ms: int = int32(default=0, about="how long to wait before the next heartbeat")
     assignment: ConsumerGroupAssignment | None = struct(
         ConsumerGroupAssignment, nullable="0+", default=None, about="its partitions; null if they are unchanged"
     )

@@ -27,7 +27,7 @@ class DescribedGroupMember(Struct):
     )
     client_id: str = string(about="the client id of its last JoinGroup request")
     client_host: str = string(about="the address of its last JoinGroup request")
-    member_metadata: bytes = bytes_(default=b"", about="its bytes for the group's protocol, if the group is stable")
+    member_metadata: bytes = bytes_(default=b"", about="its metadata for the group's protocol, if the group is stable")
     member_assignment: bytes = bytes_(default=b"", about="its assignment, if the group is stable")
 
 
@@ -43,7 +43,7 @@ class DescribedGroup(Struct):
         default="", about="Empty, PreparingRebalance, CompletingRebalance, Stable or Dead; empty if there is an error"
     )
     protocol_type: str = string(default="", about="the kind of group, such as consumer")
-    protocol_data: str = string(default="", about="the protocol that all members support, if the group is stable")
+    protocol_data: str = string(default="", about="the chosen protocol, if the group is stable")
     members: list[DescribedGroupMember] = array(DescribedGroupMember, default=(), about="its members")
     authorized_operations: int = int32(
         versions="3+", default=NO_AUTHORIZED_OPERATIONS, about="one bit for each operation that the client may do"

@@ -1,4 +1,4 @@
-"""Heartbeat (key 12): a member of a classic group is alive, and learns of a rebalance. A pure module.
+"""Heartbeat (key 12): a member of a classic group renews its session, and learns of a rebalance. A pure module.
 
 Version 3 adds static members (KIP-345).
 """
@@ -8,7 +8,7 @@ from minibroker.wire.schema import Request, Response, int16, int32, string
 
 
 class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
-    """A member is alive."""
+    """Renew the session of a member."""
 
     group_id: str = string(about="the group")
     generation_id: int = int32(about="the generation that the member has joined")
@@ -27,7 +27,7 @@ class HeartbeatResponse(Response, key=12, versions="0-4", flexible="4+"):
         ignorable=True,
         about="how long the broker stops reading from the client, because of a quota",
     )
-    error_code: int = int16(default=0, about="0, REBALANCE_IN_PROGRESS, or why the heartbeat does not count")
+    error_code: int = int16(default=0, about="0, REBALANCE_IN_PROGRESS, or why the heartbeat was refused")
 
 
 declare(HeartbeatRequest, HeartbeatResponse)

@@ -1,9 +1,9 @@
 """JoinGroup (key 11): a member joins a group of the classic protocol, or joins again. A pure module.
 
 The answer waits until every member has joined, and names the generation and the leader. Version 1 adds the rebalance
-timeout, version 4 a second request with the member id that the first was given (KIP-394), version 5 static members
-(KIP-345), version 7 the type of the protocol (KIP-559), version 8 a reason (KIP-800), version 9 can tell the leader
-to compute no assignment (KIP-814).
+timeout. Since version 4 a new member joins a second time, with the member id from the first answer (KIP-394). Version 5
+adds static members (KIP-345), version 7 the type of the protocol (KIP-559), and version 8 a reason (KIP-800). Version 9
+can tell the leader not to compute an assignment (KIP-814).
 """
 
 from minibroker.wire.apis import declare
@@ -16,7 +16,7 @@ class JoinGroupRequestProtocol(Struct):
     """A protocol that the member supports. For consumers it is a way to assign partitions, such as `range`."""
 
     name: str = string(about="the protocol, such as range")
-    metadata: bytes = bytes_(about="bytes for the leader; a consumer's subscription")
+    metadata: bytes = bytes_(about="bytes that the leader gets; for a consumer, its subscription")
 
 
 class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
@@ -28,7 +28,7 @@ class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
         versions="1+",
         default=-1,
         ignorable=True,
-        about="how long a rebalance waits for the member to join again; version 0 means the session timeout",
+        about="how long a rebalance waits for the member to join again; in version 0, the session timeout",
     )
     member_id: str = string(about="the member, or empty if the coordinator has not given it an id")
     group_instance_id: str | None = string(
@@ -44,13 +44,13 @@ class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
 
 
 class JoinGroupResponseMember(Struct):
-    """A member of the new generation. Only the leader is told about the members."""
+    """A member of the new generation. Only the leader gets the members."""
 
     member_id: str = string(about="the member")
     group_instance_id: str | None = string(
         versions="5+", nullable="5+", default=None, ignorable=True, about="the id of a static member"
     )
-    metadata: bytes = bytes_(about="its bytes for the chosen protocol")
+    metadata: bytes = bytes_(about="its metadata for the chosen protocol")
 
 
 class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
@@ -67,8 +67,8 @@ class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
     protocol_type: str | None = string(
         versions="7+", nullable="7+", default=None, ignorable=True, about="the kind of group, or null"
     )
-    protocol_name: str | None = string(nullable="7+", default="", about="the protocol that all members support")
-    leader: str = string(default="", about="the member that assigns partitions to all")
+    protocol_name: str | None = string(nullable="7+", default="", about="the chosen protocol of the group")
+    leader: str = string(default="", about="the member that computes the assignment")
     skip_assignment: bool = boolean(
         versions="9+", default=False, about="whether the leader must keep the assignment as it is"
     )

@@ -1,7 +1,7 @@
 """LeaveGroup (key 13): members leave a classic group, or an administrator removes them. A pure module.
 
-Version 3 removes many members with one request, also static ones by their instance ids (KIP-345); version 5 adds a
-reason (KIP-800).
+Since version 3 a request can remove many members, and name static members by their instance ids (KIP-345). Version 5
+adds a reason (KIP-800).
 """
 
 from minibroker.wire.apis import declare
@@ -21,7 +21,7 @@ class MemberIdentity(Struct):
 
 
 class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
-    """Remove members. Up to version 2 there is one, and its id is here."""
+    """Remove members. Up to version 2 a request removes one member, named by `member_id`."""
 
     group_id: str = string(about="the group")
     member_id: str = string(versions="0-2", default="", about="the member")

@@ -1,4 +1,4 @@
-"""SyncGroup (key 14): the leader hands in the assignment, and every member fetches its own part. A pure module.
+"""SyncGroup (key 14): the leader sends all assignments, and every member gets its own. A pure module.
 
 Version 3 adds static members (KIP-345), version 5 the type and the name of the protocol (KIP-559).
 """
@@ -11,11 +11,11 @@ class SyncGroupRequestAssignment(Struct):
     """The assignment of one member."""
 
     member_id: str = string(about="the member")
-    assignment: bytes = bytes_(about="bytes for that member; a consumer's partitions")
+    assignment: bytes = bytes_(about="bytes that the member gets; for a consumer, its partitions")
 
 
 class SyncGroupRequest(Request, key=14, versions="0-5", flexible="4+"):
-    """Ask for the member's assignment. The leader sends the assignments of all."""
+    """Ask for the member's assignment. The leader's request has the assignments of all members."""
 
     group_id: str = string(about="the group")
     generation_id: int = int32(about="the generation that the member has joined")
