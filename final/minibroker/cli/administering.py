@@ -28,7 +28,7 @@ def create(
     configs: Mapping[str, str],
     may_exist: bool,
 ) -> None:
-    """Create a topic; the broker chooses the values that are None."""
+    """Create a topic. The broker's defaults replace values that are None."""
     wanted = NewTopic(name, partitions or -1, replication_factor or -1, configs)
     with connected(bootstrap) as client:
         try:

@@ -32,7 +32,7 @@ class Node(NamedTuple):
 
     name: str
     type: str
-    value: Any  # the count of an array; None for null and for a node that only has children
+    value: Any  # the decoded value; for an array its count; None for null and for a struct
     start: int
     end: int
     children: list["Node"]

@@ -48,12 +48,12 @@ bootstrap_option = click.option(
 
 
 def complete_topics(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """The names of the broker's topics; nothing, without an error, if no broker answers in time."""
+    """The names of the broker's topics; an empty list instead of an error if no broker answers in time."""
     return _complete(ctx, "topic_names", incomplete)
 
 
 def complete_groups(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """The names of the broker's groups; nothing, without an error, if no broker answers in time."""
+    """The names of the broker's groups; an empty list instead of an error if no broker answers in time."""
     return _complete(ctx, "group_names", incomplete)
 
 
