@@ -34,7 +34,7 @@ class Outages:
         return percentile(sorted(self.lasted_ms), percent)
 
     def text(self) -> str:
-        """One line."""
+        """The number of outages, their percentiles and the longest, in one line."""
         return (
             f"{self.name:32} {len(self.lasted_ms):4} times   p50 {self.at(50):6} ms   p99 {self.at(99):6} ms"
             f"   max {max(self.lasted_ms):6} ms"

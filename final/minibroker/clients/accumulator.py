@@ -492,7 +492,7 @@ class Accumulator:
         return self._next_order
 
     def due_ms(self, topic: str, partition: int) -> float | None:
-        """When the first queued batch of a partition is due: 0 if now, None if there is none or it waits for an answer."""
+        """When the first queued batch of a partition is due; 0 means now, None no batch or a wait for an answer."""
         stream = self._streams[topic, partition]
         if not stream.queue or stream.is_held or stream.waiting:
             return None
