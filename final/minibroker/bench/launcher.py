@@ -105,7 +105,7 @@ class Server:
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             if not selector.select(max(deadline - time.monotonic(), 0)):
-                raise TimeoutError(f"{self.name} is not ready within {self.ready_s_max:g} s; {self._stderr_text()}")
+                raise TimeoutError(f"{self.name} was not ready within {self.ready_s_max:g} s; {self._stderr_text()}")
         chunk = os.read(self.process.stdout.fileno(), 64 * KIB)
         if not chunk:
             # The process has closed its stdout. Its stderr is complete only after it has ended.

@@ -217,7 +217,7 @@ def measure(
     clock: Clock = process_clock,
     progress: Progress = no_progress,
 ) -> Results:
-    """Time all cases in turn, one round to warm up and then `repeats` rounds that count."""
+    """Time all cases in turn: one round to warm up, and then `repeats` measured rounds."""
     samples: dict[str, list[Sample]] = {case.name: [] for case in cases}
     if len(samples) < len(cases):
         raise ValueError("two cases have the same name")

@@ -97,7 +97,7 @@ class Watched(ABC):
         return until(found, f"one of {among or self.living()} is the active controller", every_s=_ASK_S)
 
     def leader(self, topic: str, partition: int = 0, *, among: Sequence[int] = ()) -> int:
-        """The leader of a partition, as soon as a node knows it; with `among`, it must be one of them."""
+        """The leader of a partition, as soon as a node knows it; with `among`, it must be one of these nodes."""
 
         def found() -> int:
             states = [self.state(topic, partition, at=number) for number in among or self.living()]

@@ -146,7 +146,7 @@ def _text(topic: DescribedTopic, details: Details) -> str:
         for row in _partitions(topic, details)
     ]
     columns = ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "BYTES"]
-    parts = [title, f"settings: {settings or 'none of its own'}", table_text(columns, rows), *_warnings(topic)]
+    parts = [title, f"settings: {settings or 'all defaults'}", table_text(columns, rows), *_warnings(topic)]
     return "\n".join(parts)
 
 

@@ -90,7 +90,7 @@ def plan(workload: Workload, machine: Machine) -> Plan:
 
 
 def network_of(workload: Workload, bytes_per_second: float) -> Network:
-    """The network load of records that come in from producers and go out to groups, with their replication."""
+    """The network load of producers that write at this rate, of the groups that read, and of replication."""
     replication = bytes_per_second * (workload.replication_factor - 1)
     groups = bytes_per_second * workload.groups
     return Network(

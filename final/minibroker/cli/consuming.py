@@ -96,7 +96,7 @@ def start_offsets(consumer: Consumer, start: Start, ends: Mapping[TopicPartition
 
 
 def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tuple[FetchedBatches, Record]]:
-    """Yield records as they arrive, until each partition has reached its stop offset. Without one, never end."""
+    """Yield records as they arrive. The iterator ends when every partition has reached its stop offset."""
     open_ones = set(consumer.assignment)
     while open_ones:
         for fetched in consumer.poll(POLL_MS):
@@ -152,7 +152,7 @@ def _copy(consumer: GroupConsumer, write: Piece, left: int | None) -> int | None
             written[fetched.topic_partition] = record.offset + 1
             left = None if left is None else left - 1
         else:
-            # The records at the end of a batch may have been compacted away, so the batch knows the next offset.
+            # The records at the end of a batch may have been compacted away, so the batch gives the next offset.
             written[fetched.topic_partition] = fetched.next_offset
     # Records are written before their offsets are committed: a crash may repeat records, but loses none.
     sys.stdout.buffer.flush()

@@ -118,7 +118,7 @@ def status() -> None:
     "--exercise", "task_id", metavar="ID", help="Only this exercise's functions, or this build task's module."
 )
 def diff(number: int, task_id: str | None) -> None:
-    """Show what would turn your code of chapter N into the reference."""
+    """Show how the reference differs from your code of chapter N."""
     repository = find_repository(Path.cwd())
     chapter, _ = _started(repository, number)
     if task_id:

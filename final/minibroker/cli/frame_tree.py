@@ -157,7 +157,7 @@ class _Reader:
         else:
             value = Node("unknown", "bytes", bytes(self.take(size)), end - size, end, [])
         if self.position != end:
-            raise MalformedMessage(f"tag {tag} ends at position {self.position}, but its size says {end}")
+            raise MalformedMessage(f"tag {tag} ends at position {self.position}, but its size demands position {end}")
         return Node(f"tag {tag}", counted_text(size, "byte"), None, start, end, [value])
 
     # Values

@@ -210,7 +210,7 @@ def reset(
 
 
 def _partitions(client: Client, topics: Mapping[str, Sequence[int] | None]) -> list[TopicPartition]:
-    """All partitions of the topics, or those that are named."""
+    """All partitions of the topics, or only the given ones."""
     names = []
     for topic in demand_topics(client, topics):
         name = topic.name or ""
@@ -297,7 +297,7 @@ def _commit(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -
 
 
 def delete(bootstrap: str, names: Sequence[str]) -> None:
-    """Delete groups; if one cannot be deleted, the others still are."""
+    """Delete groups; if one cannot be deleted, the others are deleted anyway."""
     unique = list(dict.fromkeys(names))
     with connected(bootstrap) as client:
         refused = group_admin.delete_groups(client, unique)

@@ -41,7 +41,7 @@ _CLEAR = "\x1b[H\x1b[J"
 
 
 def facts_of(bootstrap: str) -> Facts:
-    """Ask one node for everything that `status` needs."""
+    """Collect the facts for `status` from one node."""
     with connected(bootstrap, timeout_ms=TIMEOUT_MS) as client:
         cluster = admin.describe_cluster(client)
         quorum, moves = _quorum(client)

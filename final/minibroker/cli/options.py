@@ -84,7 +84,7 @@ def timestamp(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is neither milliseconds since 1970 nor a date: 2026-01-31T12:00:00Z."
+            f"{text!r} is neither milliseconds since 1970 nor a date such as 2026-01-31T12:00:00Z."
         ) from None
     # A date without a time zone is in UTC, as are all times that minibroker prints.
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -42,7 +42,7 @@ BENCH_PENDING = {
 
 
 def pending_command(name: str) -> click.Command:
-    """A placeholder: it accepts any arguments, and fails with the chapter that adds the command."""
+    """A placeholder: it accepts any arguments, and fails with a message that names the chapter."""
     return _saying(name, PENDING[name].summary, f"arrives {PENDING[name].arrives.phrase}")
 
 

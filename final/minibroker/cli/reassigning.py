@@ -56,7 +56,7 @@ def spread(bootstrap: str, *, topic: str | None, is_dry_run: bool, format_: str)
         plan = replica_placement.spread_plan(before, racks, topic=topic)
         _carry_out(client, before, plan, is_dry_run=is_dry_run, format_=format_)
     if not plan and format_ == "table":
-        click.echo(f"nothing to move: {counted(len(racks), 'live broker')} with evenly spread replicas", err=True)
+        click.echo(f"nothing to move: {counted(len(racks), 'live broker')}, replicas evenly spread", err=True)
 
 
 def raise_factor(bootstrap: str, topic: str, factor: int) -> None:

@@ -17,7 +17,7 @@ Racks = Mapping[int, str | None]
 
 
 class NoBrokerLeft(Exception):
-    """A replica must leave its node, and every other broker has the partition already."""
+    """No broker can take a replica, because every other live broker already has one of the partition."""
 
     def __init__(self, name: TopicPartition, replicas: Sequence[int]) -> None:
         super().__init__(f"{name} is on {','.join(map(str, replicas))}")

@@ -36,7 +36,7 @@ class Node:
     is_unreached: bool = False
     """Whether the node accepts no connection at its address; this is tried only while there is no controller."""
     has_another_disk: bool = False
-    """Whether the voter set still names the node's earlier disk. The node follows, but its vote does not count."""
+    """Whether the voter set still names the node's earlier disk. The node is only an observer."""
     is_doubled: bool = False
     """Whether two processes with this node.id follow the metadata at the same time, each with its own disk."""
 
@@ -221,7 +221,7 @@ def _doubles(facts: Facts) -> Iterable[Finding]:
         if node.is_doubled:
             yield Finding(
                 f"two processes run as node {node.node_id}, each with a disk of its own; the cluster keeps the "
-                "process that came first and refuses the other",
+                "process that registered first and refuses the other",
                 f"find the refused process, whose log says that node {node.node_id} is registered or leads already, "
                 "and give it another node.id",
             )

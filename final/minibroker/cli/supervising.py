@@ -190,7 +190,7 @@ class Supervisor:
 
 
 class _Node:
-    """One node: runs it as a child process, and starts a new process when it dies."""
+    """Runs one node as a child process, and starts a new process when it dies."""
 
     def __init__(self, number: int, plan: Plan, stopped: asyncio.Event, on_ready: Callable[[], None]) -> None:
         self.number = number

@@ -446,7 +446,7 @@ class Accumulator:
                 self._give_up(stream, batch)
 
     def _give_up(self, stream: Stream, batch: ProducerBatch) -> None:
-        # A batch in flight stays in `in_flight` until it is answered or lost, because it still counts for the order.
+        # A batch in flight stays in `in_flight` until it is answered or lost, because later batches must wait for it.
         if batch in stream.waiting:
             stream.waiting.remove(batch)
         elif batch in stream.queue:

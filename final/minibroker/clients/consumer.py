@@ -1,8 +1,8 @@
 """The consumer: reads batches of assigned partitions as the brokers store them; iteration decodes the records.
 
 It has no thread. `poll` returns the batches that have arrived, and sends the next fetches before it returns, so that
-the brokers work while the caller does. The caller chooses the partitions and the offsets; in `group_consumer` the
-coordinator of a group chooses them.
+the brokers prepare batches while the caller works. The caller chooses the partitions and the offsets; in
+`group_consumer` the coordinator of a group chooses them.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Requests to the coordinator of a group: finding it, and the offsets that it keeps. A pure module.
+"""Finds the coordinator of a group, and reads and commits the group's offsets there. A pure module.
 
 A coordinator moves when its broker stops. `REACTIONS` says what each error code of a coordinator means for a client.
 """

@@ -159,7 +159,7 @@ class GroupConsumer(Closing):
     # Offsets ----------------------------------------------------------------------------------------------------------
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit the offsets to read next; by default, those after everything that `poll` has returned."""
+        """Commit the offsets to read next; by default, those after the batches that `poll` has returned."""
         wanted = dict(offsets) if offsets is not None else self._positions()
         changed = {it: offset for it, offset in wanted.items() if self._committed.get(it) != offset}
         attempts = self._client.core.attempts()

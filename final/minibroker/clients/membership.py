@@ -70,7 +70,7 @@ class MemberConfig:
     topics: Sequence[str]
     instance_id: str | None = None
     assignors: Sequence[str] = ("range",)
-    """The assignors for the classic protocol, the preferred one first. The coordinator takes one that all have."""
+    """Assignors for the classic protocol, the preferred first. The coordinator takes one that all members have."""
     server_assignor: str | None = None
     """The assignor for the new protocol; None leaves the choice to the coordinator."""
     session_timeout_ms: int = 45_000
@@ -313,7 +313,7 @@ class ClassicMember(Member):
         """Do nothing: each request of this protocol is complete, so none depends on a lost one."""
 
     def _leave(self) -> Dialogue[None]:
-        # A static member is expected back, so it does not leave.
+        # A static member does not leave: it may restart and get its partitions back.
         if self.config.instance_id is None:
             request = LeaveGroupRequest(group_id=self.config.group_id, member_id=self.member_id)
             yield from self._ask(request, version_max=_LEAVE_ONE)
@@ -460,7 +460,7 @@ class ConsumerMember(Member):
         self._heartbeat_at_ms = self._core.clock() + self._interval_ms
         if response.assignment is not None:
             self._assigned = {bytes(it.topic_id): it.partitions for it in response.assignment.topic_partitions}
-        # The routes may not have an assigned topic yet. Then every answer refreshes them, until the topic is found.
+        # While the routes lack an assigned topic, each heartbeat is followed by a metadata request.
         if any(self._core.routes.topic_name(topic_id) is None for topic_id in self._assigned):
             yield from self._core.metadata(self.config.topics)
         before, self.target = self.target, self._named()

@@ -64,7 +64,7 @@ class Default:
         """Choose another sticky partition, if the batch of the present one is full."""
         if self._sticky.get(topic) != previous or partition_count == 1:
             return
-        # One of the others with equal probability: the numbers from `previous` on are shifted by one.
+        # One of the other partitions with equal probability: the numbers from `previous` on are shifted by one.
         chosen = self._chance(partition_count - 1)
         self._sticky[topic] = chosen + (chosen >= previous)
 

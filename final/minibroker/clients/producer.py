@@ -1,7 +1,7 @@
 """The producer: takes records from the caller's threads, and sends batches from its own thread.
 
 The caller's thread chooses a partition and adds the record to a batch; it waits only when memory is used up. The
-sender's thread sends the batches that are due, processes answers, and settles every record by its deadline. One lock
+sender's thread sends the batches that are due, processes answers, and fails records at their deadline. One lock
 protects the accumulator; compression and sockets are outside of it.
 """
 

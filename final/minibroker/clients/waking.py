@@ -1,4 +1,4 @@
-"""Wakes a thread that waits in a selector. A selector waits only for files, so a pair of sockets is used."""
+"""Wakes a thread that waits in a selector. A selector waits only for file descriptors, so it uses two sockets."""
 
 import contextlib
 import socket

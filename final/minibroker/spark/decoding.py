@@ -132,7 +132,7 @@ def _plain(header: BatchHeader, records: memoryview, bytes_max: int) -> _Part:
     codec = header.attributes & COMPRESSION_MASK
     if codec != Compression.NONE:
         plain = decompress(codec, records, bytes_max=bytes_max)
-    # The count is not trusted: one that is too large must not cause a huge allocation.
+    # The record count is not trusted: a wrong count must not cause a huge allocation.
     if not 0 <= header.record_count <= len(plain) // _RECORD_BYTES_MIN:
         raise InvalidRecord(f"{header.record_count} records do not fit in {len(plain)} bytes")
     return _Part(header, plain)
@@ -433,8 +433,8 @@ class _Walk:
         """Walk over the next records one by one."""
         data, position, steps = self._data, self.position, _STEPS
         self._hopped.append(position)
-        # The last number is the start of the record after these, and becomes the new position. A comprehension takes a
-        # quarter less time than a loop.
+        # The last number is the start of the first record that was not walked over. It becomes the new position. A
+        # comprehension takes a quarter less time than a loop.
         self._hopped += [
             position := position
             + (steps[raw] if (raw := data[position]) < 0x80 else steps[raw] + (data[position + 1] << 6))

@@ -100,8 +100,8 @@ def limited(starts: Offsets, ends: Offsets, offsets_max: int) -> Offsets:
     if total <= offsets_max:
         return ends
     shares = {it: offsets_max * size // total for it, size in sizes.items()}
-    # Rounding leaves a few offsets over. They go to one partition each, in every batch to others, so that no
-    # partition waits for ever.
+    # Rounding leaves a few offsets over. Each goes to another partition. The first of these partitions changes from
+    # batch to batch, so that none waits for ever.
     left = offsets_max - sum(shares.values())
     order = list(sizes)
     turn = sum(starts.values()) % len(order)
@@ -205,7 +205,7 @@ class Cluster:
         return partition.topic in subscription.topics or partition in subscription.partitions
 
     def demand(self) -> list[TopicPartition]:
-        """Return the partitions of a new query; everything that it names must exist."""
+        """Return the partitions of a new query; all topics and partitions that it names must exist."""
         found = self.find()
         if found.missing:
             option = self._options.subscription.kind.value
@@ -233,7 +233,7 @@ class Cluster:
         return is_cut or bool(begun.keys() - set(found.partitions) or set(found.missing) - self.given_up)
 
     def _survey(self) -> tuple[Found, Offsets]:
-        """Ask for partitions, then for offsets; if a topic is deleted in between, ask both again."""
+        """Request the partitions, then their offsets; start again if a topic is deleted in between."""
         for _ in range(_SURVEYS_MAX - 1):
             found = self.find()
             try:

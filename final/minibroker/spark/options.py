@@ -127,7 +127,7 @@ OPTIONS = (
         "partition.metadata.cache.ttl.ms",
         READ,
         "-1",
-        "How long a stream waits before it looks for new partitions again; -1 looks at every trigger.",
+        "How long a stream waits before it looks for new partitions again; -1 means at every trigger.",
     ),
     Option("topic", (WRITE,), "", "The topic for every row; it overrides the column topic."),
     Option(
@@ -642,7 +642,7 @@ def _whole_of(given: _Given, name: str, default: int, *, least: int) -> int:
 
 
 def _partitions_age(given: _Given) -> int:
-    """Return the longest age of the cached partitions; the option's -1 becomes 0, which asks at every trigger."""
+    """Return the longest age of the cached partitions; the option's -1 becomes 0, so that nothing is cached."""
     name = "partition.metadata.cache.ttl.ms"
     age_ms = _whole_of(given, name, -1, least=-1)
     if age_ms == 0:

@@ -141,7 +141,7 @@ class _Pipe:
             self._in_flight = link, order, number
 
     def _send_ahead(self) -> None:
-        """Send the next fetch. An error is only logged, because the fetched batches are good; the fetch is repeated."""
+        """Send the next fetch. An error is only logged, because the last fetch has succeeded; `take` sends it again."""
         try:
             self._send()
         except ClientError as error:
@@ -186,7 +186,8 @@ class _Pipe:
         elif precise_ms() - self._moved_ms >= self._options.poll_timeout_ms:
             raise ReadTimedOut(
                 f"{self._split}: no record from offset {self.position} on arrived within"
-                f" {self._options.poll_timeout_ms} ms; the log ends at {self._fetcher.high_watermark(self._name)}; see kafkaConsumer.pollTimeoutMs"
+                f" {self._options.poll_timeout_ms} ms; the log ends at {self._fetcher.high_watermark(self._name)};"
+                " see kafkaConsumer.pollTimeoutMs"
             )
 
     def _on_lost_broker(self, error: ClientError) -> None:

@@ -30,7 +30,7 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "partition": ((IntegerType,), "int"),
     "headers": ((ArrayType,), "array<struct<key:string,value:binary>>"),
 }
-"""The columns that a sink reads, the types that each may have, and their names in messages. Others are ignored."""
+"""The columns that a sink reads, the types that each may have, and the types' names. Other columns are ignored."""
 
 
 class SchemaRefused(ConnectorError):

@@ -35,9 +35,9 @@ from minibroker.spark.options import ClientSettings, WriteOptions
 from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 ACKS_ALL = -1
-_AROUND_A_BATCH = 4096  # bytes left for the rest of a request, so that the request stays below the broker's limit
+_AROUND_A_BATCH = 4096  # bytes for the other fields of a request, so that it stays below the broker's limit
 QUEUED_BYTES_MAX = 8 * 1024 * 1024
-"""The most bytes of encoded batches that a task holds before it waits for the brokers."""
+"""The maximum bytes of encoded batches that a task queues before it waits for the brokers."""
 
 _LOST = (BrokerUnavailable, ConnectionLost, RequestTimedOut)
 
@@ -148,7 +148,7 @@ class Writing:
                 self._outbox.put(topic, partition, encoded)
 
     def finish(self) -> Written:
-        """Wait until everything is acknowledged."""
+        """Wait until all batches are acknowledged."""
         self._outbox.flush()
         return Written(self._row_count, self._outbox.byte_count)
 
