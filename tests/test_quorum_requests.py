@@ -155,7 +155,7 @@ def test_without_a_controller_every_client_is_told_so(quorum: QuorumCluster) -> 
     assert not [name for name in told if "there is no controller at the moment" not in str(errors[name])]
     assert shown.result().returncode == 1
     assert "there is no controller at the moment, so nothing was done" in shown.result().stderr
-    assert "`minibroker cluster status` shows which nodes are missing" in shown.result().stderr
+    assert "`minibroker cluster status` shows which nodes are down" in shown.result().stderr
 
 
 def test_a_read_only_request_is_sent_again_when_the_controller_stops_answering(quorum: QuorumCluster) -> None:

@@ -21,7 +21,10 @@ def test_outages_are_shown_as_percentiles_and_as_a_budget_per_year() -> None:
     assert (outages.at(50), outages.at(99)) == (200, 2000)
     assert " ".join(outages.text().split()) == "killed 4 times p50 200 ms p99 2000 ms max 2000 ms"
     assert outages.document()["lasted_ms"] == [100, 300, 200, 2000]
-    assert outages.budget_text(0.9999) == "99.990% of a year leaves 3,154 s: 15,768 outages at p50, 1,577 at max"
+    assert (
+        outages.budget_text(0.9999)
+        == "99.990% of a year leaves 3,154 s for outages: 15,768 of the median length, or 1,577 of the longest"
+    )
 
 
 def test_a_distribution_rises_to_one_in_the_order_of_the_pauses() -> None:

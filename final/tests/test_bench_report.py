@@ -102,7 +102,7 @@ def test_a_bar_has_one_bound_and_a_known_metric() -> None:
 
 
 def test_a_bar_on_a_figure_that_the_case_does_not_have_is_an_error() -> None:
-    with pytest.raises(ValueError, match="count its work"):
+    with pytest.raises(ValueError, match="count its bytes or operations"):
         judge(Bar("bare write", "ratio", at_least=1), results())
 
 

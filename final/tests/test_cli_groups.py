@@ -341,7 +341,7 @@ def test_a_topic_gets_more_replicas(quorum: QuorumCluster, minibroker: Run) -> N
     at = {"MINIBROKER_BOOTSTRAP_SERVER": quorum.bootstrap}
     topic = quorum.create(unique("grown"), [[1], [2]])
     line = done(minibroker("topics", "alter", topic, "--replication-factor", "3", **at))
-    assert line.startswith(f"{topic}: 3 replicas, 2 partitions copied")
+    assert line.startswith(f"{topic}: 3 replicas, copying 2 partitions")
 
     def replicas() -> list[list[int]]:
         [document] = json.loads(done(minibroker("topics", "describe", topic, "--format", "json", **at)))

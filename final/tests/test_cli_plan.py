@@ -60,7 +60,7 @@ disk, 3 replicas      210 TB
 index files, at most  1.025 TB  mapped; each index has an entry per 4 KiB of log
 index memory, hot     817.9 MB  of the active segments
 partitions            52        at 10 MB/s each, the same number on each node
-nodes                 26        for the disk; each has 12 TB and 1.25 GB/s each way, 30 % kept free
+nodes                 26        for the disk; each node has 12 TB and 1.25 GB/s in each direction, 30 % kept free
 """
 
 
@@ -144,8 +144,8 @@ def test_the_scarcest_resource_sets_the_number_of_nodes() -> None:
     cases: dict[str, dict[str, float]] = {
         "the replicas": {},
         "the disk": {"retention_seconds": 365 * 86400},
-        "the network out at peak": {**a_minute_of_1_gb_per_second, "groups": 20},
-        "the network in at peak": {**a_minute_of_1_gb_per_second, "groups": 0},
+        "the outgoing traffic at peak": {**a_minute_of_1_gb_per_second, "groups": 20},
+        "the incoming traffic at peak": {**a_minute_of_1_gb_per_second, "groups": 0},
     }
     for because, changes in cases.items():
         assert plan_for(workload(**changes), MACHINE).nodes_because == because

@@ -165,7 +165,7 @@ def test_a_voter_that_the_controller_has_never_heard_is_silent() -> None:
 def test_a_voter_that_came_back_with_another_disk_does_not_count_as_running() -> None:
     facts = replace(WELL, nodes=[node(1), node(2), replace(node(3), has_another_disk=True)])
     disk, voters = findings(facts)
-    assert disk.what.startswith("node 3 at host3:9092 came back with another disk than the one it had as a voter")
+    assert disk.what.startswith("node 3 at host3:9092 restarted with another disk than the one it had as a voter")
     assert disk.to_do.endswith("`minibroker cluster remove-voter 3`, then `minibroker cluster add-voter 3`")
     assert voters.what.startswith("2 of 3 voters are running")
     assert voters.to_do == "make node 3 a voter again as described above before you restart any other node"
@@ -187,7 +187,7 @@ def test_a_replica_that_is_being_added_is_not_missing() -> None:
 def test_a_partition_with_too_few_in_sync_replicas_refuses_acks_all() -> None:
     facts = replace(WELL, partitions=[partition(isr=(1,))])
     refused = findings(facts)[0]
-    assert "(orders-0: 1 of 2): producers with acks=all are refused there" in refused.what
+    assert "(orders-0: 1 of 2): records with acks=all are refused there" in refused.what
     assert counts(facts)["under_min_isr"] == 1
 
 
@@ -198,7 +198,7 @@ def test_a_partition_with_one_replica_takes_acks_all_whatever_min_insync_replica
     assert findings(facts) == []
     assert counts(facts)["under_min_isr"] == 0
     two = replace(WELL, partitions=[replace(partition(min_isr=3), replicas=(1, 2), isr=(1,))])
-    assert "(orders-0: 1 of 2): producers with acks=all are refused there" in findings(two)[0].what
+    assert "(orders-0: 1 of 2): records with acks=all are refused there" in findings(two)[0].what
     assert counts(two)["under_min_isr"] == 1
 
 
@@ -238,7 +238,7 @@ def test_without_a_controller_the_nodes_that_do_not_answer_are_named() -> None:
     nodes = [replace(node(1), is_unreached=True), node(2), replace(node(3), is_unreached=True)]
     facts = replace(WELL, quorum=None, nodes=nodes)
     assert "start nodes 1, 3, which do not answer, and the nodes in controller.quorum.voters" in only(facts).to_do
-    assert "as they were known last" in only(facts).what
+    assert "as they were last known" in only(facts).what
     assert [line.split()[4:6] for line in text(facts).splitlines()[3:6:2]] == [["no", "answer"]] * 2
 
 

@@ -152,9 +152,9 @@ def test_a_batch_that_would_end_before_it_begins_is_refused() -> None:
         with case(kind):
             start = {f"starting{kind}": '{"orders":{"0":1,"1":5}}'}
             before = refusal(BATCH, **start, **{f"ending{kind}": '{"orders":{"0":1,"1":4}}'})
-            assert f"ending{kind}: orders-1 would end at 4, before it begins, at 5" in before
+            assert f"ending{kind}: orders-1 would end at 4, before its start at 5" in before
             other = refusal(BATCH, **start, **{f"ending{kind}": '{"orders":{"0":1}}'})
-            assert f"ending{kind}: orders-1 is named here or in starting{kind}, but not in both" in other
+            assert f"ending{kind}: orders-1 must be in both starting{kind} and ending{kind}" in other
 
 
 def test_defaults_are_those_of_sparks_kafka_connector() -> None:
@@ -185,7 +185,7 @@ def test_a_write_refuses_settings_that_its_producer_does_not_support() -> None:
         ("key.serializer", "x", "it cannot be set; keys are written from strings or bytes"),
         ("value.serializer", "x", "it cannot be set; values are written from strings or bytes"),
         ("transactional.id", "x", "it cannot be set; transactions are not supported yet"),
-        ("partitioner.class", "x", "it cannot be set; there is no Java class to run here"),
+        ("partitioner.class", "x", "it cannot be set; the connector runs no Java class"),
         ("partitioner.ignore.keys", "true", "it cannot be true; keys choose the partitions"),
         ("enable.idempotence", "true", "it cannot be true; this writer is not idempotent"),
         ("sasl.jaas.config", "x", "TLS and SASL are not supported yet"),

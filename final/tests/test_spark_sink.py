@@ -234,7 +234,7 @@ def test_a_broker_that_does_not_answer_is_an_error_within_the_delivery_timeout(b
         proxy.on_request = lambda exchange: Verdict.DROP if exchange.api_key == PRODUCE else Verdict.PASS
         proxy.on_response = lambda exchange: Verdict.PASS
         hung = quick(proxy.address, request_timeout_ms=100, delivery_timeout_ms=200)
-        with pytest.raises(DeliveryTimedOut, match=r"after [23] attempts; the last: .* did not answer in time"):
+        with pytest.raises(DeliveryTimedOut, match=r"after [23] attempts; the last error: .* did not answer in time"):
             writing.write([rows_of(value=[b"v"])], hung, topic=topic)
 
 

@@ -152,7 +152,7 @@ def test_a_stream_through_limits_restarts_new_partitions_deleted_topics_and_dele
         eventually(lambda: kept.values() == list(range(43)), "the new partition", seconds=SECONDS_MAX)
         # A topic that is deleted while it runs is a loss.
         admin.delete_topics(topics.client, [other])
-        with pytest.raises(Exception, match=f"{other}-0: the partitions are gone.*set failOnDataLoss=false"):
+        with pytest.raises(Exception, match=f"{other}-0: the partitions were deleted.*set failOnDataLoss=false"):
             query.awaitTermination(SECONDS_MAX)
     finally:
         query.stop()

@@ -25,7 +25,7 @@ the command line, by the scripts in the chapters' folders `bench` and `labs`, an
 | `outages`    | the lengths of outages, and their distribution                                     |
 | `failover`   | how long writes stop when a node fails                                             |
 
-A benchmark file reads like a list of facts; see `benchmark` for one.
+A benchmark file only declares what is measured; `benchmark` has an example.
 """
 
 from minibroker.bench import children, limits

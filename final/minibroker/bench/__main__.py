@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def failure_text(found: Found, error: Exception) -> str:
-    """Print in one line why a benchmark failed. Any error but an OSError is a bug, and is shown with its traceback."""
+    """Print and return why a benchmark failed. An error other than OSError is a bug: print its traceback, too."""
     if not isinstance(error, OSError):
         traceback.print_exception(error)
     what = str(error) or type(error).__name__
@@ -67,12 +67,12 @@ def command_line() -> argparse.ArgumentParser:
     """Describe the options."""
     parser = argparse.ArgumentParser(prog="python -m minibroker.bench", description="Run the benchmarks of a folder.")
     parser.add_argument("folder", type=Path, help="folder with bench_*.py files")
-    parser.add_argument("--out", type=Path, help="write NAME.json and NAME.svg there")
-    parser.add_argument("--repeats", type=positive, help="rounds that count (default 11; 1 in a quick run)")
+    parser.add_argument("--out", type=Path, help="folder for NAME.json and NAME.svg")
+    parser.add_argument("--repeats", type=positive, help="measured rounds (default 11; 1 in a quick run)")
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="run this benchmark; may be repeated"
     )
-    parser.add_argument("--dir", type=Path, help="put temporary files there, on the disk under test")
+    parser.add_argument("--dir", type=Path, help="folder for temporary files, on the disk under test")
     return parser
 
 
@@ -99,7 +99,7 @@ def choose(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list
 
 
 def exempt_modules_from_garbage_collection() -> None:
-    """Exempt loaded modules from the garbage collection before each repeat: they would dominate a quick run."""
+    """Exempt loaded modules from garbage collection, which would take most of the time of a quick run."""
     gc.collect()
     gc.freeze()
 

@@ -86,7 +86,9 @@ def judge(bar: Bar, results: Results) -> Verdict:
     against = bar.against or result.case.limit
     measured = result.spread(bar.metric, results[against] if against else None)
     if measured is None:
-        raise ValueError(f"{bar.case!r} has no {bar.metric}: count its work, or give it a case to compare with")
+        raise ValueError(
+            f"{bar.case!r} has no {bar.metric}: count its bytes or operations, or give it a case to compare with"
+        )
     return Verdict(bar, against, measured)
 
 

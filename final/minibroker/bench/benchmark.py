@@ -37,7 +37,7 @@ class Benchmark:
     title: str
     cases: Sequence[Case]
     bars: Sequence[Bar] = ()
-    metric: str = ""  # the metric of the figure; if empty, MB/s, or operations if a case counts no bytes
+    metric: str = ""  # the metric of the figure; if empty, MB/s, or operations/s if a case counts no bytes
     log: bool = False  # a logarithmic axis, for cases that differ by orders of magnitude
     figure: Callable[[Results], Figure] | None = None  # draws a figure of its own instead of bars
     note: str = ""  # a sentence under the table
@@ -54,7 +54,7 @@ class Benchmark:
             raise ValueError(f"benchmark {self.title!r} names cases it does not have: {', '.join(unknown)}")
         for case in self.cases:
             if case.limit:
-                # This check raises now rather than after minutes of measuring.
+                # Different units raise an error here, before minutes of measuring.
                 shared_work(case, next(other for other in self.cases if other.name == case.limit))
         for metric in filter(None, (self.metric, *self.columns)):
             if metric not in METRICS:

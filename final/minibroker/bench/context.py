@@ -1,6 +1,6 @@
 """The context of a benchmark or a lab: a folder on the disk under test, the number of repeats, the clean-up.
 
-`MINIBROKER_QUICK=1` asks for a quick run: sizes and repeats shrink so that tests can run every command in a second
+`MINIBROKER_QUICK=1` selects a quick run: sizes and repeats shrink so that tests can run every command in a second
 or two. The figures of a quick run mean nothing, and a note on them says so.
 """
 
@@ -33,7 +33,7 @@ Value = TypeVar("Value")
 
 
 def is_quick() -> bool:
-    """Tell whether the environment asks for a quick run."""
+    """Tell whether the environment variable selects a quick run."""
     return os.environ.get("MINIBROKER_QUICK", "") not in ("", "0")
 
 
@@ -58,7 +58,7 @@ class Context:
     cleanup: ExitStack = field(default_factory=ExitStack)
 
     def on_close(self, callback: Callable[..., object], *arguments: object) -> None:
-        """Register a call for the end, such as closing a file; the calls are made in reverse order."""
+        """Register a call for the end of the context, such as closing a file; the last one is called first."""
         self.cleanup.callback(callback, *arguments)
 
     def measure(self, cases: Sequence[Case]) -> Results:
@@ -67,7 +67,7 @@ class Context:
 
 
 def scratch_folder(chosen: Path | None) -> Path | None:
-    """Return the parent of the temporary folder: the chosen one, else that of TMPDIR, else one on a disk."""
+    """Return the parent of the temporary folder: the chosen one, or one on a disk. None means TMPDIR or /tmp."""
     if chosen or os.environ.get("TMPDIR"):
         return chosen
     return DISK_FOLDER if os.access(DISK_FOLDER, os.W_OK) else None

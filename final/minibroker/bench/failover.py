@@ -76,7 +76,7 @@ FAULTS = (*LEADER_FAULTS, *map(of_the_controller, LEADER_FAULTS))
 
 
 class Prober(Background):
-    """Writes one record after the other, each to the leader that some node names, with short timeouts."""
+    """Writes one record after the other with short timeouts. Any node that answers names the leader."""
 
     def __init__(self, cluster: LocalCluster, topic: str, partition: int) -> None:
         super().__init__()
@@ -143,16 +143,16 @@ def until_topic_created_ms(cluster: LocalCluster, left: list[int], begun_s: floa
 
 
 MakeSender = Callable[[LocalCluster, str], StockSender]
-"""How a stock client is made, given the topic that it writes to."""
+"""Makes a stock client that writes to the given topic."""
 
 
 def stock_sender(cluster: LocalCluster, topic: str) -> StockSender:
-    """librdkafka with short timeouts."""
+    """Make a producer of librdkafka with short timeouts."""
     return StockSender(cluster.bootstrap, topic, partitions=len(REPLICAS), timeout_ms=CLIENT_TIMEOUT_MS)
 
 
 def sender_at_hand() -> MakeSender | None:
-    """The maker of a stock client, if confluent-kafka is installed."""
+    """The function that makes a stock client; None if confluent-kafka is not installed."""
     return stock_sender if is_installed() else None
 
 
@@ -236,7 +236,7 @@ def measure(
     say: OnRound = lambda _fault, _number, _round: None,
     make_sender: MakeSender | None = None,
 ) -> list[list[Outages]]:
-    """Play each fault in turn, `rounds` times; return its outages by watcher, as `outages_of` lists them."""
+    """Play each fault in turn, `rounds` times; return the outages of each fault, as `outages_of` lists them."""
     stage = Stage(cluster, make_sender)
     found: list[list[Round]] = [[] for _ in faults]
     with stage.sending():

@@ -52,7 +52,7 @@ class Server:
         is_tied: bool = False,
         name: str = "",
     ) -> None:
-        """Each process writes its stderr to a file of its own, whose path is `logs` and a number.
+        """Each process writes its stderr to a file of its own, whose path is `logs` followed by a number.
 
         A tied process ends when this process ends, for whatever reason: its stdin is a pipe whose other end only this
         process holds, and the program ends when the pipe closes (`--child`). Ctrl-C in a terminal does not reach the
@@ -105,7 +105,7 @@ class Server:
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             if not selector.select(max(deadline - time.monotonic(), 0)):
-                raise TimeoutError(f"{self.name} is not ready within {self.ready_s_max:g} s; {self._stderr_text()}")
+                raise TimeoutError(f"{self.name} was not ready within {self.ready_s_max:g} s; {self._stderr_text()}")
         chunk = os.read(self.process.stdout.fileno(), 64 * KIB)
         if not chunk:
             # The process has closed its stdout. Its stderr is complete only after it has ended.
@@ -154,7 +154,7 @@ class Server:
     @property
     def pid(self) -> int:
         """The id of the process."""
-        assert self.process is not None, f"{self.name} was not started here"
+        assert self.process is not None, f"{self.name} has no process: call start first"
         return self.process.pid
 
     def is_alive(self) -> bool:
@@ -168,15 +168,15 @@ class Server:
     # Resources --------------------------------------------------------------------------------------------------------
 
     def cpu_s(self) -> float:
-        """CPU time of all its threads since it began."""
+        """CPU time of all threads of the process since its start."""
         return cpu_s(self.pid)
 
     def resident_mb(self) -> float:
-        """The memory that it holds now."""
+        """The memory that the process holds now."""
         return resident_bytes(self.pid) / MB
 
     def open_files(self) -> int:
-        """The number of its open file handles, sockets included; 0 if the system does not report it."""
+        """The number of open files of the process, sockets included; 0 if the system does not report it."""
         handles = _PROCESSES / str(self.pid) / "fd"
         return len(os.listdir(handles)) if handles.is_dir() else 0
 
@@ -211,7 +211,7 @@ class Server:
             self.kill()
 
     def kill(self) -> None:
-        """kill -9; nothing happens if the process is gone."""
+        """Kill the process with SIGKILL; do nothing if it has ended."""
         if self.process is None:
             return
         self.process.kill()
@@ -268,6 +268,6 @@ def cpu_text_s(text: str) -> float:
     """Read a CPU time as `ps` writes it: [[days-]hours:]minutes:seconds, the seconds with a fraction or without."""
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
     if found is None:
-        raise ValueError(f"{text!r} is no CPU time")
+        raise ValueError(f"{text!r} is not a CPU time")
     days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -39,7 +39,7 @@ def scratch_file(context: Context, name: str, bytes_count: int = 0) -> int:
 def block_positions(bytes_count: int, block_bytes: int) -> range:
     """Return the positions of the whole blocks of a file."""
     if bytes_count < block_bytes:
-        raise ValueError(f"{bytes_count} bytes hold no block of {block_bytes}")
+        raise ValueError(f"{bytes_count} bytes are less than one block of {block_bytes} bytes")
     return range(0, bytes_count - block_bytes + 1, block_bytes)
 
 

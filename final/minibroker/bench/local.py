@@ -138,7 +138,7 @@ class LocalCluster(Processes[LocalNode]):
         return topic
 
     def lead_as_preferred(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
-        """Let the first replica of each partition lead; wait until all are in sync, and all nodes know the leader."""
+        """Elect the first replica of each partition. Wait until all are in sync, and all nodes know the leader."""
         for partition, members in enumerate(replicas):
             self.await_isr(topic, *members, partition=partition)
         partitions = [TopicPartition(topic, it) for it in range(len(replicas))]

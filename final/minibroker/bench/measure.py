@@ -54,15 +54,15 @@ class Case:
     bytes_count: int = 0
     operations_count: int = 0
     limit: str = ""  # the name of the case that this one is compared with
-    series: str = ""  # its colour in the figure, when there are several implementations
-    group: str = ""  # its heading in the figure
+    series: str = ""  # the implementation that it measures; each has its colour in the figure
+    group: str = ""  # the heading above it in the figure
     before: Callable[[], object] | None = None  # untimed, before each repeat
     after: Callable[[], object] | None = None  # untimed, after each repeat
     cpu_s: Callable[[], float] | None = None  # reads the CPU time of a server or a thread, instead of this process
 
     def __post_init__(self) -> None:
         if self.bytes_count <= 0 and self.operations_count <= 0:
-            raise ValueError(f"case {self.name!r} must say how many bytes or operations it does")
+            raise ValueError(f"case {self.name!r} counts no work: set bytes_count or operations_count")
 
 
 class Spread(NamedTuple):
@@ -74,7 +74,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Summarise the repeats; a single value is its own quartiles."""
+        """Summarise the repeats; both quartiles of a single value are that value."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -87,7 +87,7 @@ class Spread(NamedTuple):
 
 
 def percentile(ordered: Sequence[Number], percent: float) -> Number:
-    """The smallest of the ordered values such that at least `percent` per cent of them are not above it."""
+    """The smallest value such that at least `percent` per cent of the ordered values are not greater."""
     assert ordered, "no operation was timed"
     return ordered[max(math.ceil(len(ordered) * percent / 100), 1) - 1]
 
@@ -137,7 +137,7 @@ class Metric:
 
     label: str
     compute: Callable[[Case, Sample, Case, Sample], float]
-    work: str = ""  # the field of the case that must not be zero
+    work: str = ""  # the count of the case that it needs; it must not be zero
     is_comparison: bool = False
 
 
@@ -217,7 +217,7 @@ def measure(
     clock: Clock = process_clock,
     progress: Progress = no_progress,
 ) -> Results:
-    """Time all cases in turn, one round to warm up and then `repeats` rounds that count."""
+    """Time all cases in turn: one round to warm up, and then `repeats` measured rounds."""
     samples: dict[str, list[Sample]] = {case.name: [] for case in cases}
     if len(samples) < len(cases):
         raise ValueError("two cases have the same name")

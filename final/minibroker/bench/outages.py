@@ -34,7 +34,7 @@ class Outages:
         return percentile(sorted(self.lasted_ms), percent)
 
     def text(self) -> str:
-        """One line."""
+        """The number of outages, their percentiles and the longest, in one line."""
         return (
             f"{self.name:32} {len(self.lasted_ms):4} times   p50 {self.at(50):6} ms   p99 {self.at(99):6} ms"
             f"   max {max(self.lasted_ms):6} ms"
@@ -54,7 +54,8 @@ class Outages:
         """How many such outages a year may have, if the share `promise` of the year must be without an outage."""
         budget_s = YEAR_S * (1 - promise)
         often = [round(budget_s * 1000 / max(it, 1)) for it in (self.at(50), max(self.lasted_ms))]
-        return f"{promise:.3%} of a year leaves {budget_s:,.0f} s: {often[0]:,} outages at p50, {often[1]:,} at max"
+        counts = f"{often[0]:,} of the median length, or {often[1]:,} of the longest"
+        return f"{promise:.3%} of a year leaves {budget_s:,.0f} s for outages: {counts}"
 
 
 def distribution(found: Sequence[Outages], *, title: str, x_label: str, y_label: str, note: str = "") -> LineChart:

@@ -38,7 +38,7 @@ class Figure(Protocol):
     """Anything that can draw itself."""
 
     def svg(self) -> str:
-        """Draw."""
+        """Draw the figure as an SVG document."""
 
 
 class Mark(NamedTuple):

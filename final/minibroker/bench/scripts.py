@@ -14,7 +14,7 @@ def import_script(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
-    # The chapter's folder is on the path already, unless the program was installed as a wheel.
+    # The chapter's folder is on sys.path already, unless the program was installed as a wheel.
     if str(path.parent.parent) not in sys.path:
         sys.path.append(str(path.parent.parent))
     module = importlib.util.module_from_spec(spec)

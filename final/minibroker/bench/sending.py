@@ -22,7 +22,7 @@ def is_installed() -> bool:
 
 
 def produce_all(producer: Any, topic: str, value: bytes, records: int) -> None:
-    """Write a value `records` times to the first partition, as fast as the client accepts it; await all acks."""
+    """Write a value `records` times to the first partition, as fast as the client accepts it; wait for all acks."""
     for _ in range(records):
         while True:
             try:

@@ -24,7 +24,7 @@ from minibroker.wire.codes import ErrorCode
 ASK_MS_MAX = 2000
 WAIT_S_MAX = 20.0
 _LOOK_S, _ASK_S = 0.01, 0.03
-"""The interval between two attempts; and a longer one if the attempt asks nodes, which costs them CPU time."""
+"""Seconds between two attempts. The second is for attempts that send requests, which cost the nodes CPU time."""
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class State(NamedTuple):
 
 
 class Watched(ABC):
-    """Nodes that can be asked."""
+    """Nodes that report their state."""
 
     @abstractmethod
     def living(self) -> list[int]:
@@ -77,7 +77,7 @@ class Watched(ABC):
         until(found, f"the ISR of {topic}-{partition} is {sorted(members)}", every_s=_ASK_S)
 
     def quorum(self, *, at: int) -> QuorumPartitionResult | None:
-        """The state of the quorum, as one node reports it, which may ask the controller; None if that fails."""
+        """The state of the quorum, as one node reports it, perhaps after asking the controller; None if that fails."""
         topic = QuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[QuorumPartition(partition_index=0)])
         with contextlib.suppress(ClientError), Client(self.asked_at(at), timeout_ms=ASK_MS_MAX) as client:
             found: QuorumPartitionResult = client.send(DescribeQuorumRequest(topics=[topic])).topics[0].partitions[0]
@@ -89,15 +89,15 @@ class Watched(ABC):
 
         def found() -> int:
             states = [it for number in among or self.living() if (it := self.quorum(at=number)) is not None]
-            # A controller that was paused takes itself for the active one until it hears of a newer epoch. So the
-            # newest epoch counts.
+            # A controller that was paused reports itself as active until it learns of a newer epoch. So the newest
+            # epoch counts.
             newest = max(states, key=lambda it: it.leader_epoch, default=None)
             return newest.leader_id if newest is not None and newest.leader_id in (among or self.living()) else 0
 
         return until(found, f"one of {among or self.living()} is the active controller", every_s=_ASK_S)
 
     def leader(self, topic: str, partition: int = 0, *, among: Sequence[int] = ()) -> int:
-        """The leader of a partition, as soon as a node knows it; with `among`, it must be one of them."""
+        """The leader of a partition, as soon as a node knows it; with `among`, it must be one of these nodes."""
 
         def found() -> int:
             states = [self.state(topic, partition, at=number) for number in among or self.living()]

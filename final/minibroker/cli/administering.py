@@ -28,7 +28,7 @@ def create(
     configs: Mapping[str, str],
     may_exist: bool,
 ) -> None:
-    """Create a topic; the broker chooses the values that are None."""
+    """Create a topic. The broker's defaults replace values that are None."""
     wanted = NewTopic(name, partitions or -1, replication_factor or -1, configs)
     with connected(bootstrap) as client:
         try:
@@ -146,7 +146,7 @@ def _text(topic: DescribedTopic, details: Details) -> str:
         for row in _partitions(topic, details)
     ]
     columns = ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "BYTES"]
-    parts = [title, f"settings: {settings or 'none of its own'}", table_text(columns, rows), *_warnings(topic)]
+    parts = [title, f"settings: {settings or 'all defaults'}", table_text(columns, rows), *_warnings(topic)]
     return "\n".join(parts)
 
 

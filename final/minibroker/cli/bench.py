@@ -13,7 +13,7 @@ FAULTS = ("killed", "paused", "stopped")
 
 @click.group()
 def bench() -> None:
-    """Measure a cluster, in percentiles."""
+    """Measure a cluster and print percentiles."""
 
 
 @bench.command(short_help="Measure how long writes pause when a leader fails.")
@@ -42,9 +42,9 @@ def failover(
     """Measure how long writes pause when the leader of a partition fails.
 
     Starts its own cluster of three nodes on this machine. In every round one node is killed, paused or stopped, and
-    then comes back. The pause is the longest time between two acknowledgements of acks=all. It is measured with a
-    producer that retries at once, which shows how long the cluster needs. If confluent-kafka is installed, it is
-    measured with librdkafka as well.
+    then started again or resumed. The pause is the longest time between two acknowledgements of acks=all. A producer
+    that retries at once measures it, which shows how long the cluster needs. If confluent-kafka is installed,
+    librdkafka measures the pause as well.
     """
     # The broker is slow to import, and --help does not need it.
     from minibroker.cli import benching  # noqa: PLC0415

@@ -37,7 +37,7 @@ def failover(
     directory: Path | None,
     format_: str,
 ) -> None:
-    """Run the rounds, and print the pauses."""
+    """Run the rounds of each fault, and print how long writes paused."""
     # A wrong setting is reported before any process is started.
     declare_every_key()
     NodeConfig(settings_of(pairs, "--set"))
@@ -61,7 +61,7 @@ def failover(
 
 
 def show(found: Sequence[Sequence[Outages]], format_: str) -> None:
-    """Print the pauses, for people or for programs."""
+    """Print the pauses as a table or as JSON."""
     note = quick_note()
     if format_ == "json":
         outages = [each.document() for fault in found for each in fault]

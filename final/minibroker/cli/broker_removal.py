@@ -24,4 +24,4 @@ def remove(bootstrap: str, node_id: int) -> None:
     left = [it for it in (*cluster.nodes, *cluster.fenced) if it.node_id != node_id]
     click.echo(f"node {node_id} is not registered any more; {counted(len(left), 'broker')} left")
     if any(it.node_id == node_id for it in quorum.voters):
-        click.echo(f"it still counts as a voter: next, run `minibroker cluster remove-voter {node_id}`")
+        click.echo(f"node {node_id} is still a voter: next, run `minibroker cluster remove-voter {node_id}`")

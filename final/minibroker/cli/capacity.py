@@ -64,7 +64,7 @@ class Plan:
 
 
 def plan(workload: Workload, machine: Machine) -> Plan:
-    """Calculate the resources that a workload needs on such machines."""
+    """Calculate the resources that a workload needs on the given machines."""
     network = network_of(workload, workload.bytes_per_second)
     peak = network_of(workload, workload.bytes_per_second * workload.peak_factor)
     one_copy = workload.bytes_per_second * workload.retention_seconds
@@ -90,7 +90,7 @@ def plan(workload: Workload, machine: Machine) -> Plan:
 
 
 def network_of(workload: Workload, bytes_per_second: float) -> Network:
-    """The network load of records that come in from producers and go out to groups, with their replication."""
+    """The network load of producers that write at this rate, of the groups that read, and of replication."""
     replication = bytes_per_second * (workload.replication_factor - 1)
     groups = bytes_per_second * workload.groups
     return Network(
@@ -108,8 +108,8 @@ def nodes_of(workload: Workload, machine: Machine, peak: Network, disk_bytes: fl
     usable = 1 - machine.headroom
     wanted = {
         "the disk": math.ceil(disk_bytes / (machine.disk_bytes * usable)),
-        "the network out at peak": math.ceil(peak.out_total / (machine.network_bytes_per_second * usable)),
-        "the network in at peak": math.ceil(peak.in_total / (machine.network_bytes_per_second * usable)),
+        "the outgoing traffic at peak": math.ceil(peak.out_total / (machine.network_bytes_per_second * usable)),
+        "the incoming traffic at peak": math.ceil(peak.in_total / (machine.network_bytes_per_second * usable)),
         "the replicas": workload.replication_factor,
     }
     because = max(wanted, key=wanted.__getitem__)

@@ -34,11 +34,11 @@ def status(watch: bool, format_: str, bootstrap: str) -> None:
     "--address",
     metavar="HOST:PORT",
     callback=listener,
-    help="Where NODE listens.  [default: where it is registered as a broker]",
+    help="Address of NODE.  [default: the address that NODE registered as a broker]",
 )
 @bootstrap_option
 def add_voter(node: int, address: str | None, bootstrap: str) -> None:
-    """Make NODE a voter, with the disk that it has now.
+    """Make NODE a voter with its present disk.
 
     NODE must be running and must follow the metadata. The present voters commit the change; the command waits until
     NODE has caught up.
@@ -54,7 +54,7 @@ def add_voter(node: int, address: str | None, bootstrap: str) -> None:
 def remove_voter(node: int, bootstrap: str) -> None:
     """Remove NODE from the voter set.
 
-    Do this when its disk is lost, or before the node is taken away. Its partitions stay where they are.
+    Do this when its disk is lost, or before the node is removed for good. The replicas on NODE are not moved.
     """
     from minibroker.cli import voting  # noqa: PLC0415
 

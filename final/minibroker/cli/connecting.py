@@ -15,8 +15,8 @@ from minibroker.wire.tables.metadata import MetadataResponseTopic
 
 FAILURES = (ClientError, OSError, click.ClickException)
 _NO_CONTROLLER = (
-    "there is no controller at the moment, so nothing was done: a majority of the voters must be running. `minibroker "
-    "cluster status` shows which nodes are missing: start them, and try again"
+    "there is no controller at the moment, so nothing was done. A controller needs a running majority of the voters. "
+    "`minibroker cluster status` shows which nodes are down: start them, and try again"
 )
 
 
@@ -88,5 +88,5 @@ def no_such_group(name: str, others: Iterable[str]) -> click.ClickException:
 
 
 def is_unknown(code: int) -> bool:
-    """Whether a code says that a topic does not exist."""
+    """Whether an error code says that a topic does not exist."""
     return code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

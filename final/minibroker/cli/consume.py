@@ -19,14 +19,14 @@ from minibroker.cli.options import bootstrap_option, complete_groups, timestamp,
     "--group",
     metavar="G",
     shell_complete=complete_groups,
-    help="Read as a member of the group G, from where it stopped, and commit what was written.",
+    help="Read as a member of the group G from its committed offsets, and commit the offsets of written records.",
 )
 @click.option(
     "--group-protocol",
     "protocol",
     type=click.Choice(["classic", "consumer"]),
-    help="With --group, how members share partitions.  [default: consumer, whose rebalances do not stop the other "
-    "members; classic if the broker has no other]",
+    help="With --group, the protocol of the group.  [default: consumer, whose rebalances do not stop the other "
+    "members; classic if the brokers do not support consumer]",
 )
 @bootstrap_option
 def consume(
@@ -48,8 +48,8 @@ def consume(
     lengths of key and value, \n \t \xHH as usual; or json for one object per line. Records of one partition come in
     order; records of different partitions may not.
 
-    In a group, --from-beginning counts only where the group has committed nothing, and --exit-at-end waits until the
-    group has committed everything.
+    In a group, --from-beginning applies only to partitions without a committed offset, and --exit-at-end waits until
+    the group has committed the current end of each partition.
     """
     if from_beginning + (offset is not None) + (time_ms is not None) > 1:
         raise click.UsageError("give only one of --from-beginning, --offset and --timestamp.")
@@ -57,8 +57,8 @@ def consume(
     chosen = [name for name, value in given.items() if value is not None]
     if group is not None and chosen:
         raise click.UsageError(
-            f"a group goes on where it stopped: leave out {chosen[0]}, or move the group with `minibroker groups "
-            "reset-offsets`."
+            f"a group continues at its committed offsets: leave out {chosen[0]}, or move the group with `minibroker "
+            "groups reset-offsets`."
         )
     if group is None and protocol is not None:
         raise click.UsageError("--group-protocol needs --group.")

@@ -32,7 +32,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Membership:
-    """The group to read in, its protocol, and whether it begins with the oldest record where it has no offset."""
+    """The group, its protocol, and whether partitions without a committed offset are read from the beginning."""
 
     group: str
     protocol: str | None
@@ -96,7 +96,7 @@ def start_offsets(consumer: Consumer, start: Start, ends: Mapping[TopicPartition
 
 
 def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tuple[FetchedBatches, Record]]:
-    """Yield records as they arrive. A partition may have a stop offset; the iterator ends when all have ended."""
+    """Yield records as they arrive. The iterator ends when every partition has reached its stop offset."""
     open_ones = set(consumer.assignment)
     while open_ones:
         for fetched in consumer.poll(POLL_MS):
@@ -118,7 +118,7 @@ def read(consumer: Consumer, stops: Mapping[TopicPartition, int]) -> Iterator[tu
 def consume_in_group(
     bootstrap: str, topic: str, membership: Membership, *, count_max: int | None, exits_at_end: bool, write: Piece
 ) -> None:
-    """Read as a member of a group; with `exits_at_end`, until the group has committed all that is there now."""
+    """Read as a member of a group; with `exits_at_end`, until it has committed the present ends."""
     if count_max == 0:
         return
     reset = OffsetReset.EARLIEST if membership.is_beginning else OffsetReset.LATEST
@@ -152,9 +152,9 @@ def _copy(consumer: GroupConsumer, write: Piece, left: int | None) -> int | None
             written[fetched.topic_partition] = record.offset + 1
             left = None if left is None else left - 1
         else:
-            # The last offsets of a batch may have no record any more.
+            # The records at the end of a batch may have been compacted away, so the batch gives the next offset.
             written[fetched.topic_partition] = fetched.next_offset
-    # What is committed has been written: after a crash, records may be written twice, but none is left out.
+    # Records are written before their offsets are committed: a crash may repeat records, but loses none.
     sys.stdout.buffer.flush()
     try:
         consumer.commit(written or None)

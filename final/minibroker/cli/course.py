@@ -30,7 +30,7 @@ def course() -> None:
 @course.command("list")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def list_chapters(form: str) -> None:
-    """Show the chapters, their exercises and how far you are."""
+    """Show the chapters, their exercises and your progress."""
     rows = overview(find_repository(Path.cwd()))
     if form == "json":
         click.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
@@ -72,7 +72,8 @@ def check(number: int, task_id: str | None, unfinished: bool) -> None:
         click.echo(f"warning: {complaint}", err=True)
     choice = choose(repository, [number], unfinished=unfinished)
     held = ", ".join(f"minibroker.{package}" for package in choice.mine)
-    click.echo(f"testing your {held} from {repository.show(repository.workspace)}/, the reference for the rest")
+    folder = repository.show(repository.workspace)
+    click.echo(f"testing your {held} from {folder}/, with the reference for all other packages")
     _echo_reference(choice)
     verdicts = checking.check(repository, chapter, tasks, unfinished=unfinished)
     copy.checked.update({verdict.task.id: verdict.state for verdict in verdicts})
@@ -117,7 +118,7 @@ def status() -> None:
     "--exercise", "task_id", metavar="ID", help="Only this exercise's functions, or this build task's module."
 )
 def diff(number: int, task_id: str | None) -> None:
-    """Show what would turn your code of chapter N into the reference."""
+    """Show how the reference differs from your code of chapter N."""
     repository = find_repository(Path.cwd())
     chapter, _ = _started(repository, number)
     if task_id:
@@ -129,7 +130,7 @@ def diff(number: int, task_id: str | None) -> None:
 
 
 def _started(repository: Repository, number: int) -> tuple[Chapter, workspace.Copy]:
-    """Return a chapter on the track that the learner has started."""
+    """Return a chapter on the learner's track, and the learner's copy of it."""
     copy = workspace.find_copy(repository, number)
     chapter = load_chapter(repository, number, copy.track if copy else Track.FAST)
     return chapter, workspace.started_copy(repository, chapter)
@@ -234,7 +235,7 @@ def _echo_the_rest(repository: Repository, chapter: Chapter, copy: workspace.Cop
         _echo_failures(failed)
         return False
     passed = sum(outcome.outcome == "passed" for outcome in outcomes)
-    click.echo(f"the rest of the chapter's tests pass with your code too: {passed}")
+    click.echo(f"the other {passed} tests of the chapter pass with your code, too")
     click.echo(f"next: compare with the reference, `minibroker course diff {chapter.number}`")
     return True
 

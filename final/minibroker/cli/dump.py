@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def dump(context: click.Context, file: str, verify: bool, batches: bool, annotated: bool, output: str) -> None:
     """Show what is in FILE: a log, an index or a checkpoint.
 
-    The whole file is checked: checksums, records, that offsets and epochs never decrease, and each index entry against
-    the log beside it. With --verify, FILE may be the directory of a partition.
+    The whole file is checked: checksums, records, the order of offsets and epochs, and each index entry against the
+    log beside it. With --verify, FILE may be the directory of a partition.
     """
     if output == "json" and annotated:
         raise click.UsageError("--bytes has no JSON form: leave out --format json.")

@@ -92,7 +92,7 @@ def _literal(found: dict[str, str | None]) -> bytes:
 
 
 def json_line(topic: str, partition: int, record: "Record") -> bytes:
-    """A record as a JSON object; bytes that are not UTF-8 are written in base64, under another name."""
+    """A record as a JSON object; bytes that are not UTF-8 are in base64, under a name such as key_base64."""
     document: dict[str, object] = {
         "topic": topic,
         "partition": partition,

@@ -32,7 +32,7 @@ class Node(NamedTuple):
 
     name: str
     type: str
-    value: Any  # the count of an array; None for null and for a node that only has children
+    value: Any  # the decoded value; for an array its count; None for null and for a struct
     start: int
     end: int
     children: list["Node"]
@@ -157,7 +157,7 @@ class _Reader:
         else:
             value = Node("unknown", "bytes", bytes(self.take(size)), end - size, end, [])
         if self.position != end:
-            raise MalformedMessage(f"tag {tag} ends at position {self.position}, but its size says {end}")
+            raise MalformedMessage(f"tag {tag} ends at position {self.position}, but its size demands position {end}")
         return Node(f"tag {tag}", counted_text(size, "byte"), None, start, end, [value])
 
     # Values

@@ -89,7 +89,7 @@ def _progress(client: Client, group: GroupDescription) -> list[dict[str, Any]]:
 
 
 def _ends(client: Client, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """The ends of those partitions that exist and have a leader."""
+    """The end offset of each partition that exists and has a leader."""
     wanted = {it.topic for it in names}
     led = {
         TopicPartition(topic.name or "", it.partition_index)
@@ -109,7 +109,7 @@ def _seconds(
     times: Mapping[TopicPartition, int],
     now_ms: float,
 ) -> float | None:
-    """The age of the first record that is not committed; 0 if there is none, None if it is not known."""
+    """The age of the first uncommitted record in seconds; 0 if there is no such record, None if not known."""
     if name not in committed or name not in ends:
         return None
     if name in times:
@@ -173,7 +173,7 @@ def _document(group: GroupDescription, rows: Sequence[Mapping[str, Any]]) -> dic
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a group shall go on. One field is set."""
+    """The place to which the offsets of a group are moved. Exactly one field is set."""
 
     is_earliest: bool = False
     is_latest: bool = False
@@ -192,7 +192,7 @@ def reset(
     is_dry_run: bool,
     format_: str,
 ) -> None:
-    """Show where the group would go on, and commit that unless this is a dry run."""
+    """Show the new offsets of the group, and commit them unless this is a dry run."""
     with connected(bootstrap) as client:
         names = _partitions(client, topics)
         found = _describe_if_there(client, group)
@@ -210,7 +210,7 @@ def reset(
 
 
 def _partitions(client: Client, topics: Mapping[str, Sequence[int] | None]) -> list[TopicPartition]:
-    """All partitions of the topics, or those that are named."""
+    """All partitions of the topics, or only the given ones."""
     names = []
     for topic in demand_topics(client, topics):
         name = topic.name or ""
@@ -227,9 +227,9 @@ def _has_members(group: GroupDescription) -> click.ClickException:
     count = counted(len(group.members), "member")
     clients = ", ".join(sorted({f"{it.client_id} at {it.host.lstrip('/')}" for it in group.members}))
     return click.ClickException(
-        f"group {group.group_id} has {count}, who would commit their own offsets again: "
-        f"stop the consumers first ({clients}). `minibroker groups describe {group.group_id}` shows who is left; a "
-        "consumer that crashed is removed after its session timeout, by default 45 s"
+        f"group {group.group_id} has {count}, which would overwrite the new offsets with their own: "
+        f"stop the consumers first ({clients}). `minibroker groups describe {group.group_id}` shows the members that "
+        "are left; a consumer that crashed is removed after its session timeout, by default 45 s"
     )
 
 
@@ -249,7 +249,7 @@ def _wanted(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> Mapping[TopicPartition, int]:
-    """The offsets that were asked for, some perhaps outside of the log."""
+    """The requested offsets. Some may be outside of the log."""
     if destination.is_earliest:
         return starts
     if destination.is_latest:
@@ -289,7 +289,7 @@ def _commit(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -
     try:
         group_admin.commit_offsets(client, group, offsets)
     except BrokerError as error:
-        # A member may have joined in the meantime.
+        # The broker refuses the commit if a member has joined in the meantime.
         found = _describe_if_there(client, group)
         if found is None or not found.members:
             raise
@@ -297,7 +297,7 @@ def _commit(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -
 
 
 def delete(bootstrap: str, names: Sequence[str]) -> None:
-    """Delete groups; if one cannot be deleted, the others still are."""
+    """Delete groups; if one cannot be deleted, the others are deleted anyway."""
     unique = list(dict.fromkeys(names))
     with connected(bootstrap) as client:
         refused = group_admin.delete_groups(client, unique)

@@ -58,8 +58,12 @@ def describe(group: str, format_: str, bootstrap: str) -> None:
 @click.option("--to-latest", is_flag=True, help="To the next new record.")
 @click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset.")
 @click.option("--to-datetime", "time_ms", type=timestamp, metavar="T", help="To this time: milliseconds or a date.")
-@click.option("--by-duration", "seconds", type=duration, metavar="D", help="To this long ago, such as 90m or 7d.")
-@click.option("--shift-by", type=int, metavar="N", help="By N records from where the group is; -N: back.")
+@click.option(
+    "--by-duration", "seconds", type=duration, metavar="D", help="To the time this long ago, such as 90m or 7d."
+)
+@click.option(
+    "--shift-by", type=int, metavar="N", help="By N records from the committed offset; a negative N moves back."
+)
 @click.option("--dry-run", "is_dry_run", is_flag=True, help="Only show what would change.")
 @format_option
 @bootstrap_option
@@ -76,10 +80,10 @@ def reset_offsets(
     format_: str,
     bootstrap: str,
 ) -> None:
-    """Let GROUP go on at other offsets.
+    """Move the committed offsets of GROUP.
 
-    The group must have no members: a member would commit its own offsets again. An offset that is not in the log
-    becomes the nearest one that is. A group that does not exist is created.
+    The group must have no members, because they would overwrite the new offsets with their own. An offset that is
+    not in the log becomes the nearest offset that is. A group that does not exist is created.
     """
     choices = [to_earliest or None, to_latest or None, to_offset, time_ms, seconds, shift_by]
     if sum(choice is not None for choice in choices) != 1:

@@ -41,7 +41,7 @@ _CLEAR = "\x1b[H\x1b[J"
 
 
 def facts_of(bootstrap: str) -> Facts:
-    """Ask one node for everything that `status` needs."""
+    """Collect the facts for `status` from one node."""
     with connected(bootstrap, timeout_ms=TIMEOUT_MS) as client:
         cluster = admin.describe_cluster(client)
         quorum, moves = _quorum(client)
@@ -177,7 +177,7 @@ def _partitions(client: Client, moves: dict[TopicPartition, Reassignment]) -> li
 
 
 def show(facts: Facts, format_: str) -> None:
-    """Print the facts for people or for programs."""
+    """Print the facts as text or as JSON."""
     if format_ == "json":
         echo_json(document(facts))
     else:
@@ -206,7 +206,7 @@ def _clear(is_screen: bool) -> None:
 
 
 def text(facts: Facts) -> str:
-    """The facts and the findings for a person."""
+    """The facts and the findings as text."""
     topics = {it.topic for it in facts.partitions}
     title = f"cluster {facts.cluster_id}: {counted(len(facts.nodes), 'node')}, {counted(len(topics), 'topic')}"
     return "\n".join(
@@ -273,7 +273,7 @@ def _wrong(facts: Facts) -> list[str]:
 
 
 def document(facts: Facts) -> dict[str, object]:
-    """The facts and the findings for a program."""
+    """The facts and the findings as a JSON document."""
     quorum = facts.quorum
     return {
         "cluster_id": facts.cluster_id,

@@ -26,7 +26,7 @@ def directory_option(help_: str) -> Callable[[F], F]:
 
 
 class UnknownLab(click.ClickException):
-    """There is no lab of this name: wrong usage."""
+    """There is no lab of this name. The exit code is the one for wrong usage."""
 
     exit_code = 2
 
@@ -78,7 +78,7 @@ def run(name: str, out: Path, directory: Path | None, format_: str) -> None:
 
 
 def labs_at_hand() -> dict[str, "Lab"]:
-    """The labs of the clone around the current directory, or else of the clone that this program runs from."""
+    """The labs of the clone that contains the current directory, or else of the clone that contains this program."""
     # The labs are slow to import, and --help does not need them.
     from minibroker.bench.lab import find_labs  # noqa: PLC0415
     from minibroker.course.errors import CourseError  # noqa: PLC0415
@@ -105,7 +105,7 @@ def run_with_progress(chosen: "Lab", directory: Path | None) -> "Findings":
 
 
 def show(chosen: "Lab", findings: "Findings", format_: str) -> None:
-    """Print the findings, for people or for programs."""
+    """Print the findings as text or as JSON."""
     from minibroker.bench.lab import findings_document, findings_text  # noqa: PLC0415
     from minibroker.bench.report import document_text  # noqa: PLC0415
 

@@ -28,14 +28,14 @@ COMMANDS = {
     "sql": ("minibroker.cli.sql:sql", "Query topics and groups as tables."),
     "cluster": ("minibroker.cli.cluster:cluster", "Show the state of the cluster; add and remove nodes."),
     "dump": ("minibroker.cli.dump:dump", "Show a log file: batches, records, annotated bytes."),
-    "bench": ("minibroker.cli.bench:bench", "Measure a cluster, in percentiles."),
+    "bench": ("minibroker.cli.bench:bench", "Measure a cluster and print percentiles."),
     "course": ("minibroker.cli.course:course", "Work on the course: list, start, check, diff."),
     "lab": ("minibroker.cli.lab:lab", "Run experiments that draw one figure each: list, run."),
     "pipeline": ("minibroker.cli.pipeline:pipeline", "Run data pipelines on Spark: list, run."),
     "plan": ("minibroker.cli.plan:plan", "Calculate capacity from rates and retention."),
     "completion": ("minibroker.cli.completion:completion", "Print a completion script for bash, zsh or fish."),
 }
-"""Name → where the command is, and its line in ``--help``, which is shown without importing the command."""
+"""For each command: its module and attribute, and its summary, which ``--help`` shows without importing it."""
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -44,7 +44,7 @@ class Program(click.Group):
     """The group of all commands; a command's module is imported when it is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """All commands; those that arrive with a later chapter come last."""
+        """All commands; the commands of later chapters come last."""
         return [*COMMANDS, *PENDING]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -59,7 +59,7 @@ class Program(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """The commands that work, without importing them."""
+        """The names and summaries of the commands of this version, without importing the commands."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 (slow, and --help does not need it)
 
         found = [
@@ -68,7 +68,7 @@ class Program(click.Group):
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Two lists for ``--help``: the commands that work, and those that arrive later."""
+        """Two lists for ``--help``: the commands of this version, and the commands of later chapters."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
         with formatter.section("Arrives later"):
@@ -118,13 +118,13 @@ def _run() -> int:
 
 
 def _end_without_a_reader() -> int:
-    # The reader of stdout has gone, so the rest of the buffer must not be flushed into the pipe at exit.
+    # The reader has closed the pipe, so the buffered output must not be flushed into it at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED
 
 
 def _was_expected(error: Exception) -> bool:
-    """Whether an error is not a bug: it comes from the operating system, or a package declares it."""
+    """Whether an error is expected: the operating system raised it, or a package declares it as expected."""
     # These modules are imported only when an error is shown, because --help does not need them.
     from minibroker.course.errors import CourseError  # noqa: PLC0415
     from minibroker.log.errors import ExpectedError  # noqa: PLC0415

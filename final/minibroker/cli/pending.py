@@ -42,7 +42,7 @@ BENCH_PENDING = {
 
 
 def pending_command(name: str) -> click.Command:
-    """A command that takes any arguments and says when the real one arrives."""
+    """A placeholder: it accepts any arguments, and fails with a message that names the chapter."""
     return _saying(name, PENDING[name].summary, f"arrives {PENDING[name].arrives.phrase}")
 
 
@@ -56,7 +56,7 @@ def _saying(name: str, summary: str, arrives: str) -> click.Command:
     def answer() -> None:
         raise click.ClickException(f"{arrives}; this version has {PRESENT}")
 
-    # `--help` is an ordinary argument here, because there is nothing to explain yet.
+    # `--help` is an ordinary argument here: it fails, too, because the command has no options yet.
     return click.Command(
         name,
         callback=answer,

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PIPELINES = {
-    "generate": ("no Spark: a client", "orders with skewed keys, some late, some broken → topic orders"),
-    "orders": ("stream", "topic orders → revenue per region and minute → topic revenue; the rest → topic orders-dead"),
+    "generate": ("client, no Spark", "orders with skewed keys, some late, some broken → topic orders"),
+    "orders": (
+        "stream",
+        "topic orders → revenue per region and minute → topic revenue; invalid orders → topic orders-dead",
+    ),
     "archive": ("stream", "topic orders → Parquet by date, small files compacted"),
     "replay": ("batch", "an archive → topic"),
 }
@@ -92,7 +95,9 @@ def stream_options(interval: str) -> Callable[[Command], Command]:
             click.option(
                 "--interval", default=interval, show_default=True, callback=_duration, help="Time between two batches."
             ),
-            click.option("--max-per-trigger", type=click.IntRange(min=1), metavar="N", help="Most records in a batch."),
+            click.option(
+                "--max-per-trigger", type=click.IntRange(min=1), metavar="N", help="Maximum records per batch."
+            ),
             click.option(
                 "--skip-lost", "skips_lost", is_flag=True, help="Skip records that were deleted before they were read."
             ),
@@ -116,7 +121,7 @@ def with_session(
     body: "Callable[[SparkSession], Any]",
     read: Sequence[str] = (),
 ) -> Any:
-    """Call `body` with a Spark session, and stop the session; a failure of Spark becomes one line."""
+    """Call `body` with a Spark session, and stop the session. A failure of Spark is reported in one line."""
     from minibroker.pipelines import running  # noqa: PLC0415 (slow to import, and --help does not need it)
     from minibroker.pipelines.errors import PipelineError  # noqa: PLC0415
 
@@ -134,7 +139,7 @@ def with_session(
             raise
         raise click.ClickException(f"{name}: {running.reason(error)}") from error
     finally:
-        # If Ctrl-C has interrupted py4j in the middle of a call, this fails, and the JVM ends when this process does.
+        # If Ctrl-C has interrupted a call of py4j, `stop` fails. The JVM then ends together with this process.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             spark.stop()

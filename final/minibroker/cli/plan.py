@@ -41,13 +41,17 @@ RATES = ("--records-per-second", "--bytes-per-second", "--bytes-per-day")
     type=size,
     default="1.25GB",
     show_default=True,
-    help="Bytes per second of one node, each way; 10 Gbit/s.",
+    help="Network of one node: bytes per second in each direction. 1.25GB are 10 Gbit/s.",
 )
 @click.option(
     "--headroom", type=click.FloatRange(0, 0.9), default=0.3, show_default=True, help="Share of each node to keep free."
 )
 @click.option(
-    "--partition-rate", type=size, default="10MB", show_default=True, help="Bytes per second of one partition."
+    "--partition-rate",
+    type=size,
+    default="10MB",
+    show_default=True,
+    help="Bytes per second that one partition sustains.",
 )
 @click.option("--segment-size", type=size, default="1GiB", show_default=True, help="The setting segment.bytes.")
 @format_option
@@ -134,5 +138,5 @@ def _text(workload: Workload, machine: Machine, found: Plan) -> str:
 
 
 def _because(machine: Machine, found: Plan) -> str:
-    has = f"{size_text(machine.disk_bytes)} and {rate_text(machine.network_bytes_per_second)} each way"
-    return f"for {found.nodes_because}; each has {has}, {100 * machine.headroom:.0f} % kept free"
+    has = f"{size_text(machine.disk_bytes)} and {rate_text(machine.network_bytes_per_second)} in each direction"
+    return f"for {found.nodes_because}; each node has {has}, {100 * machine.headroom:.0f} % kept free"

@@ -13,7 +13,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 @click.option(
     "--partition",
     type=click.IntRange(min=0),
-    help="Write to this partition.  [default: by the key; without a key, batch by batch]",
+    help="Write to this partition.  [default: by the key's hash; without a key, another partition for each batch]",
 )
 @click.option(
     "--acks",

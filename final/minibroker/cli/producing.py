@@ -87,5 +87,5 @@ def demand_or_create(client: Client, topic: str) -> None:
         # A node learns of a new topic a moment after it was created.
         time.sleep(CREATION_PAUSE_S)
     missing = no_such_topic(topic, others)
-    hint = f"The broker does not create topics by itself: `minibroker topics create {topic}`"
+    hint = f"The broker does not create topics by itself: run `minibroker topics create {topic}`"
     raise click.ClickException(f"{missing.message}{'' if missing.message.endswith('?') else '.'} {hint}")

@@ -1,7 +1,7 @@
 """Answers a query over the topics and groups of a cluster, for `minibroker sql`.
 
-The tables are made in memory, so SQLite does the work of a query language. An authorizer lets a query read these tables
-and nothing else: there is no statement that writes, opens a file or changes a setting.
+The tables are built in memory, and SQLite runs the query on them. An authorizer refuses every statement that does
+anything but read these tables, such as one that writes, opens a file or changes a setting.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ SCHEMA = {
 NAMED = "; ".join(f"{table} ({', '.join(columns)})" for table, columns in SCHEMA.items())
 
 _ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
-_INTERRUPTIBLE_STEPS = 100_000  # after so many steps of SQLite, Ctrl-C is noticed
+_INTERRUPTIBLE_STEPS = 100_000  # steps of SQLite between two checks for Ctrl-C
 Row = Sequence[object]
 
 
 def run(bootstrap: str, query: str, format_: str) -> None:
-    """Print the answer to one query."""
+    """Run one query, and print its rows."""
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
         database.set_progress_handler(lambda: 0, _INTERRUPTIBLE_STEPS)
         for table, columns in SCHEMA.items():
@@ -50,7 +50,7 @@ def _quoted(name: str) -> str:
 
 
 def _tables_of(database: sqlite3.Connection, query: str) -> set[str]:
-    """The tables that a query reads, found by planning it before a broker is asked for anything."""
+    """The tables that a query reads. SQLite plans the query for this, so no broker is needed yet."""
     read: set[str] = set()
     _answer(database, f"explain {query}", read)
     return read
@@ -58,7 +58,7 @@ def _tables_of(database: sqlite3.Connection, query: str) -> set[str]:
 
 def _authorizer(read: set[str]) -> Callable[..., int]:
     def allow(action: int, table: str | None, *_more: str | None) -> int:
-        # SQLite gives the name as the query spells it if no column is read, as in count(*).
+        # If no column is read, as in count(*), SQLite passes the table's name in the query's upper and lower case.
         if action == sqlite3.SQLITE_READ and table is not None:
             read.update(name for name in SCHEMA if name.lower() == table.lower())
         return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
@@ -67,7 +67,7 @@ def _authorizer(read: set[str]) -> Callable[..., int]:
 
 
 def _answer(database: sqlite3.Connection, query: str, read: set[str]) -> tuple[list[str], list[Row]]:
-    """The names of the columns and the rows. Every statement of a person comes through here, and is checked."""
+    """The names of the columns, and the rows. The authorizer checks every statement of the user here."""
     database.set_authorizer(_authorizer(read))
     try:
         cursor = database.execute(query)

@@ -56,11 +56,11 @@ def spread(bootstrap: str, *, topic: str | None, is_dry_run: bool, format_: str)
         plan = replica_placement.spread_plan(before, racks, topic=topic)
         _carry_out(client, before, plan, is_dry_run=is_dry_run, format_=format_)
     if not plan and format_ == "table":
-        click.echo(f"nothing to move: {counted(len(racks), 'live broker')} with evenly spread replicas", err=True)
+        click.echo(f"nothing to move: {counted(len(racks), 'live broker')}, replicas evenly spread", err=True)
 
 
 def raise_factor(bootstrap: str, topic: str, factor: int) -> None:
-    """Begin to give each partition of a topic so many replicas."""
+    """Begin to raise the number of replicas of each partition of a topic to `factor`."""
     with connected(bootstrap) as client:
         before, racks = _placed(client, topic)
         most = max(len(it) for name, it in before.items() if name.topic == topic)
@@ -78,12 +78,12 @@ def raise_factor(bootstrap: str, topic: str, factor: int) -> None:
             ) from error
         if plan:
             admin.reassign_partitions(client, plan)
-    moves = f"{counted(len(plan), 'partition')} copied; `minibroker topics reassign {topic}` lists those not finished"
+    moves = f"copying {counted(len(plan), 'partition')}; `minibroker topics reassign {topic}` lists the unfinished ones"
     click.echo(f"{topic}: {counted(factor, 'replica')}" + (f", {moves}" if plan else ""))
 
 
 def _placed(client: Client, topic: str | None) -> tuple[dict[TopicPartition, tuple[int, ...]], Racks]:
-    """The replicas of every partition, after any move that is under way; and the rack of each live broker."""
+    """The replicas of every partition once all moves under way are finished, and the rack of each live broker."""
     if topic is not None:
         demand_topics(client, [topic])
     moves = admin.list_reassignments(client)
@@ -104,7 +104,7 @@ def _carry_out(
     is_dry_run: bool,
     format_: str,
 ) -> None:
-    """Print a plan, and begin it unless this is a dry run."""
+    """Print a plan, and begin its moves unless this is a dry run."""
     if format_ == "json":
         keys = ("topic", "partition", "from", "to")
         echo_json([dict(zip(keys, (*it, list(before[it]), list(plan[it])), strict=True)) for it in sorted(plan)])
@@ -176,7 +176,7 @@ def elect(bootstrap: str, topic: str | None, *, partition: int | None, is_unclea
 
 
 def _leaders(client: Client, names: Sequence[TopicPartition], *, is_unclean: bool) -> dict[TopicPartition, int]:
-    """The leaders of partitions that had an election, as soon as the node that answers has applied the election."""
+    """The leaders of partitions after their elections. Wait a moment for the answering node to apply them."""
     for _attempt in range(_ATTEMPTS_MAX):
         topics = admin.describe_topics(client, sorted({name.topic for name in names}))
         found = {name: topics[name.topic].partitions[name.partition] for name in names}

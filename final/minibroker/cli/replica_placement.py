@@ -17,7 +17,7 @@ Racks = Mapping[int, str | None]
 
 
 class NoBrokerLeft(Exception):
-    """A replica must leave its node, and every other broker has the partition already."""
+    """No broker can take a replica, because every other live broker already has one of the partition."""
 
     def __init__(self, name: TopicPartition, replicas: Sequence[int]) -> None:
         super().__init__(f"{name} is on {','.join(map(str, replicas))}")
@@ -68,7 +68,7 @@ def drain_plan(
 
 
 def factor_plan(before: Replicas, racks: Racks, topic: str, factor: int) -> dict[TopicPartition, tuple[int, ...]]:
-    """Add replicas to the partitions of a topic until each has so many. The preferred leaders stay the same."""
+    """Add replicas to the partitions of a topic until each has `factor`. The preferred leaders stay the same."""
     placement = _Placement(before, racks)
     for name in _interleaved(before, topic):
         while len(replicas := placement.replicas[name]) < factor:
@@ -111,11 +111,11 @@ def _even_out_replicas(placement: _Placement, name: TopicPartition) -> bool:
 
 
 def _even_out_leaders(placement: _Placement, name: TopicPartition) -> bool:
-    """Put first a replica whose broker leads at least two partitions fewer than the first's; return whether it did."""
+    """Make another replica the preferred leader if its broker leads at least two fewer; return whether it did."""
     replicas = placement.replicas[name]
     live = [it for it in replicas if it in placement.racks]
     first = min(live, key=lambda it: placement.leads[it], default=replicas[0])
-    # A preferred leader that is not running at the moment keeps its place.
+    # A preferred leader stays preferred while its broker is down.
     if replicas[0] not in placement.racks or placement.leads[replicas[0]] - placement.leads[first] <= 1:
         return False
     placement.set(name, (first, *(it for it in replicas if it != first)))

@@ -7,7 +7,9 @@ from minibroker.cli.options import listener
 
 @click.command()
 @click.option("--data", metavar="DIR", type=click.Path(file_okay=False), help="The data directory.  [default: data]")
-@click.option("--listen", metavar="HOST:PORT", callback=listener, help="Where to listen.  [default: 127.0.0.1:9092]")
+@click.option(
+    "--listen", metavar="HOST:PORT", callback=listener, help="Address to listen on.  [default: 127.0.0.1:9092]"
+)
 @click.option(
     "--config",
     "file",
@@ -23,9 +25,9 @@ def serve(
 ) -> None:
     """Run one node until Ctrl-C or SIGTERM.
 
-    Without controller.quorum.voters it is a cluster of one node; with it, one node of a cluster. Prints `ready:
-    HOST:PORT` once it serves clients. Settings have Kafka's names; an option overrides --set, and --set overrides the
-    file. Port 0 means any free port.
+    Without controller.quorum.voters, the node is a cluster of its own; with it, the node joins a cluster. Prints
+    `ready: HOST:PORT` once it serves clients. Settings have Kafka's names; an option overrides --set, and --set
+    overrides the file. Port 0 means any free port.
     """
     # The broker is slow to import, and --help does not need it.
     from minibroker.cli import serving  # noqa: PLC0415

@@ -32,11 +32,11 @@ class Node:
     log_end_offset: int | None = None
     silent_ms: int | None = None
     is_unheard: bool = False
-    """Whether the controller has not heard from this node since the controller was elected."""
+    """Whether this node has not fetched since the controller was elected."""
     is_unreached: bool = False
     """Whether the node accepts no connection at its address; this is tried only while there is no controller."""
     has_another_disk: bool = False
-    """Whether the voter set still names the node's earlier disk. The node follows, but its vote does not count."""
+    """Whether the voter set still names the node's earlier disk. The node is only an observer."""
     is_doubled: bool = False
     """Whether two processes with this node.id follow the metadata at the same time, each with its own disk."""
 
@@ -78,7 +78,7 @@ class Partition:
 
     @property
     def is_offline(self) -> bool:
-        """Whether it has no leader."""
+        """Whether the partition has no leader."""
         return self.leader_id < 0
 
     @property
@@ -149,7 +149,7 @@ def _no_controller(facts: Facts) -> Iterable[Finding]:
         yield Finding(
             "there is no controller: no majority of the voters is running, or an election is under way. Partitions "
             "that have a leader keep working; no new leader is elected, and nothing can be created or changed. Leaders "
-            "and in-sync replicas are shown as they were known last",
+            "and in-sync replicas are shown as they were last known",
             f"look again in a few seconds; if there is still no controller, start {first} nodes in "
             "controller.quorum.voters that are down",
         )
@@ -178,7 +178,7 @@ def _under_min_isr(facts: Facts) -> Iterable[Finding]:
         one = found[0]
         yield Finding(
             f"{_names(found)} {_has(found)} fewer replicas in sync than min.insync.replicas demands "
-            f"({one.name}: {len(one.isr)} of {one.min_isr}): producers with acks=all are refused there",
+            f"({one.name}: {len(one.isr)} of {one.min_isr}): records with acks=all are refused there",
             "start the nodes of the missing replicas; a lower min.insync.replicas would let records be written that "
             "a single failure can lose",
         )
@@ -221,7 +221,7 @@ def _doubles(facts: Facts) -> Iterable[Finding]:
         if node.is_doubled:
             yield Finding(
                 f"two processes run as node {node.node_id}, each with a disk of its own; the cluster keeps the "
-                "process that came first and refuses the other",
+                "process that registered first and refuses the other",
                 f"find the refused process, whose log says that node {node.node_id} is registered or leads already, "
                 "and give it another node.id",
             )
@@ -234,7 +234,7 @@ def _other_disks(facts: Facts) -> Iterable[Finding]:
             # A broker has registered its address; a node that is only a controller has not.
             where = f" --address {node.address}" if not node.is_broker and node.address else ""
             yield Finding(
-                f"{node} came back with another disk than the one it had as a voter: {again} does not vote, because "
+                f"{node} restarted with another disk than the one it had as a voter: {again} does not vote, because "
                 "it cannot know how it voted before",
                 "bring the old disk back if you can. If it is lost, make the node a voter with its new disk: "
                 f"`minibroker cluster remove-voter {node.node_id}`, then `minibroker cluster add-voter "
@@ -311,7 +311,7 @@ _FINDERS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
 
 
 def advice(facts: Facts) -> list[str]:
-    """Sentences about things that could be better, although nothing is wrong."""
+    """Advice about a cluster that works but could be set up better, one text for each point."""
     # The owner of a single node needs no advice about voters.
     return [] if len(facts.nodes) == 1 or facts.quorum is None else voters_advice(len(facts.voters))
 

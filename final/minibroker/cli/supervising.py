@@ -84,7 +84,7 @@ def directory_of(data: str, number: int) -> str:
 
 
 def settings_for(count: int) -> dict[str, str]:
-    """The settings that keep every record safe, as far as this number of nodes can."""
+    """The replication settings: three replicas, two in sync for acks=all, or fewer if there are fewer nodes."""
     declare_every_key()
     copies = str(min(count, 3))
     settings = {name: copies for name in _REPLICATION_FACTORS if name in BROKER_CONFIGS}
@@ -190,7 +190,7 @@ class Supervisor:
 
 
 class _Node:
-    """One node: a child process, and a new one after it has died."""
+    """Runs one node as a child process, and starts a new process when it dies."""
 
     def __init__(self, number: int, plan: Plan, stopped: asyncio.Event, on_ready: Callable[[], None]) -> None:
         self.number = number

@@ -15,7 +15,7 @@ _PREFIX_BYTES = 4
 
 
 class Trace:
-    """Prints what the server receives and sends."""
+    """Prints each request and each response of the server."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

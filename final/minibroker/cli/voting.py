@@ -76,14 +76,14 @@ def _address(client: Client, node_id: int) -> Address:
 
 
 def _demand_role(client: Client, node_id: int) -> None:
-    """Demand that a broker's own settings name it as a voter, so that it still is one after its next start."""
+    """Refuse a broker whose own settings do not name it as a voter: its next start would make it an observer."""
     keys = (_ROLES, _VOTERS)
     found = admin.describe_configs(client, ResourceType.BROKER, [str(node_id)], keys=keys)[str(node_id)]
     if node_id in {it.node_id for it in parse_voters(found[_VOTERS].value or "")}:
         return
     raise click.ClickException(
-        f"node {node_id} runs as a broker only: in its configuration file, add it to {_VOTERS}, set {_ROLES} to "
-        "broker,controller or remove it, and start the node again with the same data"
+        f"node {node_id} runs as a broker only: in its configuration file, add the node to {_VOTERS}, set {_ROLES} "
+        "to broker,controller or remove that setting, and start the node again with the same data"
     )
 
 

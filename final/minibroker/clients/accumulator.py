@@ -13,10 +13,10 @@ These rules keep the records in order, and write each of them exactly once:
 2. After a failure nothing of that partition is sent until everything in flight has been answered or lost.
 3. A batch keeps its sequence number as long as it may have been written, so a broker recognises a second copy.
 4. If a broker refuses a batch as out of sequence, and no numbered batch is before it, then neither this batch nor any
-   after it was written. So the epoch rises, and the remaining batches are numbered from 0 again. A late copy of a batch
-   that was given up has the old epoch and is refused (KIP-360). But if the connection was lost while a batch was in
-   flight, a copy of it may still arrive before any batch of the new epoch. Such a batch is given up, because under
-   another number it could be written twice.
+   after it was written. So the epoch rises, and the remaining batches are numbered from 0 again. A late copy of an
+   expired batch has the old epoch and is refused (KIP-360). But if the connection was lost while a batch was in
+   flight, a copy of it may still arrive before any batch of the new epoch. Such a batch fails, because under another
+   number it could be written twice.
 5. The first batch of an epoch is sent alone: a broker that does not know a producer accepts any number, so two batches
    in flight could be written in the wrong order.
 6. No batch is sent while the fifth batch before it is not acknowledged. A broker recognises only copies of the last
@@ -122,7 +122,7 @@ class Stream:
         return not (self.queue or self.in_flight or self.waiting)
 
     def batches(self) -> Iterator[ProducerBatch]:
-        """All batches that are not done, and the batches that were given up while in flight."""
+        """All batches that are not done, and the batches that failed or expired while in flight."""
         yield from self.in_flight
         yield from self.waiting
         yield from self.queue
@@ -166,7 +166,7 @@ class Accumulator:
         self._finished: list[ProducerBatch] = []
         self.filled: list[tuple[str, int]] = []
         self.buffered_bytes = 0
-        self.changes = 0  # how often a batch was begun or closed: only that can make a batch due earlier
+        self.changes = 0  # counts the batches begun or closed, the only events that can make a batch due earlier
 
     # Records in -----------------------------------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class Accumulator:
     def _may_send(self, stream: Stream) -> bool:
         if stream.identity is None and self._identity is None:
             return False
-        # Rules 5 and 7. Below is rule 6, which applies only to batches that are sent for the first time.
+        # Here are rules 5 and 7. The last line is rule 6, which applies only to batches that were never sent.
         if not self._config.idempotence or not stream.is_proven:
             return not stream.in_flight
         return bool(stream.waiting) or stream.window < self._config.max_in_flight
@@ -446,7 +446,7 @@ class Accumulator:
                 self._give_up(stream, batch)
 
     def _give_up(self, stream: Stream, batch: ProducerBatch) -> None:
-        # A batch in flight stays in `in_flight` until it is answered or lost, because it still counts for the order.
+        # A batch in flight stays in `in_flight` until it is answered or lost, because later batches must wait for it.
         if batch in stream.waiting:
             stream.waiting.remove(batch)
         elif batch in stream.queue:
@@ -492,7 +492,7 @@ class Accumulator:
         return self._next_order
 
     def due_ms(self, topic: str, partition: int) -> float | None:
-        """When the next batch of a partition becomes due: 0 if at once, None if it must wait for something else."""
+        """When the first queued batch of a partition is due; 0 means now, None no batch or a wait for an answer."""
         stream = self._streams[topic, partition]
         if not stream.queue or stream.is_held or stream.waiting:
             return None

@@ -139,8 +139,8 @@ class ProducerBatch:
     def finish(
         self, *, base_offset: int = NO_OFFSET, log_append_time_ms: int = -1, error: ClientError | None = None
     ) -> None:
-        """Settle the promises for all records of this batch, once."""
-        assert not self.is_done, "a promise is settled only once"
+        """Set the outcome of all records of this batch, which never changes afterwards."""
+        assert not self.is_done, "the outcome of a batch is set only once"
         self.is_done = True
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
@@ -148,7 +148,7 @@ class ProducerBatch:
 
 
 class Delivery:
-    """The promise for one record; it is done when the batch is acknowledged, refused or given up."""
+    """The promise for one record; it is done when the record is acknowledged or has failed."""
 
     __slots__ = ("_batch", "_index")
 

@@ -251,8 +251,8 @@ class Client(Closing):
     ) -> Any:
         """Send one request, in the highest version that both sides know, and wait for its response.
 
-        It goes to any node, to the node with this id, or to the CONTROLLER. Error codes are not raised: the caller
-        finds them in the response.
+        The request goes to any node, to the node with this id, or to the CONTROLLER. Error codes are not raised: the
+        caller finds them in the response.
         """
         wait_ms = self.config.timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = precise_ms() + wait_ms

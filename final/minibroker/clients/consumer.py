@@ -1,8 +1,8 @@
 """The consumer: reads batches of assigned partitions as the brokers store them; iteration decodes the records.
 
 It has no thread. `poll` returns the batches that have arrived, and sends the next fetches before it returns, so that
-the brokers work while the caller does. The caller chooses the partitions and the offsets; in `group_consumer` the
-coordinator of a group chooses them.
+the brokers prepare batches while the caller works. The caller chooses the partitions and the offsets; in
+`group_consumer` the coordinator of a group chooses them.
 """
 
 import random
@@ -32,7 +32,7 @@ from minibroker.wire.codes import ErrorCode
 
 __all__ = ["EARLIEST", "LATEST", "READ_COMMITTED", "READ_UNCOMMITTED", "Consumer", "OffsetReset", "TopicPartition"]
 
-_GRACE_MS = 5_000  # added to the longest wait of a fetch, for the answer to arrive
+_GRACE_MS = 5_000  # for the answer to arrive, in addition to the longest wait of a fetch
 
 
 class Consumer(Closing):

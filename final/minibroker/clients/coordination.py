@@ -1,4 +1,4 @@
-"""Requests to the coordinator of a group: finding it, and the offsets that it keeps. A pure module.
+"""Finds the coordinator of a group, and reads and commits the group's offsets there. A pure module.
 
 A coordinator moves when its broker stops. `REACTIONS` says what each error code of a coordinator means for a client.
 """
@@ -27,7 +27,8 @@ from minibroker.wire.schema import Request
 from minibroker.wire.tables.find_coordinator import FindCoordinatorRequest
 from minibroker.wire.tables.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 
-# The last versions with one key, one group, and names instead of ids, which every broker understands.
+# Every broker understands these versions: the last FindCoordinator with one key, the last OffsetFetch with one group,
+# and the last OffsetCommit with names instead of ids.
 _FIND_ONE, _FETCH_ONE, _COMMIT_BY_NAME = 3, 7, 9
 
 LOST_CONNECTION = (BrokerUnavailable, ConnectionLost, RequestTimedOut)
@@ -40,7 +41,7 @@ class Reaction(enum.Enum):
     RETRY = "ask the same node again, later"
     SEARCH = "find the coordinator again"
     REJOIN = "join again"
-    GIVE_UP = "give up all partitions, which others may have by now, and join as a new member"
+    GIVE_UP = "release all partitions, which other members may own by now, and join as a new member"
     FAIL = "tell the application"
 
 
@@ -65,7 +66,7 @@ def reaction_to(code: int) -> Reaction:
 
 
 class Signature(NamedTuple):
-    """The member in whose name offsets are committed; by default none, which works only if the group has no members."""
+    """The member that commits offsets. The default names no member, which works only in a group without members."""
 
     epoch: int = -1
     member_id: str = ""
@@ -99,7 +100,7 @@ class Coordinator:
     def ask(
         self, message: Request, *, version_max: int | None = None, timeout_ms: float | None = None
     ) -> Dialogue[Any]:
-        """Send one request to the coordinator; if the connection is lost, forget where the coordinator is."""
+        """Send one request to the coordinator; if the connection is lost, forget its node."""
         node_id = yield from self.find()
         try:
             response = yield Ask(message, node_id, version_max, timeout_ms)
@@ -115,7 +116,7 @@ class Coordinator:
         *,
         version_max: int | None = None,
     ) -> Dialogue[Any]:
-        """Send a request, again and again while the coordinator moves or loads. The caller sees all other codes."""
+        """Send a request, and repeat it while the coordinator is moving or loading. All other codes are returned."""
         attempts = self.core.attempts()
         while True:
             try:
@@ -165,7 +166,7 @@ class Coordinator:
     def commit(
         self, offsets: Mapping[TopicPartition, int], sign: Callable[[], Signature] = Signature
     ) -> Dialogue[dict[TopicPartition, int]]:
-        """Commit offsets; return the error codes of those that were refused. Each attempt is signed anew."""
+        """Commit offsets; return the error codes of the refused ones. Each attempt uses the member's current epoch."""
         response = yield from self.ask_until_answered(
             lambda: _commit_request(self.group_id, offsets, sign()), _commit_codes, version_max=_COMMIT_BY_NAME
         )

@@ -35,7 +35,7 @@ CONTROLLER: Final = -2
 """In place of a node id: the node that the metadata names as the controller."""
 
 UNKNOWN_TOPIC_MS = 3_000
-"""How long to ask again for an unknown topic: nodes learn of a new topic a moment after it was created."""
+"""How long a request for an unknown topic is repeated: a node learns of a new topic a moment after its creation."""
 
 
 class Ask(NamedTuple):

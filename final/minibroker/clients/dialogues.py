@@ -47,7 +47,7 @@ def ask_controller(
     version_max: int | None = None,
     is_read: bool = False,
 ) -> Dialogue[Any]:
-    """Send a request to the controller; while there is none, or it has changed, try again for a few seconds.
+    """Send a request to the controller. If there is none, or it has just changed, try again for a few seconds.
 
     Kafka's brokers forward newer requests to the controller, so `node_id` may be None, which means any node. A request
     that only reads is sent again even if its answer was lost.

@@ -34,7 +34,7 @@ class Aborted(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The whole batches at the beginning of a record set, as their headers describe them."""
+    """The whole batches at the start of a record set: their size, the offset after them, their last leader epoch."""
 
     byte_count: int
     next_offset: int

@@ -105,7 +105,7 @@ class Plan(NamedTuple):
 
 
 class FetchOrder(NamedTuple):
-    """A fetch to send, and what is needed to interpret its answer."""
+    """A fetch to send, and the state that is needed to interpret its answer."""
 
     node_id: int
     request: FetchRequest

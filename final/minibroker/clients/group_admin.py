@@ -20,7 +20,7 @@ from minibroker.segments.checkpoint import TopicPartition
 from minibroker.wire.codes import ErrorCode
 
 CLASSIC, CONSUMER = "classic", "consumer"
-_LOOK_BYTES = 64 * 1024  # a batch of which only the first record is needed
+_LOOK_BYTES = 64 * 1024  # per partition: only the first record is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class GroupDescription:
     members: Sequence[MemberDescription]
 
 
-# What there is ------------------------------------------------------------------------------------------------------
+# Listing and describing ---------------------------------------------------------------------------------------------
 
 
 def list_groups(client: Client) -> list[GroupListing]:
@@ -173,7 +173,7 @@ def commit_offsets(client: Client, group_id: str, offsets: Mapping[TopicPartitio
 
 
 def first_timestamps(client: Client, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The timestamp of the first record at or after an offset of each partition that has such a record."""
+    """For each partition, the timestamp of the first record at or after an offset, if there is such a record."""
     found: dict[TopicPartition, int] = {}
     with Consumer(client, offset_reset=OffsetReset.EARLIEST, partition_max_bytes=_LOOK_BYTES) as consumer:
         consumer.assign(offsets, offsets)
@@ -183,7 +183,7 @@ def first_timestamps(client: Client, offsets: Mapping[TopicPartition, int]) -> d
                 record = next(iter(fetched), None)
                 if record is not None:
                     found[fetched.topic_partition] = record.timestamp
-            # A partition whose position has reached its end has only records that applications do not see.
+            # At the end of a partition, no more records follow that an application may see.
             left = [it for it in consumer.assignment if it not in found and not _is_at_end(consumer, it)]
             consumer.assign(left)
     return found

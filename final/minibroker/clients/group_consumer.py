@@ -1,8 +1,8 @@
 """The consumer as a member of a group: the coordinator chooses its partitions, and keeps the offsets that it commits.
 
-A second thread runs the dialogue of the `Member`, so that heartbeats are sent while the application works. All else
-happens in `poll`: it gives up and takes partitions, calls the application's functions, and returns batches. So a
-partition is never taken away while the application works on its records, unless the group has removed this member.
+A second thread runs the dialogue of the `Member`, so that heartbeats are sent while the application works. Everything
+else happens in `poll`: it releases and takes partitions, calls the application's callbacks, and returns batches. So a
+partition is never revoked while the application works on its records, unless the group has removed this member.
 """
 
 import contextlib
@@ -52,14 +52,15 @@ def newest_protocol(client: Client) -> GroupProtocol:
 
 
 def _ignore(_partitions: list[TopicPartition]) -> None:
-    """Do nothing when partitions come and go."""
+    """The default callback: do nothing when partitions are assigned, revoked or lost."""
 
 
 class GroupConsumer(Closing):
     """Reads topics as a member of a group. It is for one thread, and has its own connections.
 
-    `on_assigned` is called with new partitions, `on_revoked` before partitions are given up, while offsets can still be
-    committed, and `on_lost` if the group has removed this member, after which they cannot.
+    `on_assigned` is called with new partitions. `on_revoked` is called before partitions are released, while their
+    offsets can still be committed. `on_lost` is called if the group has removed this member. Then offsets can no longer
+    be committed.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class GroupConsumer(Closing):
                 return fetched
 
     def _follow(self) -> None:
-        """Give up and take partitions, as the group demands."""
+        """Release and take partitions, as the coordinator has assigned them."""
         on_assigned, on_revoked, on_lost = self._listeners
         change = self._membership.call(_change_or_raise)
         if change is None:
@@ -158,7 +159,7 @@ class GroupConsumer(Closing):
     # Offsets ----------------------------------------------------------------------------------------------------------
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit the offsets to read next; by default, those after everything that `poll` has returned."""
+        """Commit the offsets to read next; by default, those after the batches that `poll` has returned."""
         wanted = dict(offsets) if offsets is not None else self._positions()
         changed = {it: offset for it, offset in wanted.items() if self._committed.get(it) != offset}
         attempts = self._client.core.attempts()
@@ -194,7 +195,7 @@ def _change_or_raise(member: Member) -> Any:
 
 
 class _Membership:
-    """Runs the dialogue of a member in a thread. Whoever touches the member has the lock."""
+    """Runs the dialogue of a member in a thread. A thread holds the lock while it uses the member."""
 
     def __init__(
         self, client: Client, config: MemberConfig, protocol: GroupProtocol, on_change: Callable[[], None]
@@ -225,28 +226,28 @@ class _Membership:
     # The application's thread -----------------------------------------------------------------------------------------
 
     def call(self, ask: Callable[[Member], T]) -> T:
-        """Ask the member something."""
+        """Call a function with the member, under the lock."""
         with self._lock:
             return ask(self._member)
 
     def on_poll(self) -> None:
-        """The application is alive."""
+        """Note that the application has polled, and wake the dialogue if it waits for that."""
         if self.call(lambda it: it.on_poll()):
             self._waker.wake()
 
     def release(self, partitions: Partitions) -> None:
-        """The application has given up partitions."""
+        """Note that the application has released partitions."""
         self.call(lambda it: it.release(partitions))
         self._waker.wake()
 
     def acquire(self, partitions: Partitions) -> Partitions:
-        """The application takes partitions."""
+        """Take partitions for the application; return those that are still assigned."""
         taken = self.call(lambda it: it.acquire(partitions))
         self._waker.wake()
         return taken
 
     def may_commit_again(self, signature: Signature, code: int) -> bool:
-        """Whether a commit may succeed later."""
+        """Whether a commit that was refused with a code may succeed later."""
         may = self.call(lambda it: it.may_commit_again(signature, code))
         self._waker.wake()
         return may
@@ -303,7 +304,7 @@ class _Membership:
                     if answered == number:
                         return response
             if self._member.is_leaving and not self._is_interrupted:
-                # A join may be answered only after minutes, and is not needed any more.
+                # The answer to a join may take minutes, and a member that leaves does not need it.
                 self._is_interrupted = True
                 raise ClientClosed("the member leaves the group")
         raise RequestTimedOut("no answer")

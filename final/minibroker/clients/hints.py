@@ -7,7 +7,7 @@ from minibroker.clients.routing import LeaderHint, Node
 
 
 class Endpoint(Protocol):
-    """A node as Produce and Fetch responses name it; each response has its own class for it."""
+    """A node in a Produce or a Fetch response. The two responses have different classes with these fields."""
 
     node_id: int
     host: str

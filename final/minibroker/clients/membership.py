@@ -1,14 +1,14 @@
 """One member of a group, in the classic protocol or in the new one (KIP-848). A pure module.
 
 Two parties share a member. Its dialogue, `live`, talks to the coordinator: it joins, sends heartbeats, and learns which
-partitions the member shall read. The application reads the partitions that it owns, and follows the dialogue:
+partitions are assigned to the member. The application makes the partitions that it owns equal to these:
 
-- `target` is what the coordinator wants the application to read; only the dialogue changes it.
-- `owned` is what the application reads; only `release` and `acquire` change it.
+- `target`: the partitions that the coordinator has assigned. Only the dialogue changes it.
+- `owned`: the partitions that the application reads. Only `release` and `acquire` change it.
 
 While a partition is in `owned`, no other member reads it, unless the coordinator has removed this member
-(`is_lost`). The dialogue does not join again before the application has released what it must. A `Pause` of the
-dialogue may end early, after anything has changed.
+(`is_lost`). The dialogue does not join again before the application has released the revoked partitions. A `Pause` of
+the dialogue may end early if something has changed.
 """
 
 from abc import ABC, abstractmethod
@@ -59,7 +59,7 @@ NOTHING: Partitions = frozenset()
 COOPERATIVE = "cooperative-sticky"
 
 _LEAVE_ONE = 2  # the last version of LeaveGroup with one member, which every broker understands
-_GRACE_MS = 5_000  # added to the longest wait of a join, for the answer to arrive
+_GRACE_MS = 5_000  # for the answer to arrive, in addition to the longest wait of a join
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ class MemberConfig:
     topics: Sequence[str]
     instance_id: str | None = None
     assignors: Sequence[str] = ("range",)
-    """For the classic protocol, the preferred one first. The coordinator takes one that all members offer."""
+    """Assignors for the classic protocol, the preferred first. The coordinator takes one that all members have."""
     server_assignor: str | None = None
-    """For the new protocol; None leaves the choice to the coordinator."""
+    """The assignor for the new protocol; None leaves the choice to the coordinator."""
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
-    """A member whose application does not ask for records for so long leaves the group, so that others can go on."""
+    """If the application does not poll for this long, the member leaves the group, and others read its partitions."""
 
     def __post_init__(self) -> None:
         unknown = [it for it in self.assignors if it not in CLIENT_ASSIGNORS]
@@ -87,16 +87,16 @@ class MemberConfig:
 
 
 class Change(NamedTuple):
-    """What the application must do: give up the first partitions, and then take the others."""
+    """The next step of the application: release the revoked partitions, and then take the added ones."""
 
     revoked: Partitions
     added: Partitions
     is_lost: bool
-    """Other members may read the revoked partitions already, so their offsets cannot be committed any more."""
+    """Whether other members may already read the revoked partitions, so that no offsets can be committed for them."""
 
 
 class Member(ABC):
-    """What both protocols share."""
+    """A member of a group: the part that both protocols share."""
 
     def __init__(self, core: Core, config: MemberConfig, *, member_id: str = "") -> None:
         self.config = config
@@ -117,27 +117,27 @@ class Member(ABC):
 
     @property
     def signature(self) -> Signature:
-        """In whose name offsets are committed."""
+        """The identity with which this member commits offsets."""
         return Signature(self.epoch, self.member_id, self.config.instance_id)
 
     def on_poll(self) -> bool:
-        """The application is alive; return whether the dialogue waits to hear that."""
+        """Note that the application has polled; return whether the dialogue waits for that."""
         was_idle, self._polled_ms = self._is_idle(), self._core.clock()
         return was_idle
 
     def change(self) -> Change | None:
-        """What the application must do, if anything."""
+        """The next step of the application; None if it reads the assigned partitions."""
         if self.target == self.owned:
             return None
         return Change(self.owned - self.target, self.target - self.owned, self.is_lost)
 
     def release(self, partitions: Partitions) -> None:
-        """The application has given up partitions."""
+        """Note that the application has released partitions."""
         self.owned -= partitions
         self.is_lost = self.is_lost and bool(self.owned)
 
     def acquire(self, partitions: Partitions) -> Partitions:
-        """The application takes partitions; return those that it still may have."""
+        """Take partitions for the application; return those that are still assigned."""
         taken = partitions & self.target
         self.owned |= taken
         return taken
@@ -154,7 +154,7 @@ class Member(ABC):
     # The dialogue -----------------------------------------------------------------------------------------------------
 
     def live(self) -> Dialogue[None]:
-        """Be a member until `is_leaving` is set, or until an error that the application must see."""
+        """Keep up the membership until `is_leaving` is set, or until an error that the application must see."""
         try:
             while not self.is_leaving:
                 yield from self._sit_out() if self._is_idle() else self._try_step()
@@ -177,7 +177,7 @@ class Member(ABC):
 
     @abstractmethod
     def _step(self) -> Dialogue[None]:
-        """Do what is due, or wait."""
+        """Send the request that is due, or wait until one is due."""
 
     @abstractmethod
     def _leave(self) -> Dialogue[None]:
@@ -185,17 +185,17 @@ class Member(ABC):
 
     @abstractmethod
     def _on_failure(self) -> None:
-        """A request was not answered, or not by the coordinator."""
+        """React to a request that was lost, or that went to a node which is not the coordinator."""
 
     @abstractmethod
     def _rejoin(self) -> None:
-        """The group rebalances."""
+        """Join again, because the group rebalances."""
 
     def _is_idle(self) -> bool:
         return self._core.clock() - self._polled_ms >= self.config.max_poll_interval_ms
 
     def _sit_out(self) -> Dialogue[None]:
-        """Stay out of the group until the application asks for records again."""
+        """Leave the group, and stay out of it until the application polls again."""
         if self.epoch > NO_GENERATION:
             yield from self._try_to_leave()
             self._lose()
@@ -209,12 +209,12 @@ class Member(ABC):
             pass  # the coordinator removes the member when its session ends
 
     def _ask(self, message: Any, *, timeout_ms: float | None = None, version_max: int | None = None) -> Dialogue[Any]:
-        # An answer that takes long is not worth waiting for: the session would end.
+        # The wait is short, so that a request can be repeated before the session ends.
         wait_ms = self.config.session_timeout_ms / 3 if timeout_ms is None else timeout_ms
         return (yield from self._coordinator.ask(message, version_max=version_max, timeout_ms=wait_ms))
 
     def _is_accepted(self, code: int, message: str | None = None) -> Dialogue[bool]:
-        """Whether a request was accepted; if not, react."""
+        """Whether a request was accepted; if not, react to its error code."""
         if not code:
             self._failures = 0
             return True
@@ -238,7 +238,7 @@ class Member(ABC):
         yield from self._back_off()
 
     def _lose(self) -> None:
-        """The coordinator has removed the member, so it owns nothing any more."""
+        """Note that the coordinator has removed the member. All its partitions must be released."""
         self.epoch = NO_GENERATION
         self.target, self.is_lost = NOTHING, bool(self.owned)
 
@@ -251,10 +251,11 @@ class Member(ABC):
 
 
 class ClassicMember(Member):
-    """A member of the classic protocol: it joins, the leader assigns, everyone syncs; a heartbeat tells of a rebalance.
+    """A member of the classic protocol: all members join, the leader assigns the partitions, and all members sync.
 
-    With the eager protocol the application gives up everything before its member joins again. With the cooperative
-    protocol (KIP-429) it reads on, gives up what the new assignment takes away, and then joins once more.
+    The answer to a heartbeat announces the next rebalance. With the eager protocol the application releases all
+    partitions before its member joins again. With the cooperative protocol (KIP-429) it keeps reading, releases only
+    the partitions that the new assignment revokes, and then its member joins once more.
     """
 
     def __init__(self, core: Core, config: MemberConfig) -> None:
@@ -275,7 +276,7 @@ class ClassicMember(Member):
 
     def _wait_and_heartbeat(self) -> Dialogue[None]:
         if self._has_revoked and not self.owned - self.target:
-            # The application has given up partitions, and the leader can now assign them to other members.
+            # The application has released partitions. The leader can assign them to other members after another join.
             self._has_revoked, self._is_joined = False, False
             return
         yield Pause(self._left_ms())
@@ -309,10 +310,10 @@ class ClassicMember(Member):
         self._is_joined, self._has_revoked, self._owned_generation = False, False, NO_GENERATION
 
     def _on_failure(self) -> None:
-        """Nothing is lost: the next request says everything again."""
+        """Do nothing: each request of this protocol is complete, so none depends on a lost one."""
 
     def _leave(self) -> Dialogue[None]:
-        # A static member is expected back, so it does not leave.
+        # A static member does not leave: it may restart and get its partitions back.
         if self.config.instance_id is None:
             request = LeaveGroupRequest(group_id=self.config.group_id, member_id=self.member_id)
             yield from self._ask(request, version_max=_LEAVE_ONE)
@@ -379,7 +380,7 @@ class ClassicMember(Member):
         ]
 
     def _count(self, topics: Iterable[str]) -> Dialogue[dict[str, int]]:
-        """How many partitions each topic has; 0 for one that does not exist."""
+        """The number of partitions of each topic; 0 for a topic that does not exist."""
         wanted = sorted(topics)
         yield from self._core.metadata(wanted)
         known = self._core.routes.topics
@@ -407,10 +408,10 @@ def _assignment_bytes(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 class ConsumerMember(Member):
-    """A member of the new protocol: its heartbeats join, report what it owns, and bring its assignment.
+    """A member of the new protocol: its heartbeats join, report the owned partitions, and return the assignment.
 
-    The coordinator gives a partition to one member at a time: it waits until a heartbeat reports that the old owner has
-    given the partition up.
+    The coordinator assigns a partition to one member at a time: it waits until a heartbeat reports that the old owner
+    has released the partition.
     """
 
     def __init__(self, core: Core, config: MemberConfig, *, member_id: str) -> None:
@@ -421,7 +422,7 @@ class ConsumerMember(Member):
         self._interval_ms = config.heartbeat_interval_ms
 
     def _step(self) -> Dialogue[None]:
-        # A report cannot wait for the next heartbeat if other members wait for partitions.
+        # Other members may wait for the released partitions, so a report is sent before the next heartbeat is due.
         is_report_due = self.owned == self.target and self.owned != self._reported
         if self.is_lost or (self._left_ms() and not is_report_due):
             yield Pause(self._left_ms() or self._interval_ms)
@@ -459,7 +460,7 @@ class ConsumerMember(Member):
         self._heartbeat_at_ms = self._core.clock() + self._interval_ms
         if response.assignment is not None:
             self._assigned = {bytes(it.topic_id): it.partitions for it in response.assignment.topic_partitions}
-        # A topic may be assigned before this member has heard of it; it is looked for until it is found.
+        # While the routes lack an assigned topic, each heartbeat is followed by a metadata request.
         if any(self._core.routes.topic_name(topic_id) is None for topic_id in self._assigned):
             yield from self._core.metadata(self.config.topics)
         before, self.target = self.target, self._named()
@@ -476,7 +477,7 @@ class ConsumerMember(Member):
         )
 
     def _on_failure(self) -> None:
-        # The coordinator may not have seen the last heartbeat, so the next one repeats everything.
+        # The coordinator may not have seen the last heartbeat, so the next one has all fields again.
         self._is_full, self._heartbeat_at_ms = True, 0.0
 
     def _rejoin(self) -> None:

@@ -9,7 +9,7 @@ says what it gives up.
 | `RoundRobin`  | in turn                       | in turn                | the order of every key; full batches     |
 | `GeoRouting`  | by murmur2 within its region  | as the inner one       | evenness: a busy region has few partitions |
 | `Salted`      | a hot key by key and salt     | as the inner one       | the order of the hot keys                |
-| `FallThrough` | past a threshold in turn      | as the inner one       | the order of a key while it is hot       |
+| `FallThrough` | above a threshold, in turn    | as the inner one       | the order of a key while it is hot       |
 
 If the order of a key is given up, its reader has to merge: it reads all partitions that may hold the key, and sorts the
 records by a sequence number or a timestamp that they carry.
@@ -64,7 +64,7 @@ class Default:
         """Choose another sticky partition, if the batch of the present one is full."""
         if self._sticky.get(topic) != previous or partition_count == 1:
             return
-        # One of the others with equal probability: the numbers from `previous` on are shifted by one.
+        # One of the other partitions with equal probability: the numbers from `previous` on are shifted by one.
         chosen = self._chance(partition_count - 1)
         self._sticky[topic] = chosen + (chosen >= previous)
 

@@ -1,7 +1,7 @@
 """The producer: takes records from the caller's threads, and sends batches from its own thread.
 
 The caller's thread chooses a partition and adds the record to a batch; it waits only when memory is used up. The
-sender's thread sends the batches that are due, processes answers, and settles every record by its deadline. One lock
+sender's thread sends the batches that are due, processes answers, and fails records at their deadline. One lock
 protects the accumulator; compression and sockets are outside of it.
 """
 
@@ -39,7 +39,7 @@ from minibroker.wire.tables.produce import ProduceResponse
 
 MAX_BLOCK_MS = 60_000
 _CLOSE_TIMEOUT_MS = 30_000
-_SETTLING_MS = 1_000  # added to the deadline of the records, for the sender's thread to settle them
+_SETTLING_MS = 1_000  # for the sender's thread to fail expired records, in addition to their deadline
 
 
 class Producer:
@@ -109,7 +109,7 @@ class Producer:
         *,
         on_delivery: Callback | None = None,
     ) -> Delivery:
-        """Queue a record. The delivery is done when the record is acknowledged, refused or given up."""
+        """Queue a record. The delivery is done when the record is acknowledged or has failed."""
         _check_types(value, key, headers)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
@@ -177,7 +177,7 @@ class Producer:
     # The end --------------------------------------------------------------------------------------------------------
 
     def flush(self, timeout_ms: float | None = None) -> None:
-        """Wait until every record queued so far is acknowledged, refused or given up."""
+        """Wait until every record queued so far is acknowledged or has failed."""
         wait_ms = self._config.delivery_timeout_ms + _SETTLING_MS if timeout_ms is None else timeout_ms
         deadline_ms = precise_ms() + wait_ms
         with self._changed:
@@ -210,7 +210,7 @@ class Producer:
         return delivery.offset
 
     def close(self, timeout_ms: float = _CLOSE_TIMEOUT_MS) -> None:
-        """Flush for at most this time, then stop; records that are not acknowledged by then are given up."""
+        """Flush for at most this time, then stop; records that are not acknowledged by then fail."""
         if self._is_closed:
             return
         try:
@@ -375,7 +375,7 @@ class _Sender(threading.Thread):
 
     def _leader_of(self, topic: str, partition: int) -> int | None:
         leader = self._client.core.routes.leader(topic, partition)
-        # A node that could not be reached is left alone for a while; its batches wait.
+        # After a failed connection nothing is sent to the node for a while. Its batches wait.
         if leader is not None and self._not_before_ms.get(leader, 0) > precise_ms():
             return None
         return leader
@@ -477,7 +477,7 @@ class _Sender(threading.Thread):
             )
 
     def _lose(self, link: Link, error: ClientError) -> None:
-        """Close a link, and give up its requests in flight."""
+        """Close a link, and report its requests in flight as lost."""
         self._client.drop(link.address)
         self._forget(link, error)
 

@@ -102,7 +102,7 @@ class LeaderHint(NamedTuple):
 
 
 class Routes:
-    """What a client knows of the cluster."""
+    """The nodes, the controller and the partitions of a cluster, as far as a client knows them."""
 
     def __init__(self, bootstrap: Sequence[Address]) -> None:
         self.bootstrap = list(bootstrap)
@@ -115,7 +115,7 @@ class Routes:
         self._learnt_ms: dict[str, float] = {}
         self._names: dict[bytes, str] = {}
 
-    # What is known --------------------------------------------------------------------------------------------------
+    # Queries --------------------------------------------------------------------------------------------------------
 
     def addresses(self) -> list[tuple[int | None, Address]]:
         """Every address at which a node may answer, once each; addresses from metadata come first."""
@@ -146,7 +146,7 @@ class Routes:
         return self._names.get(topic_id)
 
     def error_of(self, topic: str) -> BrokerError | None:
-        """The error that the last metadata gave for a topic."""
+        """The error of a topic in the last metadata, if it had one."""
         code = self._errors.get(topic, 0)
         return BrokerError(code, about=f"topic {topic}{_advice(topic, code)}") if code else None
 
@@ -156,10 +156,10 @@ class Routes:
             return False
         return now_ms - self._learnt_ms[topic] < age_ms_max
 
-    # What changes it ------------------------------------------------------------------------------------------------
+    # Changes --------------------------------------------------------------------------------------------------------
 
     def update(self, response: MetadataResponse, *, now_ms: float) -> None:
-        """Update the routes from the answer to a metadata request, which is about some topics or all."""
+        """Update the routes from the answer to a metadata request for some topics or for all."""
         self.nodes = {it.node_id: Node(it.node_id, it.host, it.port, it.rack) for it in response.brokers}
         self.cluster_id = response.cluster_id or self.cluster_id
         self.controller_id = response.controller_id
@@ -208,7 +208,7 @@ class Routes:
         return effect
 
     def _apply_hint(self, topic: str, partition: int, hint: LeaderHint, endpoints: Iterable[Node]) -> bool:
-        # A hint counts only if its epoch is newer and the address of the new leader is known.
+        # A hint is used only if its epoch is newer and the address of the new leader is known.
         route = self.partition(topic, partition)
         if route is None or hint.leader_id < 0 or hint.leader_epoch <= route.leader_epoch:
             return False

@@ -1,4 +1,4 @@
-"""Ends the wait of another thread: a pair of sockets, because a selector waits for nothing else."""
+"""Wakes a thread that waits in a selector. A selector waits only for file descriptors, so it uses two sockets."""
 
 import contextlib
 import socket
@@ -17,13 +17,13 @@ class Waker:
         return self._here.fileno()
 
     def wake(self) -> None:
-        """Wake the thread that waits, or the next that does."""
+        """Wake the thread that waits now, or else the next one that waits."""
         # If the buffer is full, the thread wakes anyway. If the waker is closed, no thread waits.
         with contextlib.suppress(OSError):
             self._there.send(b"!")
 
     def take(self) -> bool:
-        """Whether `wake` was called since the last time."""
+        """Whether `wake` was called since the last call of `take`."""
         try:
             return bool(self._here.recv(4096))
         except OSError:

@@ -3,8 +3,8 @@
 A record's position follows from the length of the record before it, so Python walks over the lengths one by one. Where
 many consecutive records have the same length, one strided comparison finds them all. numpy reads everything else, field
 by field, for all records of several batches at once; each field is one varint per record.
-Arrow copies the keys, and likewise the values: in a binary array over the raw bytes with the offsets [start, end,
-start, end, …], every second element is a key, and `take` copies these elements.
+Arrow copies the keys, and in the same way the values: a binary array over the raw bytes gets the offsets [start, end,
+start, end, …], so every second element is a key, and `take` copies these elements.
 
 A batch with anything unusual (a length that does not add up, a varint that is too long, a number near the limits of its
 type) is left to chapter 01's plain decoder, which either raises its own error or decodes the batch.
@@ -58,7 +58,7 @@ OFFSET_MAX = 2**63 - 1
 _GROUP_BYTES_MAX = 4 * 1024 * 1024  # records decoded together: enough for numpy, small enough for the cache
 _ARROW_BYTES_MAX = 2**31 - 1  # Arrow's binary arrays count bytes in 32 bits
 _RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key, value, headers: one byte each
-_MICROS = 1000  # in a millisecond
+_MICROS = 1000  # microseconds in a millisecond
 _TIMESTAMP_MAX = OFFSET_MAX // _MICROS  # milliseconds that Arrow can hold as microseconds
 _SAFE = 2**61  # the sum of two numbers fits in 64 bits if both are smaller than this, and greater than its negative
 _RAW_NULL = 1  # zigzag(-1)
@@ -132,7 +132,7 @@ def _plain(header: BatchHeader, records: memoryview, bytes_max: int) -> _Part:
     codec = header.attributes & COMPRESSION_MASK
     if codec != Compression.NONE:
         plain = decompress(codec, records, bytes_max=bytes_max)
-    # The count is not trusted: one that is too large must not cause a huge allocation.
+    # The record count is not trusted: a wrong count must not cause a huge allocation.
     if not 0 <= header.record_count <= len(plain) // _RECORD_BYTES_MIN:
         raise InvalidRecord(f"{header.record_count} records do not fit in {len(plain)} bytes")
     return _Part(header, plain)
@@ -192,7 +192,7 @@ def _fixed(kind: pa.DataType, numbers: npt.NDArray[Any]) -> pa.Array:
 
 
 def _binary(data: bytes, at: Ints, raw: Ints) -> pa.Array:
-    """Copy pieces of different lengths from the data into an array; a raw length of 1 is null."""
+    """Copy pieces of different lengths from the data into an array; a raw length of 1, zigzag for -1, is null."""
     count = len(at)
     null = raw == _RAW_NULL
     is_some_null = bool(null.any())
@@ -433,8 +433,8 @@ class _Walk:
         """Walk over the next records one by one."""
         data, position, steps = self._data, self.position, _STEPS
         self._hopped.append(position)
-        # The last number is the start of the record after these, and becomes the new position. A comprehension takes a
-        # quarter less time than a loop.
+        # The last number is the start of the first record that was not walked over. It becomes the new position. A
+        # comprehension takes a quarter less time than a loop.
         self._hopped += [
             position := position
             + (steps[raw] if (raw := data[position]) < 0x80 else steps[raw] + (data[position + 1] << 6))

@@ -203,7 +203,7 @@ def _cuts(rows: _Rows, batch_bytes_max: int) -> tuple[list[int], list[int]]:
     count = len(rows.timestamp)
     span = int(rows.timestamp.max()) - int(rows.timestamp.min())
     if span >= _TIMESTAMP_SPAN_MAX:
-        raise InvalidRecord(f"the timestamps of {count} rows are {span} ms apart, which is more than a batch can hold")
+        raise InvalidRecord(f"the timestamps of {count} rows are {span} ms apart, more than a batch can encode")
     # The largest size of a record: attributes, the widest timestamp delta and offset delta, and the row's own bytes.
     offset_delta_max = min(count, max(batch_bytes_max // _RECORD_BYTES_MIN, 1))
     body = 1 + len(encode_varint(span)) + len(encode_varint(offset_delta_max)) + _own_bytes(rows)

@@ -100,7 +100,8 @@ def limited(starts: Offsets, ends: Offsets, offsets_max: int) -> Offsets:
     if total <= offsets_max:
         return ends
     shares = {it: offsets_max * size // total for it, size in sizes.items()}
-    # The offsets lost by rounding go to some partitions, one each, in turns, so that none waits for ever.
+    # Rounding leaves a few offsets over. Each goes to another partition. The first of these partitions changes from
+    # batch to batch, so that none waits for ever.
     left = offsets_max - sum(shares.values())
     order = list(sizes)
     turn = sum(starts.values()) % len(order)
@@ -145,7 +146,7 @@ class Found(NamedTuple):
 
 
 class Cluster:
-    """Asks brokers, for the driver, which partitions there are and which offsets they have."""
+    """Requests the partitions of a query and their offsets from the brokers, for the driver."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -163,7 +164,7 @@ class Cluster:
         self._client = None
 
     def _ask(self, question: Callable[[Client], T]) -> T:
-        """Ask, and ask again while no broker answers. If none has ever answered, fail: the address may be wrong."""
+        """Repeat a request until a broker answers. If none ever has, fail at once: the address may be wrong."""
         deadline_ms = precise_ms() + self._options.client.timeout_ms
         while True:
             self._client = self._client or new_client(self._options.client)
@@ -183,7 +184,7 @@ class Cluster:
             raise DataLoss(f"{what}; to continue with the records that are left, set failOnDataLoss=false")
         if what not in self._warned:
             self._warned.add(what)
-            _log.warning("%s; continuing without them, because failOnDataLoss=false", what)
+            _log.warning("%s; continuing with the records that are left, because failOnDataLoss=false", what)
 
     # Partitions ------------------------------------------------------------------------------------------------------
 
@@ -204,7 +205,7 @@ class Cluster:
         return partition.topic in subscription.topics or partition in subscription.partitions
 
     def demand(self) -> list[TopicPartition]:
-        """Return the partitions of a new query; everything that it names must exist."""
+        """Return the partitions of a new query; all topics and partitions that it names must exist."""
         found = self.find()
         if found.missing:
             option = self._options.subscription.kind.value
@@ -232,7 +233,7 @@ class Cluster:
         return is_cut or bool(begun.keys() - set(found.partitions) or set(found.missing) - self.given_up)
 
     def _survey(self) -> tuple[Found, Offsets]:
-        """Ask for partitions, then for offsets; if a topic is deleted in between, ask both again."""
+        """Request the partitions, then their offsets; start again if a topic is deleted in between."""
         for _ in range(_SURVEYS_MAX - 1):
             found = self.find()
             try:
@@ -272,7 +273,7 @@ class Cluster:
         for it in backward[:1]:
             ending, starting = self._options.ending.option, self._options.starting.option
             raise InvalidOption(
-                f"{ending}: {it} would end at offset {ends[it]}, before it begins, at {starts[it]}; see {starting}"
+                f"{ending}: {it} would end at offset {ends[it]}, before its start at {starts[it]}; see {starting}"
             )
         return starts, ends
 
@@ -307,8 +308,8 @@ class Cluster:
         earliest, latest = self.earliest(offsets), self.latest(offsets)
         for partition, offset in offsets.items():
             if not earliest[partition] <= offset <= latest[partition]:
-                has = f"{earliest[partition]} to {latest[partition]}"
-                self.lose(f"{place.option}: offset {offset} is not in {partition}, whose log goes from {has}")
+                has = f"starts at {earliest[partition]} and ends at {latest[partition]}"
+                self.lose(f"{place.option}: offset {offset} is not in {partition}, whose log {has}")
         return {it: min(max(offset, earliest[it]), latest[it]) for it, offset in offsets.items()}
 
 
@@ -357,7 +358,7 @@ def _check_complete(place: Place, partitions: list[TopicPartition]) -> None:
 
 
 class Progress(NamedTuple):
-    """The starts and ends of the next batch; `pinned` are starts that are not in the end of the last batch."""
+    """The starts and ends of the next batch; `pinned` are the starts that the last batch's end does not have."""
 
     starts: Offsets
     ends: Offsets
@@ -376,7 +377,7 @@ def progress(cluster: Cluster, begun: Offsets, found: Found, latest: Offsets) ->
         )
     if len(gone) > len(unnamed):
         cluster.lose(
-            f"{names(set(gone) - set(unnamed))}: the partitions are gone, with the records that were not read yet"
+            f"{names(set(gone) - set(unnamed))}: the partitions were deleted, with records that were not read yet"
         )
     missing = sorted(set(found.missing) - {it.topic for it in gone} - {str(it) for it in gone})
     if missing:
@@ -393,6 +394,8 @@ def progress(cluster: Cluster, begun: Offsets, found: Found, latest: Offsets) ->
     pinned = cluster.earliest([*new, *cut])
     for partition in new:
         if pinned[partition] > 0:
-            cluster.lose(f"{partition}: the new partition begins at offset {pinned[partition]} and not at 0")
+            cluster.lose(
+                f"{partition}: the records of the new partition before offset {pinned[partition]} were deleted"
+            )
     starts = {it: pinned[it] if it in pinned else begun[it] for it in latest}
     return Progress(starts, {it: max(starts[it], end) for it, end in latest.items()}, pinned)

@@ -34,7 +34,12 @@ class Option:
 
 
 OPTIONS = (
-    Option("kafka.bootstrap.servers", (*READ, WRITE), "required", "Brokers to ask first, HOST:PORT, comma-separated."),
+    Option(
+        "kafka.bootstrap.servers",
+        (*READ, WRITE),
+        "required",
+        "Brokers for the first request, HOST:PORT, comma-separated.",
+    ),
     Option(
         "subscribe", READ, "", "Topics, comma-separated. One of subscribe, subscribePattern and assign is required."
     ),
@@ -58,22 +63,29 @@ OPTIONS = (
         "",
         "Begin at the first record at or after a time in ms. Overrides startingOffsetsByTimestamp and startingOffsets.",
     ),
-    Option("startingOffsetsByTimestamp", READ, "", 'The same per partition: `{"orders":{"0":1000,"1":2000}}`.'),
+    Option(
+        "startingOffsetsByTimestamp",
+        READ,
+        "",
+        'Like startingTimestamp, per partition: `{"orders":{"0":1000,"1":2000}}`.',
+    ),
     Option(
         "startingOffsetsByTimestampStrategy",
         READ,
         "error",
-        "If no record is that new: error, or latest to begin at the end.",
+        "If no record is new enough: error fails, latest begins at the end of the log.",
     ),
     Option("endingOffsets", (BATCH,), "latest", "Where a batch ends, exclusive: latest or offsets per partition."),
     Option(
         "endingTimestamp",
         (BATCH,),
         "",
-        "End before the first record at or after a time in ms, or at the end if there is none.",
+        "End before the first record at or after a time in ms, or at the end of the log if there is no such record.",
     ),
-    Option("endingOffsetsByTimestamp", (BATCH,), "", "The same per partition."),
-    Option("maxOffsetsPerTrigger", (STREAM,), "no limit", "The most offsets per trigger, over all partitions."),
+    Option("endingOffsetsByTimestamp", (BATCH,), "", "Like endingTimestamp, per partition."),
+    Option(
+        "maxOffsetsPerTrigger", (STREAM,), "no limit", "The maximum number of offsets per trigger, over all partitions."
+    ),
     Option("minOffsetsPerTrigger", (STREAM,), "no limit", "Wait for this many new offsets, up to maxTriggerDelay."),
     Option(
         "maxTriggerDelay", (STREAM,), "15m", "How long minOffsetsPerTrigger may delay a trigger: 500ms, 30s, 15m, 1h."
@@ -82,9 +94,9 @@ OPTIONS = (
         "minPartitions",
         READ,
         "one per partition",
-        "The least number of Spark partitions, approximately: large ranges are split.",
+        "The approximate minimum number of Spark partitions: large ranges are split.",
     ),
-    Option("maxRecordsPerPartition", READ, "no limit", "The most offsets in a Spark partition."),
+    Option("maxRecordsPerPartition", READ, "no limit", "The maximum number of offsets in a Spark partition."),
     Option(
         "failOnDataLoss",
         READ,
@@ -101,28 +113,28 @@ OPTIONS = (
         "groupIdPrefix",
         READ,
         "spark-minibroker-source",
-        "The client id of the query at brokers; no group is joined.",
+        "The client id of the query; no group is joined.",
     ),
     Option("kafkaConsumer.pollTimeoutMs", READ, "120000", "How long a task waits for records within its offsets."),
     Option(
         "fetchOffset.numRetries",
         READ,
         "3",
-        "How often a stream asks before it treats a partition as deleted, or a log as truncated.",
+        "How many times a stream asks the brokers before it treats a partition as deleted, or a log as truncated.",
     ),
     Option("fetchOffset.retryIntervalMs", READ, "1000", "How long a stream waits between two attempts."),
     Option(
         "partition.metadata.cache.ttl.ms",
         READ,
         "-1",
-        "How long a stream waits before it looks for new partitions again; -1 looks at every trigger.",
+        "How long a stream waits before it looks for new partitions again; -1 means at every trigger.",
     ),
     Option("topic", (WRITE,), "", "The topic for every row; it overrides the column topic."),
     Option(
         "delivery", (WRITE,), "at-least-once", "at-least-once; exactly-once is refused until there are transactions."
     ),
-    Option("checkpointLocation", (WRITE,), "", "An option of Spark, which passes it to the sink as well."),
-    Option("queryName", (WRITE,), "", "An option of Spark, which passes it to the sink as well."),
+    Option("checkpointLocation", (WRITE,), "", "An option of Spark itself. The sink ignores it."),
+    Option("queryName", (WRITE,), "", "An option of Spark itself. The sink ignores it."),
 )
 _BY_LOWER_NAME = {option.name.lower(): option for option in OPTIONS}
 
@@ -205,8 +217,8 @@ REFUSED_SETTINGS = {
     "key.serializer": "keys are written from strings or bytes: cast the column",
     "value.serializer": "values are written from strings or bytes: cast the column",
     "enable.auto.commit": "Spark keeps the offsets in the checkpoint, and commits none",
-    "interceptor.classes": "there is no Java client here",
-    "partitioner.class": "there is no Java class to run here: add a column partition",
+    "interceptor.classes": "the connector uses no Java client",
+    "partitioner.class": "the connector runs no Java class: add a column partition",
     "transactional.id": "transactions are not supported yet",
     "transaction.two.phase.commit.enable": "transactions are not supported yet",
 }
@@ -220,7 +232,7 @@ REFUSED_VALUES = {
         "true",
     ): "keys choose the partitions: leave the column key out, or add a column partition",
 }
-"""Values that would promise more than the connector does."""
+"""Values that would promise more than the connector does, each with the reason for its refusal."""
 
 _SECURITY = ("ssl.", "sasl.", "security.providers")
 _KAFKA = "kafka."
@@ -340,7 +352,9 @@ class WriteOptions:
         if topic is not None and not topic.strip():
             raise InvalidOption("topic: it is empty; name a topic, or leave it out and add a column topic")
         if given.choice("delivery", ("at-least-once", "exactly-once")) == "exactly-once":
-            raise InvalidOption("delivery: exactly-once needs transactions, which are not there yet; use at-least-once")
+            raise InvalidOption(
+                "delivery: exactly-once needs transactions, which are not supported yet; use at-least-once"
+            )
         return cls(
             client=_client(given, "spark-minibroker-sink"),
             topic=topic and topic.strip(),
@@ -434,7 +448,7 @@ def _check_setting(setting: str, value: str, mode: str) -> None:
         near = _nearest(_KAFKA + setting, [_KAFKA + it for it in known])
         raise InvalidOption(f"{_KAFKA}{setting}: Kafka's clients have no such setting{near}")
     if mode != WRITE and setting in PRODUCER_SETTINGS:
-        raise InvalidOption(f"{_KAFKA}{setting}: it is a setting of producers, and this query reads")
+        raise InvalidOption(f"{_KAFKA}{setting}: it is a setting of producers, but this query reads")
 
 
 def _nearest(name: str, names: list[str]) -> str:
@@ -568,11 +582,11 @@ def _check_order(starting: Place, ending: Place) -> None:
         return
     differing = starting.each.keys() ^ ending.each.keys()
     if differing:
-        raise InvalidOption(f"{ending.option}: {min(differing)} is named here or in {starting.option}, but not in both")
+        raise InvalidOption(f"{ending.option}: {min(differing)} must be in both {starting.option} and {ending.option}")
     for partition, start in sorted(starting.each.items()):
         if 0 <= ending.each[partition] < start:
             end = ending.each[partition]
-            raise InvalidOption(f"{ending.option}: {partition} would end at {end}, before it begins, at {start}")
+            raise InvalidOption(f"{ending.option}: {partition} would end at {end}, before its start at {start}")
 
 
 def _place(given: _Given, names: tuple[str, str, str], default: str, *, least: int) -> Place:
@@ -628,7 +642,7 @@ def _whole_of(given: _Given, name: str, default: int, *, least: int) -> int:
 
 
 def _partitions_age(given: _Given) -> int:
-    """Return the longest age of the cached partitions; the option's -1 becomes 0, which asks at every trigger."""
+    """Return the longest age of the cached partitions; the option's -1 becomes 0, so that nothing is cached."""
     name = "partition.metadata.cache.ttl.ms"
     age_ms = _whole_of(given, name, -1, least=-1)
     if age_ms == 0:

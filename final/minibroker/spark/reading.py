@@ -141,7 +141,7 @@ class _Pipe:
             self._in_flight = link, order, number
 
     def _send_ahead(self) -> None:
-        """Send the next fetch. An error is only logged, because the fetched batches are good; the fetch is repeated."""
+        """Send the next fetch. An error is only logged, because the last fetch has succeeded; `take` sends it again."""
         try:
             self._send()
         except ClientError as error:
@@ -185,8 +185,9 @@ class _Pipe:
             raise error
         elif precise_ms() - self._moved_ms >= self._options.poll_timeout_ms:
             raise ReadTimedOut(
-                f"{self._split}: nothing came from offset {self.position} on for {self._options.poll_timeout_ms} ms;"
-                f" the log's end is {self._fetcher.high_watermark(self._name)}; see kafkaConsumer.pollTimeoutMs"
+                f"{self._split}: no record from offset {self.position} on arrived within"
+                f" {self._options.poll_timeout_ms} ms; the log ends at {self._fetcher.high_watermark(self._name)};"
+                " see kafkaConsumer.pollTimeoutMs"
             )
 
     def _on_lost_broker(self, error: ClientError) -> None:
@@ -207,9 +208,9 @@ class _Pipe:
         self._lose(f"{self._name} is gone", self._split.until)
 
     def _on_loss(self, error: ClientError) -> None:
-        """Continue at the log's start if it is after the position; else the log was truncated, so skip the rest."""
+        """Continue at the log's start if it is after the position; else the log was truncated, and the split ends."""
         log = {at: admin.list_offsets(self._client, {self._name: at})[self._name].offset for at in (EARLIEST, LATEST)}
-        has = f"its log goes from {log[EARLIEST]} to {log[LATEST]}"
+        has = f"its log starts at {log[EARLIEST]} and ends at {log[LATEST]}"
         is_ahead = self.position < log[EARLIEST]
         self._lose(f"{error}; {has}", min(log[EARLIEST], self._split.until) if is_ahead else self._split.until)
 

@@ -30,7 +30,7 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "partition": ((IntegerType,), "int"),
     "headers": ((ArrayType,), "array<struct<key:string,value:binary>>"),
 }
-"""The columns that a sink reads, the types that each may have, and their names in messages. Others are ignored."""
+"""The columns that a sink reads, the types that each may have, and the types' names. Other columns are ignored."""
 
 
 class SchemaRefused(ConnectorError):
@@ -97,13 +97,13 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """`df.writeStream.format("minibroker")`: writes the rows of each micro-batch, at least once.
 
-    Exactly-once will plug in here. A task knows its query and its batch,
+    Exactly-once delivery will be added here. A task knows the ids of its query and of its batch:
 
-        TaskContext.get().getLocalProperty("sql.streaming.queryId"), ...("streaming.sql.batchId"),
+        TaskContext.get().getLocalProperty("sql.streaming.queryId"), ...("streaming.sql.batchId")
 
-    which give the transactional id, `<prefix>-<queryId>-<sparkPartition>`, for `writing.Delivery`, and the offset
-    `batchId + 1` that the transaction commits for its partition. A second attempt reads that offset and sees that
-    nothing is left to do.
+    They give the transactional id for `writing.Delivery`, `<prefix>-<queryId>-<sparkPartition>`, and the offset that
+    the transaction commits for its partition, `batchId + 1`. A second attempt reads that offset and sees that the batch
+    is already written.
     """
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:

@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return limited(starts, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
 
     def _must_wait(self, available: int) -> bool:
-        """Tell whether to wait for more records, until the trigger's delay is over; the first batch never waits."""
+        """Tell whether a batch must wait for more records, at most for maxTriggerDelay; the first never waits."""
         least = self._options.offsets_per_trigger_min
         if least is None or available >= least or self._target is not None or self._triggered_ms is None:
             return False

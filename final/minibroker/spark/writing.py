@@ -4,9 +4,9 @@ Delivery is at least once, with acks=all: a batch leaves its queue only when its
 whose connection broke is sent again, and may be in the log twice. Within one task the rows of a partition keep their
 order, because only one batch of a partition is in flight at a time.
 
-Exactly-once will plug in here: an `Outbox` takes a transactional id, which goes into each request. Still missing are
-`InitProducerId` before the first batch, producer id, epoch and sequence in each batch's header, and `TxnOffsetCommit`
-and `EndTxn` after `flush`.
+Exactly-once delivery will be added here: an `Outbox` takes a transactional id, which goes into each request. Still
+missing are `InitProducerId` before the first batch, producer id, epoch and sequence in each batch's header, and
+`TxnOffsetCommit` and `EndTxn` after `flush`.
 """
 
 import random
@@ -35,9 +35,9 @@ from minibroker.spark.options import ClientSettings, WriteOptions
 from minibroker.wire.tables.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 ACKS_ALL = -1
-_AROUND_A_BATCH = 4096  # bytes left for the rest of a request, so that the request stays below the broker's limit
+_AROUND_A_BATCH = 4096  # bytes for the other fields of a request, so that it stays below the broker's limit
 QUEUED_BYTES_MAX = 8 * 1024 * 1024
-"""The most bytes of encoded batches that a task holds before it waits for the brokers."""
+"""The maximum bytes of encoded batches that a task queues before it waits for the brokers."""
 
 _LOST = (BrokerUnavailable, ConnectionLost, RequestTimedOut)
 
@@ -148,7 +148,7 @@ class Writing:
                 self._outbox.put(topic, partition, encoded)
 
     def finish(self) -> Written:
-        """Wait until everything is acknowledged."""
+        """Wait until all batches are acknowledged."""
         self._outbox.flush()
         return Written(self._row_count, self._outbox.byte_count)
 
@@ -330,7 +330,7 @@ class Outbox:
             return None
 
     def _fitting(self, places: list[TopicPartition]) -> list[TopicPartition]:
-        """Return as many partitions as fit in one request, at least one; the others come next."""
+        """Return as many partitions as fit in one request, at least one; the others wait for the next request."""
         size = 0
         fitting: list[TopicPartition] = []
         for place in places:
@@ -429,5 +429,5 @@ class Outbox:
         if queue.cause is not None and waited_ms >= self._delivery.delivery_timeout_ms:
             raise DeliveryTimedOut(
                 f"a batch for {place} was not acknowledged within {self._delivery.delivery_timeout_ms} ms,"
-                f" after {queue.failures} attempts; the last: {queue.cause}"
+                f" after {queue.failures} attempts; the last error: {queue.cause}"
             ) from queue.cause
