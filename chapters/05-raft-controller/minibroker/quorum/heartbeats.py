@@ -97,8 +97,9 @@ class Heartbeats:
     def may_be_fenced(self) -> bool:
         """Whether this broker may be fenced without knowing it, so that other brokers lead its partitions.
 
-        A session begins at the controller when a heartbeat arrives, and here when it is sent, which is earlier. So it
-        ends here first. An active controller needs no heartbeat: it resigns before another controller can fence it.
+        The controller counts a session from the arrival of a heartbeat. This node counts from its sending, which is
+        earlier, so the session ends here first. An active controller needs no heartbeat: it resigns before another
+        controller can fence it.
         """
         is_silent = monotonic_ms() - self._heard_ms > BROKER_SESSION_TIMEOUT_MS.of(self._config)
         return is_silent and not self._is_active()
