@@ -85,7 +85,7 @@ class Heartbeats:
             self.unfenced.set()
 
     def check_heard(self) -> None:
-        """Disconnect a producer if this node may no longer lead, without knowing it.
+        """Disconnect a producer if another node may lead by now, and this node does not know it yet.
 
         A client whose write has timed out retries it on the same node, for minutes. After a disconnect it asks another
         node for the leader.

@@ -258,8 +258,8 @@ class CommittedOffsets:
     ) -> list[GroupRecord]:
         """The records that delete the expired offsets of a group.
 
-        An offset expires `retention_ms` after `empty_since_ms` or, if that is -1, after its commit. An offset is kept if
-        a member subscribes to its topic, or if an open transaction has an offset for its partition.
+        An offset expires `retention_ms` after `empty_since_ms` or, if that is -1, after its commit. It is kept if a
+        member subscribes to its topic, or if an open transaction has an offset for its partition.
         """
         return [
             _tombstone(group_id, topic, index)
