@@ -38,7 +38,7 @@ BROKER_HEARTBEAT_INTERVAL_MS = broker_key(
     500,
     at_least(1),
     "How often a broker sends a heartbeat to the controller.",
-    departure=Departure("2000", "the session is shorter than in Kafka, and must still have several heartbeats"),
+    departure=Departure("2000", "the session is shorter than in Kafka, and several heartbeats must fit into it"),
 )
 AUTO_LEADER_REBALANCE_ENABLE = broker_key(
     "auto.leader.rebalance.enable",

@@ -239,7 +239,7 @@ class LeadUncleanly(Command[list[Elected]]):
     records_max = None
 
     def run(self, image: Image, records: Records) -> list[Elected]:
-        """Try every partition without a leader. Chapter 04's election refuses it if the topic does not allow it."""
+        """Try every partition without a leader. Chapter 04's election refuses if the topic has no unclean elections."""
         leaderless = [
             TopicPartition(topic.name, number)
             for topic in image.topics.values()

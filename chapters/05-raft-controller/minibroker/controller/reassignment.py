@@ -5,7 +5,7 @@ replicas fetch like any follower. When all of them are in sync, the old replicas
 The partition never has fewer replicas than before.
 
     replicas [1, 2, 3]                     target [2, 3, 4]
-    replicas [2, 3, 4, 1]  adding [4]  removing [1]        4 fetches
+    replicas [2, 3, 4, 1]  adding [4]  removing [1]        broker 4 fetches
     replicas [2, 3, 4]                                     when 2, 3 and 4 are in sync
 """
 
@@ -133,7 +133,7 @@ def _cancelled(topic: TopicImage, number: int, partition: PartitionImage) -> Par
 
 
 def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord | None:
-    """The change with the end of the move, or None if a target replica is not in sync, or there is no move."""
+    """Add the end of the move to a change. None if a target replica is not in sync, or there is no move."""
     replicas = change.replicas if change.replicas is not None else list(partition.replicas)
     adding = change.adding_replicas if change.adding_replicas is not None else list(partition.adding_replicas)
     removing = change.removing_replicas if change.removing_replicas is not None else list(partition.removing_replicas)
@@ -153,7 +153,7 @@ def _completed(change: PartitionChangeRecord, partition: PartitionImage) -> Part
 
 
 def _with_new_leader_epoch(change: PartitionChangeRecord, partition: PartitionImage) -> PartitionChangeRecord:
-    """The change with a new leader epoch, if it removes a replica.
+    """Begin a new leader epoch in a change that removes a replica.
 
     The replica may be added again before it learns of its removal. In the old epoch it would keep fetching, count as in
     sync, and then delete its log. In a new epoch its fetches are refused until it has learned of the removal.

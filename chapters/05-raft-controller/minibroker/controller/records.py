@@ -39,7 +39,7 @@ def _broker(builder: Builder, broker_id: int, broker_epoch: int) -> BrokerImage:
     broker: BrokerImage | None = builder.now("brokers").get(broker_id)
     if broker is None or broker.epoch != broker_epoch:
         known = "no broker" if broker is None else f"epoch {broker.epoch}"
-        raise CorruptMetadata(f"a record has broker {broker_id} with epoch {broker_epoch}, but the image has {known}")
+        raise CorruptMetadata(f"a record is for broker {broker_id}, epoch {broker_epoch}, but the image has {known}")
     return broker
 
 

@@ -1,9 +1,9 @@
 """The sessions of brokers with the active controller, which say which brokers are alive. A pure module.
 
 A broker sends heartbeats. The controller fences a broker that has sent none for `broker.session.timeout.ms`: the broker
-leads no partition and is in sync in none until its next heartbeat. Sessions are kept only in memory. A new controller
-does not know when each broker sent its last heartbeat, so it gives every broker a whole session. The previous
-controller is the exception: the new controller was its follower, and knows when it last answered.
+leads no partition, and leaves the in-sync sets, until its next heartbeat. Sessions are kept only in memory. A new
+controller does not know when each broker sent its last heartbeat, so it gives every broker a whole session. The
+previous controller is the exception: the new controller was its follower, and knows when it last answered.
 """
 
 from collections.abc import Iterable
@@ -33,5 +33,5 @@ class Sessions:
         return now_ms - self._heard_ms.get(broker_id, -(2**62)) <= self.session_ms
 
     def silent(self, brokers: Iterable[int], now_ms: int) -> list[int]:
-        """Those of these brokers whose session has expired."""
+        """The brokers among these whose session has expired."""
         return [broker_id for broker_id in brokers if not self.is_alive(broker_id, now_ms)]

@@ -81,7 +81,7 @@ class ControllerCalls:
             await asyncio.sleep(_RETRY_S)
 
     def node_id_conflict(self) -> NodeIdConflict:
-        """A conflict, tolerated for three sessions: the other process may have stopped, and controllers may change."""
+        """A conflict that is tolerated for three sessions. By then the session of a stopped process has expired."""
         return NodeIdConflict(_SESSIONS_MAX * BROKER_SESSION_TIMEOUT_MS.of(self._machine.config))
 
     def _raise_if_failed(self) -> None:

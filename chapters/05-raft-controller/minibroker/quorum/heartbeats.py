@@ -85,7 +85,7 @@ class Heartbeats:
             self.unfenced.set()
 
     def check_heard(self) -> None:
-        """Disconnect a producer if this node may no longer lead, without knowing it.
+        """Disconnect a producer if another node may lead by now, and this node does not know it yet.
 
         A client whose write has timed out retries it on the same node, for minutes. After a disconnect it asks another
         node for the leader.
@@ -97,8 +97,9 @@ class Heartbeats:
     def may_be_fenced(self) -> bool:
         """Whether this broker may be fenced without knowing it, so that other brokers lead its partitions.
 
-        A session begins at the controller when a heartbeat arrives, and here when it is sent, which is earlier. So it
-        ends here first. An active controller needs no heartbeat: it resigns before another controller can fence it.
+        The controller counts a session from the arrival of a heartbeat. This node counts from its sending, which is
+        earlier, so the session ends here first. An active controller needs no heartbeat: it resigns before another
+        controller can fence it.
         """
         is_silent = monotonic_ms() - self._heard_ms > BROKER_SESSION_TIMEOUT_MS.of(self._config)
         return is_silent and not self._is_active()

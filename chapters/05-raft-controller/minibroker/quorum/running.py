@@ -58,7 +58,7 @@ _GOODBYE_S = 0.5
 
 
 class Quorum:
-    """Drives one `Raft` and its controller. `begin` starts a task that runs as long as the node."""
+    """Drives one `Raft` and its controller. `begin` starts a task that runs as long as the node does."""
 
     def __init__(
         self,

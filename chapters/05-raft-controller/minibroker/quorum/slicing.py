@@ -13,7 +13,7 @@ from minibroker.metadata.image import Image, TopicImage
 def slices(old: Image, new: Image, count: int) -> Iterator[Image]:
     """Images that lead from `old` to `new`. Each differs from the one before in at most `count` partitions.
 
-    The first image already has all deletions, and all changes of other things than partitions.
+    The first image already has all deletions, and all changes that are not changes of partitions.
     """
     changed = [
         (topic, index)

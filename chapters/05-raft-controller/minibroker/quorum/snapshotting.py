@@ -70,7 +70,7 @@ class Snapshotting:
         return raft.snapshot_position(self._files.received(raft.snapshot_wanted, raft.target()))
 
     def take(self, wanted: FetchSnapshot, source: int, found: SnapshotFetched, now_ms: int) -> bool:
-        """Store the piece in a response. Return False if it had none. After the last piece, use the snapshot."""
+        """Store the piece in a response. Return False if there is none. The last piece puts the snapshot into use."""
         if found.code is ErrorCode.SNAPSHOT_NOT_FOUND:
             # The leader no longer has this snapshot, so its pieces are useless. After any other error they are kept,
             # because the same leader may answer again later.

@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("node_id", type=int, help="the node.id of this node")
     parser.add_argument("data", help="the data directory of this node")
     parser.add_argument("listen", metavar="HOST:PORT", help="the address on which this node listens")
-    voters = "all voters, this node included; without it, this node is the only voter"
+    voters = "all voters, this node included; if left out, this node is the only voter"
     parser.add_argument("voters", metavar="ID@HOST:PORT,…", nargs="?", default="", help=voters)
     setting = "a configuration key with Kafka's name, and its value"
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help=setting)

@@ -223,7 +223,7 @@ def _merge(
 
 def _listed(responses: Sequence[Any]) -> Response:
     groups = [it for response in responses for it in response.groups]
-    # While a coordinator is loading, its groups are missing. The client could not tell, so the list is refused.
+    # A coordinator that is loading cannot list its groups, and a client would not notice. So the list is refused.
     codes = [it.error_code for it in responses if it.error_code != ErrorCode.NONE]
     if ErrorCode.COORDINATOR_LOAD_IN_PROGRESS in codes:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

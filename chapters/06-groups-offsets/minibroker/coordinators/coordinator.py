@@ -37,7 +37,7 @@ from minibroker.wire.schema import Response
 log = logging.getLogger(__name__)
 
 _SLICE_S = 0.01  # how long one slice of loading may block the event loop
-_DONE = HeartbeatResponse()  # the answer of the wait for the high watermark, which no client gets
+_DONE = HeartbeatResponse()  # ends the wait for the high watermark; no client gets this response
 
 
 class Surroundings(Protocol):
@@ -144,7 +144,7 @@ class Coordinator:
                     await asyncio.sleep(0)
         except (CorruptRecord, LogError, OSError) as error:
             self._state = State.FAILED
-            message = "%s could not be loaded: its groups have no coordinator until another node leads it: %s"
+            message = "%s could not be loaded, so its groups have no coordinator until another node leads it: %s"
             log.error(message, self.name.directory, error)
             return
         self._on_loaded(loop.time() - started_s)

@@ -81,7 +81,7 @@ class GroupCoordinators:
     # Leadership -------------------------------------------------------------------------------------------------------
 
     def on_leader(self, partition: TopicPartition, epoch: int) -> None:
-        """This node leads a partition. If it led the partition in the epoch before, the coordinator stays."""
+        """This node leads a partition. If it also led it in the previous epoch, its coordinator is kept."""
         del epoch
         if partition.topic == GROUP_METADATA_TOPIC and partition not in self._coordinators:
             self._coordinators[partition] = Coordinator(self._store.partition(*partition), self)
@@ -124,7 +124,7 @@ class GroupCoordinators:
         return wall_clock_ms()
 
     def settings(self, group_id: str = _BROKER) -> GroupSettings:
-        """The configuration of a group, or of the broker."""
+        """The settings of a group. Without a group id, those of the broker."""
         configs = self._image.configs
         key = group_id if (ConfigResource.GROUP, group_id) in configs else _BROKER
         found = self._settings.get(key)

@@ -56,7 +56,7 @@ def offsets_topic(settings: GroupSettings, replication_factor: int) -> Creatable
 def replication_factor_of(config: NodeConfig, image: Image) -> int:
     """The replication factor of `__consumer_offsets`.
 
-    If the number is configured, it must hold, so the topic is not created while there are fewer brokers. The default is
+    A configured number is required, so the topic is not created while there are fewer brokers. The default is
     the size of the cluster, 3 at most. The size is the number of registered brokers, or of voters if there are more
     voters, because the nodes of a new cluster register one after the other.
     """

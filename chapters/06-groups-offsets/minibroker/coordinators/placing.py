@@ -1,6 +1,6 @@
 """Finds the partition that has the state of a group, by Java's hash of the group's id. A pure module.
 
-Every broker, and Kafka too, must find the same partition, so the hash is that of Java's strings.
+A broker must find the same partition as Kafka does, so the hash is that of Java's strings.
 """
 
 

@@ -10,8 +10,8 @@ The coordinator does not decode subscriptions and assignments: it only passes th
 groups of other kinds, such as Connect's workers, can use the same protocol.
 
 A handler changes the group at once. It returns replies, and records from which another coordinator can restore the
-group. The replies are sent when the records are replicated. The driver calls `on_time` at
-`deadline_ms`, and drops a group that is `DEAD`.
+group. The replies are sent when the records are replicated. The driver calls `on_time` at `deadline_ms`, and drops a
+group that is `DEAD`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -70,7 +70,7 @@ class ClassicGroup(ClassicFacts):
             self._add(step, self._new_member_id(instance_id or joining.client.id), joining)
 
     def _require_member_id(self, step: Step, joining: Joining) -> None:
-        """Answer a new member with an id, with which it must join again. If the answer is lost, no member was added."""
+        """Give a client an id, with which it must join again. It is a member only then, so the answer may be lost."""
         member_id = self._new_member_id(joining.client.id)
         self._members.await_join(member_id, until_ms=joining.now_ms + joining.request.session_timeout_ms)
         response = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)

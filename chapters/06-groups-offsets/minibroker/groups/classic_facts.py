@@ -237,7 +237,7 @@ class ClassicFacts:
         )
 
     def _add_first_record(self, step: Step, now_ms: int) -> None:
-        """Add the record of a group without a generation. If the log refuses it, the group is as if never created."""
+        """Add the record of a group without a generation. If the log refuses it, the group is unused again."""
         first = GroupMetadataValue(
             protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=now_ms, members=[]
         )

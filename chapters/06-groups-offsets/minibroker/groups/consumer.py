@@ -59,7 +59,7 @@ class ConsumerGroup(ConsumerFacts):
         super().__init__(group_id, settings, matcher, new_member_id)
         self._classic = ClassicRequests(self, settings, new_member_id)
         self._seen_topics: Mapping[str, TopicImage] | None = None
-        """The topics for which the group's metadata hash was last checked. Only other topics are hashed again."""
+        """The topics of the image for which the metadata hash is up to date. A new hash is needed only for others."""
 
     # Members of the new protocol --------------------------------------------------------------------------------------
 
@@ -88,12 +88,12 @@ class ConsumerGroup(ConsumerFacts):
     def _leave(
         self, request: ConsumerGroupHeartbeatRequest, now_ms: int
     ) -> tuple[list[GroupRecord], ConsumerGroupHeartbeatResponse]:
-        """Remove a member. A static member that leaves for a while stays, and keeps its partitions."""
+        """Remove a member. A static member that leaves only for a while keeps its place and its partitions."""
         member = self.member(request.member_id, request.instance_id)
         response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
         if request.member_epoch == LEAVE_EPOCH:
             return self.removal([member], now_ms), response
-        # The partitions that it had to give up are free, because it no longer consumes.
+        # A static member that has left consumes nothing, so the partitions that it had to give up are free.
         gone = replace(member, epoch=STATIC_LEAVE_EPOCH, state=MemberState.STABLE, revoking=NOTHING)
         return [current_record(self.group_id, gone)], response
 

@@ -76,7 +76,7 @@ def to_consumer(classic: ClassicGroup, image: Image) -> list[GroupRecord]:
 
 
 def _consumer_member(member: ClassicMember, protocol: str | None, epoch: int, image: Image) -> Member:
-    # Before the first generation there is no protocol. Then any will do: all have the same subscription.
+    # Before the first generation there is no protocol. Then the member's first one is used: all have the same data.
     metadata = member.protocols.get(protocol or "") or next(iter(member.protocols.values()))
     found = decode_subscription(metadata)
     subscription = ConsumerGroupMemberMetadataValue(

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 
 class Deadlines:
-    """Names with a time limit each. `deadline_of` gives the current time limit of a name, or None."""
+    """Time limits by name. `deadline_of` gives the current time limit of a name, or None."""
 
     def __init__(self, deadline_of: Callable[[str], int | None]) -> None:
         self._deadline_of = deadline_of

@@ -1,7 +1,7 @@
 """The configuration keys of groups and of committed offsets, and their values for one group. A pure module.
 
 The keys and their defaults are Kafka's. The keys `consumer.*` are configurations of a group, a resource of type 32
-(KIP-848). A group that does not set one has the broker's value, which is the key `group.consumer.*`.
+(KIP-848). If a group does not set a key, the broker's key `group.consumer.*` applies.
 """
 
 import enum
@@ -184,7 +184,7 @@ CONSUMER_REGEX_REFRESH_INTERVAL_MS = broker_key(
     INT,
     10 * _MINUTE_MS,
     at_least(10_000),
-    "How often the topics that match a subscribed regular expression are searched again.",
+    "How often the coordinator searches again for topics that match a subscribed regular expression.",
     is_internal=True,
 )
 
@@ -310,7 +310,7 @@ def check_group_configs(configs: Texts, node: NodeConfig) -> None:
     for key, (least, most) in _LIMITS.items():
         value = key.of(config)
         if value < least.of(node):
-            raise InvalidConfig(f"{key.name}={value} is smaller than {least.name}={least.of(node)}")
+            raise InvalidConfig(f"{key.name}={value} is less than {least.name}={least.of(node)}")
         if value > most.of(node):
             raise InvalidConfig(f"{key.name}={value} is larger than {most.name}={most.of(node)}")
     session_ms, interval_ms = GROUP_SESSION_TIMEOUT_MS.of(config), GROUP_HEARTBEAT_INTERVAL_MS.of(config)
@@ -398,7 +398,7 @@ class GroupSettings:
 
     @classmethod
     def of(cls, config: NodeConfig, configs: Mapping[str, str] | None = None) -> "GroupSettings":
-        """The values of a broker, for a group with these configurations."""
+        """The values for a group with `configs`, on a broker with `config`."""
         group = _GroupConfig.of(configs or {}, config)
         return cls(
             session_timeout_ms_min=GROUP_MIN_SESSION_TIMEOUT_MS.of(config),
@@ -426,6 +426,6 @@ class GroupSettings:
 
 
 def _within_limits(key: ConfigKey[int], group: _GroupConfig, node: NodeConfig) -> int:
-    # The controller checked the group's value against its own limits. This broker may have other ones.
+    # The controller checked the group's value against its own limits. This broker may have other limits.
     least, most = _LIMITS[key]
     return min(max(key.of(group), least.of(node)), most.of(node))

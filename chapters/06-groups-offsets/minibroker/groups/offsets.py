@@ -178,7 +178,7 @@ class CommittedOffsets:
         return answered
 
     def _all_topics(self, group_id: str, image: Image, *, has_ids: bool) -> list[OffsetFetchRequestTopic]:
-        """A request for all topics with offsets of the group. With ids, deleted topics are left out."""
+        """A request for all topics for which the group has offsets. With topic ids, deleted topics are left out."""
         return [
             OffsetFetchRequestTopic(name=name, topic_id=_id_of(image, name), partition_indexes=list(found))
             for name, found in self._topics(group_id).items()
@@ -258,7 +258,7 @@ class CommittedOffsets:
     ) -> list[GroupRecord]:
         """The records that delete the expired offsets of a group.
 
-        An offset expires `retention_ms` after `empty_since_ms`, or after its commit if that is -1. An offset stays if a
+        An offset expires `retention_ms` after `empty_since_ms` or, if that is -1, after its commit. It is kept if a
         member subscribes to its topic, or if an open transaction has an offset for its partition.
         """
         return [
@@ -336,7 +336,7 @@ class _Commit:
 
 
 def refused_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    """A commit refused with one error, which is repeated for every partition: the response has no other place."""
+    """The response to a refused commit. Every partition has the error, because there is no common field for it."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -353,7 +353,7 @@ def refused_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommi
 
 
 def refused_topics(topics: Sequence[OffsetFetchRequestTopic] | None, code: ErrorCode) -> list[OffsetFetchResponseTopic]:
-    """A fetch refused with one error, which is repeated for every partition: version 1 has no other place."""
+    """The topics of a refused fetch. Every partition has the error, because version 1 has no common field for it."""
     return [
         OffsetFetchResponseTopic(
             name=topic.name,

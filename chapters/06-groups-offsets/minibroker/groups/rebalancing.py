@@ -62,7 +62,7 @@ class Plan:
     # Step 1 -----------------------------------------------------------------------------------------------------------
 
     def update_member(self, before: Member | None, after: Member, *, has_new_topics: bool) -> None:
-        """Plan that a member joins, changes its subscription, or replaces `before`.
+        """Add the records for a member that joins, changes its subscription, or replaces `before`.
 
         `has_new_topics` says that the topics of the cluster may have changed since the last heartbeat.
         """
@@ -76,7 +76,7 @@ class Plan:
         gone = [] if before is None else [before]
         self._resolve(after.regex)
         self._forget_regexes(gone, after)
-        # Without records the subscription has not changed. Then comparing the topics, perhaps many, is not needed.
+        # Without records the subscription has not changed. So the topics, which may be many, are not compared.
         is_changed = before is None or (bool(self.records) and self._state.topics_of(before) != self._topics_of(after))
         if is_changed or has_new_topics:
             self._update_epoch(gone, after, is_changed=is_changed)
@@ -122,7 +122,7 @@ class Plan:
             self.records.append(epoch_record(state.group_id, self.epoch, metadata_hash))
 
     def remove_members(self, members: Collection[Member]) -> None:
-        """Plan the removal of members that have left, or that are removed because a time limit has ended."""
+        """Add the records that remove members, which have left or whose time limit has ended."""
         for member in members:
             self.records += removal_records(self._state.group_id, member.member_id)
         self._forget_regexes(members, None)
@@ -198,7 +198,7 @@ class Plan:
 
 
 def _minus(counts: Counter[str], gone: Iterable[str]) -> set[str]:
-    """The names that are still used after one use of each name in `gone` has ended."""
+    """The names in `counts` that are still used after the uses in `gone` have ended."""
     lost = Counter(gone)
     return {name for name, count in counts.items() if count > lost[name]}
 

@@ -1,7 +1,7 @@
 """Reconciliation: one step of a member from its current assignment to its target (KIP-848). A pure module.
 
 A partition must never have two owners. So it moves from one member to another in three heartbeats. The old owner
-learns that it must give the partition up, the old owner reports that it has done so, and the new owner gets it.
+learns that it must give up the partition, the old owner reports that it has done so, and the new owner gets it.
 
     member a                                 member b
     epoch 4, assigned 0 1                    epoch 0                        target of epoch 5: a has 0, b has 1
@@ -38,8 +38,8 @@ def reconcile(
 ) -> Member:
     """The member after one step. It keeps and gets only partitions of `topics`, to which it subscribes.
 
-    `owned` are the partitions that the member reports. None means that it reported none, so it may still own all that
-    it had.
+    `owned` are the partitions that the member reports. None means that the heartbeat has no such report, so the member
+    may still own all that it had.
     """
     if member.state is MemberState.UNREVOKED and _owns(owned, member.revoking):
         return _revoke_unsubscribed(member, topics)

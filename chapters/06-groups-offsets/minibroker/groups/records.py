@@ -78,7 +78,7 @@ class OffsetCommitValue(GroupValue, key=1, versions="0-4", flexible="4+"):
     metadata: str = string(default="", about="a text that was committed with the offset")
     commit_timestamp: int = int64(about="when it was committed")
     expire_timestamp: int = int64(
-        versions="1", default=NO_TIMESTAMP, ignorable=True, about="when it expires; -1: the broker's rule applies"
+        versions="1", default=NO_TIMESTAMP, ignorable=True, about="when it expires; -1 if the broker decides"
     )
     topic_id: bytes = uuid(versions="4+", tag=0, default=NO_UUID, ignorable=True, about="the topic's id, or zero")
 
@@ -200,8 +200,8 @@ class ConsumerGroupMemberMetadataValue(GroupValue, key=5, versions="0", flexible
     )
     rebalance_timeout_ms: int = int32(default=-1, about="how long it may take to give up partitions")
     server_assignor: str | None = string(nullable="0+", default=None, about="the assignor that it asks for")
-    # A tagged field is left out if it has its default. Kafka writes the null of a member of the new protocol, so the
-    # default is not null.
+    # A tagged field with its default value is not written. Kafka writes the null for a member of the new protocol, so
+    # the default must not be null.
     classic_member_metadata: ClassicMemberMetadata | None = struct(
         ClassicMemberMetadata,
         nullable="0+",

@@ -30,7 +30,7 @@ Matcher = Callable[[str], Callable[[str], bool]]
 
 
 def resolve(regex: str, matcher: Matcher, image: Image, now_ms: int) -> ConsumerGroupRegularExpressionValue:
-    """Search the topics whose names match, except internal ones. Raises InvalidRegex."""
+    """The topics whose names match, without internal topics. Raises InvalidRegex."""
     matches = matcher(regex)
     found = sorted(name for name in image.topics if not is_internal(name) and matches(name))
     return ConsumerGroupRegularExpressionValue(topics=found, version=image.offset, timestamp=now_ms)
@@ -42,7 +42,7 @@ def is_internal(topic: str) -> bool:
 
 
 def is_due(value: ConsumerGroupRegularExpressionValue, image: Image, now_ms: int, *, refresh_interval_ms: int) -> bool:
-    """Whether to search again: the metadata have changed since the last search, or it is too old."""
+    """Whether to search again: the last search is too old, or the metadata have changed since then."""
     age_ms = now_ms - value.timestamp
     return age_ms >= refresh_interval_ms or (image.offset != value.version and age_ms >= REFRESH_INTERVAL_MS_MIN)
 

@@ -223,7 +223,7 @@ class GroupShard:
         return self._done(group, group.on_leave(ticket, request, version, now_ms))
 
     def _done(self, group: Group, step: Step) -> Step:
-        """Note a group's changes after a step, and again after the step is undone if the log refuses its records."""
+        """Update the table of groups after a step, and again if the log refuses the records and the step is undone."""
         self._keep_or_forget(group)
         if not step.records:
             return step

@@ -42,7 +42,7 @@ class ConsumerProtocolSubscription(Message, versions="0-3"):
     """The topics that a member subscribes to, and the partitions that it owns until the new assignment."""
 
     topics: list[str] = array(string, about="the topics that it reads")
-    user_data: bytes | None = bytes_(nullable="0+", default=None, about="bytes of the assignor")
+    user_data: bytes | None = bytes_(nullable="0+", default=None, about="bytes that only the assignor reads")
     owned_partitions: list[OwnedTopicPartitions] = array(
         OwnedTopicPartitions, versions="1+", default=(), ignorable=True, about="the partitions that it owns"
     )
@@ -63,7 +63,7 @@ class ConsumerProtocolAssignment(Message, versions="0-3"):
     """The partitions that a member gets."""
 
     assigned_partitions: list[AssignedTopicPartitions] = array(AssignedTopicPartitions, about="the partitions")
-    user_data: bytes | None = bytes_(nullable="0+", default=None, about="bytes of the assignor")
+    user_data: bytes | None = bytes_(nullable="0+", default=None, about="bytes that only the assignor reads")
 
 
 P = TypeVar("P", ConsumerProtocolSubscription, ConsumerProtocolAssignment)
@@ -92,7 +92,7 @@ def decode_assignment(data: bytes) -> ConsumerProtocolAssignment:
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     """The topics of all these subscriptions, or None if one of them cannot be decoded."""
     try:
-        # Version 0 begins every version and has the topics. Later fields need not be valid.
+        # Every version begins with the fields of version 0, which has the topics. Later fields need not be valid.
         return frozenset(
             topic for data in subscriptions for topic in _decode(ConsumerProtocolSubscription, data, 0).topics
         )

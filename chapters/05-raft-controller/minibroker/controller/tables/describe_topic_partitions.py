@@ -42,7 +42,7 @@ class DescribeTopicPartitionsResponsePartition(Struct):
         int32,
         nullable="0+",
         default=None,
-        about="replicas outside the ISR that have every acknowledged record; the Java client fails on null",
+        about="replicas outside the ISR that have every acknowledged record; never null",
     )
     last_known_elr: list[int] | None = array(
         int32, nullable="0+", default=None, about="replicas that were eligible before an unclean stop; never null"

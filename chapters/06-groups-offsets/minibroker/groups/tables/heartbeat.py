@@ -19,7 +19,7 @@ class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
 
 
 class HeartbeatResponse(Response, key=12, versions="0-4", flexible="4+"):
-    """Whether the member is still in the group, and in its current generation."""
+    """Whether the member is still in the group, and whether it must join again."""
 
     throttle_time_ms: int = int32(
         versions="1+",

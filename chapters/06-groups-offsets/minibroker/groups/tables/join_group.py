@@ -44,7 +44,7 @@ class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
 
 
 class JoinGroupResponseMember(Struct):
-    """A member of the new generation. Only the leader gets the members."""
+    """A member of the new generation. Only the leader's response lists the members."""
 
     member_id: str = string(about="the member")
     group_instance_id: str | None = string(

@@ -44,7 +44,7 @@ class OffsetCommitRequest(Request, key=8, versions="2-10", flexible="8+"):
         versions="7+", nullable="7+", default=None, about="the id of a static member"
     )
     retention_time_ms: int = int64(
-        versions="2-4", default=-1, ignorable=True, about="how long to keep the offsets; -1: the broker's rule applies"
+        versions="2-4", default=-1, ignorable=True, about="how long to keep the offsets; -1 if the broker decides"
     )
     topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic, about="the topics")
 
