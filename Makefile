@@ -9,8 +9,12 @@ ARGS ?=
 SEEDS ?= 1000
 # What `make test-kafka` runs.
 TESTS ?= $(patsubst $(ROOT)/%,%,$(wildcard $(ROOT)/final/tests/test_spark_*.py $(ROOT)/final/tests/test_pipelines_*.py)) tests/java/check_spark.py
-# How many faults `make chaos` causes.
+# How many faults `make chaos` causes, and how often `make chaos-spark` kills its queries.
 CYCLES ?= 20
+KILLS ?= 5
+# How many tests run at once. Most tests of a cluster wait for elections and timeouts, so there is one worker more than
+# there are cores.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 WORLDS ?= replication_world raft_world controller_world groups_world
 export VENV PYTHON NO_SETUP
 
@@ -49,7 +53,7 @@ setup-dev: ## the same .venv with all that tests, benchmarks and the site need
 	@sh "$(ROOT)/final/setup.sh" "$(EXTRAS)"
 
 test: lint ## lint, then the whole test suite
-	$(PY) -m pytest -n auto --dist worksteal $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: setup-dev ## ruff, mypy --strict, import-linter
 	@$(IN) found=$$(find chapters final -path '*/minibroker/__init__.py') && test -z "$$found" \
@@ -111,8 +115,8 @@ bench-peers: ## beside Apache Kafka and others (later)
 demo: ## a cluster, a Spark stream, a killed leader (later)
 	$(call at_last,the whole broker)
 
-chaos-spark: ## Spark jobs killed under load (later)
-	$(call at_last,the Spark connector)
+chaos-spark: setup-dev ## Spark pipelines killed with -9 and run again, nothing lost: KILLS=N (5)
+	$(IN) MINIBROKER_KILLS=$(KILLS) "$(VENV)/bin/python" -m pytest final/tests/test_pipelines_kill.py $(ARGS)
 
 # Each query takes a second or so, so there are fewer rounds than elsewhere.
 bench-spark: setup-dev ## the Spark connector beside others, its codec, its triggers; figures into docs/

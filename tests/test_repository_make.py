@@ -23,6 +23,7 @@ WORKING = [
     "bench",
     "simulate",
     "chaos",
+    "chaos-spark",
     "docs",
     "site",
     "clean",
@@ -32,7 +33,6 @@ LATER = {
     "chaos-transactions": "chapter 06 (groups-offsets)",
     "bench-peers": "chapter 07 (zero-copy-perf)",
     "demo": "after chapter 07",
-    "chaos-spark": "after chapter 07",
 }
 
 
