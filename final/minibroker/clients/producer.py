@@ -253,6 +253,7 @@ class _Sender(threading.Thread):
         self._is_asleep = False
         self._is_called = False
         self._wakes_at_ms = 0.0
+        self._looked_ms = 0.0
         self._drained_ms = 0.0
         self._changes_seen = 0
         self._failure: BaseException | None = None
@@ -336,8 +337,9 @@ class _Sender(threading.Thread):
             now = precise_ms()
             times = [self._accumulator.wakeup_ms(self._drained_ms)]
             times += [deadline for sends in self._in_flight.values() for _send, deadline in sends.values()]
-            times += [at for at in self._not_before_ms.values() if at > now]
-            times += [at for at in (self._metadata_not_before_ms, self._id_not_before_ms) if at > now]
+            # A wait that has ended since the thread last looked for work counts, too: nothing else would wake the thread.
+            waits = (*self._not_before_ms.values(), self._metadata_not_before_ms, self._id_not_before_ms)
+            times += [at for at in waits if at > self._looked_ms]
             self._wakes_at_ms = min((at for at in times if at is not None), default=now + 60_000)
             # If a caller has called `wake` since the last drain, the thread must not sleep.
             self._is_asleep = not (self._is_called or self._is_stopping)
@@ -356,6 +358,7 @@ class _Sender(threading.Thread):
     # Out ------------------------------------------------------------------------------------------------------------
 
     def _send_due(self) -> None:
+        self._looked_ms = precise_ms()
         if self._accumulator.needs_producer_id and precise_ms() >= self._id_not_before_ms:
             self._ask_producer_id()
         drained = self._drain()
