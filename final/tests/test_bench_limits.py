@@ -94,7 +94,7 @@ def test_random_positions_are_each_block_once_and_the_same_in_every_run() -> Non
 
 
 def test_a_file_smaller_than_a_block_is_refused() -> None:
-    with pytest.raises(ValueError, match="hold no block"):
+    with pytest.raises(ValueError, match="less than one block"):
         limits.block_positions(100, 4 * KIB)
 
 

@@ -113,7 +113,7 @@ def test_two_cases_of_one_name_are_refused() -> None:
 
 
 def test_a_case_must_count_its_work() -> None:
-    with pytest.raises(ValueError, match="bytes or operations"):
+    with pytest.raises(ValueError, match="bytes_count or operations_count"):
         Case("a", lambda: None)
 
 

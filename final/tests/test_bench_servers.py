@@ -80,7 +80,7 @@ def test_a_cpu_time_of_ps_is_read() -> None:
 
 
 def test_a_text_that_is_no_cpu_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="no CPU time"):
+    with pytest.raises(ValueError, match="not a CPU time"):
         cpu_text_s("a while")
 
 
