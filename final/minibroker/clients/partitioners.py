@@ -181,7 +181,7 @@ class FallThrough:
 
     def __init__(self, inner: Partitioner, *, threshold: int, window_ms: int, clock: Clock) -> None:
         if threshold < 0 or window_ms < 1:
-            raise ValueError(f"threshold={threshold}, window_ms={window_ms}: they must be at least 0 and 1")
+            raise ValueError(f"threshold={threshold} must be at least 0, and window_ms={window_ms} at least 1")
         self._inner = inner
         self._threshold = threshold
         self._window_ms = window_ms

@@ -39,7 +39,7 @@ from minibroker.wire.tables.produce import ProduceResponse
 
 MAX_BLOCK_MS = 60_000
 _CLOSE_TIMEOUT_MS = 30_000
-_SETTLING_MS = 1_000  # for the sender's thread to fail expired records, in addition to their deadline
+_SETTLING_MS = 1_000  # how long the sender's thread may take to fail records after their deadline
 
 
 class Producer:
@@ -337,7 +337,7 @@ class _Sender(threading.Thread):
             now = precise_ms()
             times = [self._accumulator.wakeup_ms(self._drained_ms)]
             times += [deadline for sends in self._in_flight.values() for _send, deadline in sends.values()]
-            # A wait that has ended since the thread last looked for work counts, too: nothing else would wake the thread.
+            # Include waits that ended after the thread last looked for work, because nothing else would wake it.
             waits = (*self._not_before_ms.values(), self._metadata_not_before_ms, self._id_not_before_ms)
             times += [at for at in waits if at > self._looked_ms]
             self._wakes_at_ms = min((at for at in times if at is not None), default=now + 60_000)

@@ -433,8 +433,8 @@ class _Walk:
         """Walk over the next records one by one."""
         data, position, steps = self._data, self.position, _STEPS
         self._hopped.append(position)
-        # The last number is the start of the first record that was not walked over. It becomes the new position. A
-        # comprehension takes a quarter less time than a loop.
+        # Append the end of each record, which is the start of the next one. The last end is removed again, and becomes
+        # the new position. A comprehension is used because it takes a quarter less time than a loop.
         self._hopped += [
             position := position
             + (steps[raw] if (raw := data[position]) < 0x80 else steps[raw] + (data[position + 1] << 6))

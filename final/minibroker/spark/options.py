@@ -73,7 +73,7 @@ OPTIONS = (
         "startingOffsetsByTimestampStrategy",
         READ,
         "error",
-        "If no record is new enough: error fails, latest begins at the end of the log.",
+        "If no record is new enough: with error the query fails, with latest it begins at the end of the log.",
     ),
     Option("endingOffsets", (BATCH,), "latest", "Where a batch ends, exclusive: latest or offsets per partition."),
     Option(

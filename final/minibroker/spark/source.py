@@ -216,7 +216,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._admitted(now.starts, now.ends, limit)
         self._has_begun |= start != self._initial
         if not self._has_begun:
-            # The first end includes the starts of the query, in case its first batch must be repeated.
+            # The end of the first batch also holds the starts of the query. If Spark repeats that batch after a crash,
+            # the batch begins at the same offsets.
             return to_document(ends, now.starts)
         return start if ends == begun and not now.pinned else to_document(ends, now.pinned)
 

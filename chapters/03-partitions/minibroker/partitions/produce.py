@@ -163,7 +163,7 @@ class _Produce:
     # Waiting ----------------------------------------------------------------------------------------------------------
 
     def _keys(self) -> list[Hashable]:
-        """The keys to wait for. A held batch waits for the key of its rule, and after its append for its partition."""
+        """The keys to wait for. A held batch has two: `Held.key` until it is appended, and then its partition."""
         keys: list[Hashable] = [it.name for it in self._pending]
         for it in self._held:
             keys += [it.held.key, TopicPartition(it.topic, it.data.index)]

@@ -75,6 +75,6 @@ def _elect_leaders(request: ElectLeadersRequest, version: int, why: Why) -> Resp
         )
         for topic in request.topic_partitions or ()
     ]
-    # ElectLeaders version 0 has no code for the whole request, and no version has a message for it.
+    # The response to ElectLeaders has no error message for the whole request, and in version 0 no error code either.
     code = why["error_code"] if version >= _ELECTION_CODE_FROM else ErrorCode.NONE
     return ElectLeadersResponse(error_code=code, replica_election_results=results)

@@ -143,9 +143,10 @@ class Quorum:
                 task.cancel()
 
     async def ask(self, node_id: int, request: Request, *, line: Line = "control", timeout_ms: int) -> Any:
-        """Send a request to the leader, or to a node that may know it. Raises a `ClientError` if another node leads.
+        """Send a request to the leader, or to a node that may know the leader.
 
-        So no caller keeps waiting for a paused or unreachable node after another node was elected.
+        If the leader changes before the response arrives, the request is cancelled, and a `ClientError` is raised. So
+        no caller keeps waiting for a deposed leader that is paused or unreachable.
         """
         task = asyncio.create_task(self._peers.send(node_id, request, line=line, timeout_ms=timeout_ms))
         self._asked[task] = (node_id, line)
