@@ -87,6 +87,16 @@ class Processes(Watched, Generic[N]):
         """All nodes but one."""
         return [it for it in self.nodes if it != number]
 
+    # Topics
+
+    def create(self, topic: str, replicas: Sequence[Sequence[int]], **config: object) -> str:
+        """Create a topic with these replicas; wait until every running node knows it."""
+        named = {name.replace("_", "."): str(value).lower() for name, value in config.items()}
+        with Client(self.bootstrap) as client:
+            create_topics(client, [NewTopic(topic, configs=named, assignments=dict(enumerate(replicas)))])
+        until(lambda: all(self.state(topic, at=it) for it in self.living()), f"all know {topic}")
+        return topic
+
 
 class LocalNode(Server):
     """One node as users run it, with its own data directory and a fixed address."""
@@ -128,14 +138,6 @@ class LocalCluster(Processes[LocalNode]):
         self._reserved.close()
 
     # Topics
-
-    def create(self, topic: str, replicas: Sequence[Sequence[int]], **config: object) -> str:
-        """Create a topic with these replicas; wait until every running node knows it."""
-        named = {name.replace("_", "."): str(value).lower() for name, value in config.items()}
-        with Client(self.bootstrap) as client:
-            create_topics(client, [NewTopic(topic, configs=named, assignments=dict(enumerate(replicas)))])
-        until(lambda: all(self.state(topic, at=it) for it in self.living()), f"all know {topic}")
-        return topic
 
     def lead_as_preferred(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
         """Let the first replica of each partition lead; wait until all are in sync, and all nodes know the leader."""
