@@ -12,7 +12,7 @@ from bench.wires import Crowd, Wire, find_coordinator, framed, no_errors
 
 from minibroker.bench import Bar, Benchmark, Case, Context, kafka, scaled
 from minibroker.bench.failover import REPLICAS, SETTINGS
-from minibroker.bench.local import LocalCluster, Processes
+from minibroker.bench.local import Administered, LocalCluster
 from minibroker.bench.plot import OURS
 from minibroker.groups.tables.offset_commit import (
     OffsetCommitRequest,
@@ -62,7 +62,7 @@ def kafkas(name: str) -> str:
 class Stage:
     """A cluster with one coordinator, and its clients."""
 
-    def __init__(self, context: Context, cluster: Processes[Any], series: str) -> None:
+    def __init__(self, context: Context, cluster: Administered[Any], series: str) -> None:
         self._series = series
         self._each_count = scaled(full=100, quick=3)
         self.clients_count = scaled(full=100, quick=5)

@@ -15,7 +15,7 @@ from minibroker.bench import children, jars
 from minibroker.bench.context import Context, is_quick
 from minibroker.bench.kafka_program import jvm_flags, new_cluster_id
 from minibroker.bench.launcher import HOST, Server, reserve_port, serve_command
-from minibroker.bench.local import Processes
+from minibroker.bench.local import Administered
 from minibroker.bench.watching import until
 from minibroker.clients.blocking import Client
 
@@ -87,7 +87,7 @@ def _program(number: int, data: Path, listen: str, arguments: Sequence[str]) -> 
     return [*program, *ours[ours.index("serve") :], *arguments]
 
 
-class KafkaCluster(Processes[KafkaNode]):
+class KafkaCluster(Administered[KafkaNode]):
     """A cluster of Kafka in KRaft mode, in a folder that the caller removes."""
 
     def __init__(self, folder: Path, environment: dict[str, str], *settings: str, size: int) -> None:

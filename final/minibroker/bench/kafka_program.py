@@ -16,17 +16,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from base64 import urlsafe_b64encode
+from contextlib import suppress
 from pathlib import Path
 
 from minibroker.bench.launcher import ANY_PORT, HOST, READY
 from minibroker.client.errors import ClientError
 from minibroker.clients.blocking import Client
 
-_READY_S_MAX = 90
-_LOOK_S = 1.0
+_LOOK_S, _RETRY_S = 1.0, 0.1
 _HEAP = "-Xmx1G -Xms1G"
 _PERFORMANCE = (
     "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35"
@@ -54,9 +53,7 @@ def main() -> None:
         subprocess.run(["java", *_TOOL, _LOGGING, *format_], check=True, stdout=sys.stderr)
     kafka = os.getpid()
     if os.fork() == 0:
-        _tell_when_ready(address, kafka)
-        if given.child:
-            _kill_when_alone(kafka)
+        _accompany(address, kafka, is_child=given.child)
         return
     # The caller reads one line from stdout, so Kafka's own output goes to stderr.
     os.dup2(2, 1)
@@ -113,27 +110,29 @@ def settings_of(address: str, data: Path) -> dict[str, str]:
 # The companion --------------------------------------------------------------------------------------------------------
 
 
-def _tell_when_ready(address: str, kafka: int) -> None:
-    deadline_s = time.monotonic() + _READY_S_MAX
-    while os.getppid() == kafka and time.monotonic() < deadline_s:
-        try:
-            with Client(address, timeout_ms=1000) as client:
-                client.metadata([])
-        except (ClientError, OSError):
-            time.sleep(0.1)
-        else:
-            print(f"{READY}{address}", flush=True)
-            return
-
-
-def _kill_when_alone(kafka: int) -> None:
-    """Wait until stdin closes or Kafka ends. The caller writes nothing, so stdin is readable only at its end."""
+def _accompany(address: str, kafka: int, *, is_child: bool) -> None:
+    """Print that Kafka is ready. With `is_child`, stay, and kill Kafka when stdin closes: the caller writes nothing."""
+    is_ready = False
     with selectors.DefaultSelector() as selector:
-        selector.register(sys.stdin, selectors.EVENT_READ)
-        while os.getppid() == kafka and not selector.select(_LOOK_S):
-            pass
-    if os.getppid() == kafka:
-        os.kill(kafka, signal.SIGKILL)
+        if is_child:
+            selector.register(sys.stdin, selectors.EVENT_READ)
+        while os.getppid() == kafka and (is_child or not is_ready):
+            if selector.select(_LOOK_S if is_ready else _RETRY_S):
+                os.kill(kafka, signal.SIGKILL)
+            elif not is_ready and _answers(address):
+                is_ready = True
+                # A caller that has gone closes stdin, too.
+                with suppress(BrokenPipeError):
+                    print(f"{READY}{address}", flush=True)
+
+
+def _answers(address: str) -> bool:
+    try:
+        with Client(address, timeout_ms=1000) as client:
+            client.metadata([])
+    except (ClientError, OSError):
+        return False
+    return True
 
 
 if __name__ == "__main__":
