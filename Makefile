@@ -64,10 +64,10 @@ lint: setup-dev ## ruff, mypy --strict, import-linter
 	$(IN) "$(VENV)/bin/lint-imports" --no-logo
 
 test-java: setup-dev ## Kafka's own log, tools and client against our files and nodes, where Maven and Java 17 are
-	@$(IN) sh tests/java/run.sh $(ARGS)
+	$(PY) tests/java/run.py test-java $(ARGS)
 
 test-kafka: setup-dev ## the Spark tests on Apache Kafka instead of our broker, where Maven and Java 17 are; TESTS=… others
-	@$(IN) sh tests/java/run_kafka.sh $(TESTS) $(ARGS)
+	$(PY) tests/java/run.py test-kafka $(TESTS) $(ARGS)
 
 ## chapter-01 to 07: that chapter's tests; ARGS=--mine tests your own code
 $(PRESENT:%=chapter-%): chapter-%: setup-dev

@@ -2,7 +2,7 @@
 
 Each operation has a consumer of librdkafka in a new group, which subscribes and waits for a record. The consumer is
 made before the clock runs and closed after it has stopped. For comparison, a consumer without a group is given the
-partition by hand.
+partition by hand. Where Apache Kafka is at hand, the same consumers read from a node of it in turn.
 """
 
 import itertools
@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, TopicPartition
 
-from minibroker.bench import Benchmark, Case, Context, children, scaled
-from minibroker.bench.plot import LIMIT
+from minibroker.bench import Bar, Benchmark, Case, Context, children, kafka, scaled
+from minibroker.bench.plot import OURS
 from minibroker.clients.admin import NewTopic, create_topics
 from minibroker.clients.blocking import Client
 from minibroker.clients.producer import Producer
 
 TOPIC = "orders"
 BY_HAND, NEW, CLASSIC = "assign by hand", "subscribe, KIP-848", "subscribe, classic"
+# The bar: the time beside Kafka's.
+SLOWER_MAX = 1.1
+WARMUPS = 10
 _RECORD_S_MAX = 30
 _numbers = itertools.count(1)
 
@@ -82,28 +85,46 @@ def assign(consumer: Consumer) -> None:
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
 
 
-def benchmark(context: Context) -> Benchmark:
-    server = children.serve(context, "group.initial.rebalance.delay.ms=0")
-    with Client(server.address) as client:
+KINDS: dict[str, tuple[dict[str, str], Begin]] = {
+    BY_HAND: ({}, assign),
+    NEW: ({"group.protocol": "consumer"}, subscribe),
+    CLASSIC: ({"group.protocol": "classic"}, subscribe),
+}
+
+
+def readers_of(address: str) -> dict[str, Reader]:
+    """Write one record to a broker. Then read it in each way until the broker has warmed up."""
+    with Client(address) as client:
         create_topics(client, [NewTopic(TOPIC, 1, 1)])
         with Producer(client) as producer:
             producer.wait(producer.send(TOPIC, b"order", partition=0))
     # Two for each of the usual eleven repeats: about twenty in all.
     per_repeat = scaled(full=2, quick=1)
-    kinds: list[tuple[str, dict[str, str], Begin]] = [
-        (BY_HAND, {}, assign),
-        (NEW, {"group.protocol": "consumer"}, subscribe),
-        (CLASSIC, {"group.protocol": "classic"}, subscribe),
-    ]
-    readers = {name: Reader(server.address, settings, begin, per_repeat) for name, settings, begin in kinds}
+    readers = {name: Reader(address, settings, begin, per_repeat) for name, (settings, begin) in KINDS.items()}
+    for reader in readers.values():
+        for _ in range(scaled(full=WARMUPS, quick=0)):
+            reader.make()
+            reader.read_first()
+            reader.close()
+    return readers
+
+
+def benchmark(context: Context) -> Benchmark:
+    settings = ("group.initial.rebalance.delay.ms=0",)
+    ours = readers_of(children.serve(context, *settings).address)
+    peer = kafka.beside(context, *settings)
+    theirs = readers_of(peer.cluster.bootstrap) if peer.cluster else {}
+    cases = []
+    for name, reader in ours.items():
+        # A case comes directly after the one that it is compared with.
+        cases += [it.case(f"{name}, {kafka.NAME}", series=kafka.NAME) for it in [theirs.get(name)] if it]
+        limit = f"{name}, {kafka.NAME}" if theirs else BY_HAND
+        cases += [reader.case(name, series=OURS, limit=limit if name != BY_HAND else "")]
     return Benchmark(
         "The first record after subscribe",
-        [
-            readers[BY_HAND].case(BY_HAND, series=LIMIT),
-            readers[NEW].case(NEW, limit=BY_HAND),
-            readers[CLASSIC].case(CLASSIC, limit=BY_HAND),
-        ],
+        cases,
+        bars=[Bar(it, "ratio", at_least=round(1 / SLOWER_MAX, 2)) for it in (NEW, CLASSIC) if theirs],
         metric="ms_per_op",
         columns=["ms_per_op"],
-        note="librdkafka, one node, a new group each time, group.initial.rebalance.delay.ms=0.",
+        note=f"librdkafka, one node, a new group each time, {settings[0]}. {peer.note}",
     )

@@ -339,7 +339,8 @@ TOO_LONG = OffsetCommitValue(offset=1, metadata="x" * 127, commit_timestamp=2, t
 @given(structs(OffsetCommitKey, 1), structs(OffsetCommitValue, 4))
 @example(OffsetCommitKey(group_id="g", topic="t", partition=1), LONG)
 @example(OffsetCommitKey(group_id="g" * 300, topic="é" * 300, partition=-1), TOO_LONG)
-def test_the_short_way_decodes_an_offset_like_the_tables(key: OffsetCommitKey, value: OffsetCommitValue) -> None:
+def test_the_short_way_treats_an_offset_like_the_tables(key: OffsetCommitKey, value: OffsetCommitValue) -> None:
+    assert encode(GroupRecord(key, value)) == (encode_key(key), encode_value(value))
     assert_same(encode_key(key), encode_value(value))
 
 

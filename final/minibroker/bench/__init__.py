@@ -19,6 +19,8 @@ the command line, by the scripts in the chapters' folders `bench` and `labs`, an
 | `launcher`   | a server process: start, wait until ready, measure, pause, stop, restart           |
 | `children`   | servers that end with a context                                                    |
 | `local`      | clusters of processes on this machine                                              |
+| `kafka`      | Apache Kafka beside ours, one node or three; `kafka_program` is a node             |
+| `jars`       | the jars that a POM names, fetched once by Maven                                   |
 | `watching`   | the state of a cluster as each of its nodes reports it                             |
 | `background` | work on a thread while an experiment runs                                          |
 | `sending`    | a stock client that writes all the time                                            |

@@ -88,46 +88,8 @@ class Processes(Watched, Generic[N]):
         return [it for it in self.nodes if it != number]
 
 
-class LocalNode(Server):
-    """One node as users run it, with its own data directory and a fixed address."""
-
-    def __init__(
-        self, number: int, data: Path, address: str, settings: Sequence[str], environment: Mapping[str, str] | None
-    ) -> None:
-        super().__init__(
-            lambda listen: serve_command(*settings, data=data, listen=listen, is_child=True),
-            data,
-            address=address,
-            environment=environment,
-            is_tied=True,
-            name=f"node {number}",
-        )
-        self.number = number
-
-
-class LocalCluster(Processes[LocalNode]):
-    """Three nodes, all voters, in a folder that the caller removes."""
-
-    def __init__(self, folder: Path, *settings: str, environment: Mapping[str, str] | None = None) -> None:
-        self._reserved = contextlib.ExitStack()
-        addresses = {it: f"{HOST}:{reserve_port(self._reserved)}" for it in range(1, SIZE + 1)}
-        voters = "controller.quorum.voters=" + ",".join(f"{it}@{address}" for it, address in addresses.items())
-        self.nodes = {
-            it: LocalNode(it, folder / f"node{it}", address, (*settings, f"node.id={it}", voters), environment)
-            for it, address in addresses.items()
-        }
-
-    @classmethod
-    def within(cls, context: Context, *settings: str, name: str = "cluster") -> Self:
-        """A cluster in the folder of a context, with the environment that `children` gives its servers."""
-        return cls(context.directory / name, *settings, environment=children.environment(context))
-
-    def close(self) -> None:
-        """Kill every process, and release the ports."""
-        super().close()
-        self._reserved.close()
-
-    # Topics
+class Administered(Processes[N]):
+    """Nodes whose topics are created, and whose leaders are elected, with our own client. They may be Kafka's."""
 
     def create(self, topic: str, replicas: Sequence[Sequence[int]], **config: object) -> str:
         """Create a topic with these replicas; wait until every running node knows it."""
@@ -157,3 +119,43 @@ class LocalCluster(Processes[LocalNode]):
             elect_leaders(client, partitions)
             return True
         return False
+
+
+class LocalNode(Server):
+    """One node as users run it, with its own data directory and a fixed address."""
+
+    def __init__(
+        self, number: int, data: Path, address: str, settings: Sequence[str], environment: Mapping[str, str] | None
+    ) -> None:
+        super().__init__(
+            lambda listen: serve_command(*settings, data=data, listen=listen, is_child=True),
+            data,
+            address=address,
+            environment=environment,
+            is_tied=True,
+            name=f"node {number}",
+        )
+        self.number = number
+
+
+class LocalCluster(Administered[LocalNode]):
+    """Three nodes, all voters, in a folder that the caller removes."""
+
+    def __init__(self, folder: Path, *settings: str, environment: Mapping[str, str] | None = None) -> None:
+        self._reserved = contextlib.ExitStack()
+        addresses = {it: f"{HOST}:{reserve_port(self._reserved)}" for it in range(1, SIZE + 1)}
+        voters = "controller.quorum.voters=" + ",".join(f"{it}@{address}" for it, address in addresses.items())
+        self.nodes = {
+            it: LocalNode(it, folder / f"node{it}", address, (*settings, f"node.id={it}", voters), environment)
+            for it, address in addresses.items()
+        }
+
+    @classmethod
+    def within(cls, context: Context, *settings: str, name: str = "cluster") -> Self:
+        """A cluster in the folder of a context, with the environment that `children` gives its servers."""
+        return cls(context.directory / name, *settings, environment=children.environment(context))
+
+    def close(self) -> None:
+        """Kill every process, and release the ports."""
+        super().close()
+        self._reserved.close()

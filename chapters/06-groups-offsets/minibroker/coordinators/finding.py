@@ -6,6 +6,7 @@ The first request creates `__consumer_offsets`. Until its partitions have leader
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import lru_cache
 
 from minibroker.client.errors import ClientError
 from minibroker.coordinators.internal_topics import CREATE_MS_MAX, offsets_topic, replication_factor_of
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 MANY_KEYS_FROM = 4
 _GROUP = 0
+# Every request of a member needs the partition of its group, and the hash costs as much as to decode the request.
+_partition_of = lru_cache(maxsize=4096)(partition_of)
 
 
 class OffsetsTopic:
@@ -47,7 +50,7 @@ class OffsetsTopic:
         topic = self._image.topics.get(GROUP_METADATA_TOPIC)
         if topic is None or not topic.partitions:
             return None
-        return TopicPartition(GROUP_METADATA_TOPIC, partition_of(group_id, len(topic.partitions)))
+        return TopicPartition(GROUP_METADATA_TOPIC, _partition_of(group_id, len(topic.partitions)))
 
     def create(self) -> None:
         """Ask the controller to create the topic, unless such a request is under way."""
