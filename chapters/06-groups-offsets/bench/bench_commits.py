@@ -8,7 +8,7 @@ answers from memory.
 from bench.wires import Crowd, Wire, find_coordinator, framed, no_errors
 
 from minibroker.bench import Benchmark, Case, Context, scaled
-from minibroker.bench.failover import REPLICAS, SETTINGS, quick_settings
+from minibroker.bench.failover import REPLICAS, SETTINGS
 from minibroker.bench.local import LocalCluster
 from minibroker.groups.tables.offset_commit import (
     OffsetCommitRequest,
@@ -43,7 +43,7 @@ def fetch_of(number: int) -> Request:
 
 def benchmark(context: Context) -> Benchmark:
     clients_count, each_count = scaled(full=(100, 100), quick=(5, 3))
-    settings = (*SETTINGS, *quick_settings(), "offsets.topic.num.partitions=1")
+    settings = (*SETTINGS, "offsets.topic.num.partitions=1")
     cluster = context.cleanup.enter_context(LocalCluster.within(context, *settings))
     cluster.create(TOPIC, REPLICAS[:1])
     crowd = Crowd(context)
